@@ -1,0 +1,161 @@
+"""The cells in float32 NumPy, as fast as NumPy lets one write them: what a script without vkrnn would do.
+
+One product for the whole input before the time loop, one product a step in it, one product for each weight's gradient
+after it. No masks, peepholes or directions: only what the benchmarks run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .common import HOST_CALL, Contender, Floats, cpu_name, timed
+from .problems import Arrays
+
+
+class Tape(NamedTuple):
+    """What the forward pass keeps for the gradients, row by row: the states and the gates."""
+
+    h: Floats  # [T + 1, N, H], row 0 being the initial state
+    c: Floats  # [T + 1, N, H], LSTM only
+    gates: Floats  # [T, N, GH]
+    recurrent: Floats  # [T, N, H], GRU only: the candidate's recurrent product with its bias
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 0.5 * np.tanh(0.5 * x) + np.float32(0.5)
+
+
+def _tape(arrays: Arrays) -> Tape:
+    T, N, _, H = (getattr(arrays.sizes, letter) for letter in "TNIH")
+    source, W, bias = (arrays.given[name] for name in ("source", "input_weight", "bias"))
+    gates = (source.reshape(T * N, -1) @ W.T + bias).reshape(T, N, -1)
+    states = [np.zeros((T + 1, N, H), np.float32) for _ in range(2)]
+    return Tape(*states, gates, np.empty((T, N, H), np.float32))
+
+
+def _rnn_forward(arrays: Arrays) -> Tape:
+    tape, R = _tape(arrays), arrays.given["recurrent_weight"].T
+    for k, gates in enumerate(tape.gates):
+        gates += tape.h[k] @ R
+        np.tanh(gates, out=tape.h[k + 1])
+    return tape
+
+
+def _rnn_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
+    R = arrays.given["recurrent_weight"]
+    delta, dh = np.empty_like(tape.gates), np.zeros_like(tape.h[0])
+    for k in reversed(range(len(delta))):
+        delta[k] = (arrays.source_gradient[k] + dh) * (1 - tape.h[k + 1] ** 2)
+        dh = delta[k] @ R
+    return delta, delta
+
+
+def _lstm_forward(arrays: Arrays) -> Tape:
+    tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
+    for k, gates in enumerate(tape.gates):
+        gates += tape.h[k] @ R
+        gates[:, : 2 * H] = _sigmoid(gates[:, : 2 * H])
+        gates[:, 3 * H :] = _sigmoid(gates[:, 3 * H :])
+        i, f, z, o = np.split(gates, 4, axis=1)
+        np.tanh(z, out=z)
+        np.add(f * tape.c[k], i * z, out=tape.c[k + 1])
+        np.multiply(o, np.tanh(tape.c[k + 1]), out=tape.h[k + 1])
+    return tape
+
+
+def _lstm_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
+    R = arrays.given["recurrent_weight"]
+    delta, dh, dc = np.empty_like(tape.gates), np.zeros_like(tape.h[0]), np.zeros_like(tape.h[0])
+    y = np.tanh(tape.c[1:])
+    for k in reversed(range(len(delta))):
+        i, f, z, o = np.split(tape.gates[k], 4, axis=1)
+        d_i, d_f, d_z, d_o = np.split(delta[k], 4, axis=1)
+        dh += arrays.source_gradient[k]
+        dc += dh * o * (1 - y[k] ** 2)
+        np.multiply(dc * z, i * (1 - i), out=d_i)
+        np.multiply(dc * tape.c[k], f * (1 - f), out=d_f)
+        np.multiply(dc * i, 1 - z**2, out=d_z)
+        np.multiply(dh * y[k], o * (1 - o), out=d_o)
+        dc *= f
+        dh = delta[k] @ R
+    return delta, delta
+
+
+def _gru_forward(arrays: Arrays) -> Tape:
+    tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
+    for k, gates in enumerate(tape.gates):
+        product = tape.h[k] @ R
+        np.add(product[:, 2 * H :], arrays.given["secondary_bias"], out=tape.recurrent[k])
+        gates[:, : 2 * H] = _sigmoid(gates[:, : 2 * H] + product[:, : 2 * H])
+        r, z, o = np.split(gates, 3, axis=1)
+        np.tanh(o + r * tape.recurrent[k], out=o)
+        np.add(o, z * (tape.h[k] - o), out=tape.h[k + 1])
+    return tape
+
+
+def _gru_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
+    R, H = arrays.given["recurrent_weight"], arrays.sizes.H
+    delta, dh = np.empty_like(tape.gates), np.zeros_like(tape.h[0])
+    recurrent = np.empty_like(delta)  # the gradient of the recurrent product, which the reset gate scales
+    for k in reversed(range(len(delta))):
+        r, z, o = np.split(tape.gates[k], 3, axis=1)
+        d_r, d_z, d_o = np.split(delta[k], 3, axis=1)
+        dh += arrays.source_gradient[k]
+        np.multiply(dh * (1 - z), 1 - o**2, out=d_o)
+        np.multiply(dh * (tape.h[k] - o), z * (1 - z), out=d_z)
+        np.multiply(d_o * tape.recurrent[k], r * (1 - r), out=d_r)
+        recurrent[k] = delta[k]
+        recurrent[k, :, 2 * H :] *= r
+        dh = dh * z + recurrent[k] @ R
+    return delta, recurrent
+
+
+FORWARD: dict[str, Callable[[Arrays], Tape]] = {
+    "single_gate_rnn": _rnn_forward,
+    "lstm": _lstm_forward,
+    "gru": _gru_forward,
+}
+BACKWARD: dict[str, Callable[[Arrays, Tape], tuple[Floats, Floats]]] = {
+    "single_gate_rnn": _rnn_backward,
+    "lstm": _lstm_backward,
+    "gru": _gru_backward,
+}
+
+
+def _gradients(arrays: Arrays, tape: Tape) -> dict[str, Floats]:
+    delta, recurrent = BACKWARD[arrays.cell](arrays, tape)
+    source, W = arrays.given["source"], arrays.given["input_weight"]
+    rows = delta.reshape(-1, delta.shape[2])
+    recurrent_rows = recurrent.reshape(rows.shape)
+    gradients = {
+        "source": (rows @ W).reshape(source.shape),
+        "recurrent_weight": recurrent_rows.T @ tape.h[:-1].reshape(len(rows), -1),
+        "input_weight": rows.T @ source.reshape(len(rows), -1),
+        "bias": rows.sum(axis=0),
+    }
+    if arrays.cell == "gru":
+        gradients["secondary_bias"] = recurrent_rows[:, 2 * arrays.sizes.H :].sum(axis=0)
+    return gradients
+
+
+def on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
+    """Return NumPy as a contender."""
+
+    def work() -> Mapping[str, Floats]:
+        tape = FORWARD[arrays.cell](arrays)
+        results = {"output": tape.h[1:]}
+        if gradients:
+            back = _gradients(arrays, tape)
+            results |= {f"gradient of {name}": array for name, array in back.items()}
+        return results
+
+    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}, {_blas()}", lambda: {HOST_CALL: timed(work)}, work)
+
+
+def _blas() -> str:
+    config: Any = np.show_config(mode="dicts")
+    blas = config.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()

@@ -1,0 +1,285 @@
+"""What the benchmarks share: the record, the interleaved runner, the table, the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+import vkrnn
+
+Floats = npt.NDArray[np.float32]
+
+HOST_CALL = "host call"  # wall time of the call in Python, host arrays or host tensors in and out
+SUBMIT = "submit"  # vkrnn's core from entry to return: upload, submission, wait, download
+DEVICE = "device timestamps"  # the work alone, by the device's clock; uploads and downloads excluded
+
+# Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
+CHECK_TOLERANCE = 1e-4
+
+THREADS = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement: a line of JSON. Times are in seconds."""
+
+    commit: str
+    implementation: str  # "vkrnn", "numpy", "torch"
+    device: str
+    driver: str  # a library and its version where there is no driver
+    op: str  # "lstm", "lstm + gradients", ...
+    workload: str  # "T=64 N=32 I=256 H=256"
+    measure: str  # HOST_CALL, SUBMIT or DEVICE
+    median: float
+    p10: float
+    p90: float
+    n: int
+    bytes: int  # of the arrays that go in and come out
+    flops: float  # of the matrix products
+    checked: bool  # the answer was compared with the float64 reference before it was timed
+    error: float  # the worst of max |a - b| / max(1, max |b|) over the results
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Time steps, batch, input and hidden features."""
+
+    T: int
+    N: int
+    I: int  # noqa: E741 - the letter that the documentation uses
+    H: int
+
+    def __str__(self) -> str:
+        """Return the record's ``workload``."""
+        return f"T={self.T} N={self.N} I={self.I} H={self.H}"
+
+
+@dataclass
+class Contender:
+    """One implementation of one operation on one workload.
+
+    `run` does the work once and returns the seconds that it took, by measure. `answer` does the work once and returns
+    the results to check, by name.
+    """
+
+    implementation: str
+    device: str
+    driver: str
+    run: Callable[[], Mapping[str, float]]
+    answer: Callable[[], Mapping[str, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation on a workload, its right answer, and who computes it."""
+
+    op: str
+    workload: str
+    bytes: int
+    flops: float
+    ideal: Mapping[str, npt.NDArray[np.float64]]
+    contenders: Sequence[Contender]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long to measure. Times are in seconds.
+
+    Every contender first works for `warm_up`: a GPU at rest runs at a fraction of its clock. Then come `rounds`, in
+    each of which every contender has its turn: untimed calls for `settle`, in which the threads and the caches of the
+    one before it make room, then timed calls for `turn`, at least one and at most `most`.
+    """
+
+    warm_up: float = 0.5
+    rounds: int = 7
+    settle: float = 0.03
+    turn: float = 0.15
+    most: int = 50
+
+
+SMOKE = Pace(warm_up=0.0, rounds=1, settle=0.0, turn=0.0)
+
+
+class WrongAnswer(RuntimeError):
+    """A contender's answer is not the reference's: its time is worth nothing."""
+
+
+def scaled_error(got: npt.NDArray[Any], ideal: npt.NDArray[Any]) -> float:
+    """Return max |a - b| / max(1, max |b|); infinity where `got` is not finite or of another shape."""
+    if got.shape != ideal.shape or not np.isfinite(got).all():
+        return float("inf")
+    return float(np.abs(got - ideal).max() / max(1.0, float(np.abs(ideal).max())))
+
+
+def check(problem: Problem, contender: Contender) -> float:
+    """Return the contender's worst error; raise `WrongAnswer` where it is no rounding error."""
+    answer = contender.answer()
+    errors = {name: scaled_error(answer[name], ideal) for name, ideal in problem.ideal.items()}
+    name, worst = max(errors.items(), key=lambda item: item[1])
+    if worst > CHECK_TOLERANCE:
+        who = f"{contender.implementation} on {contender.device}"
+        raise WrongAnswer(f"{who}, {problem.op} {problem.workload}: {name} is off by {worst:.1e}")
+    return worst
+
+
+def _work_for(seconds: float, run: Callable[[], Mapping[str, float]]) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        run()
+
+
+def _timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
+    _work_for(pace.settle, run)
+    end = time.perf_counter() + pace.turn
+    for _ in range(pace.most):
+        yield run()
+        if time.perf_counter() >= end:
+            return
+
+
+def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
+    """Check every contender, then time them in turns."""
+    errors = [check(problem, contender) for contender in problem.contenders]
+    for contender in problem.contenders:
+        _work_for(pace.warm_up, contender.run)
+    samples: list[dict[str, list[float]]] = [{} for _ in problem.contenders]
+    for _ in range(pace.rounds):
+        for contender, collected in zip(problem.contenders, samples, strict=True):
+            for sample in _timed_turn(pace, contender.run):
+                for name, seconds in sample.items():
+                    collected.setdefault(name, []).append(seconds)
+        progress.update()
+    return [
+        _record(problem, contender, error, name, seconds)
+        for contender, error, collected in zip(problem.contenders, errors, samples, strict=True)
+        for name, seconds in collected.items()
+    ]
+
+
+def _record(problem: Problem, contender: Contender, error: float, name: str, seconds: Sequence[float]) -> Record:
+    p10, median, p90 = np.percentile(seconds, [10, 50, 90])
+    return Record(
+        commit=commit(),
+        implementation=contender.implementation,
+        device=contender.device,
+        driver=contender.driver,
+        op=problem.op,
+        workload=problem.workload,
+        measure=name,
+        median=float(median),
+        p10=float(p10),
+        p90=float(p90),
+        n=len(seconds),
+        bytes=problem.bytes,
+        flops=problem.flops,
+        checked=True,
+        error=error,
+    )
+
+
+def measure_all(problems: Iterable[Problem], count: int, pace: Pace, output: Path | None) -> Iterator[list[Record]]:
+    """Measure the problems one after the other; write their records as they come."""
+    with tqdm(total=count * pace.rounds, unit="round", disable=None, leave=False) as progress:
+        for problem in problems:
+            progress.set_description(f"{problem.op} {problem.workload}")
+            records = measure(problem, pace, progress)
+            if output is not None:
+                with output.open("a") as file:
+                    file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
+            yield records
+
+
+_commit: list[str] = []
+
+
+def commit() -> str:
+    """Return the commit that the tree stands at, with ``-dirty`` where something was changed since."""
+    if not _commit:
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+        try:
+            done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+            _commit.append(done.stdout.strip())
+        except (OSError, subprocess.CalledProcessError):
+            _commit.append("unknown")
+    return _commit[0]
+
+
+def cpu_name() -> str:
+    """Return the processor's name and the number of cores this process may use."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        models = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        name = models[0] if models else name
+    return f"{name}, {THREADS} cores"
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def show(lines: Iterable[str] = ("",)) -> None:
+    """Write lines to standard output."""
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return aligned lines; the first column to the left, the others to the right."""
+    cells = [list(header), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time with three digits or so."""
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def verdict(what: str, reached: float, wanted: float, unit: str, *, at_least: bool) -> str:
+    """Return a line that says whether a floor was reached. Floors are reported, never asserted."""
+    good = reached >= wanted if at_least else reached <= wanted
+    bound = "at least" if at_least else "at most"
+    return f"{'reached    ' if good else 'FALLS SHORT'}  {what}: {reached:.3g} {unit}, wanted {bound} {wanted:g} {unit}"
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--device", help="position in vkrnn.devices() or a part of the name; the best if not given")
+    parser.add_argument("--output", type=Path, help="append the records to this file, one JSON line each")
+    parser.add_argument("--rounds", type=int, default=Pace.rounds, help="turns of each contender (%(default)s)")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, one round: does it run and is it right")
+    return parser
+
+
+def pace_of(options: argparse.Namespace) -> Pace:
+    """Return how long to measure."""
+    return SMOKE if options.smoke else Pace(rounds=options.rounds)
+
+
+def open_device(selector: str | None) -> vkrnn.Device:
+    """Return the device that ``--device`` names, or the one that calls run on by default."""
+    if selector is None:
+        return vkrnn.default_device()
+    return vkrnn.Device(int(selector) if selector.isdecimal() else selector)

@@ -1,0 +1,140 @@
+"""The recurrent operations as benchmarks see them: arrays, the right answer, and vkrnn as a contender."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import vkrnn
+from vkrnn import reference
+
+from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Floats, Sizes
+
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+
+# The variants that PyTorch's nn.LSTM, nn.GRU and nn.RNN compute.
+DESCRIPTORS: dict[str, Callable[..., Any]] = {
+    "single_gate_rnn": lambda **flags: vkrnn.SingleGateRNNDescriptor(activation="tanh", **flags),
+    "lstm": vkrnn.LSTMDescriptor,
+    "gru": lambda **flags: vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, **flags),
+}
+
+# What the gradients take besides the forward call's arguments: parameter, and the forward result that goes there.
+TAKEN = {
+    "single_gate_rnn": {"z_state": "z_state"},
+    "lstm": {"z_state": "z_state", "cell_output_fwd": "cell_output"},
+    "gru": {"z_state": "z_state", "output_fwd": "output"},
+}
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arguments of one cell, drawn as PyTorch initializes its modules, and the gradient of the output."""
+
+    cell: str
+    sizes: Sizes
+    given: Mapping[str, Floats]
+    source_gradient: Floats
+
+    @staticmethod
+    def draw(cell: str, sizes: Sizes) -> Arrays:
+        """Draw them; the same ones every time."""
+        rng = np.random.default_rng([sizes.T, sizes.N, sizes.I, sizes.H])
+        gated, bound = GATES[cell] * sizes.H, sizes.H**-0.5
+
+        def weight(*shape: int) -> Floats:
+            return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+        given = {
+            "source": rng.standard_normal((sizes.T, sizes.N, sizes.I), np.float32),
+            "recurrent_weight": weight(gated, sizes.H),
+            "input_weight": weight(gated, sizes.I),
+            "bias": weight(gated),
+        }
+        if cell == "gru":
+            given["secondary_bias"] = weight(sizes.H)
+        return Arrays(cell, sizes, given, rng.standard_normal((sizes.T, sizes.N, sizes.H), np.float32))
+
+    def forward(self, module: Any, *, training: bool = False, **options: Any) -> vkrnn.Results:
+        """Call the cell's function of `module`, which is `vkrnn` or `vkrnn.reference`."""
+        function = getattr(module, self.cell)
+        results: vkrnn.Results = function(**self.given, descriptor=DESCRIPTORS[self.cell](training=training), **options)
+        return results
+
+    def gradients(self, module: Any, forward: vkrnn.Results, **options: Any) -> vkrnn.Results:
+        """Call the cell's gradients of `module` with what its forward call returned."""
+        results: vkrnn.Results = getattr(module, f"{self.cell}_gradients")(
+            **self.given,
+            source_gradient=self.source_gradient,
+            **{name: getattr(forward, result) for name, result in TAKEN[self.cell].items()},
+            descriptor=DESCRIPTORS[self.cell](),
+            **options,
+        )
+        return results
+
+    def both(self, module: Any, **options: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return the output and the gradients by name."""
+        forward = self.forward(module, training=True, **options)
+        return {"output": forward.output, **named_gradients(self.gradients(module, forward, **options))}
+
+    def ideal(self, *, gradients: bool) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the float64 reference's answer."""
+        return self.both(reference) if gradients else {"output": self.forward(reference).output}
+
+    def cost(self, device: vkrnn.Device, *, gradients: bool) -> tuple[int, float]:
+        """Return the bytes that go in and out, and the flops of the matrix products."""
+        spare = np.zeros((self.sizes.T, self.sizes.N, self.sizes.H), np.float32)
+        moved = sum(array.nbytes for array in self.given.values())
+        plan = vkrnn.plan(getattr(vkrnn, self.cell), **self.given, descriptor=DESCRIPTORS[self.cell](), device=device)
+        flops = plan.flops
+        if not gradients:
+            return moved + spare.nbytes, flops
+        z_state = np.zeros((*spare.shape[:2], GATES[self.cell] * self.sizes.H), np.float32)
+        kept = {name: z_state if result == "z_state" else spare for name, result in TAKEN[self.cell].items()}
+        back = vkrnn.plan(
+            getattr(vkrnn, f"{self.cell}_gradients"),
+            **self.given,
+            source_gradient=spare,
+            **kept,
+            descriptor=DESCRIPTORS[self.cell](),
+            device=device,
+        )
+        return 2 * moved + 2 * spare.nbytes, flops + back.flops
+
+
+def named_gradients(results: vkrnn.Results) -> dict[str, npt.NDArray[Any]]:
+    """Return gradients by names that do not collide with those of the forward results."""
+    return {f"gradient of {name}": array for name, array in results._asdict().items()}
+
+
+def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
+    """Return vkrnn on that device. The forward call before gradients is a training one."""
+
+    def run() -> dict[str, float]:
+        totals = {HOST_CALL: 0.0, SUBMIT: 0.0, DEVICE: 0.0}
+
+        def call(work: Callable[[], vkrnn.Results]) -> vkrnn.Results:
+            start = time.perf_counter()
+            results = work()
+            totals[HOST_CALL] += time.perf_counter() - start
+            counted = device.statistics()
+            totals[SUBMIT] += counted["last_host_seconds"]
+            totals[DEVICE] += counted["last_device_seconds"]
+            return results
+
+        forward = call(lambda: arrays.forward(vkrnn, training=gradients, device=device))
+        if gradients:
+            call(lambda: arrays.gradients(vkrnn, forward, device=device))
+        return totals
+
+    def answer() -> Mapping[str, npt.NDArray[Any]]:
+        if gradients:
+            return arrays.both(vkrnn, device=device)
+        return {"output": arrays.forward(vkrnn, device=device).output}
+
+    return Contender("vkrnn", device.name, device.driver_version, run, answer)

@@ -1,0 +1,109 @@
+// What a call does on a device, step by step: a printable, comparable value made from a Spec, a Profile and a Flavour.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "vkrnn/profile.h"
+#include "vkrnn/spec.h"
+
+namespace vkrnn {
+
+// A place in one of a plan's buffers; becomes a device address when the plan is recorded.
+// Packed so that it can stand in an abi struct where the address will be.
+using Place = std::uint64_t;
+constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) { return (static_cast<Place>(buffer) << 48) | byte_offset; }
+constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
+constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
+
+// Bytes for the device that begin with a number of places (8 bytes each), which recording replaces by addresses.
+struct Block {
+    std::vector<std::byte> bytes;
+    std::uint32_t places = 0;
+    bool operator==(const Block&) const = default;
+};
+
+template <class Struct>
+Block make_block(const Struct& value, std::uint32_t places) {
+    Block block{std::vector<std::byte>(sizeof(Struct)), places};
+    std::memcpy(block.bytes.data(), &value, sizeof(Struct));
+    return block;
+}
+
+enum class Role : std::uint8_t {
+    input,     // filled from the caller's array before the first step
+    result,    // copied to the caller's array after the last step
+    scratch,   // neither; contents undefined at the start
+    constant,  // filled from `contents` before the first step
+};
+
+struct PlanBuffer {
+    std::string name;         // "source", "output", "projected", ...
+    Role role = Role::scratch;
+    std::uint64_t bytes = 0;
+    Block contents;           // of a constant
+    bool operator==(const PlanBuffer&) const = default;
+};
+
+// A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
+struct Kernel {
+    std::string shader;       // "gemm_register", "lstm_forward", ...
+    std::vector<std::uint32_t> constants;
+    auto operator<=>(const Kernel&) const = default;
+};
+
+struct Dispatch {
+    std::string label;        // "project", "step", "reduce bias": shown in the plan's text and as a debug label
+    std::size_t kernel = 0;   // index into Plan::kernels
+    std::array<std::uint32_t, 3> groups{1, 1, 1};
+    Block push;               // push constants
+    bool after = true;        // waits for what the dispatch before it wrote
+    bool operator==(const Dispatch&) const = default;
+};
+
+// Fills a buffer with zeros.
+struct Clear {
+    std::size_t buffer = 0;
+    bool operator==(const Clear&) const = default;
+};
+
+// The body is recorded `count` times; the 32-bit integer at byte `counter` of each push block runs from
+// `first` by `increment`. Every dispatch waits for the one before it.
+struct Loop {
+    std::int64_t count = 0;
+    std::int32_t first = 0;
+    std::int32_t increment = 1;
+    std::uint32_t counter = 0;
+    std::vector<Dispatch> body;
+    bool operator==(const Loop&) const = default;
+};
+
+using Step = std::variant<Clear, Dispatch, Loop>;
+
+struct Plan {
+    Spec spec;
+    Flavour flavour;
+    std::vector<PlanBuffer> buffers;
+    std::vector<Kernel> kernels;
+    std::vector<Step> steps;
+    // Which buffer holds each argument present (by Argument) and each result (in the documented order).
+    std::vector<std::pair<Argument, std::size_t>> inputs;
+    std::vector<std::size_t> results;
+    double flops = 0;                                  // of the matrix products
+
+    [[nodiscard]] std::uint64_t bytes() const;         // of all buffers
+    [[nodiscard]] std::int64_t dispatches() const;     // with loops unrolled
+    bool operator==(const Plan&) const = default;
+};
+
+Plan make_plan(const Spec& spec, const Profile& profile, const Flavour& flavour);
+
+// The plan as text, one line per buffer and step.
+std::string describe(const Plan& plan);
+
+}  // namespace vkrnn

@@ -1,0 +1,59 @@
+// Shapes and descriptor of one call, checked: what a plan is made from. No Vulkan, no data.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vkrnn/cells.h"
+#include "vkrnn/descriptor.h"
+
+namespace vkrnn {
+
+// A tensor as the caller handed it over. dtype is NumPy's name ("float32", "int64", ...).
+struct TensorInfo {
+    std::string dtype;
+    std::vector<std::int64_t> shape;
+};
+using Arguments = std::map<Argument, TensorInfo>;
+
+// The key of a plan: everything that shapes the work, nothing that does not.
+struct Spec {
+    Descriptor descriptor;
+    bool gradients = false;
+    std::int64_t T = 0, N = 0, I = 0, H = 0;      // I = D*G*H where there is no input weight
+    std::uint32_t present = 0;                    // one bit per Argument
+    std::array<bool, 3> mask_varies{};            // whether the mask varies along T, N, D*H (false: broadcast)
+
+    [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
+    [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
+    [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
+    [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
+    auto operator<=>(const Spec&) const = default;
+};
+
+struct ResultInfo {
+    std::string name;                 // "output", "cell_output", "z_state"; for gradients the argument's name
+    std::vector<std::int64_t> shape;
+};
+
+// A checked call: its spec and what it returns, in the documented order, packed.
+struct Call {
+    Spec spec;
+    std::vector<ResultInfo> results;
+};
+
+// Checks everything a user can get wrong. Throws TypeError (dtype) or ValueError (rank, size, zero-sized axis,
+// missing or unknown argument) with a whole sentence that begins with the operation in brackets:
+//   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0] / 4)
+// `label` is the caller's name for the call; where it is not empty the prefix is [lstm 'label'].
+Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {});
+
+// "[lstm]" or "[lstm_gradients 'label']": how every message about a call begins.
+std::string message_prefix(const Cell& cell, bool gradients, std::string_view label);
+
+}  // namespace vkrnn

@@ -1,0 +1,192 @@
+// Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and leaves
+// the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
+#include "gradient_plan.h"
+
+#include "inputs.h"
+
+namespace vkrnn {
+
+namespace {
+
+class GradientPlan {
+public:
+    GradientPlan(const Spec& spec, const Profile& profile, const Flavour& flavour)
+        : builder_(spec, profile, flavour), spec_(builder_.spec()), cell_(spec_.cell()), inputs_(builder_) {}
+
+    Plan make() {
+        make_results();
+        make_buffers();
+        prepare();
+        run_back();
+        weight_gradients();
+        vector_gradients();
+        return builder_.finish();
+    }
+
+private:
+    [[nodiscard]] bool has(Argument argument) const { return spec_.has(argument); }
+    [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
+
+    void make_results() {
+        const std::int64_t gates = D * G * H;
+        for (const Argument argument : cell_.gradient_order) {
+            if (!has(argument)) continue;
+            const std::int64_t elements = argument == Argument::source             ? T * N * spec_.I
+                                          : argument == Argument::recurrent_weight ? gates * H
+                                          : argument == Argument::input_weight     ? gates * spec_.I
+                                          : argument == Argument::bias             ? gates
+                                          : argument == cell_.vectors              ? D * cell_.vector_count * H
+                                                                                   : N * D * H;
+            results_[static_cast<std::size_t>(argument)] =
+                builder_.result("gradient of " + std::string(name_of(argument)), elements);
+        }
+    }
+
+    void make_buffers() {
+        // Without an input weight the deltas are the gradient of the source.
+        delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
+        recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
+        transposed_ = builder_.scratch("transposed weight", D * G * H * H);
+        operand_ = builder_.scratch("operand", T * N * D * H);
+        if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
+        if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
+        if (reset_after_) product_ = builder_.scratch("candidate product", T * N * D * H);
+        carry_hidden_ = has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
+        if (cell_.states > 1)
+            carry_cell_ = has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
+    }
+
+    // Everything a step reads and writes, and the transposed weights from slot `first` on, `slots` of them.
+    StepBlock step_block(std::int64_t first, std::int64_t slots) const {
+        StepBlock block(spec_);
+        inputs_.set(block);
+        block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
+        block.sequence(abi::kSaved, inputs_[Argument::z_state], G, Order::output);
+        if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
+        if (has(Argument::cell_output_fwd)) block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], 1, Order::output);
+        if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
+        if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient]);
+        block.sequence(abi::kDelta, delta_, G, Order::source);
+        block.sequence(abi::kRecurrentDelta, recurrent_delta_, G, Order::source, first);
+        block.state(abi::kCarryHidden, carry_hidden_);
+        if (cell_.states > 1) block.state(abi::kCarryCell, carry_cell_);
+        block.sequence(abi::kOperand, operand_, 1, Order::source);
+        if (phases_) block.sequence(abi::kResetOperand, reset_operand_, 1, Order::source);
+        if (has(Argument::peephole)) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
+        if (reset_after_) block.sequence(abi::kProduct, product_, 1, Order::source);
+        block.weights(transposed_, H, G * H, slots * H, first * H);
+        return block;
+    }
+
+    void prepare() {
+        // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
+        params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
+        builder_.add(all_steps_dispatch(builder_, "replay", step_kernel(builder_, "replay", {0, has(Argument::peephole)}),
+                                        params_));
+        builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
+        if (!reset_after_) return;
+        Product q{T * N, H, H, D, {}, {}, {}};
+        q.a = {operand_, 0, D * H, H, false};
+        q.b = {inputs_[Argument::recurrent_weight], candidate_ * H * H, H, G * H * H, false};
+        q.c = {product_, 0, D * H, H, false};
+        builder_.product("candidate product", q);
+    }
+
+    void run_back() {
+        Loop loop{T, static_cast<std::int32_t>(T - 1), -1, abi::kStepCounter, {}};
+        const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
+        loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
+        if (phases_) {
+            const std::size_t params = builder_.constant("reset parameters", step_block(candidate_, 1).block());
+            const std::size_t reset = step_kernel(builder_, "backward", {2, false});
+            loop.body.push_back(step_dispatch(builder_, "step back: reset", reset, params, 0));
+        }
+        builder_.add(std::move(loop));
+        if (has(Argument::init_state)) builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
+        builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
+    }
+
+    // Deltas of `slots` slots from `first` on, as the operand whose columns are summed over all rows.
+    Matrix delta_columns(std::size_t deltas, std::int64_t first) const {
+        return {deltas, first * H, D * G * H, G * H, true};
+    }
+
+    void weight_gradients() {
+        if (has(Argument::input_weight)) {
+            Product source{T * N, spec_.I, D * G * H, 1, {}, {}, {}};
+            source.a = {delta_, 0, D * G * H, 0, false};
+            source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
+            source.c = {result(Argument::source), 0, spec_.I, 0, false};
+            builder_.product("gradient of source", source);
+
+            Product weight{D * G * H, spec_.I, T * N, 1, {}, {}, {}};
+            weight.a = delta_columns(delta_, 0);
+            weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true};
+            weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
+            builder_.product("gradient of input_weight", weight, true);
+        }
+        if (!phases_) {
+            recurrent_gradient(0, G, operand_, 0, D);
+            return;
+        }
+        // The candidate's weights multiplied h * m * r, the others' h * m.
+        for (std::int64_t d = 0; d < D; ++d) {
+            recurrent_gradient(0, candidate_, operand_, d, 1);
+            recurrent_gradient(candidate_, 1, reset_operand_, d, 1);
+        }
+    }
+
+    void recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand, std::int64_t direction,
+                            std::int64_t directions) {
+        Product weight{slots * H, H, T * N, directions, {}, {}, {}};
+        weight.a = delta_columns(recurrent_delta_, first);
+        weight.a.offset += direction * G * H;
+        weight.b = {operand, direction * H, D * H, H, true};
+        weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
+        builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
+    }
+
+    void vector_gradients() {
+        if (has(Argument::bias)) {
+            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::bias), 0};
+            builder_.row_sum("gradient of bias", sum, true);
+        }
+        if (has(Argument::peephole)) {
+            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::peephole), 0};
+            sum.factor = RowSum::Operand{previous_cell_, 0, D * H, H, 0};
+            builder_.row_sum("gradient of peephole", sum, true);
+        }
+        if (has(Argument::secondary_bias)) {
+            if (reset_after_) {
+                RowSum sum{T * N, D, 1, H, {}, {}, result(Argument::secondary_bias), 0};
+                sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
+                builder_.row_sum("gradient of secondary_bias", sum, true);
+            } else {
+                builder_.clear(result(Argument::secondary_bias));   // given, but not used
+            }
+        }
+    }
+
+    PlanBuilder builder_;
+    const Spec& spec_;
+    const Cell& cell_;
+    Inputs inputs_;
+    std::array<std::size_t, kArguments> results_{};
+
+    const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G();
+    const bool phases_ = two_phases(spec_);
+    const bool reset_after_ = spec_.descriptor.has(Flag::reset_after);
+    // Slot of the gate whose product the reset gate enters (GRU): the last in either order.
+    const std::int64_t candidate_ = G - 1;
+
+    std::size_t delta_ = 0, recurrent_delta_ = 0, transposed_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
+    std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, params_ = 0;
+};
+
+}  // namespace
+
+Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Flavour& flavour) {
+    return GradientPlan(spec, profile, flavour).make();
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,52 @@
+#include "inputs.h"
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+
+namespace {
+
+std::int64_t elements_of(const Spec& spec, Argument argument) {
+    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
+    switch (argument) {
+        case Argument::source: return T * N * spec.I;
+        case Argument::recurrent_weight: return D * G * H * H;
+        case Argument::input_weight: return D * G * H * spec.I;
+        case Argument::bias: return D * G * H;
+        case Argument::peephole:
+        case Argument::secondary_bias: return D * spec.cell().vector_count * H;
+        case Argument::z_state: return T * N * D * G * H;
+        case Argument::source_gradient:
+        case Argument::cell_output_fwd:
+        case Argument::output_fwd: return T * N * D * H;
+        case Argument::init_state:
+        case Argument::init_cell:
+        case Argument::state_gradient:
+        case Argument::cell_gradient: return N * D * H;
+        case Argument::mask:
+            return (spec.mask_varies[0] ? T : 1) * (spec.mask_varies[1] ? N : 1) * (spec.mask_varies[2] ? D * H : 1);
+    }
+    throw Error("internal: an argument without a size");
+}
+
+}  // namespace
+
+Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
+    const Cell& cell = spec_.cell();
+    buffers_.fill(PlanBuilder::kZeros);
+    for (const Parameter& parameter : spec_.gradients ? cell.gradients : cell.forward)
+        if (spec_.has(parameter.argument))
+            buffers_[static_cast<std::size_t>(parameter.argument)] =
+                builder.input(parameter.argument, elements_of(spec_, parameter.argument));
+}
+
+void Inputs::set(StepBlock& block) const {
+    const Cell& cell = spec_.cell();
+    if (spec_.has(Argument::bias)) block.vector(abi::kBias, (*this)[Argument::bias], spec_.G());
+    if (cell.vectors && spec_.has(*cell.vectors)) block.vector(abi::kVectors, (*this)[*cell.vectors], cell.vector_count);
+    if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
+    if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
+    if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell]);
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,24 @@
+// The arguments of a call as buffers of its plan.
+#pragma once
+
+#include "time_loop.h"
+
+namespace vkrnn {
+
+// One buffer per argument that is present, in the order of the operation's parameters.
+class Inputs {
+public:
+    explicit Inputs(PlanBuilder& builder);
+
+    // The argument's buffer; the zeros where it is absent.
+    std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
+
+    // The views of what forward and backward steps read alike: bias, vectors, mask, initial state and cell.
+    void set(StepBlock& block) const;
+
+private:
+    const Spec& spec_;
+    std::array<std::size_t, kArguments> buffers_{};
+};
+
+}  // namespace vkrnn

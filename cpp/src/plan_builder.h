@@ -1,0 +1,80 @@
+// Assembles a plan: buffers, kernels, and the dispatches that no cell and no time step shapes (products, sums, transposes).
+#pragma once
+
+#include <optional>
+
+#include "abi.h"
+#include "vkrnn/plan.h"
+
+namespace vkrnn {
+
+// A matrix operand in a buffer. Element (i, k) is at offset + (columns ? k * ld + i : i * ld + k), all in elements.
+struct Matrix {
+    std::size_t buffer = 0;
+    std::int64_t offset = 0;
+    std::int64_t ld = 0;
+    std::int64_t batch = 0;   // elements from one batch to the next
+    bool columns = false;
+};
+
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows.
+struct Product {
+    std::int64_t m = 0, n = 0, k = 0, batches = 1;
+    Matrix a, b, c;
+};
+
+// out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
+struct RowSum {
+    struct Operand {
+        std::size_t buffer = 0;
+        std::int64_t offset = 0, row = 0, direction = 0, gate = 0;   // strides in elements
+    };
+    std::int64_t rows = 0, directions = 1, gates = 1, width = 0;
+    Operand in;
+    std::optional<Operand> factor;
+    std::size_t out = 0;
+    std::int64_t out_offset = 0;
+};
+
+class PlanBuilder {
+public:
+    PlanBuilder(const Spec& spec, const Profile& profile, const Flavour& flavour);
+
+    // Buffer 0 is all zeros, H elements long: what an absent tensor reads.
+    static constexpr std::size_t kZeros = 0;
+
+    std::size_t input(Argument argument, std::int64_t elements);
+    std::size_t result(std::string name, std::int64_t elements);
+    std::size_t scratch(std::string name, std::int64_t elements);
+    std::size_t constant(std::string name, Block contents);
+    std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
+
+    // `independent`: needs nothing that the step before it wrote.
+    void product(const std::string& label, const Product& product, bool independent = false);
+    void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
+    void transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows, std::int64_t columns,
+                   std::int64_t batches, bool independent = false);
+    void clear(std::size_t buffer) { plan_.steps.emplace_back(Clear{buffer}); }
+    void add(Step step) { plan_.steps.push_back(std::move(step)); }
+    void count_flops(double flops) { plan_.flops += flops; }
+
+    // Spreads a linear number of workgroups over x and y.
+    [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
+
+    [[nodiscard]] const Spec& spec() const { return plan_.spec; }
+    [[nodiscard]] const Profile& profile() const { return profile_; }
+    [[nodiscard]] const Flavour& flavour() const { return plan_.flavour; }
+    Plan finish() { return std::move(plan_); }
+
+private:
+    std::size_t add_buffer(std::string name, Role role, std::int64_t elements);
+    void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
+                  bool independent);
+
+    Plan plan_;
+    const Profile& profile_;
+};
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace vkrnn

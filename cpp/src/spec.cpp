@@ -1,0 +1,267 @@
+#include "vkrnn/spec.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fwd, Argument::output_fwd};
+
+std::string to_text(const Shape& shape) {
+    std::string text = "[";
+    for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+    return text + "]";
+}
+
+std::string multiple_of_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
+
+// Checks the arguments of one call, letter by letter: T, N and I from the source, H from the recurrent weight.
+class Checker {
+public:
+    Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label)
+        : arguments_(arguments), prefix_(message_prefix(vkrnn::cell(descriptor.cell), gradients, label)) {
+        spec_.descriptor = normalised(descriptor, gradients);
+        spec_.gradients = gradients;
+    }
+
+    Call check() {
+        check_names();
+        check_each();
+        check_source_rank();
+        check_recurrent_weight();
+        spec_.I = shape_of(Argument::source)[2];
+        for (const auto& [argument, tensor] : arguments_) {
+            if (argument == Argument::mask) {
+                check_mask(tensor.shape);
+            } else {
+                check_shape(argument, tensor.shape);
+            }
+            spec_.present |= 1u << static_cast<unsigned>(argument);
+        }
+        return {spec_, spec_.gradients ? gradient_results() : forward_results()};
+    }
+
+private:
+    // Clears what does not shape the work, so that calls that do the same share a plan.
+    static Descriptor normalised(Descriptor descriptor, bool gradients) {
+        if (descriptor.has(Flag::bidirectional)) descriptor.set(Flag::reverse, false);
+        if (gradients) {
+            descriptor.set(Flag::training, false);
+            descriptor.set(Flag::produce_cell, false);
+        } else if (descriptor.has(Flag::training) && vkrnn::cell(descriptor.cell).states == 2) {
+            descriptor.set(Flag::produce_cell, true);
+        }
+        return descriptor;
+    }
+
+    const Cell& cell() const { return spec_.cell(); }
+    const std::vector<Parameter>& parameters() const { return spec_.gradients ? cell().gradients : cell().forward; }
+    std::string_view operation() const { return spec_.gradients ? cell().gradients_name : cell().name; }
+    bool bidirectional() const { return spec_.D() == 2; }
+    bool given(Argument argument) const { return arguments_.contains(argument); }
+    const Shape& shape_of(Argument argument) const { return arguments_.at(argument).shape; }
+    std::string at(Argument argument) const { return prefix_ + " " + std::string(name_of(argument)) + ": "; }
+
+    void check_names() const {
+        for (const auto& [argument, tensor] : arguments_) {
+            if (std::ranges::find(parameters(), argument, &Parameter::argument) != parameters().end()) continue;
+            std::string known;
+            for (const Parameter& parameter : parameters()) {
+                known += (known.empty() ? "" : ", ") + std::string(name_of(parameter.argument));
+            }
+            throw TypeError(at(argument) + std::string(operation()) + " has no such argument; it takes " + known);
+        }
+        for (const Parameter& parameter : parameters()) {
+            if (parameter.optional || given(parameter.argument)) continue;
+            throw ValueError(at(parameter.argument) + std::string(operation()) + " needs it, got none");
+        }
+    }
+
+    void check_each() const {
+        for (const Parameter& parameter : parameters()) {
+            if (!given(parameter.argument)) continue;
+            const TensorInfo& tensor = arguments_.at(parameter.argument);
+            if (tensor.dtype != "float32") {
+                throw TypeError(at(parameter.argument) + "expected dtype float32, got " + tensor.dtype);
+            }
+            if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) {
+                throw ValueError(at(parameter.argument) + "every axis must be at least 1, got " + to_text(tensor.shape));
+            }
+        }
+    }
+
+    void check_source_rank() {
+        const Shape& source = shape_of(Argument::source);
+        if (source.size() != 3) {
+            throw ValueError(at(Argument::source) + "expected 3 axes " + symbols(source_rule()) + ", got " + to_text(source));
+        }
+        spec_.T = source[0];
+        spec_.N = source[1];
+    }
+
+    void check_recurrent_weight() {
+        const Argument argument = Argument::recurrent_weight;
+        const Shape& shape = shape_of(argument);
+        const SymbolicShape& rule = rules(argument).front();
+        const std::string got = ", got " + to_text(shape);
+        if (shape.size() != rule.size()) {
+            std::string message = at(argument) + "expected shape " + symbols(rule) + got;
+            if (shape.size() == 2) message += " (bidirectional=True needs a weight for each of the two directions)";
+            if (shape.size() == 3) message += " (weights for two directions need bidirectional=True)";
+            throw ValueError(message);
+        }
+        const std::int64_t rows = shape[shape.size() - 2];
+        if (rows % spec_.G() != 0) {
+            throw ValueError(at(argument) + "expected shape " + symbols(rule) + got + " (" + std::to_string(rows) +
+                             " is no multiple of the " + std::to_string(spec_.G()) + " gates)");
+        }
+        spec_.H = rows / spec_.G();
+    }
+
+    void check_shape(Argument argument, const Shape& shape) const {
+        const auto& accepted = rules(argument);
+        const auto fits = [&](const SymbolicShape& rule) { return shape == numbers(rule); };
+        if (std::ranges::any_of(accepted, fits)) return;
+
+        std::string message = at(argument) + "expected shape ";
+        for (const SymbolicShape& rule : accepted) {
+            message += (&rule == &accepted.front() ? "" : " or ") + symbols(rule) + " = " + to_text(numbers(rule));
+        }
+        message += ", got " + to_text(shape) + " (" + origins(accepted.front());
+        if (argument == Argument::source && !given(Argument::input_weight)) {
+            message += "; without input_weight the source holds the gates";
+        }
+        message += ")";
+        if (std::ranges::find(kStateArguments, argument) != kStateArguments.end()) {
+            message += "; it must come from " + std::string(cell().name) + " with training=True and these arguments";
+        }
+        throw ValueError(message);
+    }
+
+    // Any rank up to 3 that broadcasts; axes of size 1 do not vary.
+    void check_mask(const Shape& shape) {
+        const SymbolicShape& rule = rules(Argument::mask).front();
+        const Shape full = numbers(rule);
+        bool fits = shape.size() <= full.size();
+        for (std::size_t i = 0; fits && i < shape.size(); ++i) {
+            const std::size_t axis = full.size() - shape.size() + i;
+            fits = shape[i] == 1 || shape[i] == full[axis];
+            spec_.mask_varies[axis] = shape[i] != 1;
+        }
+        if (fits) return;
+        throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + symbols(rule) + " = " + to_text(full) +
+                         ", got " + to_text(shape) + " (" + origins(rule) + ")");
+    }
+
+    const std::vector<SymbolicShape>& rules(Argument argument) const {
+        const ShapeRule& rule = shape_rule(argument, given(Argument::input_weight));
+        return bidirectional() ? rule.bidirectional : rule.unidirectional;
+    }
+    const SymbolicShape& source_rule() const { return rules(Argument::source).front(); }
+
+    std::int64_t number(Axis axis) const {
+        switch (axis) {
+            case Axis::T: return spec_.T;
+            case Axis::N: return spec_.N;
+            case Axis::I: return spec_.I;
+            case Axis::D: return spec_.D();
+            case Axis::one: return 1;
+            default: return factor(axis) * spec_.H;
+        }
+    }
+
+    // Of H, in an axis that is a multiple of it.
+    std::int64_t factor(Axis axis) const {
+        switch (axis) {
+            case Axis::H: return 1;
+            case Axis::DH: return spec_.D();
+            case Axis::GH: return spec_.G();
+            case Axis::DGH: return spec_.D() * spec_.G();
+            default: return 0;
+        }
+    }
+
+    Shape numbers(const SymbolicShape& rule) const {
+        Shape shape;
+        for (const Axis axis : rule) shape.push_back(number(axis));
+        return shape;
+    }
+
+    std::string symbols(const SymbolicShape& rule) const {
+        std::string text = "[";
+        for (const Axis axis : rule) {
+            if (text.size() > 1) text += ", ";
+            switch (axis) {
+                case Axis::T: text += "T"; break;
+                case Axis::N: text += "N"; break;
+                case Axis::I: text += "I"; break;
+                case Axis::D: text += "2"; break;
+                case Axis::one: text += "1"; break;
+                default: text += multiple_of_h(factor(axis));
+            }
+        }
+        return text + "]";
+    }
+
+    // Where the letters of a shape come from: "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4".
+    std::string origins(const SymbolicShape& rule) const {
+        const std::string rows = std::to_string(bidirectional() ? 1 : 0);
+        const std::string gates = spec_.G() == 1 ? "" : " / " + std::to_string(spec_.G());
+        std::string text;
+        bool has_h = false;
+        const auto add = [&](const std::string& letter, std::int64_t value, const std::string& from) {
+            text += (text.empty() ? "" : ", ") + letter + " = " + std::to_string(value) + " from " + from;
+        };
+        for (const Axis axis : rule) {
+            if (axis == Axis::T) add("T", spec_.T, "source.shape[0]");
+            if (axis == Axis::N) add("N", spec_.N, "source.shape[1]");
+            if (axis == Axis::I) add("I", spec_.I, "source.shape[2]");
+            has_h = has_h || factor(axis) != 0;
+        }
+        if (has_h) add("H", spec_.H, "recurrent_weight.shape[" + rows + "]" + gates);
+        return text;
+    }
+
+    std::vector<ResultInfo> forward_results() const {
+        const Shape states{spec_.T, spec_.N, spec_.D() * spec_.H};
+        std::vector<ResultInfo> results{{std::string(name_of(Output::output)), states}};
+        if (spec_.descriptor.has(Flag::produce_cell)) {
+            results.push_back({std::string(name_of(Output::cell_output)), states});
+        }
+        if (spec_.descriptor.has(Flag::training)) {
+            results.push_back({std::string(name_of(Output::z_state)), {spec_.T, spec_.N, spec_.D() * spec_.G() * spec_.H}});
+        }
+        return results;
+    }
+
+    std::vector<ResultInfo> gradient_results() const {
+        std::vector<ResultInfo> results;
+        for (const Argument argument : cell().gradient_order) {
+            if (given(argument)) results.push_back({std::string(name_of(argument)), shape_of(argument)});
+        }
+        return results;
+    }
+
+    const Arguments& arguments_;
+    std::string prefix_;
+    Spec spec_;
+};
+
+}  // namespace
+
+std::string message_prefix(const Cell& cell, bool gradients, std::string_view label) {
+    const std::string operation(gradients ? cell.gradients_name : cell.name);
+    return label.empty() ? "[" + operation + "]" : "[" + operation + " '" + std::string(label) + "']";
+}
+
+Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label) {
+    return Checker(descriptor, gradients, arguments, label).check();
+}
+
+}  // namespace vkrnn

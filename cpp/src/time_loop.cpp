@@ -1,0 +1,134 @@
+#include "time_loop.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace vkrnn {
+
+RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
+    const bool bidirectional = spec.descriptor.has(Flag::bidirectional);
+    const bool backwards = bidirectional ? direction == 1 : order == Order::source && spec.descriptor.has(Flag::reverse);
+    return backwards ? RowOrder{spec.T - 1, -1} : RowOrder{0, 1};
+}
+
+bool two_phases(const Spec& spec) {
+    return spec.descriptor.cell == CellKind::gru && !spec.descriptor.has(Flag::reset_after);
+}
+
+std::int64_t slot_of(const Spec& spec, std::size_t gate) {
+    const Cell& cell = spec.cell();
+    return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);
+}
+
+double step_flops(const Spec& spec) { return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H); }
+
+StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
+    for (auto& strides : params_.strides) strides.unit = 1;
+    params_.T = static_cast<std::uint32_t>(spec.T);
+    params_.N = static_cast<std::uint32_t>(spec.N);
+    params_.H = static_cast<std::uint32_t>(spec.H);
+}
+
+void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step) {
+    const auto d = static_cast<std::size_t>(direction);
+    params_.at[2 * view + d] = place(buffer, static_cast<std::uint64_t>(offset) * abi::kElementBytes);
+    params_.strides[view].step[d] = step;
+}
+
+void StepBlock::strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit) {
+    params_.strides[view].row = static_cast<std::uint32_t>(row);
+    params_.strides[view].slot = static_cast<std::uint32_t>(slot);
+    params_.strides[view].unit = static_cast<std::uint32_t>(unit);
+}
+
+void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot) {
+    const std::int64_t row = spec_.D() * slots * spec_.H;
+    const std::int64_t time = spec_.N * row;
+    for (std::int64_t d = 0; d < spec_.D(); ++d) {
+        const RowOrder rows = row_order(spec_, order, d);
+        set(view, d, buffer, rows.first * time + (d * slots + first_slot) * spec_.H, rows.increment * time);
+    }
+    strides(view, row, spec_.H, 1);
+}
+
+void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
+    strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);
+}
+
+void StepBlock::vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
+    strides(view, 0, spec_.H, 1);
+}
+
+void StepBlock::mask(std::size_t buffer) {
+    const std::int64_t unit = spec_.mask_varies[2] ? 1 : 0;
+    const std::int64_t row_elements = spec_.mask_varies[2] ? spec_.D() * spec_.H : 1;
+    const std::int64_t row = spec_.mask_varies[1] ? row_elements : 0;
+    const std::int64_t time = spec_.mask_varies[0] ? row_elements * (spec_.mask_varies[1] ? spec_.N : 1) : 0;
+    for (std::int64_t d = 0; d < spec_.D(); ++d) {
+        const RowOrder rows = row_order(spec_, Order::output, d);
+        set(abi::kMask, d, buffer, rows.first * time + d * spec_.H * unit, rows.increment * time);
+    }
+    strides(abi::kMask, row, 0, unit);
+}
+
+void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
+                        std::int64_t offset) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d)
+        params_.weights[d] = place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * abi::kElementBytes);
+    params_.weights_row = static_cast<std::uint32_t>(row);
+    params_.depth = static_cast<std::uint32_t>(depth);
+}
+
+Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
+
+namespace {
+
+// Batch rows an invocation takes: no more than there are, and a power of two.
+std::uint32_t rows_of(const Spec& spec, const Flavour& flavour) {
+    const auto batch = static_cast<std::uint32_t>(std::min<std::int64_t>(spec.N, flavour.rows));
+    return std::min(flavour.rows, std::bit_ceil(batch));
+}
+
+}  // namespace
+
+std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
+    const Spec& spec = builder.spec();
+    const Cell& cell = spec.cell();
+    std::vector<std::uint32_t> constants(abi::kStepConstants);
+    constants[abi::kLocalSize] = builder.flavour().workgroup;
+    constants[abi::kLanes] = builder.flavour().lanes;
+    constants[abi::kRows] = rows_of(spec, builder.flavour());
+    constants[abi::kVectorLoads] = spec.H % 4 == 0;
+    constants[abi::kHasMask] = spec.has(Argument::mask);
+    constants[abi::kPhase] = options.phase;
+    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
+        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
+    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
+    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
+    constants[abi::kKeep] = options.keep;
+    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
+    for (std::size_t i = 0; i < kActivationSlots; ++i)
+        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
+    return builder.kernel(std::string(cell.shader) + "_" + driver, std::move(constants));
+}
+
+Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
+                       std::int64_t step) {
+    const Spec& spec = builder.spec();
+    const Flavour& flavour = builder.flavour();
+    const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
+    const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
+    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
+    return {label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
+}
+
+Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {
+    const Spec& spec = builder.spec();
+    const std::int64_t blocks = spec.T * spec.N * ceil_div(spec.H, builder.flavour().workgroup);
+    const abi::StepPush push{place(params, 0), 0, 0};
+    return {label, kernel, builder.groups(blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,68 @@
+// The time loop's kernels: where each tensor's elements lie by step, and the dispatch of one step.
+#pragma once
+
+#include "plan_builder.h"
+
+namespace vkrnn {
+
+// Which row of the time axis a step uses: s(k) and o(k) of the specification. This is the one place that knows.
+//   source order: forward k; reverse, and the backward half of a bidirectional call, T-1-k
+//   output order: as it ran, k, except that the backward half of a bidirectional call is aligned with the source
+enum class Order : std::uint8_t { source, output };
+
+struct RowOrder {
+    std::int64_t first;       // row of step 0
+    std::int64_t increment;   // +1 or -1
+};
+RowOrder row_order(const Spec& spec, Order order, std::int64_t direction);
+
+// The parameters of the step kernels for one phase, filled view by view. Views that are not set read zeros.
+class StepBlock {
+public:
+    explicit StepBlock(const Spec& spec);
+
+    // [T, N, D * slots * H]
+    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot = 0);
+    // [N, D * slots * H], the same at every step
+    void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
+    // [D, slots, H], the same for every step and batch row
+    void vector(abi::uint view, std::size_t buffer, std::int64_t slots);
+    // What broadcasts to [T, N, D * H], rows in output order
+    void mask(std::size_t buffer);
+    // Rows of `row` elements of which the first `depth` take part; one matrix of `rows_each` rows per direction.
+    void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth, std::int64_t offset = 0);
+
+    [[nodiscard]] Block block() const;
+
+private:
+    void set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step);
+    void strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit);
+
+    const Spec& spec_;
+    abi::StepParams params_{};
+};
+
+// What the step kernels are specialized to besides the spec.
+struct StepOptions {
+    std::uint32_t phase = 0;   // 0: the only one; 1, 2: first and second of two
+    bool keep = false;
+};
+std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options);
+
+// One dispatch of a forward or backward step kernel over all units, batch rows and directions.
+Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
+                       std::int64_t step);
+
+// The same over every step at once (replay).
+Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params);
+
+// Products of a step's recurrence: 2 * N * D * G * H * H operations.
+double step_flops(const Spec& spec);
+
+// True where the reset gate acts before the recurrent product: two phases a step.
+bool two_phases(const Spec& spec);
+
+// Position of canonical gate g in the descriptor's order.
+std::int64_t slot_of(const Spec& spec, std::size_t gate);
+
+}  // namespace vkrnn

@@ -1,0 +1,102 @@
+#include "device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "host_memory.h"
+#include "profile.h"
+
+namespace vkrnn::vk {
+namespace {
+
+bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
+    const auto extensions = physical.enumerateDeviceExtensionProperties();
+    return std::any_of(extensions.begin(), extensions.end(), [&](const ExtensionProperties& extension) {
+        return std::strcmp(extension.extensionName.data(), wanted) == 0;
+    });
+}
+
+double tick_nanoseconds(const raii::PhysicalDevice& physical, std::uint32_t family) {
+    const bool has = physical.getQueueFamilyProperties()[family].timestampValidBits != 0;
+    return has ? static_cast<double>(physical.getProperties().limits.timestampPeriod) : 0.0;
+}
+
+raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family, bool memory_budget) {
+    const auto there = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features,
+                                             PhysicalDeviceVulkan12Features, PhysicalDeviceVulkan13Features>();
+    const PhysicalDeviceFeatures& core = there.get<PhysicalDeviceFeatures2>().features;
+    const auto& there11 = there.get<PhysicalDeviceVulkan11Features>();
+    const auto& there12 = there.get<PhysicalDeviceVulkan12Features>();
+
+    // Only what is asked for here is on; robustBufferAccess stays off.
+    PhysicalDeviceVulkan13Features features13{.subgroupSizeControl = true,
+                                              .computeFullSubgroups = true,
+                                              .synchronization2 = true,
+                                              .maintenance4 = true};
+    PhysicalDeviceVulkan12Features features12{.pNext = &features13,
+                                              .shaderFloat16 = there12.shaderFloat16,
+                                              .scalarBlockLayout = there12.scalarBlockLayout,
+                                              .timelineSemaphore = true,
+                                              .bufferDeviceAddress = true,
+                                              .vulkanMemoryModel = there12.vulkanMemoryModel,
+                                              .vulkanMemoryModelDeviceScope = there12.vulkanMemoryModelDeviceScope};
+    PhysicalDeviceVulkan11Features features11{.pNext = &features12,
+                                              .storageBuffer16BitAccess = there11.storageBuffer16BitAccess};
+    const PhysicalDeviceFeatures2 features{
+        .pNext = &features11,
+        .features = {.shaderFloat64 = core.shaderFloat64, .shaderInt64 = true, .shaderInt16 = core.shaderInt16}};
+
+    const float priority = 1.0f;
+    const DeviceQueueCreateInfo queue{.queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority};
+    std::vector<const char*> extensions;
+    if (memory_budget) {
+        extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    }
+    return {physical, DeviceCreateInfo{.pNext = &features,
+                                       .queueCreateInfoCount = 1,
+                                       .pQueueCreateInfos = &queue,
+                                       .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
+                                       .ppEnabledExtensionNames = extensions.data()}};
+}
+
+}  // namespace
+
+LogicalDevice::LogicalDevice(std::shared_ptr<const Context> context, Context::Candidate candidate)
+    : context_(std::move(context)),
+      profile_(std::move(candidate.profile)),
+      physical_(std::move(candidate.physical)),
+      queue_family_(compute_family(physical_).value()),
+      memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
+      timestamp_period_(tick_nanoseconds(physical_, queue_family_)),
+      handle_(create(physical_, queue_family_, memory_budget_)),
+      queue_(handle_, queue_family_, 0) {}
+
+std::uint64_t LogicalDevice::free_memory(std::uint64_t held) const {
+    std::uint64_t free = 0;
+    if (memory_budget_) {
+        const auto chain =
+            physical_.getMemoryProperties2<PhysicalDeviceMemoryProperties2, PhysicalDeviceMemoryBudgetPropertiesEXT>();
+        const auto& memory = chain.get<PhysicalDeviceMemoryProperties2>().memoryProperties;
+        const auto& budget = chain.get<PhysicalDeviceMemoryBudgetPropertiesEXT>();
+        std::uint64_t largest = 0;
+        for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
+            if ((memory.memoryHeaps[heap].flags & MemoryHeapFlagBits::eDeviceLocal) &&
+                memory.memoryHeaps[heap].size > largest) {
+                largest = memory.memoryHeaps[heap].size;
+                free = budget.heapBudget[heap] - std::min(budget.heapBudget[heap], budget.heapUsage[heap]);
+            }
+        }
+        if (profile_.type != DeviceType::cpu) {
+            return free;
+        }
+    }
+    if (profile_.type == DeviceType::cpu) {
+        // The size of the heap is nominal (2 GiB in old releases, whatever the machine has); the host's memory is not.
+        const std::uint64_t host = host_memory_available();
+        return memory_budget_ ? std::min(free, host) : host;
+    }
+    return profile_.memory_bytes - std::min(profile_.memory_bytes, held);
+}
+
+}  // namespace vkrnn::vk

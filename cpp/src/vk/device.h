@@ -1,0 +1,43 @@
+// A logical device with its queue, and what the files beside this one need to know of it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "context.h"
+#include "vkrnn/profile.h"
+#include "vulkan.h"
+
+namespace vkrnn::vk {
+
+class LogicalDevice {
+public:
+    // Throws vk::SystemError.
+    LogicalDevice(std::shared_ptr<const Context> context, Context::Candidate candidate);
+
+    [[nodiscard]] const Context& context() const { return *context_; }
+    [[nodiscard]] const Profile& profile() const { return profile_; }
+    [[nodiscard]] const raii::PhysicalDevice& physical() const { return physical_; }
+    [[nodiscard]] const raii::Device& handle() const { return handle_; }
+    [[nodiscard]] const raii::Queue& queue() const { return queue_; }
+    [[nodiscard]] std::uint32_t queue_family() const { return queue_family_; }
+
+    // Nanoseconds of one tick of a timestamp; 0 where the queue has none.
+    [[nodiscard]] double timestamp_period() const { return timestamp_period_; }
+
+    // Bytes the device can still give: its budget where the driver tells, else its memory, and on a CPU no more
+    // than the host has. `held` is what the caller has of it already.
+    [[nodiscard]] std::uint64_t free_memory(std::uint64_t held) const;
+
+private:
+    std::shared_ptr<const Context> context_;
+    Profile profile_;
+    raii::PhysicalDevice physical_;
+    std::uint32_t queue_family_;
+    bool memory_budget_;
+    double timestamp_period_;
+    raii::Device handle_;
+    raii::Queue queue_;
+};
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,12 @@
+// How much memory the host can still give: what bounds a CPU device, whose driver promises more than there is.
+#pragma once
+
+#include <cstdint>
+
+namespace vkrnn::vk {
+
+// Bytes: MemAvailable of /proc/meminfo, or what the container's memory limit leaves if that is less.
+// UINT64_MAX where neither can be read.
+std::uint64_t host_memory_available();
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,33 @@
+// The plans a device made lately.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "vkrnn/plan.h"
+
+namespace vkrnn::vk {
+
+// Keeps so many plans and forgets the one that was not used for longest. Thread-safe.
+class PlanCache {
+public:
+    explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
+
+    // The plan for the spec; made by make_plan, whose exceptions pass through.
+    std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const Flavour& flavour);
+
+    [[nodiscard]] std::size_t size() const;
+
+private:
+    using Plans = std::list<std::shared_ptr<const Plan>>;  // the latest first
+
+    std::size_t capacity_;
+    mutable std::mutex mutex_;
+    Plans plans_;
+    std::map<Spec, Plans::iterator> by_spec_;
+};
+
+}  // namespace vkrnn::vk

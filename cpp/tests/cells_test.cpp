@@ -1,0 +1,115 @@
+// The cells' table against the documented methods.
+#include "vkrnn/cells.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+namespace vkrnn {
+namespace {
+
+std::string names(const std::vector<Parameter>& parameters) {
+    std::string text;
+    for (const Parameter& parameter : parameters) {
+        text += (text.empty() ? "" : " ") + std::string(name_of(parameter.argument)) + (parameter.optional ? "?" : "");
+    }
+    return text;
+}
+
+std::string names(const std::vector<Argument>& arguments) {
+    std::string text;
+    for (const Argument argument : arguments) text += (text.empty() ? "" : " ") + std::string(name_of(argument));
+    return text;
+}
+
+std::string names(const std::vector<Property>& properties) {
+    std::string text;
+    for (const Property& property : properties) {
+        text += (text.empty() ? "" : " ") + std::string(property.name);
+        if (!property.flag) text += "=" + std::string(name_of(property.default_activation));
+    }
+    return text;
+}
+
+TEST(Cells, AreFoundByName) {
+    for (const Cell& row : cells()) {
+        EXPECT_EQ(find_cell(row.name), &row);
+        EXPECT_EQ(&cell(row.kind), &row);
+        EXPECT_EQ(std::string(row.gradients_name), std::string(row.name) + "_gradients");
+    }
+    EXPECT_EQ(find_cell("mgu"), nullptr);
+}
+
+TEST(Cells, TakeTheDocumentedParameters) {
+    const Cell& rnn = cell(CellKind::single_gate_rnn);
+    const Cell& lstm = cell(CellKind::lstm);
+    const Cell& gru = cell(CellKind::gru);
+    EXPECT_EQ(names(rnn.forward), "source recurrent_weight input_weight? bias? init_state? mask?");
+    EXPECT_EQ(names(rnn.gradients),
+              "source recurrent_weight source_gradient z_state state_gradient? input_weight? bias? init_state? mask?");
+    EXPECT_EQ(names(lstm.forward), "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole?");
+    EXPECT_EQ(names(lstm.gradients),
+              "source recurrent_weight source_gradient z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
+              "bias? init_state? init_cell? mask? peephole?");
+    EXPECT_EQ(names(gru.forward), "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias?");
+    EXPECT_EQ(names(gru.gradients),
+              "source recurrent_weight source_gradient z_state output_fwd state_gradient? input_weight? bias? init_state? "
+              "mask? secondary_bias?");
+}
+
+TEST(Cells, ReturnGradientsInTheDocumentedOrder) {
+    EXPECT_EQ(names(cell(CellKind::single_gate_rnn).gradient_order), "source recurrent_weight input_weight bias init_state");
+    EXPECT_EQ(names(cell(CellKind::lstm).gradient_order),
+              "source recurrent_weight input_weight bias peephole init_state init_cell");
+    EXPECT_EQ(names(cell(CellKind::gru).gradient_order),
+              "source recurrent_weight input_weight bias init_state secondary_bias");
+}
+
+TEST(Cells, HaveTheDocumentedProperties) {
+    EXPECT_EQ(names(cell(CellKind::single_gate_rnn).properties), "reverse bidirectional training activation=relu");
+    EXPECT_EQ(names(cell(CellKind::lstm).properties),
+              "reverse bidirectional training produce_cell forget_gate_last input_gate_activation=sigmoid "
+              "forget_gate_activation=sigmoid cell_gate_activation=tanh output_gate_activation=sigmoid activation=tanh");
+    EXPECT_EQ(names(cell(CellKind::gru).properties),
+              "reverse bidirectional training reset_gate_first reset_after flip_z update_gate_activation=sigmoid "
+              "reset_gate_activation=sigmoid output_gate_activation=tanh");
+}
+
+TEST(Cells, DefaultDescriptorsHoldTheDefaults) {
+    using enum Activation;
+    const std::array<Activation, kActivationSlots> lstm{sigmoid, sigmoid, tanh, sigmoid, tanh};
+    EXPECT_EQ(default_descriptor(CellKind::lstm).activations, lstm);
+    const std::array<Activation, kActivationSlots> gru{sigmoid, sigmoid, tanh, none, none};
+    EXPECT_EQ(default_descriptor(CellKind::gru).activations, gru);
+    for (const Cell& row : cells()) EXPECT_EQ(default_descriptor(row.kind).flags, 0);
+}
+
+TEST(Cells, GateOrdersArePermutations) {
+    for (const Cell& row : cells()) {
+        for (const auto& slots : {row.slots, row.other_slots}) {
+            const std::set<unsigned> taken(slots.begin(), slots.begin() + row.gate_count());
+            EXPECT_EQ(taken.size(), row.gate_count()) << row.name;
+            EXPECT_EQ(*taken.rbegin(), row.gate_count() - 1) << row.name;
+        }
+    }
+    const std::array<std::uint8_t, 4> forget_gate_last{0, 2, 1, 3};  // of input, forget, cell, output
+    EXPECT_EQ(cell(CellKind::lstm).other_slots, forget_gate_last);
+    const std::array<std::uint8_t, 4> reset_gate_first{1, 0, 2, 0};  // of update, reset, output
+    EXPECT_EQ(cell(CellKind::gru).other_slots, reset_gate_first);
+}
+
+TEST(Cells, EveryGradientIsOfAParameter) {
+    for (const Cell& row : cells()) {
+        for (const Argument argument : row.gradient_order) {
+            EXPECT_NE(std::ranges::find(row.gradients, argument, &Parameter::argument), row.gradients.end());
+        }
+        if (row.vectors) {
+            EXPECT_NE(std::ranges::find(row.gradient_order, *row.vectors), row.gradient_order.end());
+        }
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn

@@ -1,0 +1,250 @@
+// Plans without a device: what is dispatched, where the views point, and that plans are values.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "../src/time_loop.h"
+#include "vkrnn/plan.h"
+
+namespace vkrnn {
+namespace {
+
+Spec make_spec(CellKind kind, std::initializer_list<Flag> flags = {}, std::initializer_list<Argument> present = {}) {
+    Spec spec;
+    spec.descriptor = default_descriptor(kind);
+    for (const Flag flag : flags) spec.descriptor.set(flag, true);
+    spec.T = 5;
+    spec.N = 3;
+    spec.I = 7;
+    spec.H = 4;
+    for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
+        spec.present |= 1u << static_cast<unsigned>(argument);
+    for (const Argument argument : present) spec.present |= 1u << static_cast<unsigned>(argument);
+    return spec;
+}
+
+Spec gradients_of(Spec spec) {
+    spec.gradients = true;
+    const Cell& cell = spec.cell();
+    for (const Parameter& parameter : cell.gradients)
+        if (!parameter.optional) spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+    return spec;
+}
+
+Profile gpu() {
+    Profile profile;
+    profile.type = DeviceType::discrete_gpu;
+    profile.subgroup_size = 32;
+    profile.max_group_count = 65535;
+    return profile;
+}
+
+Profile limited_cpu() {
+    Profile profile;
+    profile.type = DeviceType::cpu;
+    profile.subgroup_size = 8;
+    profile.max_group_count = 65535;
+    profile.max_loop_iterations = 65535;
+    return profile;
+}
+
+Flavour flavour_for(const Profile& profile) { return choose_flavour(profile); }
+
+std::vector<Dispatch> outside_loops(const Plan& plan) {
+    std::vector<Dispatch> found;
+    for (const Step& step : plan.steps)
+        if (const auto* dispatch = std::get_if<Dispatch>(&step)) found.push_back(*dispatch);
+    return found;
+}
+
+std::vector<Loop> loops(const Plan& plan) {
+    std::vector<Loop> found;
+    for (const Step& step : plan.steps)
+        if (const auto* loop = std::get_if<Loop>(&step)) found.push_back(*loop);
+    return found;
+}
+
+std::size_t buffer_named(const Plan& plan, const std::string& name) {
+    for (std::size_t i = 0; i < plan.buffers.size(); ++i)
+        if (plan.buffers[i].name == name) return i;
+    ADD_FAILURE() << "no buffer named " << name;
+    return 0;
+}
+
+abi::StepParams parameters_of(const Plan& plan) {
+    const Block& block = plan.buffers[buffer_named(plan, "parameters")].contents;
+    abi::StepParams params;
+    std::memcpy(&params, block.bytes.data(), sizeof(params));
+    return params;
+}
+
+TEST(RowOrder, FollowsTheSpecification) {
+    const Spec forward = make_spec(CellKind::lstm);
+    EXPECT_EQ(row_order(forward, Order::source, 0).first, 0);
+    EXPECT_EQ(row_order(forward, Order::output, 0).increment, 1);
+
+    const Spec reverse = make_spec(CellKind::lstm, {Flag::reverse});
+    EXPECT_EQ(row_order(reverse, Order::source, 0).first, 4);
+    EXPECT_EQ(row_order(reverse, Order::source, 0).increment, -1);
+    EXPECT_EQ(row_order(reverse, Order::output, 0).first, 0);
+    EXPECT_EQ(row_order(reverse, Order::output, 0).increment, 1);
+
+    const Spec both = make_spec(CellKind::lstm, {Flag::bidirectional});
+    EXPECT_EQ(row_order(both, Order::output, 0).first, 0);
+    EXPECT_EQ(row_order(both, Order::source, 1).first, 4);
+    EXPECT_EQ(row_order(both, Order::output, 1).first, 4);
+    EXPECT_EQ(row_order(both, Order::output, 1).increment, -1);
+}
+
+TEST(ForwardPlan, ProjectsOnceAndLoopsOnce) {
+    const Profile profile = gpu();
+    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::bidirectional}), profile, flavour_for(profile));
+    ASSERT_EQ(outside_loops(plan).size(), 1u);
+    EXPECT_EQ(outside_loops(plan)[0].label, "project");
+    ASSERT_EQ(loops(plan).size(), 1u);
+    const Loop loop = loops(plan)[0];
+    EXPECT_EQ(loop.count, 5);
+    ASSERT_EQ(loop.body.size(), 1u);
+    EXPECT_EQ(loop.body[0].groups[2], 2u) << "both directions in one dispatch";
+    EXPECT_EQ(plan.dispatches(), 6);
+    // Projection [15, 7] x [7, 32] and five steps of [3, 4] x [4, 16] in two directions.
+    EXPECT_DOUBLE_EQ(plan.flops, 2.0 * 15 * 32 * 7 + 5 * 2.0 * 3 * 2 * 16 * 4);
+}
+
+TEST(ForwardPlan, ReadsTheSourceItselfWithoutAnInputWeight) {
+    const Profile profile = gpu();
+    Spec spec = make_spec(CellKind::single_gate_rnn);
+    spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
+    spec.I = 4;
+    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    EXPECT_TRUE(outside_loops(plan).empty());
+    EXPECT_EQ(place_buffer(parameters_of(plan).at[2 * abi::kProjected]), buffer_named(plan, "source"));
+}
+
+TEST(ForwardPlan, ReverseIsANegativeStride) {
+    const Profile profile = gpu();
+    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::reverse}), profile, flavour_for(profile));
+    const abi::StepParams params = parameters_of(plan);
+    EXPECT_EQ(params.strides[abi::kProjected].step[0], -3 * 16);
+    EXPECT_EQ(place_offset(params.at[2 * abi::kProjected]), 4u * 3 * 16 * 4);
+    EXPECT_EQ(params.strides[abi::kHidden].step[0], 3 * 4);
+    EXPECT_EQ(place_offset(params.at[2 * abi::kHidden]), 0u);
+}
+
+TEST(ForwardPlan, AbsentTensorsReadTheZeros) {
+    const Profile profile = gpu();
+    const abi::StepParams params = parameters_of(make_plan(make_spec(CellKind::lstm), profile, flavour_for(profile)));
+    for (const abi::uint view : {abi::kBias, abi::kVectors, abi::kInitHidden, abi::kInitCell}) {
+        EXPECT_EQ(params.at[2 * view], place(0, 0));
+        EXPECT_EQ(params.strides[view].row, 0u);
+        EXPECT_EQ(params.strides[view].slot, 0u);
+    }
+}
+
+TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
+    const Profile profile = gpu();
+    Spec spec = make_spec(CellKind::lstm, {Flag::bidirectional}, {Argument::mask});
+    spec.mask_varies = {true, false, true};
+    const abi::Strides strides = parameters_of(make_plan(spec, profile, flavour_for(profile))).strides[abi::kMask];
+    EXPECT_EQ(strides.step[0], 8);
+    EXPECT_EQ(strides.step[1], -8);
+    EXPECT_EQ(strides.row, 0u);
+    EXPECT_EQ(strides.unit, 1u);
+}
+
+TEST(ForwardPlan, GruResetBeforeTakesTwoPhases) {
+    const Profile profile = gpu();
+    EXPECT_EQ(loops(make_plan(make_spec(CellKind::gru), profile, flavour_for(profile)))[0].body.size(), 2u);
+    const Spec after = make_spec(CellKind::gru, {Flag::reset_after});
+    EXPECT_EQ(loops(make_plan(after, profile, flavour_for(profile)))[0].body.size(), 1u);
+}
+
+TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
+    const Profile profile = limited_cpu();
+    Spec spec = make_spec(CellKind::lstm);
+    spec.T = 1'000'000;
+    spec.N = 17;
+    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    for (const Dispatch& dispatch : outside_loops(plan)) {
+        EXPECT_LE(dispatch.groups[0], 65535u);
+        EXPECT_LE(dispatch.groups[1], 65535u);
+        EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1], 17'000'000u / abi::kRegisterTileM);
+    }
+}
+
+TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
+    const Profile profile = limited_cpu();
+    const Spec spec = gradients_of(make_spec(CellKind::lstm, {}, {Argument::bias, Argument::init_state, Argument::peephole}));
+    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    std::vector<std::string> labels;
+    for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
+    const std::vector<std::string> expected{"replay", "transpose", "initial state", "gradient of source",
+                                            "gradient of input_weight", "gradient of recurrent_weight",
+                                            "gradient of bias", "gradient of peephole"};
+    EXPECT_EQ(labels, expected);
+    const Loop loop = loops(plan).at(0);
+    EXPECT_EQ(loop.first, 4);
+    EXPECT_EQ(loop.increment, -1);
+    EXPECT_EQ(loop.count, 5);
+}
+
+TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
+    const Profile profile = limited_cpu();
+    Spec spec = gradients_of(make_spec(CellKind::single_gate_rnn));
+    spec.T = 100'000;
+    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const auto steps = outside_loops(plan);
+    const auto found = std::find_if(steps.begin(), steps.end(),
+                                    [](const Dispatch& d) { return d.label == "gradient of recurrent_weight"; });
+    ASSERT_NE(found, steps.end());
+    abi::GemmPush push;
+    std::memcpy(&push, found->push.bytes.data(), sizeof(push));
+    EXPECT_EQ(push.k, 300'000u);
+    EXPECT_LE(push.chunk, 32768u);
+    EXPECT_EQ(found->groups[2], (300'000u + push.chunk - 1) / push.chunk);
+}
+
+TEST(GradientPlan, UnusedSecondaryBiasHasZeroGradient) {
+    const Profile profile = gpu();
+    const Plan plan =
+        make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile, flavour_for(profile));
+    const std::size_t buffer = buffer_named(plan, "gradient of secondary_bias");
+    EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(),
+                            [&](const Step& step) { return std::holds_alternative<Clear>(step) && std::get<Clear>(step).buffer == buffer; }));
+}
+
+TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
+    const Profile profile = gpu();
+    const Spec spec = gradients_of(
+        make_spec(CellKind::lstm, {}, {Argument::init_cell, Argument::init_state, Argument::peephole, Argument::bias}));
+    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    std::vector<std::string> names;
+    for (const std::size_t buffer : plan.results) names.push_back(plan.buffers[buffer].name);
+    const std::vector<std::string> expected{"gradient of source",       "gradient of recurrent_weight",
+                                            "gradient of input_weight", "gradient of bias",
+                                            "gradient of peephole",     "gradient of init_state",
+                                            "gradient of init_cell"};
+    EXPECT_EQ(names, expected);
+}
+
+TEST(Plan, IsAValue) {
+    const Profile profile = gpu();
+    const Spec spec = make_spec(CellKind::gru, {Flag::training});
+    EXPECT_EQ(make_plan(spec, profile, flavour_for(profile)), make_plan(spec, profile, flavour_for(profile)));
+    Spec other = spec;
+    other.N = 2;
+    EXPECT_NE(make_plan(spec, profile, flavour_for(profile)), make_plan(other, profile, flavour_for(profile)));
+}
+
+TEST(Plan, DescribesItself) {
+    const Profile profile = limited_cpu();
+    Flavour flavour = flavour_for(profile);
+    const std::string text = describe(make_plan(make_spec(CellKind::lstm), profile, flavour));
+    EXPECT_NE(text.find("lstm  T=5 N=3 I=7 H=4 D=1\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("steps: 6 dispatches"), std::string::npos) << text;
+    EXPECT_NE(text.find("for k = 0, 1, ... (5 steps)"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace vkrnn

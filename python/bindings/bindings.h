@@ -1,0 +1,48 @@
+// What the parts of the extension module share. Each register_x adds one area to the module.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vkrnn/device.h"
+#include "vkrnn/plan.h"
+#include "vkrnn/spec.h"
+
+namespace vkrnn::python {
+
+namespace py = pybind11;
+
+// A plan as Python holds it: shared with the device's cache.
+struct SharedPlan {
+    std::shared_ptr<const Plan> plan;
+};
+
+// A call whose arguments have been checked, with the arrays it was made from.
+struct CheckedCall {
+    Call call;
+    std::vector<std::pair<Argument, py::array>> arrays;
+    std::string label;
+};
+
+// The Descriptor that a Python descriptor object stands for; None is the defaults. `prefix` begins the messages.
+// Throws TypeError for the descriptor of another cell and for anything else.
+Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix);
+
+// Throws TypeError or ValueError about the arguments: a dict from names to arrays.
+CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments, std::string_view label);
+
+std::string type_name(py::handle object);  // "list"; "None" for None
+py::str to_python(std::string_view text);
+
+void register_errors(py::module_& module);
+void register_cells(py::module_& module);
+void register_plans(py::module_& module);
+void register_devices(py::module_& module);
+void register_calls(py::module_& module);
+
+}  // namespace vkrnn::python

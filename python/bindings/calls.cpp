@@ -1,0 +1,125 @@
+// Calls: NumPy arrays in, checked, run, NumPy arrays out.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "bindings.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::python {
+namespace {
+
+// C-contiguous, aligned, native byte order; copied only where it is not so already.
+using PlainArray = py::array_t<float, py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_>;
+
+std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
+
+Argument find_argument(const std::string& name, const std::string& prefix) {
+    for (std::size_t i = 0; i < kArguments; ++i) {
+        if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
+    }
+    throw TypeError(prefix + " " + name + ": no operation has such an argument");
+}
+
+const Cell& require_cell(const std::string& name) {
+    const Cell* found = find_cell(name);
+    if (found == nullptr) throw ValueError("[" + name + "]: there is no such cell");
+    return *found;
+}
+
+const py::array& array_of(const CheckedCall& checked, Argument argument) {
+    const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::array>::first);
+    if (found == checked.arrays.end()) throw std::logic_error("a plan reads an argument that the call has not");
+    return found->second;
+}
+
+// A plan that disagrees with the call about a size would read or write beyond an array.
+void require_bytes(const PlanBuffer& buffer, const py::array& array) {
+    if (buffer.bytes != static_cast<std::uint64_t>(array.nbytes())) {
+        throw std::logic_error("a plan's buffer '" + buffer.name + "' is not of its array's size");
+    }
+}
+
+bool interrupted() {
+    const py::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+}
+
+py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) {
+    const Call& call = checked.call;
+    std::shared_ptr<const Plan> plan;
+    {
+        const py::gil_scoped_release release;
+        plan = device->plan(call.spec);
+    }
+
+    std::vector<PlainArray> kept;
+    std::vector<const void*> inputs;
+    for (const auto& [argument, buffer] : plan->inputs) {
+        kept.push_back(PlainArray::ensure(array_of(checked, argument)));
+        if (!kept.back()) throw py::error_already_set();
+        require_bytes(plan->buffers.at(buffer), kept.back());
+        inputs.push_back(kept.back().data());
+    }
+
+    py::list named;
+    std::vector<void*> results;
+    for (std::size_t i = 0; i < call.results.size(); ++i) {
+        py::array_t<float> array(call.results[i].shape);
+        require_bytes(plan->buffers.at(plan->results.at(i)), array);
+        results.push_back(array.mutable_data());
+        named.append(py::make_tuple(call.results[i].name, array));
+    }
+    {
+        const py::gil_scoped_release release;
+        device->run(*plan, inputs, results, message_prefix(call.spec.cell(), call.spec.gradients, checked.label),
+                    &interrupted);
+    }
+    return named;
+}
+
+}  // namespace
+
+CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments, std::string_view label) {
+    const std::string prefix = message_prefix(cell, gradients, label);
+    CheckedCall checked{.call = {}, .arrays = {}, .label = std::string(label)};
+    Arguments infos;
+    for (const auto& [key, value] : arguments) {
+        const auto name = key.cast<std::string>();
+        const Argument argument = find_argument(name, prefix);
+        if (!py::isinstance<py::array>(value)) {
+            throw TypeError(prefix + " " + name + ": expected a numpy.ndarray, got " + type_name(value));
+        }
+        const auto array = py::reinterpret_borrow<py::array>(value);
+        infos[argument] = {py::str(array.dtype().attr("name")).cast<std::string>(), shape_of(array)};
+        checked.arrays.emplace_back(argument, array);
+    }
+    checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label);
+    return checked;
+}
+
+void register_calls(py::module_& module) {
+    py::class_<CheckedCall>(module, "Call", "A call whose arguments have been checked.")
+        .def_property_readonly("results", [](const CheckedCall& checked) {
+            py::list list;
+            for (const auto& [name, shape] : checked.call.results) list.append(py::make_tuple(name, py::tuple(py::cast(shape))));
+            return list;
+        });
+
+    module.def(
+        "check",
+        [](const std::string& cell_name, bool gradients, py::handle descriptor, const py::dict& arguments,
+           const std::string& label) { return check(require_cell(cell_name), gradients, descriptor, arguments, label); },
+        py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "");
+    module.def("run", &run, py::arg("device"), py::arg("call"));
+    module.def(
+        "plan",
+        [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {
+            const py::gil_scoped_release release;
+            return SharedPlan{device->plan(checked.call.spec)};
+        },
+        py::arg("device"), py::arg("call"));
+}
+
+}  // namespace vkrnn::python

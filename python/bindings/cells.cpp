@@ -1,0 +1,101 @@
+// The cells' table, read-only, and descriptors read by it.
+#include "vkrnn/cells.h"
+
+#include <pybind11/stl.h>
+
+#include "bindings.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::python {
+namespace {
+
+// "an LSTMDescriptor", "a GRUDescriptor", "an int": by the letter's name where the word begins with an acronym.
+std::string with_article(const std::string& word) {
+    const auto upper = [&](std::size_t i) { return i < word.size() && word[i] >= 'A' && word[i] <= 'Z'; };
+    const std::string_view vowels = upper(0) && upper(1) ? "AEFHILMNORSX" : "AEIOUaeiou";
+    const bool an = !word.empty() && vowels.find(word[0]) != std::string_view::npos;
+    return (an ? "an " : "a ") + word;
+}
+
+py::list parameters(const std::vector<Parameter>& all) {
+    py::list list;
+    for (const Parameter& parameter : all) list.append(py::make_tuple(to_python(name_of(parameter.argument)), parameter.optional));
+    return list;
+}
+
+py::list outputs(const Cell& cell) {
+    py::list list;
+    list.append(to_python(name_of(Output::output)));
+    if (cell.states == 2) list.append(to_python(name_of(Output::cell_output)));
+    list.append(to_python(name_of(Output::z_state)));
+    return list;
+}
+
+py::list gradient_order(const Cell& cell) {
+    py::list list;
+    for (const Argument argument : cell.gradient_order) list.append(to_python(name_of(argument)));
+    return list;
+}
+
+py::dict properties(const Cell& cell) {
+    py::dict dict;
+    for (const Property& property : cell.properties) {
+        const py::str name = to_python(property.name);
+        if (property.flag) {
+            dict[name] = false;
+        } else {
+            dict[name] = to_python(name_of(property.default_activation));
+        }
+    }
+    return dict;
+}
+
+}  // namespace
+
+std::string type_name(py::handle object) {
+    return object.is_none() ? "None" : py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>();
+}
+
+py::str to_python(std::string_view text) { return {text.data(), text.size()}; }
+
+Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix) {
+    Descriptor descriptor = default_descriptor(cell.kind);
+    if (object.is_none()) return descriptor;
+
+    const std::string expected(cell.descriptor_name);
+    if (!py::isinstance(object, py::module_::import("vkrnn.descriptors").attr(expected.c_str()))) {
+        throw TypeError(prefix + " descriptor: expected " + with_article(expected) + ", got " +
+                        with_article(type_name(object)));
+    }
+    for (const Property& property : cell.properties) {
+        const py::object value = object.attr(to_python(property.name));
+        if (property.flag) {
+            descriptor.set(*property.flag, value.cast<bool>());
+        } else {
+            descriptor.activations[property.activation_slot] = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+        }
+    }
+    return descriptor;
+}
+
+void register_cells(py::module_& module) {
+    py::class_<Cell>(module, "Cell")
+        .def_property_readonly("name", [](const Cell& cell) { return to_python(cell.name); })
+        .def_property_readonly("gradients_name", [](const Cell& cell) { return to_python(cell.gradients_name); })
+        .def_property_readonly("descriptor_name", [](const Cell& cell) { return to_python(cell.descriptor_name); })
+        .def_property_readonly("gates", [](const Cell& cell) { return py::list(py::cast(cell.gates)); })
+        .def_property_readonly("forward", [](const Cell& cell) { return parameters(cell.forward); })
+        .def_property_readonly("gradients", [](const Cell& cell) { return parameters(cell.gradients); })
+        .def_property_readonly("outputs", &outputs)
+        .def_property_readonly("gradient_order", &gradient_order)
+        .def_property_readonly("properties", &properties)
+        .def("__repr__", [](const Cell& cell) { return "<vkrnn._core.Cell " + std::string(cell.name) + ">"; });
+
+    module.def("cells", [] {
+        py::list list;
+        for (const Cell& cell : cells()) list.append(py::cast(&cell, py::return_value_policy::reference));
+        return list;
+    });
+}
+
+}  // namespace vkrnn::python

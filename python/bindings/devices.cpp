@@ -1,0 +1,114 @@
+// Devices: listed, opened, closed, counted. Whatever may wait for a driver runs without the GIL.
+#include "vkrnn/device.h"
+
+#include <pybind11/stl.h>
+
+#include "bindings.h"
+#include "vkrnn/error.h"
+#include "vkrnn/profile.h"
+
+namespace vkrnn::python {
+namespace {
+
+using WithoutGil = py::call_guard<py::gil_scoped_release>;
+
+const char* type_text(DeviceType type) {
+    switch (type) {
+        case DeviceType::integrated_gpu: return "integrated_gpu";
+        case DeviceType::discrete_gpu: return "discrete_gpu";
+        case DeviceType::virtual_gpu: return "virtual_gpu";
+        case DeviceType::cpu: return "cpu";
+        case DeviceType::other: break;
+    }
+    return "other";
+}
+
+template <class Value>
+void override_with(Value& value, const std::string& name, py::handle object) {
+    try {
+        value = object.cast<Value>();
+    } catch (const py::cast_error&) {
+        const char* expected = std::is_same_v<Value, std::string> ? "a str" : "a positive int";
+        throw TypeError("[Device] " + name + ": expected " + expected + ", got " + type_name(object));
+    }
+}
+
+// The flavour that suits the profile, with what the caller wants otherwise.
+Flavour make_flavour(const Profile& profile, const py::dict& overrides) {
+    Flavour flavour = choose_flavour(profile);
+    for (const auto& [key, value] : overrides) {
+        const auto name = key.cast<std::string>();
+        if (name == "schedule") {
+            override_with(flavour.schedule, name, value);
+        } else if (name == "gemm") {
+            override_with(flavour.gemm, name, value);
+        } else if (name == "lanes") {
+            override_with(flavour.lanes, name, value);
+        } else if (name == "rows") {
+            override_with(flavour.rows, name, value);
+        } else if (name == "workgroup") {
+            override_with(flavour.workgroup, name, value);
+        } else {
+            throw TypeError("[Device] " + name + ": no such option; there are schedule, gemm, lanes, rows, workgroup");
+        }
+    }
+    return flavour;
+}
+
+py::dict statistics(const Device& device) {
+    const Statistics counted = device.statistics();
+    py::dict dict;
+    dict["calls"] = counted.calls;
+    dict["submissions"] = counted.submissions;
+    dict["dispatches"] = counted.dispatches;
+    dict["bytes_uploaded"] = counted.bytes_uploaded;
+    dict["bytes_downloaded"] = counted.bytes_downloaded;
+    dict["bytes_allocated"] = counted.bytes_allocated;
+    dict["pipelines"] = counted.pipelines;
+    dict["plans"] = counted.plans;
+    dict["last_device_seconds"] = counted.last_device_seconds;
+    dict["last_host_seconds"] = counted.last_host_seconds;
+    return dict;
+}
+
+}  // namespace
+
+void register_devices(py::module_& module) {
+    py::class_<Profile>(module, "Profile", "What a device is and can do.")
+        .def_readonly("name", &Profile::name)
+        .def_readonly("driver", &Profile::driver)
+        .def_readonly("driver_version", &Profile::driver_version)
+        .def_readonly("api_version", &Profile::api_version)
+        .def_property_readonly("type", [](const Profile& profile) { return type_text(profile.type); })
+        .def_readonly("vendor_id", &Profile::vendor_id)
+        .def_readonly("device_id", &Profile::device_id)
+        .def_readonly("subgroup_size", &Profile::subgroup_size)
+        .def_readonly("max_workgroup_invocations", &Profile::max_workgroup_invocations)
+        .def_readonly("max_shared_memory", &Profile::max_shared_memory)
+        .def_readonly("max_push_constants", &Profile::max_push_constants)
+        .def_readonly("memory_bytes", &Profile::memory_bytes)
+        .def_readonly("max_allocation", &Profile::max_allocation)
+        .def_readonly("unified_memory", &Profile::unified_memory)
+        .def_readonly("subgroup_clustered", &Profile::subgroup_clustered)
+        .def_readonly("max_loop_iterations", &Profile::max_loop_iterations);
+
+    py::class_<Device, std::shared_ptr<Device>>(module, "Device")
+        .def_property_readonly("profile", &Device::profile)
+        .def_property_readonly("flavour", &Device::flavour)
+        .def_property_readonly("closed", &Device::closed)
+        .def_property_readonly("lost", &Device::lost)
+        .def("statistics", &statistics)
+        .def("close", &Device::close, WithoutGil())
+        .def("lose_for_test", &Device::lose_for_test);
+
+    module.def("list_devices", &list_devices, WithoutGil());
+    module.def("make_flavour", &make_flavour, py::arg("profile"), py::arg("overrides"));
+    module.def(
+        "open_device",
+        [](std::size_t index, const Flavour& flavour) { return Device::open(index, flavour); }, py::arg("index"),
+        py::arg("flavour"), WithoutGil());
+    module.def("validation_messages", &validation_messages);
+    module.def("cache_directory", &cache_directory);
+}
+
+}  // namespace vkrnn::python

@@ -1,0 +1,13 @@
+// The extension module vkrnn._core. Users never import it: names, docstrings and types live in the package around it.
+#include "bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+    using namespace vkrnn::python;
+    module.doc() = "The C++ core of vkrnn.";
+    module.attr("__version__") = VKRNN_VERSION;
+    register_errors(module);
+    register_cells(module);
+    register_plans(module);
+    register_devices(module);
+    register_calls(module);
+}

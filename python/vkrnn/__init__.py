@@ -1,0 +1,49 @@
+"""Recurrent networks on any Vulkan device: MPSGraph's single-gate RNN, LSTM and GRU, forward and gradients.
+
+NumPy arrays go in and come out. The work runs on the best Vulkan device there is, on the CPU where there is no GPU.
+
+>>> import numpy as np, vkrnn
+>>> source = np.zeros((5, 3, 8), np.float32)             # time, batch, 4 gates of 2 hidden units
+>>> recurrent_weight = np.ones((8, 2), np.float32)
+>>> vkrnn.lstm(source, recurrent_weight)
+Results(lstm: output [5, 3, 2] float32)
+
+``vkrnn.reference`` has the same six functions in NumPy and float64, ``vkrnn.mpsgraph`` the methods of MPSGraph under
+their own names.
+"""
+
+from vkrnn import mpsgraph, reference
+from vkrnn._core import DeviceError, Flavour, Plan, __version__
+from vkrnn.checks import Report, check
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.devices import Device, default_device, devices
+from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
+from vkrnn.operations import gru, lstm, single_gate_rnn
+from vkrnn.plans import plan
+from vkrnn.results import Results
+
+__all__ = [
+    "Activation",
+    "Device",
+    "DeviceError",
+    "Flavour",
+    "GRUDescriptor",
+    "LSTMDescriptor",
+    "Plan",
+    "Report",
+    "Results",
+    "SingleGateRNNDescriptor",
+    "__version__",
+    "check",
+    "default_device",
+    "devices",
+    "gru",
+    "gru_gradients",
+    "lstm",
+    "lstm_gradients",
+    "mpsgraph",
+    "plan",
+    "reference",
+    "single_gate_rnn",
+    "single_gate_rnn_gradients",
+]

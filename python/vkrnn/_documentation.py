@@ -1,0 +1,129 @@
+"""Paragraphs that the docstrings of the six operations have in common, each written once.
+
+A docstring names a paragraph on a line of its own, ``{bias}``; `documented` puts it there. Within the paragraphs GH and
+DGH are the gated axis in one and in two directions, written for the cell at hand: 4H and 8H for the LSTM.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["documented"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_PARAGRAPHS = {
+    "letters": """
+        T, N, I and H stand for time steps, batch, input features and hidden units; D is 2 if the descriptor is
+        bidirectional, else 1. {axes}With `reverse`, the source is read from its last row to its first and the results'
+        rows stand in the order in which they were computed. In two directions the channels of the backward one follow
+        those of the forward one, and every row belongs to the source row of the same position.
+        """,
+    "source": """
+        source : numpy.ndarray of float32, [T, N, I]
+            The input sequence x. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
+        """,
+    "recurrent_weight": """
+        recurrent_weight : numpy.ndarray of float32, [GH, H], bidirectional [2, GH, H]
+            R; entry 0 is the forward direction's.
+        """,
+    "input_weight": """
+        input_weight : numpy.ndarray of float32, [GH, I], bidirectional [DGH, I], optional
+            W. The identity if not given: the source then holds what the gates add up.
+        """,
+    "bias": """
+        bias : numpy.ndarray of float32, [GH], bidirectional [DGH], optional
+            b. Zeros if not given.
+        """,
+    "init_state": """
+        init_state : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            h before the first step. Zeros if not given.
+        """,
+    "init_cell": """
+        init_cell : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            c before the first step. Zeros if not given.
+        """,
+    "mask": """
+        mask : numpy.ndarray of float32, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
+            m; it multiplies h where h enters the recurrent product, and nothing else. Row t takes part in the step that
+            computes row t of the output. Ones if not given.
+        """,
+    "peephole": """
+        peephole : numpy.ndarray of float32, [4H], bidirectional [2, 4H] or [8H], optional
+            p, a vector for each of the four gates. Zeros if not given.
+        """,
+    "secondary_bias": """
+        secondary_bias : numpy.ndarray of float32, [H], bidirectional [2H], optional
+            b2, of the candidate's recurrent product; only used with `reset_after`. Zeros if not given.
+        """,
+    "descriptor": """
+        descriptor : {Descriptor}, optional
+            Direction, activations and the rest. The defaults if not given.
+        """,
+    "name": """
+        name : str, optional
+            A label for messages and debugging tools.
+        """,
+    "device": """
+        device : Device or int or str, optional
+            Where to run: a device, its position in `devices()` or a part of its name. `default_device()` if not given.
+        """,
+    "source_gradient": """
+        source_gradient : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+            Gradient with respect to the output, in the order of its rows.
+        """,
+    "z_state": """
+        z_state : numpy.ndarray of float32, [T, N, GH], bidirectional [T, N, DGH]
+            What the forward call with ``training=True`` returned under this name.
+        """,
+    "state_gradient": """
+        state_gradient : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            Gradient with respect to h after each direction's last step. Zeros if not given.
+        """,
+    "cell_gradient": """
+        cell_gradient : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+            Gradient with respect to c after each direction's last step. Zeros if not given.
+        """,
+    "forward_again": """
+        The other arguments and the descriptor are those of the forward call; its ``training`` changes nothing here.
+        """,
+    "raises": """
+        Raises
+        ------
+        TypeError
+            If an argument is no NumPy array of float32, the descriptor is another cell's, or the name is no str.
+        ValueError
+            If an argument has the wrong shape or an axis of size 0; the message says what was expected.
+        MemoryError
+            If the call needs more memory than the device has free.
+        DeviceError
+            If there is no device, or it was closed or lost.
+        """,
+}
+
+_AXES = {
+    1: "",
+    3: "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`). ",
+    4: "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`). ",
+}
+
+
+def documented(gates: int, descriptor: str) -> Callable[[Function], Function]:
+    """Complete a function's docstring, for a cell of so many gates."""
+
+    def paragraph(match: re.Match[str]) -> str:
+        text = inspect.cleandoc(_PARAGRAPHS[match[1]])
+        text = text.replace("{axes}", _AXES[gates]).replace("{Descriptor}", descriptor)
+        text = text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
+        return textwrap.fill(text, 100) if match[1] == "letters" else text
+
+    def complete(function: Function) -> Function:
+        if function.__doc__ is not None:  # python -OO has none
+            function.__doc__ = re.sub(r"^\{(\w+)\}$", paragraph, inspect.cleandoc(function.__doc__), flags=re.MULTILINE)
+        return function
+
+    return complete

@@ -1,0 +1,131 @@
+"""Checking a device's answers against the float64 reference."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import reference
+from vkrnn._calls import bind
+from vkrnn.devices import resolve
+from vkrnn.results import Results
+
+__all__ = ["Comparison", "Report", "check"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One result beside its reference.
+
+    `error` is the worst of ``|a - b| / max(1, max |b|)``, a being the device's number and b the reference's; `index`
+    says where it stands. Numbers that are not finite on either side count as infinitely wrong unless both are alike.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    error: float
+    index: tuple[int, ...]
+
+    @staticmethod
+    def of(name: str, got: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Comparison:
+        """Compare one array with its reference of the same shape."""
+        if got.shape != wanted.shape:
+            raise ValueError(f"[check] {name}: expected shape {list(wanted.shape)}, got {list(got.shape)}")
+        finite = np.isfinite(wanted)
+        scale = max(1.0, float(np.abs(wanted[finite]).max(initial=0.0)))
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.abs(got - wanted) / scale
+        alike = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
+        error = np.where(alike, 0.0, np.where(np.isfinite(error), error, np.inf))
+        worst = np.unravel_index(int(error.argmax()), error.shape)
+        return Comparison(name, got.shape, float(error[worst]), tuple(int(i) for i in worst))
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What `check` found: one comparison a result, in the documented order."""
+
+    function: str
+    device: str
+    tolerance: float
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every error is within the tolerance."""
+        return all(comparison.error <= self.tolerance for comparison in self.comparisons)
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """Return the table: result, shape, worst error, where, verdict."""
+        return [
+            (c.name, str(list(c.shape)), f"{c.error:.1e}", str(list(c.index)), self._verdict(c))
+            for c in self.comparisons
+        ]
+
+    def _verdict(self, comparison: Comparison) -> str:
+        return "ok" if comparison.error <= self.tolerance else "WRONG"
+
+    def _title(self) -> str:
+        verdict = "agrees" if self.ok else "DISAGREES"
+        return f"{self.function} on {self.device} {verdict} with the reference (tolerance {self.tolerance:g})"
+
+    def __repr__(self) -> str:
+        """Show a small table."""
+        rows = [_HEADER, *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join([self._title(), *(f"  {line}".rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        def row(cells: tuple[str, ...], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = row(_HEADER, "th") + "".join(row(cells, "td") for cells in self.rows())
+        return f"<table><caption>{html.escape(self._title())}</caption>{body}</table>"
+
+
+_HEADER = ("result", "shape", "worst error", "at", "")
+
+
+def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e-6, **kwargs: Any) -> Report:
+    """Run a call on the device and on the float64 reference and compare the results.
+
+    Parameters
+    ----------
+    function : callable
+        One of the six operations, such as `vkrnn.lstm`.
+    *args, **kwargs
+        What to call it with, ``device`` included. The reference gets the same float32 values.
+    tolerance : float, default 5e-6
+        The largest error to accept, relative to the largest number of a result or to 1, whichever is more. Long
+        sequences and large layers add up more rounding.
+
+    Returns
+    -------
+    Report
+        With ``ok`` and, for each result, the worst error and where it stands.
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError, DeviceError
+        As the call itself.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> report = check(vkrnn.single_gate_rnn, np.ones((5, 3, 4), np.float32), np.zeros((4, 4), np.float32))
+    >>> report.ok, report.comparisons[0].name
+    (True, 'output')
+    """
+    bind("check", function, args, kwargs)  # mistakes are reported before anything runs
+    got = function(*args, **kwargs)
+    device = kwargs.pop("device", None)
+    wanted = getattr(reference, function.__name__)(*args, **kwargs)
+    pairs = zip(wanted._asdict().items(), got, strict=True)
+    comparisons = tuple(Comparison.of(name, array, ideal) for (name, ideal), array in pairs)
+    return Report(function.__name__, resolve(device, "[check]").name, tolerance, comparisons)

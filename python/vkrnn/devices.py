@@ -1,0 +1,264 @@
+"""Vulkan devices: which there are, which one a call runs on."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextvars import ContextVar
+from types import TracebackType
+
+from vkrnn import _core
+
+__all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
+
+_current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
+_lock = threading.Lock()
+_defaults: dict[str | None, Device] = {}  # by the value of VKRNN_DEVICE
+_process: int | None = None  # the one in which Vulkan was first used
+
+
+class Device:
+    """A Vulkan device, opened when it is first needed.
+
+    Parameters
+    ----------
+    selector : int or str, optional
+        Position in `devices()`, or a part of the device's name in any case; the first that matches is taken. The best
+        device if not given.
+    schedule, gemm : str, optional
+        How the device runs the time loop and the matrix products. What suits the device if not given.
+    lanes, rows, workgroup : int, optional
+        Sizes of the kernels that run the time loop. What suits the device if not given.
+
+    Raises
+    ------
+    DeviceError
+        If there is no Vulkan loader, driver or device.
+    ValueError
+        If no device is at that position or has such a name.
+    TypeError
+        If the selector is neither an int nor a str, or an option has the wrong type.
+
+    Notes
+    -----
+    ``with device:`` makes it the one that calls run on where they name none. It does not close it.
+
+    Examples
+    --------
+    >>> device = Device(0)
+    >>> with device:
+    ...     default_device() is device
+    True
+    >>> device.close()
+    """
+
+    def __init__(
+        self,
+        selector: int | str | None = None,
+        *,
+        schedule: str | None = None,
+        gemm: str | None = None,
+        lanes: int | None = None,
+        rows: int | None = None,
+        workgroup: int | None = None,
+    ) -> None:
+        options = {"schedule": schedule, "gemm": gemm, "lanes": lanes, "rows": rows, "workgroup": workgroup}
+        profiles = _profiles()
+        self._index = _select(selector, profiles, "[Device] selector")
+        self._profile = profiles[self._index]
+        self._flavour = _core.make_flavour(self._profile, {k: v for k, v in options.items() if v is not None})
+        self._lock = threading.Lock()
+        self._opened: _core.Device | None = None
+        self._closed = False
+
+    @property
+    def index(self) -> int:
+        """Position in `devices()`."""
+        return self._index
+
+    @property
+    def profile(self) -> _core.Profile:
+        """What the device is and can do, as far as planning cares."""
+        return self._profile
+
+    @property
+    def flavour(self) -> _core.Flavour:
+        """How the device runs the work."""
+        return self._flavour
+
+    @property
+    def name(self) -> str:
+        """The driver's name for the device."""
+        return self._profile.name
+
+    @property
+    def type(self) -> str:
+        """One of ``discrete_gpu``, ``integrated_gpu``, ``virtual_gpu``, ``cpu``, ``other``."""
+        return self._profile.type
+
+    @property
+    def driver(self) -> str:
+        """Short name of the driver."""
+        return self._profile.driver
+
+    @property
+    def driver_version(self) -> str:
+        """The driver's own words on its version."""
+        return self._profile.driver_version
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the device's largest memory."""
+        return self._profile.memory_bytes
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    @property
+    def lost(self) -> bool:
+        """Whether the driver lost the device; it stays so, a new `Device` works."""
+        return self._opened is not None and self._opened.lost
+
+    def open(self) -> _core.Device:
+        """Return the opened device of the core, for use within the package.
+
+        Raises
+        ------
+        DeviceError
+            If it was closed, does not open, or belongs to the process that this one was forked from.
+        """
+        with self._lock:
+            if self._closed:
+                raise _core.DeviceError(f"device {self._index} ({self.name}) was closed; make a new vkrnn.Device")
+            _require_own_process()
+            if self._opened is None:
+                self._opened = _core.open_device(self._index, self._flavour)
+            return self._opened
+
+    def close(self) -> None:
+        """Give everything back to the driver. Later calls on the device raise `DeviceError`."""
+        with self._lock:
+            self._closed = True
+            if self._opened is not None:
+                self._opened.close()
+
+    def statistics(self) -> dict[str, int | float]:
+        """Return counters since the device was opened: calls, bytes moved, bytes held, seconds of the last call."""
+        return (self._opened or self.open()).statistics()
+
+    def __enter__(self) -> Device:
+        """Make this the device that calls run on where they name none."""
+        _current.set((*_current.get(), self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Go back to the device that was current before; this one stays open."""
+        _current.set(_current.get()[:-1])
+
+    def __repr__(self) -> str:
+        """Show what the device is, and whether it is of use."""
+        state = ", closed" if self.closed else ", lost" if self.lost else ""
+        version = self.driver_version or self.driver
+        return f"<vkrnn.Device {self._index}: {self.name}, {self.type}, {version}{state}>"
+
+
+DeviceLike = Device | int | str
+"""What may be given for a device: itself, its position in `devices()`, or a part of its name."""
+
+
+def devices() -> list[Device]:
+    """List the Vulkan devices, best first: discrete, integrated and virtual GPUs, then CPUs. None is opened.
+
+    Raises
+    ------
+    DeviceError
+        If there is no Vulkan loader or driver; it says what to install.
+
+    Examples
+    --------
+    >>> devices()  # doctest: +SKIP
+    [<vkrnn.Device 0: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6 (LLVM 15.0.6)>]
+    """
+    return [Device(index) for index in range(len(_profiles()))]
+
+
+def default_device() -> Device:
+    """Return the device that calls run on where they name none.
+
+    That is the one of the innermost ``with device:``, else the one that the environment variable ``VKRNN_DEVICE``
+    names (position or part of the name), else the best. One that was closed or lost is replaced by a new one.
+
+    Raises
+    ------
+    DeviceError
+        If there is no Vulkan loader, driver or device.
+    ValueError
+        If ``VKRNN_DEVICE`` names no device.
+    """
+    stack = _current.get()
+    if stack:
+        return stack[-1]
+    return _shared(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
+
+
+def resolve(device: DeviceLike | None, prefix: str) -> Device:
+    """Return the device that an operation's argument ``device`` stands for.
+
+    One that is named by position or name is opened once and kept for later calls.
+    """
+    if device is None:
+        return default_device()
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, bool) or not isinstance(device, (int, str)):
+        raise TypeError(f"{prefix} device: expected a vkrnn.Device, an int or a str, got {type(device).__name__}")
+    return _shared(str(device), f"{prefix} device")
+
+
+def _shared(selector: str | None, where: str) -> Device:
+    with _lock:
+        device = _defaults.get(selector)
+        if device is None or device.closed or device.lost:
+            profiles = _profiles()
+            number = selector is not None and selector.lstrip("-").isdecimal()
+            device = Device(_select(int(selector) if number and selector else selector, profiles, where))
+            _defaults[selector] = device
+        return device
+
+
+def _profiles() -> list[_core.Profile]:
+    _require_own_process()
+    return _core.list_devices()
+
+
+def _require_own_process() -> None:
+    # A driver's threads and handles do not survive a fork; using them hangs or worse.
+    global _process  # noqa: PLW0603
+    if _process is None:
+        _process = os.getpid()
+    if _process != os.getpid():
+        raise _core.DeviceError(
+            "this process was forked from one that had used Vulkan, which does not survive a fork; start it with "
+            "multiprocessing's 'spawn' or 'forkserver' method"
+        )
+
+
+def _select(selector: int | str | None, profiles: list[_core.Profile], where: str) -> int:
+    names = [profile.name for profile in profiles]
+    listed = ", ".join(f"{index}: {name}" for index, name in enumerate(names))
+    if selector is None:
+        return 0
+    if isinstance(selector, bool) or not isinstance(selector, (int, str)):
+        raise TypeError(f"{where}: expected an int or a str, got {type(selector).__name__}")
+    if isinstance(selector, int):
+        if not 0 <= selector < len(names):
+            raise ValueError(f"{where}: expected an index from 0 to {len(names) - 1}, got {selector} ({listed})")
+        return selector
+    for index, name in enumerate(names):
+        if selector.lower() in name.lower():
+            return index
+    raise ValueError(f"{where}: expected a part of a device's name, got {selector!r} ({listed})")

@@ -1,0 +1,266 @@
+"""The three gradient operations: the exact gradients of the functions in `vkrnn.operations`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn._calls import run
+from vkrnn._documentation import documented
+
+if TYPE_CHECKING:
+    from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+    from vkrnn.devices import DeviceLike
+    from vkrnn.results import Results
+
+__all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
+
+Array: TypeAlias = npt.NDArray[np.float32]
+
+# The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
+
+
+@documented(gates=1, descriptor="SingleGateRNNDescriptor")
+def single_gate_rnn_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    *,
+    state_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Compute the gradients of `single_gate_rnn` with respect to its arguments.
+
+    {forward_again}
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {source_gradient}
+    {z_state}
+    {state_gradient}
+    {input_weight}
+    {bias}
+    {init_state}
+    {mask}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``: the gradient with respect to the
+        argument of that name, of its shape. Those of arguments not given are left out.
+
+    {raises}
+
+    See Also
+    --------
+    single_gate_rnn, vkrnn.reference.single_gate_rnn_gradients
+
+    Notes
+    -----
+    From the last step to the first, dh starting as `state_gradient`::
+
+        d[t] = (source_gradient[t] + dh) * activation'(z[t])
+        dh   = (d[t] R) * m[t]
+
+    and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
+    ``bias = sum d[t]``, and ``init_state`` is the last dh.
+
+    Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:bias:``
+    ``initState:mask:descriptor:name:)`` and its shorter forms.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((3, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
+    >>> training = vkrnn.SingleGateRNNDescriptor(training=True)
+    >>> output, z_state = vkrnn.single_gate_rnn(source, weight, descriptor=training)
+    >>> single_gate_rnn_gradients(source, weight, np.ones_like(output), z_state).source.ravel()
+    array([1.75, 1.5 , 1.  ], dtype=float32)
+    """
+    return run("single_gate_rnn_gradients", locals())
+
+
+@documented(gates=4, descriptor="LSTMDescriptor")
+def lstm_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    cell_output_fwd: Array,
+    *,
+    state_gradient: Array | None = None,
+    cell_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    init_cell: Array | None = None,
+    mask: Array | None = None,
+    peephole: Array | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Compute the gradients of `lstm` with respect to its arguments.
+
+    {forward_again}
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {source_gradient}
+    {z_state}
+    cell_output_fwd : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+        The ``cell_output`` of the forward call.
+    {state_gradient}
+    {cell_gradient}
+    {input_weight}
+    {bias}
+    {init_state}
+    {init_cell}
+    {mask}
+    {peephole}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``: the
+        gradient with respect to the argument of that name, of its shape. Those of arguments not given are left out.
+
+    {raises}
+
+    See Also
+    --------
+    lstm, vkrnn.reference.lstm_gradients
+
+    Notes
+    -----
+    From the last step to the first, dh and dc starting as `state_gradient` and `cell_gradient`, with
+    y = activation(c[t]) and primes for derivatives::
+
+        G   = source_gradient[t] + dh            dC  = dc + G * o * y'
+        d_i = dC * z * i'                        d_f = dC * c[t-1] * f'
+        d_z = dC * i * z'                        d_o = G * y * o'
+        dc  = dC * f + p_i * d_i + p_f * d_f + p_z * d_z + p_o * d_o
+        dh  = (d_i R_i + d_f R_f + d_z R_z + d_o R_o) * m[t]
+
+    and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
+    ``bias = sum d[t]``, ``peephole = sum d[t] * c[t-1]``; ``init_state`` and ``init_cell`` are the last dh and dc.
+
+    Mirrors MPSGraph's ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:``
+    ``cellGradient:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 8), np.float32), np.zeros((8, 2), np.float32)
+    >>> h, c, z = vkrnn.lstm(source, weight, descriptor=vkrnn.LSTMDescriptor(training=True))
+    >>> lstm_gradients(source, weight, np.ones_like(h), z, c)
+    Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
+    """
+    return run("lstm_gradients", locals())
+
+
+@documented(gates=3, descriptor="GRUDescriptor")
+def gru_gradients(
+    source: Array,
+    recurrent_weight: Array,
+    source_gradient: Array,
+    z_state: Array,
+    output_fwd: Array,
+    *,
+    state_gradient: Array | None = None,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    secondary_bias: Array | None = None,
+    descriptor: GRUDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Compute the gradients of `gru` with respect to its arguments.
+
+    {forward_again}
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {source_gradient}
+    {z_state}
+    output_fwd : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+        The ``output`` of the forward call.
+    {state_gradient}
+    {input_weight}
+    {bias}
+    {init_state}
+    {mask}
+    {secondary_bias}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``: the gradient
+        with respect to the argument of that name, of its shape. Those of arguments not given are left out.
+
+    {raises}
+
+    See Also
+    --------
+    gru, vkrnn.reference.gru_gradients
+
+    Notes
+    -----
+    From the last step to the first, dh starting as `state_gradient`, with hm = h[t-1] * m[t] and primes for
+    derivatives; here without flip_z, which swaps z and 1 - z::
+
+        G   = source_gradient[t] + dh
+        d_z = G * (h[t-1] - o) * z'              d_o = G * (1 - z) * o'
+
+        d_r = (d_o R_o) * hm * r'                                   or, with reset_after,
+        d_r = d_o * (hm R_o^T + b2) * r'
+        dh  = G * z + (d_z R_z + d_r R_r + (d_o R_o) * r) * m[t]    or, with reset_after,
+        dh  = G * z + (d_z R_z + d_r R_r + (d_o * r) R_o) * m[t]
+
+    The gradients of the weights are the sums over all steps as in `lstm_gradients`; ``secondary_bias`` is
+    sum d_o * r, zeros without reset_after; ``init_state`` is the last dh.
+
+    Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:bias:``
+    ``initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 6), np.float32), np.zeros((6, 2), np.float32)
+    >>> h, z = vkrnn.gru(source, weight, descriptor=vkrnn.GRUDescriptor(training=True))
+    >>> gru_gradients(source, weight, np.ones_like(h), z, h).recurrent_weight.shape
+    (6, 2)
+    """
+    return run("gru_gradients", locals())

@@ -1,0 +1,220 @@
+"""The three forward operations. Everything a user can get wrong is found before a device is touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn._calls import run
+from vkrnn._documentation import documented
+
+if TYPE_CHECKING:
+    from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+    from vkrnn.devices import DeviceLike
+    from vkrnn.results import Results
+
+__all__ = ["gru", "lstm", "single_gate_rnn"]
+
+Array: TypeAlias = npt.NDArray[np.float32]
+
+# The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
+
+
+@documented(gates=1, descriptor="SingleGateRNNDescriptor")
+def single_gate_rnn(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Run a recurrent network of a single gate over a sequence.
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {input_weight}
+    {bias}
+    {init_state}
+    {mask}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state`` z, the same shape.
+
+    {raises}
+
+    See Also
+    --------
+    single_gate_rnn_gradients, vkrnn.reference.single_gate_rnn
+
+    Notes
+    -----
+    For each step t and direction::
+
+        z[t] = x[t] W^T + b + (h[t-1] * m[t]) R^T
+        h[t] = activation(z[t])
+
+    Mirrors MPSGraph's ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its
+    shorter forms.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source = np.array([1, 2, 3], np.float32).reshape(3, 1, 1)
+    >>> (output,) = single_gate_rnn(source, np.full((1, 1), 0.5, np.float32))
+    >>> output.ravel()
+    array([1.  , 2.5 , 4.25], dtype=float32)
+    """
+    return run("single_gate_rnn", locals())
+
+
+@documented(gates=4, descriptor="LSTMDescriptor")
+def lstm(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    init_cell: Array | None = None,
+    mask: Array | None = None,
+    peephole: Array | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Run a long short-term memory network (LSTM) over a sequence.
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {input_weight}
+    {bias}
+    {init_state}
+    {init_cell}
+    {mask}
+    {peephole}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` also ``cell_output`` c,
+        the same shape; with ``training`` also ``z_state``, [T, N, 4H], bidirectional [T, N, 8H]: the gates after their
+        activations.
+
+    {raises}
+
+    See Also
+    --------
+    lstm_gradients, vkrnn.reference.lstm
+
+    Notes
+    -----
+    For each step t and direction, a standing for each of the gates i, f, z, o and its rows of W, R, b and p::
+
+        a    = activation_a(x[t] W_a^T + b_a + (h[t-1] * m[t]) R_a^T + p_a * c[t-1])
+        c[t] = f * c[t-1] + i * z
+        h[t] = o * activation(c[t])
+
+    The peephole of every gate, the output gate too, reads the cell before the step.
+
+    Mirrors MPSGraph's ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)``
+    and its shorter forms. Its gates are in PyTorch's and Keras' order.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 8), np.float32), np.zeros((8, 2), np.float32)
+    >>> output, cell = lstm(source, weight, descriptor=vkrnn.LSTMDescriptor(produce_cell=True))
+    >>> output.shape, cell.shape
+    ((5, 3, 2), (5, 3, 2))
+    """
+    return run("lstm", locals())
+
+
+@documented(gates=3, descriptor="GRUDescriptor")
+def gru(
+    source: Array,
+    recurrent_weight: Array,
+    *,
+    input_weight: Array | None = None,
+    bias: Array | None = None,
+    init_state: Array | None = None,
+    mask: Array | None = None,
+    secondary_bias: Array | None = None,
+    descriptor: GRUDescriptor | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> Results:
+    """Run a network of gated recurrent units (GRU) over a sequence.
+
+    {letters}
+
+    Parameters
+    ----------
+    {source}
+    {recurrent_weight}
+    {input_weight}
+    {bias}
+    {init_state}
+    {mask}
+    {secondary_bias}
+    {descriptor}
+    {name}
+    {device}
+
+    Returns
+    -------
+    Results
+        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state``, [T, N, 3H], bidirectional
+        [T, N, 6H]: the gates after their activations.
+
+    {raises}
+
+    See Also
+    --------
+    gru_gradients, vkrnn.reference.gru
+
+    Notes
+    -----
+    For each step t and direction, with x' = x[t] W^T + b and the gates' rows of x' and R::
+
+        z = activation_z(x'_z + (h[t-1] * m[t]) R_z^T)
+        r = activation_r(x'_r + (h[t-1] * m[t]) R_r^T)
+        o = activation_o(x'_o + (h[t-1] * m[t] * r) R_o^T)              or, with reset_after,
+        o = activation_o(x'_o + r * ((h[t-1] * m[t]) R_o^T + b2))
+        h[t] = z * h[t-1] + (1 - z) * o                                 or, with flip_z,
+        h[t] = (1 - z) * h[t-1] + z * o
+
+    Mirrors MPSGraph's ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its
+    shorter forms. ``GRUDescriptor(reset_gate_first=True, reset_after=True)`` is PyTorch's GRU.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> source, weight = np.ones((5, 3, 6), np.float32), np.zeros((6, 2), np.float32)
+    >>> gru(source, weight, descriptor=vkrnn.GRUDescriptor(training=True))
+    Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
+    """
+    return run("gru", locals())

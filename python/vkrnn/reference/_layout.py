@@ -1,0 +1,242 @@
+"""Where things lie: gate slots, directions, time order, lenient shapes. The cells see none of it.
+
+Every tensor is brought to one canonical form before the equations and back after them:
+
+- the gated axis ``[D*G*H]`` is split, and the gates put in the order of the equations whatever the descriptor says;
+- the rows are put in the order of the steps k, so that in the equations row k is always step k;
+- the direction comes first, so that each direction is one entry.
+
+A sequence of gate vectors is then ``[D, T, G, N, H]``, of states ``[D, T, N, H]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.results import Results
+
+Array = NDArray[Any]
+Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor)
+
+
+def as_double(values: ArrayLike) -> Array:
+    """Convert to float64, or to complex128 what is complex already (for the complex-step derivative)."""
+    array = np.asarray(values)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def resolve(function: str, descriptor: Descriptor | None, kind: type[Descriptor]) -> Descriptor:
+    """Return the descriptor, the defaults if there is none, and refuse another cell's."""
+    if descriptor is None:
+        return kind()
+    if not isinstance(descriptor, kind):
+        raise TypeError(f"[{function}] descriptor: expected {kind.__name__}, got {type(descriptor).__name__}")
+    return descriptor
+
+
+def pack_gradients(function: str, gradients: dict[str, Array | None]) -> Results:
+    """Leave out the gradients of inputs that were not given."""
+    there = {name: array for name, array in gradients.items() if array is not None}
+    absent = {name: f"no {name} was passed" for name in gradients if name not in there}
+    return Results(function, there, there.values(), absent)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The sizes of one call, and the ways between its tensors and the canonical form."""
+
+    function: str
+    T: int
+    N: int
+    I: int  # noqa: E741 - the letter that the documentation uses
+    H: int
+    G: int
+    D: int
+    reverse: bool
+    gates: tuple[int, ...]  # for each gate of the equations, its slot in memory
+
+    @staticmethod
+    def of(
+        function: str,
+        descriptor: SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor,
+        source: Array,
+        recurrent_weight: Array,
+        input_weight: Array | None,
+        gates: tuple[int, ...],
+    ) -> Layout:
+        """Read the sizes off the tensors and check that these three agree."""
+        count, directions = len(gates), 2 if descriptor.bidirectional else 1
+        if source.ndim != 3 or 0 in source.shape:
+            wanted = "expected shape [T, N, I] with no size 0"
+            raise ValueError(f"[{function}] source: {wanted}, got {list(source.shape)}")
+        hidden = recurrent_weight.shape[-2] // count if recurrent_weight.ndim > 1 else 0
+        steps, batch, features = source.shape
+        layout = Layout(function, steps, batch, features, hidden, count, directions, descriptor.reverse, gates)
+        if hidden == 0:
+            wanted = f"expected shape [{'2, ' * (directions - 1)}{layout._symbol('GH')}, H] with H at least 1"
+            raise ValueError(f"[{function}] recurrent_weight: {wanted}, got {list(recurrent_weight.shape)}")
+        layout.check("recurrent_weight", recurrent_weight, "2 GH H" if directions == 2 else "GH H")
+        if input_weight is None:
+            layout.check("source (without input_weight)", source, "T N DGH")
+        else:
+            layout.check("input_weight", input_weight, "DGH I")
+        return layout
+
+    # Shapes
+
+    def check(self, name: str, array: Array, *allowed: str) -> Array:
+        """Return the array if it has one of the shapes, each written like ``"T N DGH"``."""
+        sizes = [[prod(self._factor(c) for c in axis) for axis in shape.split()] for shape in allowed]
+        if list(array.shape) not in sizes:
+            symbols = [", ".join(map(self._symbol, shape.split())) for shape in allowed]
+            wanted = " or ".join(f"[{symbol}] = {size}" for symbol, size in zip(symbols, sizes, strict=True))
+            raise ValueError(f"[{self.function}] {name}: expected shape {wanted}, got {list(array.shape)}")
+        return array
+
+    def _factor(self, letter: str) -> int:
+        return int(letter) if letter.isdigit() else int(getattr(self, letter))
+
+    def _symbol(self, axis: str) -> str:
+        number = prod(self._factor(c) for c in axis if c in "DG12")
+        letters = axis.strip("DG12")
+        return letters if letters and number == 1 else f"{number}{letters}"
+
+    # Time: the rows of source, and of everything else, in the order of the steps. Turning back is the same slice.
+
+    def source_rows(self, direction: int) -> slice:
+        """Return s(k): the source row that step k reads."""
+        backwards = direction == 1 if self.D == 2 else self.reverse
+        return slice(None, None, -1) if backwards else slice(None)
+
+    def output_rows(self, direction: int) -> slice:
+        """Return o(k): the row of output, cell, state, mask and source gradient that belongs to step k.
+
+        Reverse alone leaves its rows in the order of the steps; the backward half of a bidirectional call is aligned
+        with the source.
+        """
+        return slice(None, None, -1) if direction == 1 else slice(None)
+
+    # To the canonical form
+
+    def gate_steps(self, array: Array, *, of_source: bool) -> Array:
+        """[T, N, DGH] -> [D, T, G, N, H]."""
+        split = array.reshape(self.T, self.N, self.D, self.G, self.H)[..., self.gates, :]
+        rows = self.source_rows if of_source else self.output_rows
+        return np.stack([split[rows(d), :, d].swapaxes(1, 2) for d in range(self.D)])
+
+    def state_steps(self, array: Array) -> Array:
+        """[T, N, DH] -> [D, T, N, H]."""
+        split = array.reshape(self.T, self.N, self.D, self.H)
+        return np.stack([split[self.output_rows(d), :, d] for d in range(self.D)])
+
+    def recurrent(self, recurrent_weight: Array) -> Array:
+        """[GH, H] or [2, GH, H] -> [D, G, H, H]."""
+        return recurrent_weight.reshape(self.D, self.G, self.H, self.H)[:, self.gates]
+
+    def peephole(self, values: ArrayLike | None) -> Array:
+        """[4H], [2, 4H], [8H] or nothing -> [D, G, 1, H]."""
+        if values is None:
+            return np.zeros((self.D, self.G, 1, self.H))
+        array = self.check("peephole", as_double(values), *(("2 GH", "DGH") if self.D == 2 else ("GH",)))
+        return array.reshape(self.D, self.G, 1, self.H)[:, self.gates]
+
+    def secondary_bias(self, values: ArrayLike | None) -> Array:
+        """[DH] or nothing -> [D, H]."""
+        if values is None:
+            return np.zeros((self.D, self.H))
+        return self.check("secondary_bias", as_double(values), "DH").reshape(self.D, self.H)
+
+    def state(self, name: str, values: ArrayLike | None) -> Array:
+        """[N, DH], [1, N, DH] or nothing -> [D, N, H]."""
+        if values is None:
+            return np.zeros((self.D, self.N, self.H))
+        array = self.check(name, as_double(values), "N DH", "1 N DH")
+        return array.reshape(self.N, self.D, self.H).swapaxes(0, 1)
+
+    def mask(self, values: ArrayLike | None) -> Array:
+        """Anything that broadcasts to [T, N, DH], or nothing -> [D, T, N, H]."""
+        array = np.ones(()) if values is None else as_double(values)
+        full = (self.T, self.N, self.D * self.H)
+        fits = all(size in (1, wanted) for size, wanted in zip(array.shape[::-1], full[::-1], strict=False))
+        if array.ndim > 3 or not fits:
+            symbols = f"[T, N, {self._symbol('DH')}] = {list(full)}"
+            wanted_shape = f"expected a shape that broadcasts to {symbols}"
+            raise ValueError(f"[{self.function}] mask: {wanted_shape}, got {list(array.shape)}")
+        return self.state_steps(np.broadcast_to(array, full))
+
+    def sequence(self, name: str, values: ArrayLike) -> Array:
+        """[T, N, DH] -> [D, T, N, H]."""
+        return self.state_steps(self.check(name, as_double(values), "T N DH"))
+
+    def z_state(self, values: ArrayLike) -> Array:
+        """[T, N, DGH] -> [D, T, G, N, H]."""
+        return self.gate_steps(self.check("z_state", as_double(values), "T N DGH"), of_source=False)
+
+    def project(self, source: Array, input_weight: Array | None, bias: ArrayLike | None) -> Array:
+        """Return x' = source W^T + b, where W may be the identity and b zero, as [D, T, G, N, H]."""
+        x = source if input_weight is None else source @ input_weight.T
+        if bias is not None:
+            x = x + self.check("bias", as_double(bias), "DGH")
+        return self.gate_steps(x, of_source=True)
+
+    # And back
+
+    def join_gates(self, steps: Sequence[Array], *, of_source: bool) -> Array:
+        """D times [T, G, N, H] -> [T, N, DGH]."""
+        rows = self.source_rows if of_source else self.output_rows
+        aligned = [steps[d][rows(d)] for d in range(self.D)]
+        split = np.stack(aligned).transpose(1, 3, 0, 2, 4)[..., np.argsort(self.gates), :]
+        return split.reshape(self.T, self.N, self.D * self.G * self.H)
+
+    def join_states(self, steps: Sequence[Array]) -> Array:
+        """D times [T, N, H] -> [T, N, DH]."""
+        return np.concatenate([steps[d][self.output_rows(d)] for d in range(self.D)], axis=-1)
+
+    def join_weights(self, per_direction: Sequence[Array], like: ArrayLike) -> Array:
+        """D times [G, ...] in the equations' gate order -> the shape of `like`."""
+        return np.stack(per_direction)[:, np.argsort(self.gates)].reshape(np.shape(like))
+
+    def join_state(self, per_direction: Sequence[Array], like: ArrayLike | None) -> Array | None:
+        """D times [N, H] -> the shape of `like`, nothing if that is nothing."""
+        return None if like is None else np.concatenate(per_direction, axis=-1).reshape(np.shape(like))
+
+    def project_gradients(
+        self, deltas: Sequence[Array], source: Array, input_weight: Array | None, bias: ArrayLike | None
+    ) -> dict[str, Array | None]:
+        """Go back through `project`: dSource = delta W, dW = sum of delta^T source, db = sum of delta."""
+        if bias is not None:
+            self.check("bias", as_double(bias), "DGH")
+        delta = self.join_gates(deltas, of_source=True)
+        return {
+            "source": delta if input_weight is None else delta @ input_weight,
+            "input_weight": None if input_weight is None else np.tensordot(delta, source, axes=([0, 1], [0, 1])),
+            "bias": None if bias is None else delta.sum(axis=(0, 1)),
+        }
+
+
+def recur(h: Array, weight: Array) -> Array:
+    """Return h R_g^T for every gate g: [N, H], [G, H, H] -> [G, N, H]."""
+    return h @ weight.swapaxes(-1, -2)
+
+
+def recur_back(delta: Array, weight: Array) -> Array:
+    """Return the sum over the gates of delta_g R_g: [G, N, H], [G, H, H] -> [N, H]."""
+    total: Array = (delta @ weight).sum(axis=0)
+    return total
+
+
+def recur_weight_gradient(delta: Array, h: Array) -> Array:
+    """Return the sum over steps and batch of delta_g^T h: [T, G, N, H], [T, N, H] -> [G, H, H]."""
+    return np.tensordot(delta, h, axes=([0, 2], [0, 1]))
+
+
+def before(first: Array, rows: Array) -> Array:
+    """Return the state before each step: `first` before step 0, then the state after the previous step."""
+    return np.concatenate([first[None], rows[:-1]])

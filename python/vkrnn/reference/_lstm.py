@@ -1,0 +1,284 @@
+"""The LSTM: forward and gradients of one direction, then the two public functions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vkrnn.descriptors import LSTMDescriptor
+from vkrnn.results import Results
+
+from ._activations import FUNCTIONS, Function
+from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+
+
+class _Functions(NamedTuple):
+    i: Function
+    f: Function
+    z: Function
+    o: Function
+    g: Function
+
+    @staticmethod
+    def of(d: LSTMDescriptor) -> _Functions:
+        return _Functions(
+            i=FUNCTIONS[d.input_gate_activation],
+            f=FUNCTIONS[d.forget_gate_activation],
+            z=FUNCTIONS[d.cell_gate_activation],
+            o=FUNCTIONS[d.output_gate_activation],
+            g=FUNCTIONS[d.activation],
+        )
+
+
+def _gates(d: LSTMDescriptor) -> tuple[int, ...]:
+    """Return the slots of i, f, z, o in memory."""
+    return (0, 2, 1, 3) if d.forget_gate_last else (0, 1, 2, 3)
+
+
+def _forward(act: _Functions, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
+    outputs, cells, states = [], [], []
+    for k in range(len(x)):
+        a_i, a_f, a_z, a_o = x[k] + recur(h * m[k], R) + p * c
+        i, f, z, o = act.i.of(a_i), act.f.of(a_f), act.z.of(a_z), act.o.of(a_o)
+        c = f * c + i * z
+        h = o * act.g.of(c)
+        outputs.append(h)
+        cells.append(c)
+        states.append(np.stack([i, f, z, o]))
+    return np.stack(outputs), np.stack(cells), np.stack(states)
+
+
+def _backward(
+    act: _Functions,
+    state: Array,
+    c: Array,
+    R: Array,
+    p: Array,
+    m: Array,
+    h0: Array,
+    c0: Array,
+    source_gradient: Array,
+    dh: Array,
+    dc: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+    i, f, z, o = state.swapaxes(0, 1)
+    y = act.g.of(c)
+    c_before = before(c0, c)
+    h_before = before(h0, o * y)
+    delta = np.empty_like(state + source_gradient[:, None])
+    for k in reversed(range(len(c))):
+        G = source_gradient[k] + dh
+        dC = dc + G * o[k] * act.g.slope(y[k])
+        delta[k] = (
+            dC * z[k] * act.i.slope(i[k]),
+            dC * c_before[k] * act.f.slope(f[k]),
+            dC * i[k] * act.z.slope(z[k]),
+            G * y[k] * act.o.slope(o[k]),
+        )
+        dc = dC * f[k] + (p * delta[k]).sum(axis=0)
+        dh = recur_back(delta[k], R) * m[k]
+    dp = np.einsum("kgnh,knh->gh", delta, c_before)
+    return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
+
+
+def lstm(
+    source: ArrayLike,
+    recurrent_weight: ArrayLike,
+    *,
+    input_weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    init_state: ArrayLike | None = None,
+    init_cell: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    peephole: ArrayLike | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    name: str | None = None,
+) -> Results:
+    """Run an LSTM over a sequence, in float64.
+
+    Mirrors ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its
+    shorter forms. T, N, I, H are time steps, batch, input and hidden features; D is 2 if the descriptor is
+    bidirectional, else 1. Axes of 4H hold the gates i, f, z, o one after the other (i, z, f, o with
+    ``forget_gate_last``), axes of 8H those of the forward direction and then those of the backward one.
+
+    Parameters
+    ----------
+    source : array_like, [T, N, I]
+        Input sequence x; without `input_weight`, [T, N, 4H], bidirectional [T, N, 8H].
+    recurrent_weight : array_like, [4H, H], bidirectional [2, 4H, H]
+        R, entry 0 for the forward direction.
+    input_weight : array_like, [4H, I], bidirectional [8H, I], optional
+        W. Without it the source is used as it is (an identity).
+    bias : array_like, [4H], bidirectional [8H], optional
+        b, zeros by default.
+    init_state : array_like, [N, H], bidirectional [N, 2H], optional
+        h[-1], zeros by default; [1, N, DH] is taken too.
+    init_cell : array_like, [N, H], bidirectional [N, 2H], optional
+        c[-1], zeros by default; [1, N, DH] is taken too.
+    mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
+        m, ones by default. It multiplies the state where that enters the recurrent product, and nothing else. Its rows
+        are aligned with the rows of the output.
+    peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
+        p, one vector for each of the four gates, zeros by default.
+    descriptor : LSTMDescriptor, optional
+        The defaults if not given.
+    name : str, optional
+        A label; has no effect.
+
+    Returns
+    -------
+    Results
+        ``output`` [T, N, DH]; with ``produce_cell`` or ``training`` also ``cell_output`` [T, N, DH]; with ``training``
+        also ``z_state`` [T, N, D4H], the gates after their activations, in the descriptor's gate order.
+
+    Raises
+    ------
+    ValueError
+        If a shape is wrong.
+    TypeError
+        If the descriptor is of another kind.
+
+    Notes
+    -----
+    With the gates' rows of W, R, b, p, for each gate ``a`` in i, f, z, o::
+
+        a    = activation_a(x[t] W_a^T + b_a + (m[t] * h[t-1]) R_a^T + p_a * c[t-1])
+        c[t] = f * c[t-1] + i * z
+        h[t] = o * activation(c[t])
+
+    All four gates, the output gate too, look through the peephole at the cell before the step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> lstm(np.zeros((5, 3, 8)), np.ones((8, 2)), descriptor=LSTMDescriptor(training=True))
+    Results(lstm: output [5, 3, 2] float64, cell_output [5, 3, 2] float64, z_state [5, 3, 8] float64)
+    """
+    function = "lstm"
+    options = resolve(function, descriptor, LSTMDescriptor)
+    x, weight = as_double(source), as_double(recurrent_weight)
+    W = None if input_weight is None else as_double(input_weight)
+    layout = Layout.of(function, options, x, weight, W, _gates(options))
+    act = _Functions.of(options)
+    directions = zip(
+        layout.project(x, W, bias),
+        layout.recurrent(weight),
+        layout.peephole(peephole),
+        layout.mask(mask),
+        layout.state("init_state", init_state),
+        layout.state("init_cell", init_cell),
+        strict=True,
+    )
+    h, c, z = zip(*(_forward(act, *parts) for parts in directions), strict=True)
+    results, absent = {"output": layout.join_states(h)}, {}
+    if options.produce_cell or options.training:
+        results["cell_output"] = layout.join_states(c)
+    else:
+        absent["cell_output"] = "the descriptor has produce_cell=False and training=False"
+    if options.training:
+        results["z_state"] = layout.join_gates(z, of_source=False)
+    else:
+        absent["z_state"] = "the descriptor has training=False"
+    return Results(function, results, results.values(), absent)
+
+
+def lstm_gradients(
+    source: ArrayLike,
+    recurrent_weight: ArrayLike,
+    source_gradient: ArrayLike,
+    z_state: ArrayLike,
+    cell_output_fwd: ArrayLike,
+    *,
+    state_gradient: ArrayLike | None = None,
+    cell_gradient: ArrayLike | None = None,
+    input_weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    init_state: ArrayLike | None = None,
+    init_cell: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+    peephole: ArrayLike | None = None,
+    descriptor: LSTMDescriptor | None = None,
+    name: str | None = None,
+) -> Results:
+    """Gradients of `lstm` with respect to its inputs, in float64.
+
+    Mirrors ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:cellGradient:
+    inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms. Inputs not listed here
+    are those of `lstm`.
+
+    Parameters
+    ----------
+    source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, descriptor, name
+        What the forward call was given; ``training`` and ``produce_cell`` have no effect here.
+    source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
+        Gradient with respect to the output, row by row as the output came.
+    z_state : array_like, [T, N, 4H], bidirectional [T, N, 8H]
+        As the forward call returned it.
+    cell_output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
+        ``cell_output`` as the forward call returned it.
+    state_gradient, cell_gradient : array_like, [N, H], bidirectional [N, 2H], optional
+        Gradients with respect to the state and the cell after each direction's last step, zeros by default;
+        [1, N, DH] is taken too.
+
+    Returns
+    -------
+    Results
+        ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``peephole``, ``init_state``,
+        ``init_cell`` that were given: each with the shape of the tensor itself.
+
+    Raises
+    ------
+    ValueError
+        If a shape is wrong.
+    TypeError
+        If the descriptor is of another kind.
+
+    Notes
+    -----
+    From the last step to the first, dh and dc starting as `state_gradient` and `cell_gradient`, with
+    y = activation(c[t]) and each gate's activation' written through the gate::
+
+        G    = source_gradient[t] + dh
+        dC   = dc + G * o * activation'(y)
+        d_i  = dC * z * i'     d_f = dC * c[t-1] * f'     d_z = dC * i * z'     d_o = G * y * o'
+        dc   = dC * f + sum over the gates of p_a * d_a
+        dh   = (sum over the gates of d_a R_a) * m[t]
+
+    and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dp = sum d * c[t-1],
+    dR = sum d^T (m * h[t-1]), dInitState = the last dh, dInitCell = the last dc.
+    """
+    function = "lstm_gradients"
+    options = resolve(function, descriptor, LSTMDescriptor)
+    x, weight = as_double(source), as_double(recurrent_weight)
+    W = None if input_weight is None else as_double(input_weight)
+    layout = Layout.of(function, options, x, weight, W, _gates(options))
+    act = _Functions.of(options)
+    directions = zip(
+        layout.z_state(z_state),
+        layout.sequence("cell_output_fwd", cell_output_fwd),
+        layout.recurrent(weight),
+        layout.peephole(peephole),
+        layout.mask(mask),
+        layout.state("init_state", init_state),
+        layout.state("init_cell", init_cell),
+        layout.sequence("source_gradient", source_gradient),
+        layout.state("state_gradient", state_gradient),
+        layout.state("cell_gradient", cell_gradient),
+        strict=True,
+    )
+    delta, dR, dp, dh, dc = zip(*(_backward(act, *parts) for parts in directions), strict=True)
+    projected = layout.project_gradients(delta, x, W, bias)
+    return pack_gradients(
+        function,
+        {
+            "source": projected["source"],
+            "recurrent_weight": layout.join_weights(dR, weight),
+            "input_weight": projected["input_weight"],
+            "bias": projected["bias"],
+            "peephole": None if peephole is None else layout.join_weights(dp, peephole),
+            "init_state": layout.join_state(dh, init_state),
+            "init_cell": layout.join_state(dc, init_cell),
+        },
+    )

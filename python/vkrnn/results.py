@@ -1,0 +1,110 @@
+"""The tuple that every operation returns: packed, in the documented order, readable by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+__all__ = ["Results"]
+
+
+class Results(tuple[Any, ...]):
+    """The arrays that one call returned, in the documented order, also readable by name.
+
+    MPSGraph packs its results: what was not asked for, or the gradient of an input that was not given, is left out and
+    the later ones move up. ``Results`` keeps that order for unpacking and adds the names, so that no index has to be
+    counted: ``lstm_gradients(...).bias`` is the bias's gradient wherever it stands.
+
+    Parameters
+    ----------
+    function : str
+        Name of the operation that returned this, for the messages.
+    names : iterable of str
+        Names of the results that are there, in order.
+    arrays : iterable
+        The results themselves, as many as there are names.
+    reasons : mapping of str to str, optional
+        For each result that the operation has but did not return this time, why not.
+
+    Raises
+    ------
+    ValueError
+        If `names` and `arrays` differ in length, if a name stands twice, or if a name is both there and absent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> r = Results("gru", ["output"], [np.ones((5, 3, 4))], {"z_state": "the descriptor has training=False"})
+    >>> r
+    Results(gru: output [5, 3, 4] float64)
+    >>> (output,) = r
+    >>> r.output is output
+    True
+    >>> r.z_state
+    Traceback (most recent call last):
+        ...
+    AttributeError: gru returned no 'z_state': the descriptor has training=False
+    """
+
+    _function: str
+    _fields: tuple[str, ...]
+    _reasons: dict[str, str]
+
+    def __new__(
+        cls, function: str, names: Iterable[str], arrays: Iterable[Any], reasons: Mapping[str, str] | None = None
+    ) -> Results:
+        """Pair the names with the arrays."""
+        self = super().__new__(cls, arrays)
+        fields, absent = tuple(names), dict(reasons or {})
+        if len(fields) != len(self):
+            raise ValueError(f"[{function}] results: {len(fields)} names for {len(self)} arrays")
+        if len({*fields, *absent}) != len(fields) + len(absent):
+            raise ValueError(f"[{function}] results: a name stands twice in {[*fields, *absent]}")
+        self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the result of that name, or say why there is none."""
+        if name in self._fields:
+            return self[self._fields.index(name)]
+        if name in self._reasons:
+            message = f"{self._function} returned no '{name}': {self._reasons[name]}"
+        else:
+            message = f"{self._function} has no result '{name}'; it returned {_listed(self._fields)}"
+            if self._reasons:
+                message += f", and left out {_listed(self._reasons)}"
+        raise AttributeError(message, name=name, obj=self)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse: a tuple does not change."""
+        raise AttributeError(f"the results of {self._function} are read-only: cannot set '{name}'", name=name, obj=self)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        """Refuse: a tuple does not change."""
+        raise AttributeError(f"the results of {self._function} are read-only: cannot delete '{name}'")
+
+    def __dir__(self) -> list[str]:
+        """List the results' names too, for completion."""
+        return sorted({*super().__dir__(), *self._fields})
+
+    def __repr__(self) -> str:
+        """Show names, shapes and dtypes, never the numbers."""
+        shown = ", ".join(f"{name} {_summary(array)}" for name, array in zip(self._fields, self, strict=True))
+        return f"{type(self).__name__}({self._function}: {shown})"
+
+    def __reduce__(self) -> tuple[type[Results], tuple[str, tuple[str, ...], tuple[Any, ...], dict[str, str]]]:
+        """Rebuild from the four parts (copy, deepcopy, pickle)."""
+        return type(self), (self._function, self._fields, tuple(self), self._reasons)
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the results as a dict, name to array, in order."""
+        return dict(zip(self._fields, self, strict=True))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "nothing"
+
+
+def _summary(array: Any) -> str:
+    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    return type(array).__name__ if shape is None else f"{list(shape)} {dtype}"

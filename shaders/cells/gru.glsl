@@ -1,0 +1,63 @@
+// Gates z, r, o. z = f(x'_z + r_z), r = f(x'_r + r_r);   h = z h[k-1] + (1 - z) o, or with flip_z (1 - z) h[k-1] + z o.
+//   reset after:    o = f(x'_o + q r), q = r_o + b2: one phase.
+//   reset before:   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r: z and r first, then o.
+// State: h. Vector: the secondary bias b2. Training keeps the activated gates.
+#include "activation.glsl"
+#define CELL_GATES 3
+#define CELL_STATES 1
+#define CELL_VECTORS 1
+#define CELL_FIRST_GATES 2        // formed in the first of two phases
+#define CELL_CANDIDATE 2          // the gate whose product the reset gate enters
+#define CELL_KEEPS_HIDDEN         // the backward pass reads h[k-1]
+
+layout(constant_id = kActivation0) const uint update_activation = kSigmoid;
+layout(constant_id = kActivation0 + 1) const uint reset_activation = kSigmoid;
+layout(constant_id = kActivation0 + 2) const uint output_activation = kTanh;
+layout(constant_id = kResetAfter) const uint reset_after = 0;
+layout(constant_id = kFlipZ) const uint flip_z = 0;
+
+float blend(float z, float before, float candidate) {
+    return flip_z != 0 ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
+}
+
+// First of two phases: the gates z and r, and the factor on the operand of the second phase's product.
+void cell_forward_first(const float x[3], const float r[3], out float kept[3], out float factor) {
+    kept[0] = activate(update_activation, x[0] + r[0]);
+    kept[1] = activate(reset_activation, x[1] + r[1]);
+    kept[2] = 0.0;
+    factor = kept[1];
+}
+
+void cell_forward_second(const float x[3], const float r[3], const float before[1], out float after[1], inout float kept[3]) {
+    kept[2] = activate(output_activation, x[2] + r[2]);
+    after[0] = blend(kept[0], before[0], kept[2]);
+}
+
+void cell_forward(const float x[3], const float r[3], const float v[3], const float before[1],
+                  out float after[1], out float kept[3]) {
+    float factor;
+    cell_forward_first(x, r, kept, factor);
+    float candidate[3] = float[3](0.0, 0.0, (r[2] + v[0]) * factor);
+    cell_forward_second(x, candidate, before, after, kept);
+}
+
+// q: the product of the candidate gate, without b2. With reset before, dx of the reset gate is left to the second phase.
+void cell_backward(const float kept[3], const float v[3], const float before[1], const float after[1], float q,
+                   const float up[1], out float dx[3], out float dr[3], out float carry[1]) {
+    float z = kept[0];
+    float dz = up[0] * (flip_z != 0 ? kept[2] - before[0] : before[0] - kept[2]);
+    float candidate = up[0] * (flip_z != 0 ? z : 1.0 - z);
+    carry[0] = up[0] * (flip_z != 0 ? 1.0 - z : z);
+    dx[0] = dz * derivative(update_activation, z);
+    dx[2] = candidate * derivative(output_activation, kept[2]);
+    dx[1] = reset_after != 0 ? dx[2] * (q + v[0]) * derivative(reset_activation, kept[1]) : 0.0;
+    dr[0] = dx[0];
+    dr[1] = dx[1];
+    dr[2] = reset_after != 0 ? dx[2] * kept[1] : dx[2];
+}
+
+// Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
+void cell_backward_second(const float kept[3], float du, float operand, float m, out float dx_reset, inout float carry[1]) {
+    dx_reset = du * operand * derivative(reset_activation, kept[1]);
+    carry[0] += du * kept[1] * m;
+}

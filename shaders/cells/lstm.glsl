@@ -1,0 +1,45 @@
+// Gates i, f, z, o = activations of a_g = x'_g + r_g + p_g c[k-1];   c = f c[k-1] + i z;   h = o g(c).
+// States: h, c. Vectors: the peephole weights p. Training keeps the activated gates.
+#include "activation.glsl"
+#define CELL_GATES 4
+#define CELL_STATES 2
+#define CELL_VECTORS 4
+
+layout(constant_id = kActivation0) const uint input_activation = kSigmoid;
+layout(constant_id = kActivation0 + 1) const uint forget_activation = kSigmoid;
+layout(constant_id = kActivation0 + 2) const uint cell_activation = kTanh;
+layout(constant_id = kActivation0 + 3) const uint output_activation = kSigmoid;
+layout(constant_id = kActivation0 + 4) const uint state_activation = kTanh;
+layout(constant_id = kHasVectors) const uint has_peephole = 0;
+
+uint gate_activation(uint gate) {
+    return gate == 0 ? input_activation : gate == 1 ? forget_activation : gate == 2 ? cell_activation : output_activation;
+}
+
+void cell_forward(const float x[4], const float r[4], const float v[4], const float before[2],
+                  out float after[2], out float kept[4]) {
+    for (uint g = 0; g < 4; ++g) {
+        float peephole = has_peephole != 0 ? v[g] * before[1] : 0.0;
+        kept[g] = activate(gate_activation(g), x[g] + r[g] + peephole);
+    }
+    after[1] = kept[1] * before[1] + kept[0] * kept[2];
+    after[0] = kept[3] * activate(state_activation, after[1]);
+}
+
+float cell_hidden(const float kept[4], const float after[2]) { return kept[3] * activate(state_activation, after[1]); }
+
+void cell_backward(const float kept[4], const float v[4], const float before[2], const float after[2], float q,
+                   const float up[2], out float dx[4], out float dr[4], out float carry[2]) {
+    float y = activate(state_activation, after[1]);
+    float dc = up[1] + up[0] * kept[3] * derivative(state_activation, y);
+    dx[0] = dc * kept[2] * derivative(input_activation, kept[0]);
+    dx[1] = dc * before[1] * derivative(forget_activation, kept[1]);
+    dx[2] = dc * kept[0] * derivative(cell_activation, kept[2]);
+    dx[3] = up[0] * y * derivative(output_activation, kept[3]);
+    carry[0] = 0.0;
+    carry[1] = dc * kept[1];
+    for (uint g = 0; g < 4; ++g) {
+        dr[g] = dx[g];
+        if (has_peephole != 0) carry[1] += v[g] * dx[g];
+    }
+}

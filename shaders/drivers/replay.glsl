@@ -1,0 +1,42 @@
+// Before the backward loop, for all steps at once: what each step's recurrent product multiplied, h[k-1] * m[k], recomputed
+// from what the forward pass kept and stored in source order, for the weight gradients; with peephole weights c[k-1] too.
+// Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
+#include "step.glsl"
+
+void main() {
+    Params p = Params(push.params);
+    uint H = p.params.H, N = p.params.N;
+    uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
+    uint group = linear_group();
+    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint row = group / blocks;
+    uint d = gl_WorkGroupID.z, n = row % N;
+    int k = int(row / N);
+    if (j >= H || k >= int(p.params.T)) return;
+
+    float hidden;
+#ifdef CELL_KEEPS_HIDDEN
+    hidden = load_previous(p, kHidden, kInitHidden, d, k, n, j);
+#else
+    if (k == 0) {
+        hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
+    } else {
+        float kept[CELL_GATES], after[CELL_STATES];
+        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k - 1, n, slot_of(g), j);
+        after[0] = 0.0;
+#if CELL_STATES > 1
+        after[1] = load_view(p, kCell, d, k - 1, n, 0, j);
+#endif
+        hidden = cell_hidden(kept, after);
+    }
+#endif
+    float operand = hidden * load_mask(p, d, k, n, j);
+    store_view(p, kOperand, d, k, n, 0, j, operand);
+#ifdef CELL_FIRST_GATES
+    if (reset_after == 0)
+        store_view(p, kResetOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(1), j));
+#endif
+#if CELL_STATES > 1
+    if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, j));
+#endif
+}

@@ -1,0 +1,146 @@
+// What C++ and GLSL must agree on; both compilers read this file.
+// Structs hold 8-byte members first and no vectors, so that std430 and C++ lay them out alike.
+#ifndef VKRNN_ABI_H
+#define VKRNN_ABI_H
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace vkrnn::abi {
+using uint = std::uint32_t;
+using Address = std::uint64_t;   // a device address; in a plan, a Place
+using Stride = std::int64_t;     // in elements
+#else
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#define Address uint64_t
+#define Stride int64_t
+#endif
+
+const uint kElementBytes = 4u;
+
+// Activations, as in MPSGraphRNNActivation.
+const uint kNone = 0u;
+const uint kRelu = 1u;
+const uint kTanh = 2u;
+const uint kSigmoid = 3u;
+const uint kHardSigmoid = 4u;
+
+const uint kMaxGates = 4u;
+const uint kMaxStates = 2u;
+
+// ---- matrix product: C(m, n) = sum over k of A(m, k) B(n, k), per batch -------------------------------------------
+// Specialization constants.
+const uint kGemmAColumns = 0u;      // 1: A is stored with m contiguous (element k * lda + m), else m * lda + k
+const uint kGemmBColumns = 1u;      // likewise B, with n for m
+const uint kGemmVectors = 2u;       // 1: everything is a multiple of 4 elements and 16-byte aligned
+const uint kGemmLanes = 3u;         // register flavour: invocations of a workgroup, which is one subgroup
+// Tiles of C, by flavour: what an invocation forms, and what a workgroup forms.
+const uint kRegisterTileM = 16u;
+const uint kRegisterTileN = 4u;
+const uint kTiledTile = 64u;
+
+// Workgroups: x (and y, where x alone does not suffice) number the tiles of C, n fastest; z = slab * batches + batch.
+struct GemmPush {
+    Address a, b, c;                    // batch 0
+    Stride a_batch, b_batch, c_batch;   // elements from one batch to the next
+    Stride c_slab;                      // elements from one slab to the next
+    uint m, n, k;
+    uint lda, ldb, ldc;
+    uint chunk;                         // slab s sums k in [s * chunk, min(k, (s + 1) * chunk))
+    uint batches;
+};
+const uint kGemmPlaces = 3u;
+
+// ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
+// A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
+// Specialization constants.
+const uint kReduceFactor = 0u;      // 1: multiply by the factor
+// Workgroups: x, y number columns in groups of the workgroup's size; z numbers the parts.
+struct ReducePush {
+    Address in_, factor, out_;
+    uint rows, part;                    // rows in all; rows of one part
+    uint width, gates, directions;      // columns = directions * gates * width
+    uint in_row, in_direction, in_gate;             // strides in elements
+    uint factor_row, factor_direction, factor_gate;
+};
+const uint kReducePlaces = 3u;
+
+// ---- transpose of each of a batch of matrices --------------------------------------------------------------------------
+struct TransposePush {
+    Address in_, out_;
+    uint rows, columns;
+};
+const uint kTransposePlaces = 2u;
+const uint kElementwiseGroup = 64u;    // invocations of a workgroup of transpose and reduce
+
+// ---- the time loop ---------------------------------------------------------------------------------------------------
+// A view tells where element (direction d, step k, batch row n, slot, unit j) of a tensor is:
+//   at[d] + 4 * (k * step[d] + n * row + slot * slot_stride + j * unit)
+// Slots are gates in the descriptor's order (or the vectors of a cell). Stride 0 broadcasts; absent tensors are views
+// of zeros or ones. Reverse order is a negative step.
+struct Strides {
+    Stride step[2];
+    uint row, slot, unit;
+    uint padding;
+};
+
+const uint kProjected = 0u;        // forward: x W^T; without W the source
+const uint kBias = 1u;
+const uint kVectors = 2u;          // peephole, secondary bias
+const uint kMask = 3u;
+const uint kSaved = 4u;            // z: what training keeps
+const uint kHidden = 5u;           // h by step
+const uint kCell = 6u;             // c by step
+const uint kInitHidden = 7u;
+const uint kInitCell = 8u;
+const uint kOperand = 9u;          // what the recurrent product multiplies in a second phase; backward: h[k-1] * m[k]
+const uint kUpstream = 10u;        // backward: gradient of h by step
+const uint kDelta = 11u;           // backward: gradient of the gates' pre-activations
+const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products (the deltas themselves, for most cells)
+const uint kCarryHidden = 13u;     // backward: gradient of h and c carried to the step before
+const uint kCarryCell = 14u;
+const uint kLastHidden = 15u;      // backward: state and cell gradient of the last step
+const uint kLastCell = 16u;
+const uint kProduct = 17u;         // backward: the recurrent products of the candidate gate (reset after)
+const uint kPreviousCell = 18u;    // backward: c[k-1], in source order
+const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
+const uint kViews = 20u;
+
+// Read through its address; one block per call and phase.
+struct StepParams {
+    Address at[2 * kViews];            // at[2 * view + direction]
+    Address weights[2];                // of the recurrent product, by direction: rows of `depth` contiguous elements
+    Strides strides[kViews];
+    uint T, N, H;
+    uint depth;                        // elements in a row of the weights that take part
+    uint weights_row;                  // elements from row to row of the weights
+    uint padding;
+};
+const uint kStepPlaces = 2u * kViews + 2u;
+
+struct StepPush {
+    Address params;
+    int step;
+    uint padding;
+};
+const uint kStepPushPlaces = 1u;
+const uint kStepCounter = 8u;          // byte of `step`
+
+// Specialization constants of the step kernels.
+const uint kLocalSize = 0u;            // invocations of a workgroup
+const uint kLanes = 1u;                // invocations that share a dot product
+const uint kRows = 2u;                 // batch rows per invocation
+const uint kVectorLoads = 3u;          // 1: rows of weights and operands are multiples of 4 elements, 16-byte aligned
+const uint kHasMask = 4u;              // 1: the recurrent operand is h * m, else h
+const uint kPhase = 5u;                // 0: the only phase; 1, 2: first and second of two
+const uint kGateOrder = 6u;            // slot of canonical gate g in bits 4g .. 4g+3
+const uint kResetAfter = 7u;
+const uint kFlipZ = 8u;
+const uint kKeep = 9u;                 // 1: forward writes what training keeps; replay writes c[k-1]
+const uint kHasVectors = 10u;          // 1: the cell's learned vectors are there
+const uint kActivation0 = 11u;         // five: one per gate in canonical order, then the cell state's
+const uint kStepConstants = 16u;
+
+#ifdef __cplusplus
+}  // namespace vkrnn::abi
+#endif
+#endif

@@ -1,0 +1,43 @@
+// What all step kernels share: their constants, the views of a call's tensors, and where an invocation stands.
+// A cell's file is included before the driver that includes this.
+#ifndef VKRNN_STEP_GLSL
+#define VKRNN_STEP_GLSL
+#include "memory.glsl"
+
+layout(local_size_x_id = kLocalSize) in;
+layout(constant_id = kLanes) const uint lanes = 1;
+layout(constant_id = kRows) const uint rows = 1;
+layout(constant_id = kVectorLoads) const uint vector_loads = 0;
+layout(constant_id = kHasMask) const uint has_mask = 0;
+layout(constant_id = kPhase) const uint phase = 0;
+layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
+layout(constant_id = kKeep) const uint keep = 0;
+
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Params { StepParams params; };
+layout(push_constant, std430) uniform Push { StepPush push; };
+
+uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
+
+// A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands.
+Address row_address(Params p, uint view, uint direction, int step, uint n) {
+    return element(p.params.at[2 * view + direction],
+                   step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
+}
+Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
+    return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
+}
+float load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    return load(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0);
+}
+void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, float value) {
+    store(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0, value);
+}
+float load_mask(Params p, uint direction, int step, uint n, uint j) {
+    return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
+}
+// The state that step `step` starts from.
+float load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint j) {
+    return step == 0 ? load_view(p, init, direction, 0, n, 0, j) : load_view(p, sequence, direction, step - 1, n, 0, j);
+}
+
+#endif

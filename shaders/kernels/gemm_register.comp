@@ -1,0 +1,73 @@
+// Matrix product with a register tile of 16 x 4 per invocation and no shared memory, for CPU devices, where barriers are
+// slow: a workgroup is one subgroup, whose invocations load the rows of A together and pass them round.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#include "memory.glsl"
+
+layout(local_size_x_id = kGemmLanes) in;
+layout(constant_id = kGemmAColumns) const uint a_columns = 0;
+layout(constant_id = kGemmBColumns) const uint b_columns = 0;
+layout(constant_id = kGemmVectors) const uint vectors = 0;
+layout(constant_id = kGemmLanes) const uint lanes = 8;
+layout(push_constant, std430) uniform Push { GemmPush p; };
+
+const uint kTileM = kRegisterTileM;
+const uint kTileN = kRegisterTileN;
+const uint kBlock = 64;   // products summed before they join the total: keeps the rounding error of long sums small
+
+// Elements (i, k .. k+3) of an operand; k past the end counts as zero, i past the edge repeats the last (not stored).
+vec4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
+    i = min(i, i_end - 1);
+    if (vectors != 0 && !columns) return load4(base, Stride(i) * ld + k);
+    vec4 run;
+    for (uint j = 0; j < 4; ++j) {
+        Stride at = min(k + j, k_end - 1);
+        run[j] = k + j < k_end ? load(base, columns ? at * ld + i : Stride(i) * ld + at) : 0.0;
+    }
+    return run;
+}
+
+void main() {
+    uint tiles_n = (p.n + kTileN - 1) / kTileN;
+    uint groups_n = (tiles_n + lanes - 1) / lanes;
+    uint group = linear_group();
+    uint lane = gl_SubgroupInvocationID;
+    uint m0 = group / groups_n * kTileM;
+    uint n0 = (group % groups_n * lanes + lane) * kTileN;
+
+    uint batch = gl_WorkGroupID.z % p.batches;
+    uint slab = gl_WorkGroupID.z / p.batches;
+    Address a = element(p.a, p.a_batch * batch);
+    Address b = element(p.b, p.b_batch * batch);
+    Address c = element(p.c, p.c_batch * batch + p.c_slab * slab);
+    uint k_begin = slab * p.chunk;
+    uint k_end = min(p.k, k_begin + p.chunk);
+
+    float total[kTileM][kTileN];
+    for (uint i = 0; i < kTileM; ++i)
+        for (uint j = 0; j < kTileN; ++j) total[i][j] = 0.0;
+    for (uint block = k_begin; block < k_end; block += kBlock) {
+        float sum[kTileM][kTileN];
+        for (uint i = 0; i < kTileM; ++i)
+            for (uint j = 0; j < kTileN; ++j) sum[i][j] = 0.0;
+        uint block_end = min(block + kBlock, k_end);
+        for (uint k = block; k < block_end; k += 4) {
+            vec4 b_run[kTileN];
+            for (uint j = 0; j < kTileN; ++j) b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
+            for (uint first = 0; first < kTileM; first += lanes) {
+                vec4 loaded = load_k(a, p.lda, a_columns != 0, m0 + first + lane, p.m, k, k_end);
+                for (uint i = 0; i < min(lanes, kTileM - first); ++i) {
+                    vec4 a_run = subgroupBroadcast(loaded, i);
+                    for (uint j = 0; j < kTileN; ++j) sum[first + i][j] += dot(a_run, b_run[j]);
+                }
+            }
+        }
+        for (uint i = 0; i < kTileM; ++i)
+            for (uint j = 0; j < kTileN; ++j) total[i][j] += sum[i][j];
+    }
+    for (uint i = 0; i < kTileM; ++i)
+        for (uint j = 0; j < kTileN; ++j)
+            if (m0 + i < p.m && n0 + j < p.n) store(c, Stride(m0 + i) * p.ldc + n0 + j, total[i][j]);
+}

@@ -1,0 +1,26 @@
+// Sums over rows, in parts of rows whose sums a second pass adds up: the same order, so the same bits, every time.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "memory.glsl"
+
+layout(local_size_x = 64) in;
+layout(constant_id = kReduceFactor) const uint has_factor = 0;
+layout(push_constant, std430) uniform Push { ReducePush p; };
+
+void main() {
+    uint columns = p.directions * p.gates * p.width;
+    uint column = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    if (column >= columns) return;
+    uint unit = column % p.width, gate = column / p.width % p.gates, direction = column / (p.width * p.gates);
+    Address in_ = element(p.in_, Stride(direction) * p.in_direction + Stride(gate) * p.in_gate + unit);
+    Address factor = element(p.factor, Stride(direction) * p.factor_direction + Stride(gate) * p.factor_gate + unit);
+    uint begin = gl_WorkGroupID.z * p.part;
+    uint end = min(p.rows, begin + p.part);
+    float sum = 0.0;
+    for (uint row = begin; row < end; ++row) {
+        float value = load(in_, Stride(row) * p.in_row);
+        if (has_factor != 0) value *= load(factor, Stride(row) * p.factor_row);
+        sum += value;
+    }
+    store(p.out_, Stride(gl_WorkGroupID.z) * columns + column, sum);
+}

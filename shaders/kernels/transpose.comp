@@ -1,0 +1,15 @@
+// The transpose of each of a batch of matrices. Workgroups: x, y number elements of the source in groups; z is the batch.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "memory.glsl"
+
+layout(local_size_x = 64) in;
+layout(push_constant, std430) uniform Push { TransposePush p; };
+
+void main() {
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    if (at >= p.rows * p.columns) return;
+    Stride batch = Stride(gl_WorkGroupID.z) * p.rows * p.columns;
+    uint row = at / p.columns, column = at % p.columns;
+    store(p.out_, batch + Stride(column) * p.rows + row, load(p.in_, batch + at));
+}

@@ -1,0 +1,338 @@
+"""The one table of cases: conformance, gradients, errors and the benches' smoke run are all driven by it.
+
+Shapes here are written out once more, from the documentation's table and not from the reference's code, so that the two
+check each other. Everything is reproducible from a case alone; no global random state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+
+Floats: TypeAlias = NDArray[np.float32]
+Descriptor: TypeAlias = SingleGateRNNDescriptor | LSTMDescriptor | GRUDescriptor
+
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+DESCRIPTORS: dict[str, type[Descriptor]] = {
+    "single_gate_rnn": SingleGateRNNDescriptor,
+    "lstm": LSTMDescriptor,
+    "gru": GRUDescriptor,
+}
+# The optional arguments, the gradients of which come back in this order; mask has none.
+OPTIONAL = {
+    "single_gate_rnn": ("input_weight", "bias", "init_state", "mask"),
+    "lstm": ("input_weight", "bias", "peephole", "init_state", "init_cell", "mask"),
+    "gru": ("input_weight", "bias", "init_state", "secondary_bias", "mask"),
+}
+# What only the gradients take.
+UPSTREAM = {
+    "single_gate_rnn": ("state_gradient",),
+    "lstm": ("state_gradient", "cell_gradient"),
+    "gru": ("state_gradient",),
+}
+# The activation properties, each with its default.
+ACTIVATIONS = {
+    "single_gate_rnn": {"activation": "relu"},
+    "lstm": {
+        "input_gate_activation": "sigmoid",
+        "forget_gate_activation": "sigmoid",
+        "cell_gate_activation": "tanh",
+        "output_gate_activation": "sigmoid",
+        "activation": "tanh",
+    },
+    "gru": {"update_gate_activation": "sigmoid", "reset_gate_activation": "sigmoid", "output_gate_activation": "tanh"},
+}
+NAMES = tuple(member.name.lower() for member in Activation)
+_SHORT = {
+    "input_weight": "W",
+    "bias": "b",
+    "init_state": "h0",
+    "init_cell": "c0",
+    "secondary_bias": "b2",
+    "state_gradient": "dh",
+    "cell_gradient": "dc",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one cell: sizes, descriptor, which optional arguments, and what kind of numbers.
+
+    `options` are keyword arguments of the cell's descriptor. `present` holds the optional arguments, those of the
+    gradients included. Without ``input_weight`` I must be D*G*H. `lenient` passes states as [1, N, DH] and a
+    bidirectional peephole as [8H]. `values` is one of:
+
+    - ``modest``: of a size that keeps every gate out of saturation; nothing is zero
+    - ``saturated``: source and bias so large that most gates are at their ends
+    - ``kinks``: powers of two, so that the first pre-activations are exact in float32 and many of them hit a corner of
+      relu or hard-sigmoid exactly; finite differences do not apply there
+    - ``dropout``: modest, the mask of zeros and twos
+    """
+
+    cell: str
+    T: int
+    N: int
+    I: int  # noqa: E741 - the letter that the documentation uses
+    H: int
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    present: frozenset[str] = frozenset()
+    mask_shape: tuple[int, ...] | None = None
+    seed: int = 0
+    values: str = "modest"
+    lenient: bool = False
+    tags: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Catch a slip in the table where it was made."""
+        allowed = {*OPTIONAL[self.cell], *UPSTREAM[self.cell]}
+        assert self.present <= allowed, f"{self.cell} has no {sorted(self.present - allowed)}"
+        assert "input_weight" in self.present or self.I == self.D * self.G * self.H, f"I does not fit in {self.id}"
+        assert self.mask_shape is None or "mask" in self.present, f"a mask's shape without a mask in {self.id}"
+        assert self.values in ("modest", "saturated", "kinks", "dropout"), self.values
+
+    @property
+    def G(self) -> int:
+        """Gates of the cell."""
+        return GATES[self.cell]
+
+    @property
+    def D(self) -> int:
+        """Directions."""
+        return 2 if self.options.get("bidirectional") else 1
+
+    @property
+    def id(self) -> str:
+        """Readable name, unique in the table."""
+        sizes = f"T{self.T}N{self.N}I{self.I}H{self.H}"
+        flags = [name for name, value in self.options.items() if value is True]
+        functions = [f"{name}={value}" for name, value in self.options.items() if value is not True]
+        if len(functions) > 1 and len(functions) == len(ACTIVATIONS[self.cell]):
+            names = {str(value) for value in self.options.values() if value is not True}
+            functions = [f"all={names.pop()}"] if len(names) == 1 else functions
+        optional = [*OPTIONAL[self.cell], *UPSTREAM[self.cell]]
+        parts = [_SHORT.get(name, name) for name in optional if name in self.present]
+        if "W" not in parts:
+            parts.insert(0, "noW")
+        if self.mask_shape is not None:
+            parts[parts.index("mask")] = "mask" + "x".join(map(str, self.mask_shape or ("scalar",)))
+        extra = ["lenient"] * self.lenient + [self.values] * (self.values != "modest")
+        extra += [f"seed{self.seed}"] * (self.seed != 0)
+        cell = self.cell.removeprefix("single_gate_")
+        return "-".join([cell, sizes, *flags, *functions, *parts, *extra, *sorted(self.tags)])
+
+    def descriptor(self, **changes: Any) -> Any:
+        """Return the case's descriptor; `changes` override its options (``training=True`` before gradients)."""
+        return DESCRIPTORS[self.cell](**{**self.options, **changes})
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the argument of that name."""
+        T, N, I, H, G, D = self.T, self.N, self.I, self.H, self.G, self.D  # noqa: E741
+        state = (1, N, D * H) if self.lenient else (N, D * H)
+        return {
+            "source": (T, N, I),
+            "recurrent_weight": (2, G * H, H) if D == 2 else (G * H, H),
+            "input_weight": (D * G * H, I),
+            "bias": (D * G * H,),
+            "secondary_bias": (D * H,),
+            "peephole": (2, G * H) if D == 2 and not self.lenient else (D * G * H,),
+            "init_state": state,
+            "init_cell": state,
+            "mask": (T, N, D * H) if self.mask_shape is None else self.mask_shape,
+            "source_gradient": (T, N, D * H),
+            "state_gradient": state,
+            "cell_gradient": state,
+        }[name]
+
+    def _draw(self, name: str) -> Floats:
+        """Return the numbers of one argument: a stream of their own, so that no case depends on another."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(f"{self.id} {name}".encode())])
+        shape = self.shape(name)
+        functions = set((ACTIVATIONS[self.cell] | dict(self.options)).values())
+        if self.values == "kinks":
+            # With I + H even, the sum before the bias is an even number of quarters, and often 0: the bias then
+            # decides that relu (beside other multiples of a half) or hard-sigmoid is at its corner.
+            size = {"init_state": 0.25, "mask": 2.0, "init_cell": 1.0}.get(name, 0.5)
+            if name == "bias" and "hard_sigmoid" in functions:
+                size = 2.5
+            signs = 1.0 if name == "mask" else rng.choice([-1.0, 1.0], shape)
+            return np.asarray(np.full(shape, size) * signs, np.float32)
+        away_from_zero = rng.uniform(0.2, 1.0, shape) * rng.choice([-1.0, 1.0], shape)
+        if name == "mask":
+            drawn = rng.integers(0, 2, shape) * 2.0 if self.values == "dropout" else 1.5 - np.abs(away_from_zero)
+            return np.asarray(drawn, np.float32)
+        fan_in = {"recurrent_weight": self.H, "input_weight": self.I}.get(name, 1)
+        scale = 1 / math.sqrt(fan_in)
+        if self.values == "saturated" and name in ("source", "bias"):
+            scale *= 12
+        elif {"none", "relu"} & functions:
+            scale *= 0.6  # nothing bounds these: keep what they feed back from growing
+            if name == "bias":
+                return np.asarray(scale * np.abs(away_from_zero), np.float32)  # and relu from dying
+        return np.asarray(scale * away_from_zero, np.float32)
+
+
+def inputs(case: Case) -> dict[str, Floats]:
+    """Return float32 arrays by argument name: what both the forward function and its gradients take."""
+    names = ["source", "recurrent_weight", *(name for name in OPTIONAL[case.cell] if name in case.present)]
+    return {name: case._draw(name) for name in names}
+
+
+def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
+    """Return the arguments that the gradients take besides `inputs`.
+
+    Those are source_gradient, state_gradient and cell_gradient (the latter two if present), and the forward results
+    (which must be those of a training call) under the names by which the gradients take them.
+    """
+    taken = {"z_state": "z_state", "cell_output_fwd": "cell_output", "output_fwd": "output"}
+    wanted = {"single_gate_rnn": ["z_state"], "lstm": ["z_state", "cell_output_fwd"], "gru": ["z_state", "output_fwd"]}
+    names = ["source_gradient", *(name for name in UPSTREAM[case.cell] if name in case.present)]
+    upstream = {name: case._draw(name) for name in names}
+    return upstream | {name: getattr(forward_results, taken[name]) for name in wanted[case.cell]}
+
+
+def gradient_names(case: Case) -> tuple[str, ...]:
+    """Return the names of the gradients that must come back, in order."""
+    given = (name for name in OPTIONAL[case.cell] if name in case.present and name != "mask")
+    return ("source", "recurrent_weight", *given)
+
+
+# The table
+
+_DIRECTIONS: tuple[dict[str, bool], ...] = ({}, {"reverse": True}, {"bidirectional": True})
+_SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 2, 6, 5), (6, 4, 2, 3))  # pairwise different
+
+
+def _all(cell: str) -> frozenset[str]:
+    return frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
+
+
+def _case(cell: str, sizes: tuple[int, int, int, int], options: dict[str, Any], **rest: Any) -> Case:
+    """Make a case; without input weight I follows from the others."""
+    T, N, I, H = sizes  # noqa: E741
+    present = rest.setdefault("present", _all(cell))
+    if "input_weight" not in present:
+        I = (2 if options.get("bidirectional") else 1) * GATES[cell] * H  # noqa: E741
+    return Case(cell, T, N, I, H, options, **rest)
+
+
+def _arguments(cell: str) -> Iterator[Case]:
+    """Each direction x W x (each other optional argument alone, none, all)."""
+    optional = [name for name in (*OPTIONAL[cell], *UPSTREAM[cell]) if name != "input_weight"]
+    subsets = [frozenset[str](), *(frozenset([name]) for name in optional), frozenset(optional)]
+    sizes = itertools.cycle(_SIZES)
+    # reset_after, so that the secondary bias has an effect
+    options: dict[str, Any] = {"reset_after": True} if cell == "gru" else {}
+    for direction, weight, subset in itertools.product(_DIRECTIONS, (frozenset(["input_weight"]), frozenset()), subsets):
+        yield _case(cell, next(sizes), direction | options, present=weight | subset)
+
+
+def _functions(cell: str) -> Iterator[Case]:
+    """Each activation on each gate, and the same one on all; GRU with reset before and after."""
+    directions, sizes = itertools.cycle(_DIRECTIONS), itertools.cycle(_SIZES)
+    resets: tuple[dict[str, bool], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({},)
+    for gate, activation, reset in itertools.product(ACTIVATIONS[cell], NAMES, resets):
+        if cell == "single_gate_rnn":
+            for direction in _DIRECTIONS:
+                yield _case(cell, next(sizes), direction | {gate: activation})
+        else:
+            yield _case(cell, next(sizes), next(directions) | reset | {gate: activation})
+    if cell != "single_gate_rnn":
+        for activation in NAMES:
+            yield _case(cell, (3, 2, 5, 4), next(directions) | dict.fromkeys(ACTIVATIONS[cell], activation))
+
+
+def _flags(cell: str) -> Iterator[Case]:
+    """GRU: all its flags x direction x W. LSTM: gate order x outputs x direction, and gate order without W."""
+    sizes = itertools.cycle(_SIZES)
+    everything = _all(cell)
+    if cell == "gru":
+        names = ("reset_gate_first", "reset_after", "flip_z")
+        for direction, *values, weight in itertools.product(_DIRECTIONS, *[(False, True)] * 3, (False, True)):
+            on = {name: True for name, value in zip(names, values, strict=True) if value}
+            present = everything if weight else everything - {"input_weight"}
+            yield _case(cell, next(sizes), direction | on, present=present, seed=1)
+    if cell == "lstm":
+        lasts = itertools.cycle((False, True, True, False))
+        for direction, training, cells in itertools.product(_DIRECTIONS, *[(False, True)] * 2):
+            flags = {"forget_gate_last": next(lasts), "training": training, "produce_cell": cells}
+            on = {name: True for name, value in flags.items() if value}
+            yield _case(cell, next(sizes), direction | on, seed=1)
+        for direction in _DIRECTIONS:
+            options = direction | {"forget_gate_last": True}
+            yield _case(cell, next(sizes), options, present=everything - {"input_weight"}, seed=1)
+    if cell == "single_gate_rnn":
+        for direction in _DIRECTIONS:
+            yield _case(cell, next(sizes), direction | {"training": True}, seed=1)
+
+
+def _shapes(cell: str) -> Iterator[Case]:
+    """Sizes of 1, primes beyond a workgroup, every rank of mask, lenient shapes."""
+    directions = itertools.cycle(_DIRECTIONS)
+    # tanh, because relu would die or grow over these
+    options: dict[str, Any] = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}.get(cell, {})
+    ones = [(1, 1, 1, 1), (1, 3, 5, 2), (5, 1, 7, 4), (4, 3, 1, 6), (3, 2, 5, 1), (1, 1, 3, 2), (17, 2, 3, 5)]
+    primes = [(2, 67, 3, 131), (2, 1, 5, 257), (3, 131, 67, 2), (2, 3, 257, 5)]
+    for sizes in ones:
+        yield _case(cell, sizes, next(directions) | options)
+    for sizes in primes:
+        yield _case(cell, sizes, next(directions) | options, tags=frozenset(["wide"]))
+    yield _case(cell, primes[0], {"bidirectional": True} | options, tags=frozenset(["wide"]))
+    T, N, I, H = 5, 3, 7, 4  # noqa: E741
+    for axes in [(T, 1, H), (1, N, H), (T, N, 1), (1, 1, H), (N, H), (H,), ()]:
+        direction = next(directions)
+        shape = (*axes[:-1], 2 * H) if "bidirectional" in direction and axes[-1:] == (H,) else axes
+        yield _case(cell, (T, N, I, H), direction | options, mask_shape=shape)
+    for direction in _DIRECTIONS:
+        yield _case(cell, (T, N, I, H), direction | options, lenient=True)
+    yield _case(cell, (T, N, I, H), {"bidirectional": True} | options, mask_shape=(1, N, 2 * H))
+    large = (31, 32, 61, 127)
+    yield _case(cell, large, options, tags=frozenset(["large"]))
+    yield _case(cell, large, {"bidirectional": True} | options, tags=frozenset(["large"]))
+
+
+def _numbers(cell: str) -> Iterator[Case]:
+    """Saturated gates, corners hit exactly, dropout masks."""
+    for direction in _DIRECTIONS:
+        bounded = {"activation": "sigmoid"} if cell == "single_gate_rnn" else {}
+        yield _case(cell, (5, 3, 7, 4), direction | bounded, values="saturated")
+        hard = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
+        yield _case(cell, (5, 3, 7, 4), direction | hard, values="saturated")
+        yield _case(cell, (5, 3, 7, 4), direction | bounded, values="dropout")
+        kinked: dict[str, Any] = dict.fromkeys(ACTIVATIONS[cell], "relu")
+        yield _case(cell, (2, 4, 3, 5), direction | kinked, values="kinks")
+        # One step, and no hard-sigmoid fed by another: 0.2 is not exact, what follows would be at a corner or beside it.
+        kinked = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
+        if cell == "gru":
+            kinked["output_gate_activation"] = "tanh"
+        yield _case(cell, (1, 4, 3, 5), direction | kinked, values="kinks")
+
+
+def _mixed(cell: str) -> Iterator[Case]:
+    """Whatever comes of drawing every option, argument and size at random."""
+    rng = np.random.default_rng([19, GATES[cell]])
+    flags = {"lstm": ("forget_gate_last",), "gru": ("reset_gate_first", "reset_after", "flip_z")}.get(cell, ())
+    for seed in range(2, 7):
+        options: dict[str, Any] = dict(_DIRECTIONS[rng.integers(3)])
+        options |= {name: True for name in flags if rng.integers(2)}
+        options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.integers(2)}
+        present = frozenset(name for name in sorted(_all(cell)) if rng.integers(4))
+        T, N, I, H = (int(size) for size in rng.permutation([2, 3, 4, 5, 6, 7, 9])[:4])  # noqa: E741
+        yield _case(cell, (T, N, I, H), options, present=present, seed=seed)
+
+
+CASES: tuple[Case, ...] = tuple(
+    case
+    for cell in GATES
+    for block in (_arguments, _functions, _flags, _shapes, _numbers, _mixed)
+    for case in block(cell)
+)
+assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

@@ -1,0 +1,151 @@
+"""Descriptors: every documented property and default, what is accepted, what is refused and how."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+
+# From the documentation's table, in the order of the signature.
+DEFAULTS: dict[type[Any], dict[str, Any]] = {
+    SingleGateRNNDescriptor: {
+        "reverse": False,
+        "bidirectional": False,
+        "training": False,
+        "activation": Activation.RELU,
+    },
+    LSTMDescriptor: {
+        "reverse": False,
+        "bidirectional": False,
+        "training": False,
+        "produce_cell": False,
+        "forget_gate_last": False,
+        "input_gate_activation": Activation.SIGMOID,
+        "forget_gate_activation": Activation.SIGMOID,
+        "cell_gate_activation": Activation.TANH,
+        "output_gate_activation": Activation.SIGMOID,
+        "activation": Activation.TANH,
+    },
+    GRUDescriptor: {
+        "reverse": False,
+        "bidirectional": False,
+        "training": False,
+        "reset_gate_first": False,
+        "reset_after": False,
+        "flip_z": False,
+        "update_gate_activation": Activation.SIGMOID,
+        "reset_gate_activation": Activation.SIGMOID,
+        "output_gate_activation": Activation.TANH,
+    },
+}
+PROPERTIES = [(kind, name) for kind, defaults in DEFAULTS.items() for name in defaults]
+FLAGS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
+FUNCTIONS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], Activation)]
+FLAGS = [(kind, name) for kind, name in FLAGS if (kind, name) not in FUNCTIONS]
+
+
+def test_activations_have_mpsgraphs_numbers() -> None:
+    assert {member.name: member.value for member in Activation} == {
+        "NONE": 0,
+        "RELU": 1,
+        "TANH": 2,
+        "SIGMOID": 3,
+        "HARD_SIGMOID": 4,
+    }
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_the_defaults_are_the_documented_ones(kind: type[Any]) -> None:
+    descriptor = kind()
+    assert {field.name: getattr(descriptor, field.name) for field in fields(descriptor)} == DEFAULTS[kind]
+    assert [field.name for field in fields(descriptor)] == list(DEFAULTS[kind])
+    assert all(type(getattr(descriptor, name)) is type(value) for name, value in DEFAULTS[kind].items())
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_arguments_are_keywords_only(kind: type[Any]) -> None:
+    with pytest.raises(TypeError, match="positional"):
+        kind(False)  # noqa: FBT003
+    with pytest.raises(TypeError, match="unexpected keyword argument 'reversed'"):
+        kind(reversed=True)
+
+
+@pytest.mark.parametrize(("kind", "name"), FLAGS)
+def test_flags_are_bools_and_nothing_else(kind: type[Any], name: str) -> None:
+    for value in (True, np.bool_(True)):  # noqa: FBT003
+        assert getattr(kind(**{name: value}), name) is True
+    for value, shown in (("yes", "'yes' (str)"), (1, "1 (int)"), (None, "None (NoneType)")):
+        with pytest.raises(TypeError) as caught:
+            kind(**{name: value})
+        assert str(caught.value) == f"[{kind.__name__}] {name}: expected a bool, got {shown}"
+
+
+@pytest.mark.parametrize(("kind", "name"), FUNCTIONS)
+def test_activations_are_members_names_or_numbers(kind: type[Any], name: str) -> None:
+    for member in Activation:
+        spellings = [member, member.name, member.name.lower(), member.name.title(), int(member), np.int64(member)]
+        for value in spellings:
+            assert getattr(kind(**{name: value}), name) is member
+    assert getattr(kind(**{name: "hardSigmoid"}), name) is Activation.HARD_SIGMOID
+
+
+@pytest.mark.parametrize(("kind", "name"), FUNCTIONS)
+def test_unknown_activations_are_refused_with_the_names(kind: type[Any], name: str) -> None:
+    known = "'none', 'relu', 'tanh', 'sigmoid', 'hard_sigmoid' (or its number 0..4)"
+    for value in ("swish", 5, -1, ""):
+        with pytest.raises(ValueError, match="expected one of") as caught:
+            kind(**{name: value})
+        assert str(caught.value) == f"[{kind.__name__}] {name}: expected one of {known}, got {value!r}"
+    for value, shown in ((True, "True (bool)"), (1.0, "1.0 (float)"), (None, "None (NoneType)")):
+        with pytest.raises(TypeError) as refused:
+            kind(**{name: value})
+        expected = f"expected an Activation, its name or its number, got {shown}"
+        assert str(refused.value) == f"[{kind.__name__}] {name}: {expected}"
+
+
+@pytest.mark.parametrize(("kind", "name"), PROPERTIES)
+def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: str) -> None:
+    default = DEFAULTS[kind][name]
+    changed = kind(**{name: Activation.NONE if (kind, name) in FUNCTIONS else True})
+    assert changed == replace(kind(), **{name: getattr(changed, name)})
+    assert changed != kind()
+    assert len({changed, kind(), kind(**{name: default})}) == 2
+    assert f"{name}={getattr(changed, name)!r}" in repr(changed)
+    assert eval(repr(changed)) == changed  # noqa: S307
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, replace, lambda it: pickle.loads(pickle.dumps(it))])
+def test_copies_are_equal(kind: type[Any], again: Callable[[Any], Any]) -> None:
+    descriptor = kind(bidirectional=True, training=True)
+    assert again(descriptor) == descriptor
+    assert type(again(descriptor)) is kind
+    assert isinstance(next(value for name, value in vars(again(descriptor)).items() if "activation" in name), Activation)
+
+
+def test_a_copy_is_checked_like_the_first() -> None:
+    with pytest.raises(TypeError, match="expected a bool"):
+        replace(LSTMDescriptor(), reverse="no")
+    assert replace(LSTMDescriptor(), activation="relu").activation is Activation.RELU
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_nothing_can_be_set(kind: type[Any]) -> None:
+    with pytest.raises(FrozenInstanceError):
+        kind().reverse = True
+
+
+def test_kinds_are_never_equal() -> None:
+    assert len({kind() for kind in DEFAULTS}) == len(DEFAULTS)
+
+
+def test_repr_is_the_expression() -> None:
+    shown = "SingleGateRNNDescriptor(reverse=False, bidirectional=False, training=False, activation=Activation.TANH)"
+    assert repr(SingleGateRNNDescriptor(activation="tanh")) == shown

@@ -1,0 +1,315 @@
+"""The float64 reference: its gradients against derivatives of its own forward pass, its packing, its messages, torch."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn.reference
+from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, gradient_names, inputs
+from tolerances import COMPLEX, COMPLEX_STEP, DIFFERENCE, DIFFERENCE_STEP, TORCH_IN_FLOAT64
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.results import Results
+
+Array = NDArray[Any]
+
+DIFFERENTIABLE = [case for case in CASES if case.values != "kinks" and case.N * case.H < 1000]
+SMALL = [case for case in CASES if not case.tags]
+
+
+def forward(case: Case, arrays: Mapping[str, Array]) -> Results:
+    function: Callable[..., Results] = getattr(vkrnn.reference, case.cell)
+    return function(**arrays, descriptor=case.descriptor(training=True))
+
+
+def gradients(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array]) -> Results:
+    function: Callable[..., Results] = getattr(vkrnn.reference, f"{case.cell}_gradients")
+    return function(**arrays, **upstream, descriptor=case.descriptor())
+
+
+def last(case: Case, sequence: Array) -> Array:
+    """Return the state after each direction's last step: [T, N, DH] -> [N, DH]."""
+    halves = [sequence[-1, :, : case.H], sequence[0, :, case.H :]]  # the second is empty with one direction
+    return np.concatenate(halves, axis=-1)
+
+
+def loss(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array]) -> Any:
+    """Return the scalar that the gradients are gradients of."""
+    results = forward(case, arrays)
+    total = np.sum(upstream["source_gradient"] * results.output)
+    if "state_gradient" in upstream:
+        total += np.sum(upstream["state_gradient"] * last(case, results.output))
+    if "cell_gradient" in upstream:
+        total += np.sum(upstream["cell_gradient"] * last(case, results.cell_output))
+    return total
+
+
+def smooth(case: Case) -> bool:
+    """Return whether every activation of the case is smooth."""
+    values = vars(case.descriptor()).values()
+    return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
+
+
+def doubles(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the case's inputs and upstream gradients in float64."""
+    arrays = {name: array.astype(np.float64) for name, array in inputs(case).items()}
+    upstream = gradient_inputs(case, forward(case, arrays))
+    return arrays, {name: np.asarray(array, np.float64) for name, array in upstream.items()}
+
+
+def slope(case: Case, name: str, arrays: dict[str, Array], upstream: dict[str, Array], along: Array) -> float:
+    """Return the derivative of the loss along one direction of one input: complex step if smooth, else differences."""
+
+    def at(step: complex) -> Any:
+        return loss(case, arrays | {name: arrays[name] + step * along}, upstream)
+
+    if smooth(case):
+        return float(at(1j * COMPLEX_STEP).imag / COMPLEX_STEP)
+    return float((at(DIFFERENCE_STEP) - at(-DIFFERENCE_STEP)).real / (2 * DIFFERENCE_STEP))
+
+
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=lambda case: case.id)
+def test_gradients_are_derivatives_of_the_loss(case: Case) -> None:
+    arrays, upstream = doubles(case)
+    result = gradients(case, arrays, upstream)
+    assert result._fields == gradient_names(case)
+    rng = np.random.default_rng(1)
+    for name, gradient in result._asdict().items():
+        assert gradient.shape == arrays[name].shape, name
+        assert gradient.dtype == np.float64, name
+        along = rng.standard_normal(gradient.shape)
+        got = slope(case, name, arrays, upstream, along)
+        scale = 1 + np.sum(np.abs(gradient * along))
+        assert abs(np.sum(gradient * along) - got) <= (COMPLEX if smooth(case) else DIFFERENCE) * scale, name
+
+
+@pytest.mark.parametrize("case", [case for case in SMALL if case.seed == 2 or case.lenient], ids=lambda case: case.id)
+def test_each_element_of_the_gradients(case: Case) -> None:
+    arrays, upstream = doubles(case)
+    for name, gradient in gradients(case, arrays, upstream)._asdict().items():
+        units = np.eye(gradient.size).reshape(gradient.size, *gradient.shape)
+        got = [slope(case, name, arrays, upstream, unit) for unit in units]
+        limit = (COMPLEX if smooth(case) else DIFFERENCE) * (1 + np.abs(gradient).max())
+        np.testing.assert_allclose(gradient.ravel(), got, rtol=0, atol=limit, err_msg=name)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if smooth(case) and not case.tags][::12], ids=lambda c: c.id)
+def test_finite_differences_agree_with_the_complex_step(case: Case) -> None:
+    # The complex step rests on the forward pass being analytic; where it is used alone, this says it may be.
+    arrays, upstream = doubles(case)
+    for name in gradient_names(case):
+        along = np.random.default_rng(2).standard_normal(arrays[name].shape)
+        shifted = [loss(case, arrays | {name: arrays[name] + s * DIFFERENCE_STEP * along}, upstream) for s in (1, -1)]
+        expected = slope(case, name, arrays, upstream, along)
+        assert abs((shifted[0] - shifted[1]) / (2 * DIFFERENCE_STEP) - expected) <= DIFFERENCE * (1 + abs(expected)), name
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.values == "kinks"], ids=lambda case: case.id)
+def test_derivatives_at_the_corners_are_those_of_the_flat_side(case: Case) -> None:
+    arrays, upstream = doubles(case)
+    hard = "hard_sigmoid" in case.options.values()
+    state = upstream["z_state"]
+    if case.cell == "single_gate_rnn":  # before the activation
+        corners = np.abs(state) == 2.5 if hard else state == 0
+    else:
+        corners = (state == 0) | (state == 1) if hard else state == 0
+        if case.cell == "gru" and hard:  # its candidate is a tanh
+            corners = corners.reshape(*state.shape[:2], case.D, 3, case.H) & [[True], [True], [False]]
+            corners = corners.reshape(state.shape)
+    assert corners.any(), "the case has no corner in it"
+    # Without an input weight, the source's gradient is that of the pre-activations.
+    projected = {"source": arrays["source"] @ arrays.pop("input_weight").T}
+    before_activation = gradients(case, arrays | projected, upstream).source
+    if case.options.get("reverse"):
+        before_activation = before_activation[::-1]
+    np.testing.assert_array_equal(before_activation[corners], 0)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.values == "modest"], ids=lambda case: case.id)
+def test_no_modest_case_has_a_gradient_that_says_nothing(case: Case) -> None:
+    arrays = inputs(case)
+    result = gradients(case, arrays, gradient_inputs(case, forward(case, arrays)))
+    for name, gradient in result._asdict().items():
+        unused = name == "secondary_bias" and not case.options.get("reset_after")
+        assert np.any(gradient) != unused, name
+        assert np.isfinite(gradient).all(), name
+
+
+# Packing
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_every_subset_of_optional_inputs_is_packed_in_order(cell: str) -> None:
+    full = next(case for case in CASES if case.cell == cell and case.seed == 1)
+    for flags in itertools.product((False, True), repeat=len(OPTIONAL[cell])):
+        chosen = {name for name, flag in zip(OPTIONAL[cell], flags, strict=True) if flag}
+        width = full.I if "input_weight" in chosen else full.D * full.G * full.H
+        case = Case(cell, full.T, full.N, width, full.H, full.options, frozenset(chosen | set(UPSTREAM[cell])))
+        arrays, upstream = doubles(case)
+        result = gradients(case, arrays, upstream)
+        assert result._fields == gradient_names(case)
+        assert [array.shape for array in result] == [arrays[name].shape for name in result._fields]
+        for name in {*OPTIONAL[cell]} - chosen - {"mask"}:
+            with pytest.raises(AttributeError, match=f"returned no '{name}': no {name} was passed"):
+                getattr(result, name)
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "names"),
+    [
+        ("single_gate_rnn", {}, ("output",)),
+        ("single_gate_rnn", {"training": True}, ("output", "z_state")),
+        ("gru", {}, ("output",)),
+        ("gru", {"training": True}, ("output", "z_state")),
+        ("lstm", {}, ("output",)),
+        ("lstm", {"produce_cell": True}, ("output", "cell_output")),
+        ("lstm", {"training": True}, ("output", "cell_output", "z_state")),
+        ("lstm", {"training": True, "produce_cell": True}, ("output", "cell_output", "z_state")),
+    ],
+)
+def test_which_outputs_there_are(cell: str, options: dict[str, bool], names: tuple[str, ...]) -> None:
+    case = Case(cell, 5, 3, 7, 4, options, frozenset(["input_weight"]))
+    results = getattr(vkrnn.reference, cell)(**inputs(case), descriptor=case.descriptor())
+    shapes = {"output": (5, 3, 4), "cell_output": (5, 3, 4), "z_state": (5, 3, case.G * 4)}
+    assert results._fields == names
+    assert [array.shape for array in results] == [shapes[name] for name in names]
+    assert all(array.dtype == np.float64 for array in results)
+
+
+# Inputs and messages
+
+
+def test_only_the_six_functions_are_public() -> None:
+    names = [f"{cell}{kind}" for cell in GATES for kind in ("", "_gradients")]
+    assert sorted(vkrnn.reference.__all__) == sorted(names)
+    assert sorted(name for name in vars(vkrnn.reference) if not name.startswith("_")) == sorted(names)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ">f4", np.longdouble])
+def test_any_float_dtype_is_converted(dtype: Any) -> None:
+    source, weight = np.ones((5, 3, 4), dtype), np.full((4, 4), 0.25, dtype)
+    output = vkrnn.reference.single_gate_rnn(source, weight).output
+    assert output.dtype == np.float64
+    np.testing.assert_array_equal(output[:2, 0, 0], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("cell", "name", "shape", "message"),
+    [
+        ("lstm", "source", (5, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [5, 7]"),
+        ("lstm", "source", (0, 3, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [0, 3, 7]"),
+        ("lstm", "recurrent_weight", (16, 3), "expected shape [4H, H] = [16, 4], got [16, 3]"),
+        ("lstm", "recurrent_weight", (2,), "[lstm] recurrent_weight: expected shape [4H, H] with H at least 1, got [2]"),
+        ("lstm", "input_weight", (16, 6), "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [16, 6]"),
+        ("lstm", "bias", (4,), "[lstm] bias: expected shape [4H] = [16], got [4]"),
+        ("lstm", "peephole", (2, 16), "[lstm] peephole: expected shape [4H] = [16], got [2, 16]"),
+        ("lstm", "init_cell", (1, 4), "expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4], got [1, 4]"),
+        ("lstm", "mask", (5, 3, 2), "[lstm] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [5, 3, 2]"),
+        ("lstm", "mask", (1, 5, 3, 4), "expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [1, 5, 3, 4]"),
+        ("gru", "secondary_bias", (12,), "[gru] secondary_bias: expected shape [H] = [4], got [12]"),
+        ("gru", "init_state", (3, 8), "[gru] init_state: expected shape [N, H] = [3, 4] or"),
+        ("single_gate_rnn", "bias", (1,), "[single_gate_rnn] bias: expected shape [H] = [4], got [1]"),
+    ],
+)
+def test_wrong_shapes_are_told_in_a_sentence(cell: str, name: str, shape: tuple[int, ...], message: str) -> None:
+    case = Case(cell, 5, 3, 7, 4, {}, frozenset(["input_weight"]))
+    with pytest.raises(ValueError, match="expected") as caught:
+        forward(case, inputs(case) | {name: np.ones(shape, np.float32)})
+    assert message in str(caught.value)
+
+
+def test_wrong_shapes_of_a_bidirectional_call_and_of_gradients() -> None:
+    options = LSTMDescriptor(bidirectional=True)
+    with pytest.raises(ValueError, match=r"recurrent_weight: expected shape \[2, 4H, H\] = \[2, 8, 2\], got \[8, 2\]"):
+        vkrnn.reference.lstm(np.ones((5, 3, 16)), np.ones((8, 2)), descriptor=options)
+    wanted = r"source \(without input_weight\): expected shape \[T, N, 8H\] = \[5, 3, 16\], got \[5, 3, 8\]"
+    with pytest.raises(ValueError, match=wanted):
+        vkrnn.reference.lstm(np.ones((5, 3, 8)), np.ones((2, 8, 2)), descriptor=options)
+    case = Case("gru", 5, 3, 12, 4)
+    arrays, upstream = doubles(case)
+    for name, array in upstream.items():
+        with pytest.raises(ValueError, match=rf"\[gru_gradients\] {name}: expected shape"):
+            gradients(case, arrays, upstream | {name: array[1:]})
+    with pytest.raises(ValueError, match=r"\[gru_gradients\] bias: expected shape \[3H\] = \[12\], got \[1\]"):
+        gradients(case, arrays | {"bias": np.ones(1)}, upstream)
+
+
+def test_another_cells_descriptor_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"^\[gru\] descriptor: expected GRUDescriptor, got LSTMDescriptor$"):
+        vkrnn.reference.gru(np.ones((5, 3, 12)), np.ones((12, 4)), descriptor=LSTMDescriptor())  # type: ignore[arg-type]
+
+
+# torch
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch = pytest.importorskip("torch")
+    T, N, I, H, D = 5, 3, 7, 4, 1 + bidirectional  # noqa: E741
+    torch.manual_seed(3)
+    module = getattr(torch.nn, kind)(I, H, bidirectional=bidirectional).double()
+    draw = np.random.default_rng(3).standard_normal
+    source, h0, c0 = draw((T, N, I)), draw((N, D * H)), draw((N, D * H))
+    up = {"source_gradient": draw((T, N, D * H)), "state_gradient": draw((N, D * H))}
+
+    def leaf(array: Array) -> Any:
+        return torch.from_numpy(array.copy()).requires_grad_()
+
+    def apart(array: Any) -> Any:  # [N, DH] -> torch's [D, N, H]
+        return torch.stack(array.split(H, dim=-1))
+
+    x, h, c = leaf(source), leaf(h0), leaf(c0)
+    output, final = module(x, (apart(h), apart(c)) if kind == "LSTM" else apart(h))
+    finals = final if kind == "LSTM" else (final,)
+    total = (output * torch.from_numpy(up["source_gradient"])).sum()
+    total = total + (finals[0] * apart(torch.from_numpy(up["state_gradient"]))).sum()
+    if kind == "LSTM":
+        up["cell_gradient"] = draw((N, D * H))
+        total = total + (finals[1] * apart(torch.from_numpy(up["cell_gradient"]))).sum()
+    total.backward()
+
+    def weights(name: str, *, grad: bool = False) -> list[Array]:
+        parts = [getattr(module, f"{name}_l0{suffix}") for suffix in ("", "_reverse")[:D]]
+        return [(part.grad if grad else part.detach()).numpy() for part in parts]
+
+    def arguments(*, grad: bool = False) -> dict[str, Array]:
+        R = np.stack(weights("weight_hh", grad=grad))
+        b_x, b_h = weights("bias_ih", grad=grad), weights("bias_hh", grad=grad)
+        found = {
+            "source": x.grad.numpy() if grad else source,
+            "recurrent_weight": R if bidirectional else R[0],
+            "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
+            "init_state": h.grad.numpy() if grad else h0,
+        }
+        # One bias where torch has two: its gradient is that of either. GRU's candidate keeps the two apart.
+        together = b_x if grad else [one + other for one, other in zip(b_x, b_h, strict=True)]
+        if kind == "GRU":
+            together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, b_x, strict=True)]
+            found["secondary_bias"] = np.concatenate([b[2 * H :] for b in b_h])
+        if kind == "LSTM":
+            found["init_cell"] = c.grad.numpy() if grad else c0
+        return found | {"bias": np.concatenate(together)}
+
+    cell, descriptor = {
+        "RNN": ("single_gate_rnn", SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")),
+        "LSTM": ("lstm", LSTMDescriptor(bidirectional=bidirectional)),
+        "GRU": ("gru", GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)),
+    }[kind]
+    case = Case(cell, T, N, I, H, vars(descriptor), frozenset(arguments()) - {"source", "recurrent_weight"})
+    results = forward(case, arguments())
+    np.testing.assert_allclose(results.output, output.detach().numpy(), rtol=0, atol=TORCH_IN_FLOAT64)
+    saved = gradient_inputs(case, results)
+    got = gradients(case, arguments(), saved | up)
+    expected = arguments(grad=True)
+    assert set(got._fields) == set(expected)
+    for name, gradient in got._asdict().items():
+        np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=TORCH_IN_FLOAT64, err_msg=name)

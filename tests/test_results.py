@@ -1,0 +1,103 @@
+"""The result tuple: order, names, why one is absent, copies."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vkrnn.results import Results
+
+OUTPUT, CELL = np.arange(60.0).reshape(5, 3, 4), np.ones((5, 3, 4), np.float32)
+REASON = "the descriptor has training=False"
+
+
+@pytest.fixture(name="results")
+def _results() -> Results:
+    return Results("lstm", ["output", "cell_output"], [OUTPUT, CELL], {"z_state": REASON})
+
+
+def test_it_is_the_tuple_it_stands_for(results: Results) -> None:
+    output, cell = results
+    assert output is OUTPUT
+    assert cell is CELL
+    assert isinstance(results, tuple)
+    assert len(results) == 2
+    assert results[-1] is CELL
+    assert type(results[:1]) is tuple
+
+
+def test_names_find_the_arrays(results: Results) -> None:
+    assert results.output is OUTPUT
+    assert results.cell_output is CELL
+    assert results._fields == ("output", "cell_output")
+    assert list(results._asdict()) == ["output", "cell_output"]
+    assert results._asdict()["cell_output"] is CELL
+    assert {"output", "cell_output", "count"} <= set(dir(results))
+    assert "z_state" not in dir(results)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("z_state", f"lstm returned no 'z_state': {REASON}"),
+        ("cell", "lstm has no result 'cell'; it returned 'output', 'cell_output', and left out 'z_state'"),
+    ],
+)
+def test_an_absent_name_says_why(results: Results, name: str, message: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(results, name)
+    assert str(caught.value) == message
+    assert caught.value.name == name
+    assert not hasattr(results, name)
+
+
+def test_an_unknown_name_where_nothing_was_left_out() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = Results("gru", ["output"], [OUTPUT]).z
+    assert str(caught.value) == "gru has no result 'z'; it returned 'output'"
+
+
+def test_repr_shows_shapes_and_no_numbers(results: Results) -> None:
+    assert repr(results) == "Results(lstm: output [5, 3, 4] float64, cell_output [5, 3, 4] float32)"
+    assert repr(Results("gru", ["output"], ["something"])) == "Results(gru: output str)"
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
+def test_copies_keep_everything(results: Results, again: Callable[[Any], Any]) -> None:
+    other = again(results)
+    assert type(other) is Results
+    assert repr(other) == repr(results)
+    np.testing.assert_array_equal(other.output, OUTPUT)
+    with pytest.raises(AttributeError, match=f"lstm returned no 'z_state': {REASON}"):
+        _ = other.z_state
+
+
+def test_a_shallow_copy_shares_the_arrays_and_a_deep_one_does_not(results: Results) -> None:
+    assert copy.copy(results).output is OUTPUT
+    assert copy.deepcopy(results).output is not OUTPUT
+
+
+def test_it_is_read_only(results: Results) -> None:
+    with pytest.raises(AttributeError, match="the results of lstm are read-only: cannot set 'output'"):
+        results.output = CELL
+    with pytest.raises(AttributeError, match="the results of lstm are read-only: cannot delete 'output'"):
+        del results.output
+
+
+@pytest.mark.parametrize(
+    ("names", "arrays", "reasons", "message"),
+    [
+        (["output"], [], {}, "[lstm] results: 1 names for 0 arrays"),
+        (["a", "a"], [1, 2], {}, "[lstm] results: a name stands twice in ['a', 'a']"),
+        (["a"], [1], {"a": "no"}, "[lstm] results: a name stands twice in ['a', 'a']"),
+    ],
+)
+def test_names_and_arrays_must_fit(names: list[str], arrays: list[Any], reasons: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match="results") as caught:
+        Results("lstm", names, arrays, reasons)
+    assert str(caught.value) == message
