@@ -50,7 +50,7 @@ class Record:
     bytes: int  # of the arrays that go in and come out
     flops: float  # of the matrix products
     checked: bool  # the answer was compared with the float64 reference before it was timed
-    error: float  # the worst of max |a - b| / max(1, max |b|) over the results
+    error: float | None  # if so, the worst of max |a - b| / max(1, max |b|) over the results
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Contender:
     """One implementation of one operation on one workload.
 
     `run` does the work once and returns the seconds that it took, by measure. `answer` does the work once and returns
-    the results to check, by name.
+    the results to check, by name; there is none where a contender computes less than the whole operation.
     """
 
     implementation: str
     device: str
     driver: str
     run: Callable[[], Mapping[str, float]]
-    answer: Callable[[], Mapping[str, npt.NDArray[Any]]]
+    answer: Callable[[], Mapping[str, npt.NDArray[Any]]] | None
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,10 @@ def scaled_error(got: npt.NDArray[Any], ideal: npt.NDArray[Any]) -> float:
     return float(np.abs(got - ideal).max() / max(1.0, float(np.abs(ideal).max())))
 
 
-def check(problem: Problem, contender: Contender) -> float:
+def check(problem: Problem, contender: Contender) -> float | None:
     """Return the contender's worst error; raise `WrongAnswer` where it is no rounding error."""
+    if contender.answer is None:
+        return None
     answer = contender.answer()
     errors = {name: scaled_error(answer[name], ideal) for name, ideal in problem.ideal.items()}
     name, worst = max(errors.items(), key=lambda item: item[1])
@@ -169,7 +171,9 @@ def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
     ]
 
 
-def _record(problem: Problem, contender: Contender, error: float, name: str, seconds: Sequence[float]) -> Record:
+def _record(
+    problem: Problem, contender: Contender, error: float | None, name: str, seconds: Sequence[float]
+) -> Record:
     p10, median, p90 = np.percentile(seconds, [10, 50, 90])
     return Record(
         commit=commit(),
@@ -185,7 +189,7 @@ def _record(problem: Problem, contender: Contender, error: float, name: str, sec
         n=len(seconds),
         bytes=problem.bytes,
         flops=problem.flops,
-        checked=True,
+        checked=error is not None,
         error=error,
     )
 
@@ -245,10 +249,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return aligned lines; the first column to the left, the others to the right."""
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        for row in cells
-    ]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
 
 
 def milliseconds(seconds: float) -> str:

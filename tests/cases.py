@@ -231,7 +231,8 @@ def _arguments(cell: str) -> Iterator[Case]:
     sizes = itertools.cycle(_SIZES)
     # reset_after, so that the secondary bias has an effect
     options: dict[str, Any] = {"reset_after": True} if cell == "gru" else {}
-    for direction, weight, subset in itertools.product(_DIRECTIONS, (frozenset(["input_weight"]), frozenset()), subsets):
+    weights = (frozenset(["input_weight"]), frozenset[str]())
+    for direction, weight, subset in itertools.product(_DIRECTIONS, weights, subsets):
         yield _case(cell, next(sizes), direction | options, present=weight | subset)
 
 
@@ -256,17 +257,18 @@ def _flags(cell: str) -> Iterator[Case]:
     everything = _all(cell)
     if cell == "gru":
         names = ("reset_gate_first", "reset_after", "flip_z")
-        for direction, *values, weight in itertools.product(_DIRECTIONS, *[(False, True)] * 3, (False, True)):
-            on = {name: True for name, value in zip(names, values, strict=True) if value}
-            present = everything if weight else everything - {"input_weight"}
-            yield _case(cell, next(sizes), direction | on, present=present, seed=1)
+        for direction in _DIRECTIONS:
+            for weight, *values in itertools.product((False, True), repeat=4):
+                on = {name: True for name, value in zip(names, values, strict=True) if value}
+                present = everything if weight else everything - {"input_weight"}
+                yield _case(cell, next(sizes), direction | on, present=present, seed=1)
     if cell == "lstm":
         lasts = itertools.cycle((False, True, True, False))
-        for direction, training, cells in itertools.product(_DIRECTIONS, *[(False, True)] * 2):
-            flags = {"forget_gate_last": next(lasts), "training": training, "produce_cell": cells}
-            on = {name: True for name, value in flags.items() if value}
-            yield _case(cell, next(sizes), direction | on, seed=1)
         for direction in _DIRECTIONS:
+            for training, cells in itertools.product((False, True), repeat=2):
+                flags = {"forget_gate_last": next(lasts), "training": training, "produce_cell": cells}
+                on = {name: True for name, value in flags.items() if value}
+                yield _case(cell, next(sizes), direction | on, seed=1)
             options = direction | {"forget_gate_last": True}
             yield _case(cell, next(sizes), options, present=everything - {"input_weight"}, seed=1)
     if cell == "single_gate_rnn":
@@ -278,7 +280,8 @@ def _shapes(cell: str) -> Iterator[Case]:
     """Sizes of 1, primes beyond a workgroup, every rank of mask, lenient shapes."""
     directions = itertools.cycle(_DIRECTIONS)
     # tanh, because relu would die or grow over these
-    options: dict[str, Any] = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}.get(cell, {})
+    chosen: dict[str, dict[str, Any]] = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}
+    options = chosen.get(cell, {})
     ones = [(1, 1, 1, 1), (1, 3, 5, 2), (5, 1, 7, 4), (4, 3, 1, 6), (3, 2, 5, 1), (1, 1, 3, 2), (17, 2, 3, 5)]
     primes = [(2, 67, 3, 131), (2, 1, 5, 257), (3, 131, 67, 2), (2, 3, 257, 5)]
     for sizes in ones:
@@ -309,7 +312,7 @@ def _numbers(cell: str) -> Iterator[Case]:
         yield _case(cell, (5, 3, 7, 4), direction | bounded, values="dropout")
         kinked: dict[str, Any] = dict.fromkeys(ACTIVATIONS[cell], "relu")
         yield _case(cell, (2, 4, 3, 5), direction | kinked, values="kinks")
-        # One step, and no hard-sigmoid fed by another: 0.2 is not exact, what follows would be at a corner or beside it.
+        # One step, and no hard-sigmoid fed by another: 0.2 is not exact, what follows is at a corner or just beside it.
         kinked = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
         if cell == "gru":
             kinked["output_gate_activation"] = "tanh"

@@ -1,8 +1,9 @@
-"""The float64 reference: its gradients against derivatives of its own forward pass, its packing, its messages, torch."""
+"""The float64 reference against steps by hand, derivatives of its forward pass and torch; its packing and messages."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 import vkrnn.reference
 from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, gradient_names, inputs
-from tolerances import COMPLEX, COMPLEX_STEP, DIFFERENCE, DIFFERENCE_STEP, TORCH_IN_FLOAT64
+from tolerances import COMPLEX, COMPLEX_STEP, DIFFERENCE, DIFFERENCE_STEP, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Results
 
@@ -107,7 +108,8 @@ def test_finite_differences_agree_with_the_complex_step(case: Case) -> None:
         along = np.random.default_rng(2).standard_normal(arrays[name].shape)
         shifted = [loss(case, arrays | {name: arrays[name] + s * DIFFERENCE_STEP * along}, upstream) for s in (1, -1)]
         expected = slope(case, name, arrays, upstream, along)
-        assert abs((shifted[0] - shifted[1]) / (2 * DIFFERENCE_STEP) - expected) <= DIFFERENCE * (1 + abs(expected)), name
+        got = (shifted[0] - shifted[1]) / (2 * DIFFERENCE_STEP)
+        assert abs(got - expected) <= DIFFERENCE * (1 + abs(expected)), name
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.values == "kinks"], ids=lambda case: case.id)
@@ -139,6 +141,85 @@ def test_no_modest_case_has_a_gradient_that_says_nothing(case: Case) -> None:
         unused = name == "secondary_bias" and not case.options.get("reset_after")
         assert np.any(gradient) != unused, name
         assert np.isfinite(gradient).all(), name
+
+
+# Steps by hand: one number a tensor, the documented formulas written out
+
+
+def sigmoid(p: float) -> float:
+    return 1 / (1 + math.exp(-p))
+
+
+def test_lstm_by_hand() -> None:
+    x, b, p = [0.3, -0.7, 0.9, 0.4], [0.1, 0.2, -0.3, 0.6], [0.5, -0.4, 0.8, -0.9]
+    R, h0, c0, m = [0.7, -0.6, 0.2, 1.1], 0.35, -0.55, 0.8
+    a = [x[g] + b[g] + h0 * m * R[g] + p[g] * c0 for g in range(4)]  # i, z, f, o
+    i, z, f, o = sigmoid(a[0]), math.tanh(a[1]), sigmoid(a[2]), sigmoid(a[3])
+    c = f * c0 + i * z
+    results = vkrnn.reference.lstm(
+        [[x]],
+        [[r] for r in R],
+        bias=b,
+        init_state=[[h0]],
+        init_cell=[[c0]],
+        mask=[[[m]]],
+        peephole=p,
+        descriptor=LSTMDescriptor(forget_gate_last=True, training=True),
+    )
+    got = [array.ravel() for array in results]
+    np.testing.assert_allclose(np.concatenate(got), [o * math.tanh(c), c, i, z, f, o], rtol=SAME_IN_FLOAT64)
+
+
+@pytest.mark.parametrize("flip_z", [False, True])
+@pytest.mark.parametrize("reset_after", [False, True])
+def test_gru_by_hand(*, reset_after: bool, flip_z: bool) -> None:
+    x, b, R, h0, m, b2 = [0.3, -0.7, 0.9], [0.1, 0.2, -0.3], [0.7, -0.6, 0.2], 0.35, 0.8, 0.45
+    z, r = (sigmoid(x[g] + b[g] + h0 * m * R[g]) for g in (0, 1))
+    o = math.tanh(x[2] + b[2] + ((h0 * m * R[2] + b2) * r if reset_after else h0 * r * m * R[2]))
+    h = (1 - z) * h0 + z * o if flip_z else z * h0 + (1 - z) * o
+    results = vkrnn.reference.gru(
+        [[x]],
+        [[value] for value in R],
+        bias=b,
+        init_state=[[h0]],
+        mask=[m],
+        secondary_bias=[b2],
+        descriptor=GRUDescriptor(reset_after=reset_after, flip_z=flip_z, training=True),
+    )
+    got = [array.ravel() for array in results]
+    np.testing.assert_allclose(np.concatenate(got), [h, z, r, o], rtol=SAME_IN_FLOAT64)
+
+
+def test_rnn_by_hand_in_each_direction() -> None:
+    source, weight = np.array([[[1.0]], [[10.0]]]), np.array([[0.5]])
+
+    def rows(*, reverse: bool = False, bidirectional: bool = False, **rest: Any) -> Any:
+        width = 2 if bidirectional else 1
+        R = np.stack([weight, weight]) if bidirectional else weight
+        descriptor = SingleGateRNNDescriptor(activation="none", reverse=reverse, bidirectional=bidirectional)
+        x = np.repeat(source, width, axis=2)
+        return vkrnn.reference.single_gate_rnn(x, R, descriptor=descriptor, **rest).output[:, 0].tolist()
+
+    assert rows() == [[1.0], [10.5]]
+    assert rows(reverse=True) == [[10.0], [6.0]]  # in the order of the steps
+    assert rows(bidirectional=True) == [[1.0, 6.0], [10.5, 10.0]]  # aligned with the source
+    assert rows(bidirectional=True, reverse=True) == rows(bidirectional=True)
+    # The mask's first row meets the initial state, in reverse too; in the backward half it is the last row that does.
+    masked: dict[str, Any] = {"mask": np.array([[[0.5]], [[2.0]]])}
+    assert rows(**masked, init_state=[[4.0]]) == [[2.0], [12.0]]
+    assert rows(**masked, init_state=[[4.0]], reverse=True) == [[11.0], [12.0]]
+    assert rows(**masked, init_state=[[4.0, 4.0]], bidirectional=True) == [[2.0, 4.5], [12.0, 14.0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("none", [-3, -1, 0.5, 3]), ("relu", [0, 0, 0.5, 3]), ("hard_sigmoid", [0, 0.3, 0.6, 1])]
+    + [(f.__name__, [f(p) for p in (-3, -1, 0.5, 3)]) for f in (math.tanh, sigmoid)],
+)
+def test_activations_by_hand(name: str, expected: list[float]) -> None:
+    descriptor = SingleGateRNNDescriptor(activation=name)
+    got = vkrnn.reference.single_gate_rnn([[[-3, -1, 0.5, 3]]], np.eye(4), descriptor=descriptor).output
+    np.testing.assert_allclose(got.ravel(), expected, rtol=SAME_IN_FLOAT64)
 
 
 # Packing
@@ -205,12 +286,12 @@ def test_any_float_dtype_is_converted(dtype: Any) -> None:
         ("lstm", "source", (5, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [5, 7]"),
         ("lstm", "source", (0, 3, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [0, 3, 7]"),
         ("lstm", "recurrent_weight", (16, 3), "expected shape [4H, H] = [16, 4], got [16, 3]"),
-        ("lstm", "recurrent_weight", (2,), "[lstm] recurrent_weight: expected shape [4H, H] with H at least 1, got [2]"),
+        ("lstm", "recurrent_weight", (2,), "recurrent_weight: expected shape [4H, H] with H at least 1, got [2]"),
         ("lstm", "input_weight", (16, 6), "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [16, 6]"),
         ("lstm", "bias", (4,), "[lstm] bias: expected shape [4H] = [16], got [4]"),
         ("lstm", "peephole", (2, 16), "[lstm] peephole: expected shape [4H] = [16], got [2, 16]"),
         ("lstm", "init_cell", (1, 4), "expected shape [N, H] = [3, 4] or [1, N, H] = [1, 3, 4], got [1, 4]"),
-        ("lstm", "mask", (5, 3, 2), "[lstm] mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [5, 3, 2]"),
+        ("lstm", "mask", (5, 3, 2), "mask: expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [5, 3, 2]"),
         ("lstm", "mask", (1, 5, 3, 4), "expected a shape that broadcasts to [T, N, H] = [5, 3, 4], got [1, 5, 3, 4]"),
         ("gru", "secondary_bias", (12,), "[gru] secondary_bias: expected shape [H] = [4], got [12]"),
         ("gru", "init_state", (3, 8), "[gru] init_state: expected shape [N, H] = [3, 4] or"),
@@ -269,7 +350,7 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
 
     x, h, c = leaf(source), leaf(h0), leaf(c0)
     output, final = module(x, (apart(h), apart(c)) if kind == "LSTM" else apart(h))
-    finals = final if kind == "LSTM" else (final,)
+    finals: tuple[Any, ...] = final if kind == "LSTM" else (final,)
     total = (output * torch.from_numpy(up["source_gradient"])).sum()
     total = total + (finals[0] * apart(torch.from_numpy(up["state_gradient"]))).sum()
     if kind == "LSTM":

@@ -1,4 +1,4 @@
-"""What must hold of the six operations whatever the numbers: the reference by hypothesis, forward and gradients alike."""
+"""What must hold of the reference whatever the numbers, forward and gradients alike: hypothesis draws the cases."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], 
     saved = {k: v for k, v in gradient_inputs(case, results).items() if not k.endswith("gradient")}
     function = getattr(vkrnn.reference, f"{case.cell}_gradients")
     gradients = function(**arrays, **upstream, **saved, descriptor=descriptor)
-    return results._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
+    everything: Arrays = results._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
+    return everything
 
 
 def same(got: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
@@ -100,7 +101,8 @@ def test_bidirectional_is_two_passes(case: Case) -> None:
             if name == "source" and shared:
                 return array
             if name in ("recurrent_weight", "peephole"):
-                return array[half]
+                part: Array = array[half]
+                return part
             axis = 0 if name == "input_weight" else -1
             return np.split(array, 2, axis=axis)[half]
 
@@ -145,7 +147,7 @@ def test_the_batch_may_be_permuted(case: Case, random: Any) -> None:
     def permute(name: str, array: Array) -> Array:
         name = name.removeprefix("d ")
         if name in STATES:
-            return array[order]
+            array = array[order]
         return array[:, order] if name in (*ROWS, "source") else array
 
     mine, ups = ({k: permute(k, v) for k, v in given_.items()} for given_ in (arrays, upstream))
@@ -211,7 +213,9 @@ def test_gate_order_flags_are_permuted_weights(case: Case) -> None:
 
     permuted = {name: permute(name, array) for name, array in arrays.items()}
     expected = run(case, arrays, upstream, **{flag: False})
-    same(run(case, permuted, upstream, **{flag: True}), {name: permute(name, array) for name, array in expected.items()})
+    same(
+        run(case, permuted, upstream, **{flag: True}), {name: permute(name, array) for name, array in expected.items()}
+    )
 
 
 @given(cases(cell="gru"))

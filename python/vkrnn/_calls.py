@@ -24,6 +24,7 @@ class CheckedCall:
 
     function: str
     call: _core.Call
+    label: str
     device: Any
 
     @staticmethod
@@ -40,11 +41,12 @@ class CheckedCall:
             if not (optional and given[name] is None)
         }
         call = _core.check(cell.name, gradients, given["descriptor"], arguments, label or "")
-        return CheckedCall(function, call, given["device"])
+        return CheckedCall(function, call, label or "", given["device"])
 
     def opened(self) -> _core.Device:
         """Return the device to run on."""
-        return resolve(self.device, f"[{self.function}]").open()
+        prefix = f"[{self.function} '{self.label}']" if self.label else f"[{self.function}]"
+        return resolve(self.device, prefix).open(prefix)
 
     def absent(self) -> dict[str, str]:
         """Say of each result that the operation has but not this time why that is so."""

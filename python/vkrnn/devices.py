@@ -13,8 +13,9 @@ __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
 _lock = threading.Lock()
-_defaults: dict[str | None, Device] = {}  # by the value of VKRNN_DEVICE
-_process: int | None = None  # the one in which Vulkan was first used
+_by_selector: dict[str | None, Device] = {}  # None is the best device
+_by_index: dict[int, Device] = {}
+_inherited: list[Device] = []
 
 
 class Device:
@@ -63,7 +64,7 @@ class Device:
         workgroup: int | None = None,
     ) -> None:
         options = {"schedule": schedule, "gemm": gemm, "lanes": lanes, "rows": rows, "workgroup": workgroup}
-        profiles = _profiles()
+        profiles = _core.list_devices()
         self._index = _select(selector, profiles, "[Device] selector")
         self._profile = profiles[self._index]
         self._flavour = _core.make_flavour(self._profile, {k: v for k, v in options.items() if v is not None})
@@ -121,18 +122,17 @@ class Device:
         """Whether the driver lost the device; it stays so, a new `Device` works."""
         return self._opened is not None and self._opened.lost
 
-    def open(self) -> _core.Device:
-        """Return the opened device of the core, for use within the package.
+    def open(self, prefix: str = "[Device]") -> _core.Device:
+        """Return the opened device of the core, for use within the package; `prefix` begins the messages.
 
         Raises
         ------
         DeviceError
-            If it was closed, does not open, or belongs to the process that this one was forked from.
+            If it was closed or does not open.
         """
         with self._lock:
             if self._closed:
-                raise _core.DeviceError(f"device {self._index} ({self.name}) was closed; make a new vkrnn.Device")
-            _require_own_process()
+                raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
                 self._opened = _core.open_device(self._index, self._flavour)
             return self._opened
@@ -183,7 +183,7 @@ def devices() -> list[Device]:
     >>> devices()  # doctest: +SKIP
     [<vkrnn.Device 0: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6 (LLVM 15.0.6)>]
     """
-    return [Device(index) for index in range(len(_profiles()))]
+    return [Device(index) for index in range(len(_core.list_devices()))]
 
 
 def default_device() -> Device:
@@ -202,7 +202,7 @@ def default_device() -> Device:
     stack = _current.get()
     if stack:
         return stack[-1]
-    return _shared(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
+    return _shared_device(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
 
 
 def resolve(device: DeviceLike | None, prefix: str) -> Device:
@@ -216,35 +216,34 @@ def resolve(device: DeviceLike | None, prefix: str) -> Device:
         return device
     if isinstance(device, bool) or not isinstance(device, (int, str)):
         raise TypeError(f"{prefix} device: expected a vkrnn.Device, an int or a str, got {type(device).__name__}")
-    return _shared(str(device), f"{prefix} device")
+    return _shared_device(str(device), f"{prefix} device")
 
 
-def _shared(selector: str | None, where: str) -> Device:
+def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
-        device = _defaults.get(selector)
+        device = _by_selector.get(selector)
         if device is None or device.closed or device.lost:
-            profiles = _profiles()
-            number = selector is not None and selector.lstrip("-").isdecimal()
-            device = Device(_select(int(selector) if number and selector else selector, profiles, where))
-            _defaults[selector] = device
+            number = selector is not None and selector.removeprefix("-").isdecimal()
+            index = _select(int(selector) if selector and number else selector, _core.list_devices(), where)
+            device = _by_index.get(index)
+            if device is None or device.closed or device.lost:
+                device = _by_index[index] = Device(index)
+            _by_selector[selector] = device
         return device
 
 
-def _profiles() -> list[_core.Profile]:
-    _require_own_process()
-    return _core.list_devices()
+def _after_fork() -> None:
+    # A driver's threads and handles do not survive a fork: the child opens devices of its own, and leaves the parent's
+    # alone.
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _inherited.extend(_by_index.values())
+    _by_index.clear()
+    _by_selector.clear()
 
 
-def _require_own_process() -> None:
-    # A driver's threads and handles do not survive a fork; using them hangs or worse.
-    global _process  # noqa: PLW0603
-    if _process is None:
-        _process = os.getpid()
-    if _process != os.getpid():
-        raise _core.DeviceError(
-            "this process was forked from one that had used Vulkan, which does not survive a fork; start it with "
-            "multiprocessing's 'spawn' or 'forkserver' method"
-        )
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _select(selector: int | str | None, profiles: list[_core.Profile], where: str) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 __all__ = ["Results"]
 
 
-class Results(tuple[Any, ...]):
+@final
+class Results(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
     """The arrays that one call returned, in the documented order, also readable by name.
 
     MPSGraph packs its results: what was not asked for, or the gradient of an input that was not given, is left out and

@@ -27,6 +27,13 @@ bool staging_wanted() {
     return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+// An empty array may well be at null, which memcpy does not take.
+void copy(void* to, const void* from, std::uint64_t bytes) {
+    if (bytes != 0) {
+        std::memcpy(to, from, bytes);
+    }
+}
+
 // The host's side of a buffer that a plan exchanges with the caller.
 std::byte* host_side(const Plan& plan, std::span<const Placement> placements, std::size_t buffer, Role role) {
     if (buffer >= placements.size() || plan.buffers[buffer].role != role) {
@@ -142,7 +149,7 @@ void Executor::run_locked(const Plan& plan, std::span<const void* const> inputs,
     work_->recorder.prepare(plan);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::size_t buffer = plan.inputs[i].second;
-        std::memcpy(host_side(plan, placements, buffer, Role::input), inputs[i], plan.buffers[buffer].bytes);
+        copy(host_side(plan, placements, buffer, Role::input), inputs[i], plan.buffers[buffer].bytes);
     }
     for (std::size_t i = 0; i < placements.size(); ++i) {
         if (plan.buffers[i].role == Role::constant) {
@@ -159,7 +166,7 @@ void Executor::run_locked(const Plan& plan, std::span<const void* const> inputs,
     work_->recorder.run(plan, placements, label);
     for (std::size_t i = 0; i < results.size(); ++i) {
         const std::size_t buffer = plan.results[i];
-        std::memcpy(results[i], placements[buffer].host, plan.buffers[buffer].bytes);
+        copy(results[i], placements[buffer].host, plan.buffers[buffer].bytes);
     }
 }
 

@@ -158,7 +158,8 @@ class Layout:
         if values is None:
             return np.zeros((self.D, self.N, self.H))
         array = self.check(name, as_double(values), "N DH", "1 N DH")
-        return array.reshape(self.N, self.D, self.H).swapaxes(0, 1)
+        split: Array = array.reshape(self.N, self.D, self.H).swapaxes(0, 1)
+        return split
 
     def mask(self, values: ArrayLike | None) -> Array:
         """Anything that broadcasts to [T, N, DH], or nothing -> [D, T, N, H]."""
@@ -193,7 +194,8 @@ class Layout:
         rows = self.source_rows if of_source else self.output_rows
         aligned = [steps[d][rows(d)] for d in range(self.D)]
         split = np.stack(aligned).transpose(1, 3, 0, 2, 4)[..., np.argsort(self.gates), :]
-        return split.reshape(self.T, self.N, self.D * self.G * self.H)
+        joined: Array = split.reshape(self.T, self.N, self.D * self.G * self.H)
+        return joined
 
     def join_states(self, steps: Sequence[Array]) -> Array:
         """D times [T, N, H] -> [T, N, DH]."""
@@ -223,7 +225,8 @@ class Layout:
 
 def recur(h: Array, weight: Array) -> Array:
     """Return h R_g^T for every gate g: [N, H], [G, H, H] -> [G, N, H]."""
-    return h @ weight.swapaxes(-1, -2)
+    products: Array = h @ weight.swapaxes(-1, -2)
+    return products
 
 
 def recur_back(delta: Array, weight: Array) -> Array:

@@ -1,0 +1,128 @@
+"""The three cells, forward and with gradients: vkrnn beside NumPy and PyTorch, in turns within one run.
+
+On a CPU device the others are NumPy and PyTorch on the same cores, on a GPU PyTorch with cuDNN in strict float32.
+``lstm`` is the forward call alone, ``lstm + gradients`` a training forward call and the gradients of all inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import vkrnn
+
+from . import common
+from .baseline_numpy import on_numpy
+from .baseline_torch import find_torch, on_torch
+from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, milliseconds, show, table
+from .problems import GATES, Arrays, on_vkrnn
+
+CPU_SIZES = (Sizes(128, 1, 128, 128), Sizes(64, 32, 256, 256), Sizes(32, 8, 512, 512), Sizes(100, 16, 128, 128))
+GPU_SIZES = (
+    Sizes(50, 1, 1024, 1024),
+    Sizes(512, 1, 256, 256),
+    Sizes(128, 32, 128, 128),
+    Sizes(256, 64, 512, 512),
+    Sizes(100, 64, 1024, 1024),
+)
+SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
+
+# On a GPU: vkrnn's device time at most cuDNN's.
+FLOORS = (("lstm", str(GPU_SIZES[0])), ("lstm", str(GPU_SIZES[1])))
+
+
+def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iterator[Contender]:
+    """Yield vkrnn and those it is compared with on such a device."""
+    yield on_vkrnn(arrays, device, gradients=gradients)
+    torch = find_torch()
+    if device.type == "cpu":
+        yield on_numpy(arrays, gradients=gradients)
+        if torch is not None:
+            yield on_torch(torch, arrays, cuda=False, gradients=gradients)
+    elif torch is not None and torch.cuda.is_available():
+        yield on_torch(torch, arrays, cuda=True, gradients=gradients)
+
+
+def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:
+    """Yield every cell on every workload, forward first, then with gradients."""
+    for cell in cells:
+        for size in sizes:
+            arrays = Arrays.draw(cell, size)
+            for gradients in (False, True):
+                moved, flops = arrays.cost(device, gradients=gradients)
+                yield Problem(
+                    op=f"{cell} + gradients" if gradients else cell,
+                    workload=str(size),
+                    bytes=moved,
+                    flops=flops,
+                    ideal=arrays.ideal(gradients=gradients),
+                    contenders=list(contenders(arrays, device, gradients=gradients)),
+                )
+
+
+def row(records: Sequence[Record]) -> list[str]:
+    """Return a line of the table: times, then how many times as long the others take as vkrnn."""
+    own = {record.measure: record for record in records if record.implementation == "vkrnn"}
+    cells = [records[0].op, records[0].workload]
+    cells += [milliseconds(own[measure].median) for measure in (HOST_CALL, DEVICE)]
+    cells.append(f"{own[DEVICE].flops / own[DEVICE].median / 1e9:.1f}")
+    for record in records:
+        if record.implementation != "vkrnn":
+            ratios = " / ".join(f"{record.median / own[measure].median:.2f}" for measure in (HOST_CALL, DEVICE))
+            cells += [milliseconds(record.median), ratios]
+    return [*cells, f"{own[DEVICE].error:.1e}"]
+
+
+def header(records: Sequence[Record]) -> list[str]:
+    """Return the table's first line."""
+    others = [record.implementation for record in records if record.implementation != "vkrnn"]
+    columns = [column for name in others for column in (name, f"{name} : vkrnn")]
+    return ["operation", "workload", "vkrnn call", "vkrnn device", "GFLOP/s", *columns, "error"]
+
+
+def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each floor that this run can judge."""
+    for records in groups:
+        if (records[0].op, records[0].workload) not in FLOORS:
+            continue
+        times = {(record.implementation, record.measure): record.median for record in records}
+        if ("torch", DEVICE) in times:
+            ratio = times["torch", DEVICE] / times["vkrnn", DEVICE]
+            what = f"{records[0].op} {records[0].workload}, cuDNN's time : vkrnn's"
+            yield common.verdict(what, ratio, 1.0, "times", at_least=True)
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = common.arguments(__doc__ or "")
+    parser.add_argument("--cells", nargs="+", choices=sorted(GATES), default=list(GATES), help="which cells (all)")
+    parser.add_argument("--sizes", nargs="+", metavar="T,N,I,H", help="workloads; by default those for the device's kind")
+    return parser.parse_args()
+
+
+def sizes_of(options: argparse.Namespace, device: vkrnn.Device) -> Sequence[Sizes]:
+    """Return the workloads to run."""
+    if options.sizes:
+        return [Sizes(*map(int, text.split(","))) for text in options.sizes]
+    if options.smoke:
+        return SMOKE_SIZES
+    return CPU_SIZES if device.type == "cpu" else GPU_SIZES
+
+
+def main() -> None:
+    """Measure, print a table, say which floors were reached."""
+    options = parse()
+    device = common.open_device(options.device)
+    sizes = sizes_of(options, device)
+    count = len(options.cells) * len(sizes) * 2
+    groups = list(
+        common.measure_all(problems(options.cells, sizes, device), count, common.pace_of(options), options.output)
+    )
+    show([f"{device!r}, {device.flavour!r}", "medians; ratios against vkrnn's host call / its device time", ""])
+    for name, driver in {(record.implementation, record.driver) for group in groups for record in group}:
+        show([f"{name}: {driver}"])
+    show(["", *table(header(groups[0]), map(row, groups)), "", *verdicts(groups)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The batched products: GFLOP/s of the input projection, and of its gradients, beside NumPy's matmul.
+
+What is timed is a call of `single_gate_rnn` with one time step and many more input than hidden features, so that the
+projection of the input makes up more than 98 % of its flops; the device time of the whole call counts, which
+understates the product's speed a little. The gradients' call has two such products: those of source and input weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+import vkrnn
+from vkrnn import reference
+
+from . import common
+from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, cpu_name, milliseconds, show, table, timed
+from .problems import Arrays, named_gradients
+
+# T=1: [N, I] times [I, H]. The last one has as few rows as a short sequence of a small batch.
+SIZES = (Sizes(1, 1024, 8192, 128), Sizes(1, 512, 16384, 256), Sizes(1, 32, 32768, 512))
+GPU_SIZES = (Sizes(1, 4096, 32768, 512), Sizes(1, 512, 65536, 1024))
+SMOKE_SIZES = (Sizes(1, 13, 257, 3),)
+
+FLOOR_GFLOPS = 12.0  # on a CPU device
+CELL = "single_gate_rnn"
+
+
+def _on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
+    forward = arrays.forward(vkrnn, training=True, device=device)
+
+    def work() -> vkrnn.Results:
+        if gradients:
+            return arrays.gradients(vkrnn, forward, device=device)
+        return arrays.forward(vkrnn, device=device)
+
+    def run() -> dict[str, float]:
+        work()
+        return {DEVICE: device.statistics()["last_device_seconds"]}
+
+    def answer() -> Mapping[str, npt.NDArray[np.float32]]:
+        return named_gradients(work()) if gradients else {"output": work().output}
+
+    return Contender("vkrnn", device.name, device.driver_version, run, answer)
+
+
+def _on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
+    """Return the same products alone by NumPy."""
+    source, weight = arrays.given["source"][0], arrays.given["input_weight"]
+    delta = np.ones((arrays.sizes.N, arrays.sizes.H), np.float32)
+
+    def work() -> object:
+        return (delta @ weight, delta.T @ source) if gradients else source @ weight.T
+
+    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}", lambda: {HOST_CALL: timed(work)}, None)
+
+
+def problems(sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:
+    """Yield the projection and its gradients for every size."""
+    for size in sizes:
+        arrays = Arrays.draw(CELL, size)
+        forward = arrays.forward(reference, training=True)
+        for gradients in (False, True):
+            ideal = named_gradients(arrays.gradients(reference, forward)) if gradients else {"output": forward.output}
+            both_bytes, both_flops = arrays.cost(device, gradients=True)
+            moved, flops = arrays.cost(device, gradients=False)
+            yield Problem(
+                op="gradients of projection" if gradients else "projection",
+                workload=str(size),
+                bytes=both_bytes - moved if gradients else moved,
+                flops=both_flops - flops if gradients else flops,
+                ideal=ideal,
+                contenders=[_on_vkrnn(arrays, device, gradients=gradients), _on_numpy(arrays, gradients=gradients)],
+            )
+
+
+def share(record: Record, size: Sizes) -> float:
+    """Return the part of the flops that the batched products make up."""
+    products = 2 if record.op != "projection" else 1
+    return products * 2.0 * size.T * size.N * size.I * size.H / record.flops
+
+
+def main() -> None:
+    """Measure, print a table, say whether the floor was reached."""
+    options = common.arguments(__doc__ or "").parse_args()
+    device = common.open_device(options.device)
+    cpu = device.type == "cpu"
+    sizes = SMOKE_SIZES if options.smoke else SIZES if cpu else GPU_SIZES
+    groups = list(
+        common.measure_all(problems(sizes, device), 2 * len(sizes), common.pace_of(options), options.output)
+    )
+    rows, speeds = [], []
+    for index, (own, other) in enumerate(groups):
+        size, speed = sizes[index // 2], own.flops / own.median / 1e9
+        speeds.append((speed, own.op))
+        rows.append(
+            [
+                own.op,
+                f"M={size.N} N={size.H} K={size.I}",
+                milliseconds(own.median),
+                f"{speed:.1f}",
+                f"{100 * share(own, size):.1f} %",
+                milliseconds(other.median),
+                f"{other.median / own.median:.2f}",
+                f"{own.error:.1e}",
+            ]
+        )
+    header = ["product", "size", "vkrnn device", "GFLOP/s", "of the call", "numpy", "numpy : vkrnn", "error"]
+    show([f"{device!r}, {device.flavour!r}", "", *table(header, rows), ""])
+    if cpu and not options.smoke:
+        best = max(speed for speed, op in speeds if op == "projection")
+        show([common.verdict("batched product, best projection", best, FLOOR_GFLOPS, "GFLOP/s", at_least=True)])
+        worst, op = min(speeds)
+        show([common.verdict(f"batched product, worst ({op})", worst, FLOOR_GFLOPS, "GFLOP/s", at_least=True)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""How results are compared with what they should be: by the largest error, relative to the largest value or to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cases import Case
+from tolerances import FLOAT32, FLOAT32_HIDDEN, FLOAT32_RATIO, FLOAT32_STEPS
+
+Array = NDArray[Any]
+
+
+def scaled_error(got: Array, wanted: Array) -> float:
+    """Return max |got - wanted| / max(1, max |wanted|); infinite where not everything is finite or the shapes differ."""
+    if got.shape != wanted.shape or not (np.isfinite(got).all() and np.isfinite(wanted).all()):
+        return np.inf
+    return float(np.abs(got.astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+def assert_close(
+    got: Mapping[str, Array], wanted: Mapping[str, Array], tolerance: float | Mapping[str, float] = FLOAT32
+) -> None:
+    """Fail with a line for each result that is off. Both must have the same results, in the same order."""
+    assert list(got) == list(wanted)
+    limits = tolerance if isinstance(tolerance, Mapping) else dict.fromkeys(wanted, tolerance)
+    wrong = []
+    for name, array in wanted.items():
+        error = scaled_error(got[name], array)
+        if not error <= limits[name]:
+            wrong.append(f"{name} {list(got[name].shape)}: error {error:.2e}, at most {limits[name]:.2e}")
+    assert not wrong, "\n".join(wrong)
+
+
+def within_contract(case: Case) -> bool:
+    """Return whether the fixed tolerance holds for the case, whatever its numbers."""
+    return case.T <= FLOAT32_STEPS and case.H <= FLOAT32_HIDDEN
+
+
+def limits(case: Case, wanted: Mapping[str, Array], in_float32: Mapping[str, Array]) -> dict[str, float]:
+    """Return what error each result may have, from what a NumPy program in float32 makes of it."""
+    assert not within_contract(case)
+    return {name: max(FLOAT32, FLOAT32_RATIO * scaled_error(in_float32[name], array)) for name, array in wanted.items()}

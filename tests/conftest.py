@@ -1,0 +1,78 @@
+"""Fixtures, and the rule that a run under the validation layers (VKRNN_VALIDATION=1) must be without messages."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
+
+import vkrnn  # noqa: E402
+from vkrnn import _core  # noqa: E402
+
+VALIDATION = os.environ.get("VKRNN_VALIDATION") == "1"
+_messages: list[str] = []  # of this process and, in xdist's controller, of its workers
+
+
+@pytest.fixture(scope="session")
+def device() -> vkrnn.Device:
+    """Return the device that calls run on by default."""
+    return vkrnn.default_device()
+
+
+@pytest.fixture(scope="session")
+def torch() -> Any:
+    """Return PyTorch, or skip; where VKRNN_REQUIRE_TORCH is 1 its absence is a failure."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module("torch")
+    except ImportError:
+        if os.environ.get("VKRNN_REQUIRE_TORCH") == "1":
+            raise
+        pytest.skip("torch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _no_validation_messages() -> Iterator[None]:
+    """Fail the test that made the validation layers speak."""
+    before = len(_core.validation_messages()) if VALIDATION else 0
+    yield
+    if VALIDATION:
+        new = _core.validation_messages()[before:]
+        assert not new, "the validation layers say:\n" + "\n".join(new)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Close the devices, which makes the layers speak of what was left; fail the session if they ever spoke."""
+    if not VALIDATION:
+        return
+    is_worker = hasattr(session.config, "workeroutput")
+    if is_worker or not session.config.getoption("numprocesses", None):  # xdist's controller runs no tests
+        vkrnn.default_device().close()
+        _messages.extend(_core.validation_messages())
+    if is_worker:
+        session.config.workeroutput["validation_messages"] = list(_messages)
+    if _messages:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Collect what an xdist worker's layers said."""
+    _messages.extend(getattr(node, "workeroutput", {}).get("validation_messages", []))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show the messages, or that there are none."""
+    if VALIDATION:
+        terminalreporter.section("validation layers")
+        terminalreporter.write_line("\n".join(_messages) or "no messages")

@@ -1,0 +1,251 @@
+"""The operations as a plain NumPy program in float32: how far rounding alone takes such a program from the exact answer.
+
+Beyond short sequences and narrow layers, a device may be at most so and so much worse than this (see tolerances.py). It
+is written for that and not for reading: what the equations are is in `vkrnn.reference`, what is tested here is only that
+the two agree when this runs in float64. Activations, gates and steps are computed one operation after the other, as any
+NumPy program would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cases import ACTIVATIONS, Case
+
+Array = NDArray[Any]
+Function = Callable[[Array], Array]
+
+
+def _sigmoid(p: Array) -> Array:
+    with np.errstate(over="ignore"):
+        y: Array = 1 / (1 + np.exp(-p))
+    return y
+
+
+VALUES: dict[str, Function] = {
+    "none": lambda p: p,
+    "relu": lambda p: np.maximum(p, 0),
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "hard_sigmoid": lambda p: np.clip(p.dtype.type(0.2) * p + p.dtype.type(0.5), 0, 1),
+}
+SLOPES: dict[str, Function] = {
+    "none": np.ones_like,
+    "relu": lambda y: (y > 0).astype(y.dtype),
+    "tanh": lambda y: 1 - y * y,
+    "sigmoid": lambda y: y * (1 - y),
+    "hard_sigmoid": lambda y: y.dtype.type(0.2) * ((y > 0) & (y < 1)),
+}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One direction: everything in the order of its steps, its gates in those of the equations."""
+
+    case: Case
+    x: Array  # [T, N, G, H]: the projected source with the bias
+    weight: Array  # [G, H, H]
+    mask: Array  # [T, N, H]
+    init: tuple[Array, Array]  # h, c
+    vectors: Array  # peephole [4, H], secondary bias [1, H]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the gates' activations, and for the LSTM the cell's."""
+        return [self.case.options.get(name, default) for name, default in ACTIVATIONS[self.case.cell].items()]
+
+    def forward(self) -> tuple[Array, Array, Array]:
+        """Return h, c (empty but for the LSTM) and what training keeps, step by step."""
+        f = [VALUES[name] for name in self.names]
+        h, c = self.init
+        R = self.weight
+        rows = []
+        for x, m in zip(self.x, self.mask, strict=True):
+            r = np.stack([(h * m) @ R_g.T for R_g in R], axis=1)
+            if self.case.cell == "single_gate_rnn":
+                kept = x + r
+                h = f[0](kept[:, 0])
+            elif self.case.cell == "lstm":
+                a = x + r + self.vectors * c[:, None]
+                kept = np.stack([f[g](a[:, g]) for g in range(4)], axis=1)
+                c = kept[:, 1] * c + kept[:, 0] * kept[:, 2]
+                h = kept[:, 3] * f[4](c)
+            else:
+                z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
+                after = self.case.options.get("reset_after")
+                candidate = reset * (r[:, 2] + self.vectors[0]) if after else (h * reset * m) @ R[2].T
+                o = f[2](candidate + x[:, 2])
+                kept = np.stack([z, reset, o], axis=1)
+                h = (1 - z) * h + z * o if self.case.options.get("flip_z") else z * h + (1 - z) * o
+            rows.append((h, c, kept))
+        return tuple(np.stack(part) for part in zip(*rows, strict=True))  # type: ignore[return-value]
+
+    def backward(self, h: Array, c: Array, kept: Array, up: Array, dh: Array, dc: Array) -> dict[str, Array]:
+        """Return the gates' gradients [T, N, G, H] as "delta", and those of all but source, W and b by name.
+
+        `h`, `c`, `kept` are forward results, `up` the gradient of every h, `dh` and `dc` those of the last h and c.
+        """
+        df = [SLOPES[name] for name in self.names]
+        f = [VALUES[name] for name in self.names]
+        R, flip, after = self.weight, *(self.case.options.get(name) for name in ("flip_z", "reset_after"))
+        if self.case.cell == "single_gate_rnn":
+            h = f[0](kept[:, :, 0])
+        if self.case.cell == "lstm":
+            h = kept[:, :, 3] * f[4](c)
+        h_before = np.concatenate([self.init[0][None], h[:-1]])
+        c_before = np.concatenate([self.init[1][None], c[:-1]])
+        delta = np.empty_like(kept)
+        fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # what each gate's R multiplied
+        into = np.empty_like(kept)  # the gradient of that product
+        for k in reversed(range(len(kept))):
+            m, total, d = self.mask[k], up[k] + dh, delta[k]
+            direct = np.zeros_like(dh)  # what goes to the state before other than through R
+            if self.case.cell == "single_gate_rnn":
+                d[:, 0] = total * df[0](h[k])
+                into[k] = d
+            elif self.case.cell == "lstm":
+                i, forget, z, o = kept[k].swapaxes(0, 1)
+                y = f[4](c[k])
+                d_cell = dc + total * o * df[4](y)
+                d[:, 0] = d_cell * z * df[0](i)
+                d[:, 1] = d_cell * c_before[k] * df[1](forget)
+                d[:, 2] = d_cell * i * df[2](z)
+                d[:, 3] = total * y * df[3](o)
+                dc = d_cell * forget + (self.vectors * d).sum(axis=1)
+                into[k] = d
+            else:
+                z, reset, o = kept[k].swapaxes(0, 1)
+                sign = -1 if flip else 1
+                d[:, 0] = total * (h_before[k] - o) * sign * df[0](z)
+                d[:, 2] = total * (z if flip else 1 - z) * df[2](o)
+                direct = total * (1 - z if flip else z)
+                if after:
+                    q = (h_before[k] * m) @ R[2].T + self.vectors[0]
+                    d[:, 1] = d[:, 2] * q * df[1](reset)
+                    into[k] = d
+                    into[k, :, 2] *= reset
+                else:
+                    back = d[:, 2] @ R[2]
+                    d[:, 1] = back * h_before[k] * m * df[1](reset)
+                    into[k] = d
+                    into[k, :, 2] = 0
+                    direct = direct + back * reset * m
+            dh = direct + sum(into[k, :, g] @ R[g] for g in range(len(R))) * m
+        if self.case.cell == "gru" and not after:
+            into[:, :, 2] = delta[:, :, 2]
+            fed[:, :, 2] *= kept[:, :, 1]
+        flat = [(into[:, :, g].reshape(-1, h.shape[-1]), fed[:, :, g].reshape(-1, h.shape[-1])) for g in range(len(R))]
+        return {
+            "delta": delta,
+            "recurrent_weight": np.stack([a.T @ b for a, b in flat]),
+            "peephole": (delta * c_before[:, :, None]).sum(axis=(0, 1)),
+            "secondary_bias": into[:, :, -1].sum(axis=(0, 1)) * bool(after),
+            "init_state": dh,
+            "init_cell": dc,
+        }
+
+
+class Program:
+    """A case's calls on given arrays, all in one float type."""
+
+    def __init__(self, case: Case, arrays: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float32) -> None:
+        """Bring the arrays into the passes' form."""
+        self.case, self.dtype = case, dtype
+        self.arrays = {name: array.astype(dtype) for name, array in arrays.items()}
+        order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
+        flags = [flag for flag in order if case.options.get(flag)]
+        self.slots = order[flags[0]] if flags else list(range(case.G))
+        self.passes = [self._pass(direction) for direction in range(case.D)]
+
+    def _rows(self, direction: int, *, source: bool) -> slice:
+        backwards = direction == 1 or (source and case_reversed(self.case))
+        return slice(None, None, -1 if backwards else 1)
+
+    def _gates(self, array: Array, direction: int, *, source: bool) -> Array:
+        split = array.reshape(self.case.T, self.case.N, self.case.D, self.case.G, self.case.H)
+        return split[self._rows(direction, source=source), :, direction][:, :, self.slots]
+
+    def _states(self, array: Array, direction: int) -> Array:
+        split = array.reshape(-1, self.case.N, self.case.D, self.case.H)
+        return split[self._rows(direction, source=False), :, direction]
+
+    def _state(self, name: str, direction: int, given: Mapping[str, Array]) -> Array:
+        shape = (self.case.N, self.case.D, self.case.H)
+        return given[name].reshape(shape)[:, direction] if name in given else np.zeros(shape, self.dtype)[:, direction]
+
+    def _pass(self, direction: int) -> Pass:
+        case, given = self.case, self.arrays
+        x = given["source"].reshape(case.T * case.N, case.I)
+        x = x @ given["input_weight"].T if "input_weight" in given else x
+        x = x + given.get("bias", self.dtype(0))
+        full = (case.T, case.N, case.D * case.H)
+        vectors = np.zeros((case.G, case.H), self.dtype)
+        if "peephole" in given:
+            vectors = given["peephole"].reshape(case.D, case.G, case.H)[direction][self.slots]
+        if "secondary_bias" in given:
+            vectors = given["secondary_bias"].reshape(case.D, 1, case.H)[direction]
+        return Pass(
+            case,
+            self._gates(x, direction, source=True),
+            given["recurrent_weight"].reshape(case.D, case.G, case.H, case.H)[direction][self.slots],
+            self._states(np.broadcast_to(given.get("mask", self.dtype(1)), full), direction),
+            (self._state("init_state", direction, given), self._state("init_cell", direction, given)),
+            vectors,
+        )
+
+    def _join_gates(self, parts: list[Array], *, source: bool) -> Array:
+        back = np.argsort(self.slots)
+        turned = [part[self._rows(d, source=source)][:, :, back] for d, part in enumerate(parts)]
+        return np.stack(turned, axis=2).reshape(self.case.T, self.case.N, -1)
+
+    def _join_states(self, parts: list[Array]) -> Array:
+        return np.concatenate([part[self._rows(d, source=False)] for d, part in enumerate(parts)], axis=-1)
+
+    def forward(self) -> dict[str, Array]:
+        """Return output, cell_output and z_state, whatever the descriptor asks for."""
+        h, c, kept = zip(*(one.forward() for one in self.passes), strict=True)
+        found = {"output": self._join_states(h), "z_state": self._join_gates(kept, source=False)}
+        return found | ({"cell_output": self._join_states(c)} if self.case.cell == "lstm" else {})
+
+    def gradients(self, upstream: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the gradients by name; `upstream` is what the gradients take besides the forward call's arguments."""
+        case, given = self.case, self.arrays
+        up = {name: array.astype(self.dtype) for name, array in upstream.items()}
+        none = np.zeros((case.T, case.N, case.D * case.H), self.dtype)
+        found = [
+            one.backward(
+                self._states(up.get("output_fwd", none), d),
+                self._states(up.get("cell_output_fwd", none), d),
+                self._gates(up["z_state"], d, source=False),
+                self._states(up["source_gradient"], d),
+                self._state("state_gradient", d, up),
+                self._state("cell_gradient", d, up),
+            )
+            for d, one in enumerate(self.passes)
+        ]
+        delta = self._join_gates([part["delta"] for part in found], source=True)
+        flat = delta.reshape(case.T * case.N, -1)
+        weight = given.get("input_weight")
+        back = np.argsort(self.slots)
+        gradients = {
+            "source": delta if weight is None else (flat @ weight).reshape(case.T, case.N, case.I),
+            "recurrent_weight": np.stack([part["recurrent_weight"][back] for part in found]),
+            "input_weight": flat.T @ given["source"].reshape(case.T * case.N, case.I),
+            "bias": flat.sum(axis=0),
+            "peephole": np.stack([part["peephole"][back] for part in found]),
+            "secondary_bias": np.concatenate([part["secondary_bias"] for part in found]),
+            "init_state": np.concatenate([part["init_state"] for part in found], axis=-1),
+            "init_cell": np.concatenate([part["init_cell"] for part in found], axis=-1),
+        }
+        wanted = [name for name in given if name != "mask"]
+        return {name: gradients[name].reshape(given[name].shape) for name in wanted}
+
+
+def case_reversed(case: Case) -> bool:
+    """Return whether the only direction runs from the last row to the first."""
+    return bool(case.options.get("reverse")) and case.D == 1

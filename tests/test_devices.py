@@ -1,0 +1,217 @@
+"""Devices: found, chosen, opened, closed, lost and replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+
+SOURCE = np.ones((5, 3, 4), np.float32)
+WEIGHT = np.full((4, 4), 0.125, np.float32)
+
+
+def run(device: Any = None) -> Any:
+    """Make some call."""
+    return vkrnn.single_gate_rnn(SOURCE, WEIGHT, device=device).output
+
+
+@pytest.fixture(name="own")
+def _own() -> Iterator[vkrnn.Device]:
+    device = vkrnn.Device()
+    yield device
+    device.close()
+
+
+def test_devices_are_listed() -> None:
+    """Each has a position and says what it is."""
+    listed = vkrnn.devices()
+    assert [device.index for device in listed] == list(range(len(listed)))
+    for device in listed:
+        assert re.fullmatch(rf"<vkrnn\.Device {device.index}: .+, (cpu|\w+_gpu|other), .+>", repr(device))
+        assert device.name in repr(device)
+        assert device.memory_bytes > 0
+        assert device.type in ("discrete_gpu", "integrated_gpu", "virtual_gpu", "cpu", "other")
+
+
+def test_device_by_position_and_name() -> None:
+    """A device is found by its position and by any part of its name in any case."""
+    best = vkrnn.devices()[0]
+    assert vkrnn.Device().index == 0
+    assert vkrnn.Device(0).name == best.name
+    assert vkrnn.Device(best.name[:4].upper()).index == 0
+
+
+def test_device_that_is_not_there() -> None:
+    """The message lists the devices that are there."""
+    listed = ", ".join(f"{index}: {device.name}" for index, device in enumerate(vkrnn.devices()))
+    last = len(vkrnn.devices()) - 1
+    with pytest.raises(ValueError) as caught:
+        vkrnn.Device(99)
+    assert str(caught.value) == f"[Device] selector: expected an index from 0 to {last}, got 99 ({listed})"
+    with pytest.raises(ValueError) as caught:
+        vkrnn.Device("abacus")
+    assert str(caught.value) == f"[Device] selector: expected a part of a device's name, got 'abacus' ({listed})"
+    with pytest.raises(ValueError) as caught:
+        run(device="abacus")
+    assert str(caught.value) == f"[single_gate_rnn] device: expected a part of a device's name, got 'abacus' ({listed})"
+
+
+def test_wrong_types() -> None:
+    """Selectors are ints or strings, options have types too."""
+    with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got float$"):
+        vkrnn.Device(0.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got bool$"):
+        vkrnn.Device(True)  # noqa: FBT003
+    with pytest.raises(TypeError, match=r"^\[Device\] lanes: expected a positive int, got str$"):
+        vkrnn.Device(lanes="two")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^\[Device\] gemm: expected a str, got int$"):
+        vkrnn.Device(gemm=2)  # type: ignore[arg-type]
+
+
+def test_options_show_in_the_plan() -> None:
+    """An option changes the flavour and thereby the plan."""
+    other = vkrnn.Device(gemm="tiled")
+    assert other.flavour.gemm == "tiled"
+    assert other.flavour.rows == vkrnn.Device().flavour.rows
+    assert vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=other).flavour == other.flavour
+    other.close()
+
+
+def test_every_way_to_name_a_device(own: vkrnn.Device) -> None:
+    """By object, position, name, or not at all; the bits are the same."""
+    wanted = run()
+    for device in (own, 0, "0", own.name):
+        np.testing.assert_array_equal(run(device), wanted)
+
+
+def test_with_makes_it_current(own: vkrnn.Device) -> None:
+    """Blocks nest, and end as they began; the device stays open."""
+    usual = vkrnn.default_device()
+    other = vkrnn.Device()
+    with own:
+        assert vkrnn.default_device() is own
+        run()
+        with other, own:
+            assert vkrnn.default_device() is own
+        assert vkrnn.default_device() is own
+    assert vkrnn.default_device() is usual
+    assert own.statistics()["calls"] == 1
+    assert not own.closed
+    other.close()
+
+
+def test_with_is_of_one_thread(own: vkrnn.Device) -> None:
+    """Another thread does not see the block."""
+    seen: list[vkrnn.Device] = []
+    with own:
+        thread = threading.Thread(target=lambda: seen.append(vkrnn.default_device()))
+        thread.start()
+        thread.join()
+    assert seen[0] is not own
+
+
+def test_statistics_count(own: vkrnn.Device) -> None:
+    """A call adds to the counters."""
+    before = own.statistics()
+    run(own)
+    after = own.statistics()
+    assert after["calls"] == before["calls"] + 1
+    assert after["bytes_uploaded"] >= before["bytes_uploaded"] + SOURCE.nbytes + WEIGHT.nbytes
+    assert after["bytes_downloaded"] >= before["bytes_downloaded"] + SOURCE.nbytes
+    assert after["last_host_seconds"] > 0
+
+
+def test_closed_device(own: vkrnn.Device) -> None:
+    """It refuses calls, holds nothing, shows it, and closes twice."""
+    run(own)
+    own.close()
+    own.close()
+    assert own.closed
+    assert repr(own).endswith(", closed>")
+    assert own.statistics()["bytes_allocated"] == 0
+    with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] the device is closed; open a new vkrnn\.Device$"):
+        run(own)
+
+
+def test_lost_device(own: vkrnn.Device) -> None:
+    """Calls on it fail from then on, and a new one works."""
+    wanted = run(own)
+    own.open().lose_for_test()
+    with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
+        run(own)
+    assert own.lost
+    assert repr(own).endswith(", lost>")
+    with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
+        run(own)
+    new = vkrnn.Device(own.index)
+    np.testing.assert_array_equal(run(new), wanted)
+    new.close()
+
+
+@pytest.mark.parametrize("how", ["close", "lose"])
+def test_default_device_is_replaced(how: str) -> None:
+    """One that was closed or lost gives way to a new one."""
+    old = vkrnn.default_device()
+    run()
+    if how == "close":
+        old.close()
+    else:
+        old.open().lose_for_test()
+        with pytest.raises(vkrnn.DeviceError):
+            run()
+    new = vkrnn.default_device()
+    assert new is not old
+    run()
+    assert vkrnn.default_device() is new
+
+
+def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VKRNN_DEVICE holds a position or a part of the name."""
+    best = vkrnn.devices()[0]
+    for value in ("0", best.name.upper()):
+        monkeypatch.setenv("VKRNN_DEVICE", value)
+        assert vkrnn.default_device().index == 0
+    monkeypatch.setenv("VKRNN_DEVICE", "abacus")
+    with pytest.raises(ValueError, match=r"^VKRNN_DEVICE: expected a part of a device's name, got 'abacus' \("):
+        run()
+
+
+def test_from_many_threads() -> None:
+    """Calls from several threads on one device give the same bits."""
+    wanted = run()
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.extend(run() for _ in range(5))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 20
+    for answer in answers:
+        np.testing.assert_array_equal(answer, wanted)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_after_a_fork() -> None:
+    """The child of a process that has used a device opens its own."""
+    program = """
+import os, warnings, numpy, vkrnn
+warnings.simplefilter("ignore")
+def run():
+    return vkrnn.single_gate_rnn(numpy.ones((5, 3, 4), "f4"), numpy.full((4, 4), 0.125, "f4")).output.sum()
+wanted = run()
+child = os.fork()
+if child == 0:
+    os._exit(0 if run() == wanted else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), run() == wanted)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "0 True\n", done.stderr
