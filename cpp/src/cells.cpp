@@ -13,9 +13,9 @@ constexpr bool kRequired = false;
 constexpr bool kOptional = true;
 
 constexpr std::array<std::string_view, kArguments> kArgumentNames{
-    "source",         "recurrent_weight", "source_gradient", "z_state",    "cell_output_fwd",
-    "output_fwd",     "state_gradient",   "cell_gradient",   "input_weight", "bias",
-    "init_state",     "init_cell",        "mask",            "peephole",   "secondary_bias",
+    "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
+    "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
+    "mask",           "peephole",         "secondary_bias",
 };
 constexpr std::array<std::string_view, 3> kOutputNames{"output", "cell_output", "z_state"};
 constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
@@ -77,8 +77,7 @@ Cell lstm_cell() {
                        flag("training", Flag::training), flag("produce_cell", Flag::produce_cell),
                        flag("forget_gate_last", Flag::other_gate_order),
                        activation("input_gate_activation", 0, sigmoid),
-                       activation("forget_gate_activation", 1, sigmoid),
-                       activation("cell_gate_activation", 2, tanh),
+                       activation("forget_gate_activation", 1, sigmoid), activation("cell_gate_activation", 2, tanh),
                        activation("output_gate_activation", 3, sigmoid), activation("activation", 4, tanh)},
         .forward = {{source, kRequired},
                     {recurrent_weight, kRequired},
@@ -122,8 +121,7 @@ Cell gru_cell() {
                        flag("training", Flag::training), flag("reset_gate_first", Flag::other_gate_order),
                        flag("reset_after", Flag::reset_after), flag("flip_z", Flag::flip_z),
                        activation("update_gate_activation", 0, sigmoid),
-                       activation("reset_gate_activation", 1, sigmoid),
-                       activation("output_gate_activation", 2, tanh)},
+                       activation("reset_gate_activation", 1, sigmoid), activation("output_gate_activation", 2, tanh)},
         .forward = {{source, kRequired},
                     {recurrent_weight, kRequired},
                     {input_weight, kOptional},
@@ -156,22 +154,22 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     using enum Axis;
     // By Argument; the source without an input weight, whose channels are the gates, stands last.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
-        {{{T, N, I}}, {{T, N, I}}},                        // source
-        {{{GH, H}}, {{D, GH, H}}},                         // recurrent_weight
-        {{{T, N, DH}}, {{T, N, DH}}},                      // source_gradient
-        {{{T, N, DGH}}, {{T, N, DGH}}},                    // z_state
-        {{{T, N, DH}}, {{T, N, DH}}},                      // cell_output_fwd
-        {{{T, N, DH}}, {{T, N, DH}}},                      // output_fwd
+        {{{T, N, I}}, {{T, N, I}}},                          // source
+        {{{GH, H}}, {{D, GH, H}}},                           // recurrent_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                        // source_gradient
+        {{{T, N, DGH}}, {{T, N, DGH}}},                      // z_state
+        {{{T, N, DH}}, {{T, N, DH}}},                        // cell_output_fwd
+        {{{T, N, DH}}, {{T, N, DH}}},                        // output_fwd
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // state_gradient
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // cell_gradient
-        {{{DGH, I}}, {{DGH, I}}},                          // input_weight
-        {{{DGH}}, {{DGH}}},                                // bias
+        {{{DGH, I}}, {{DGH, I}}},                            // input_weight
+        {{{DGH}}, {{DGH}}},                                  // bias
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // init_state
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},  // init_cell
-        {{{T, N, DH}}, {{T, N, DH}}},                      // mask: whatever broadcasts to this
-        {{{GH}}, {{D, GH}, {DGH}}},                        // peephole
-        {{{DH}}, {{DH}}},                                  // secondary_bias
-        {{{T, N, DGH}}, {{T, N, DGH}}},                    // source without input_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                        // mask: whatever broadcasts to this
+        {{{GH}}, {{D, GH}, {DGH}}},                          // peephole
+        {{{DH}}, {{DH}}},                                    // secondary_bias
+        {{{T, N, DGH}}, {{T, N, DGH}}},                      // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();
     return kRules.at(static_cast<std::size_t>(argument));

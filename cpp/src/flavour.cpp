@@ -1,9 +1,23 @@
 #include <algorithm>
 #include <bit>
+#include <string>
 
+#include "abi.h"
+#include "vkrnn/error.h"
 #include "vkrnn/profile.h"
 
 namespace vkrnn {
+namespace {
+
+bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
+
+void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
+    if (!holds) {
+        throw ValueError("[Device] " + option + ": expected " + expected + ", got " + got);
+    }
+}
+
+}  // namespace
 
 Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
@@ -11,15 +25,31 @@ Flavour choose_flavour(const Profile& profile) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
         flavour.gemm = "register";
         flavour.lanes = 1;
-        flavour.rows = 8;
+        flavour.rows = std::min(8u, profile.subgroup_size);
         flavour.workgroup = profile.subgroup_size;
     } else {
-        flavour.gemm = "tiled";
-        flavour.lanes = profile.subgroup_clustered ? std::bit_floor(std::clamp(profile.subgroup_size, 1u, 32u)) : 1;
+        flavour.gemm = can_tile(profile) ? "tiled" : "register";
+        flavour.lanes = std::min(32u, profile.subgroup_size);
         flavour.rows = 4;
-        flavour.workgroup = std::min(128u, profile.max_workgroup_size_x);
+        flavour.workgroup = std::max(128u, profile.subgroup_size);
     }
     return flavour;
+}
+
+void check_flavour(const Flavour& flavour, const Profile& profile) {
+    const std::uint32_t subgroup = profile.subgroup_size;
+    require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
+    require(flavour.gemm == "register" || (flavour.gemm == "tiled" && can_tile(profile)), "gemm",
+            can_tile(profile) ? "'register' or 'tiled'" : "'register'", "'" + flavour.gemm + "'");
+    require(std::has_single_bit(flavour.lanes) && flavour.lanes <= subgroup, "lanes",
+            "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
+    // With one lane, the subgroup loads a row of the operand per invocation.
+    const std::uint32_t rows = flavour.lanes == 1 ? subgroup : abi::kMaxRows;
+    require(flavour.rows >= 1 && flavour.rows <= rows, "rows", "1 to " + std::to_string(rows), std::to_string(flavour.rows));
+    const std::uint32_t largest = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x);
+    require(flavour.workgroup >= subgroup && flavour.workgroup % subgroup == 0 && flavour.workgroup <= largest, "workgroup",
+            "a multiple of the subgroup's " + std::to_string(subgroup) + " up to " + std::to_string(largest),
+            std::to_string(flavour.workgroup));
 }
 
 }  // namespace vkrnn

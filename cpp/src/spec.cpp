@@ -91,7 +91,8 @@ private:
                 throw TypeError(at(parameter.argument) + "expected dtype float32, got " + tensor.dtype);
             }
             if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) {
-                throw ValueError(at(parameter.argument) + "every axis must be at least 1, got " + to_text(tensor.shape));
+                throw ValueError(at(parameter.argument) + "every axis must be at least 1, got " +
+                                 to_text(tensor.shape));
             }
         }
     }
@@ -99,7 +100,8 @@ private:
     void check_source_rank() {
         const Shape& source = shape_of(Argument::source);
         if (source.size() != 3) {
-            throw ValueError(at(Argument::source) + "expected 3 axes " + symbols(source_rule()) + ", got " + to_text(source));
+            throw ValueError(at(Argument::source) + "expected 3 axes " + symbols(source_rule()) + ", got " +
+                             to_text(source));
         }
         spec_.T = source[0];
         spec_.N = source[1];
@@ -155,8 +157,8 @@ private:
             spec_.mask_varies[axis] = shape[i] != 1;
         }
         if (fits) return;
-        throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + symbols(rule) + " = " + to_text(full) +
-                         ", got " + to_text(shape) + " (" + origins(rule) + ")");
+        throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + symbols(rule) + " = " +
+                         to_text(full) + ", got " + to_text(shape) + " (" + origins(rule) + ")");
     }
 
     const std::vector<SymbolicShape>& rules(Argument argument) const {
@@ -235,7 +237,8 @@ private:
             results.push_back({std::string(name_of(Output::cell_output)), states});
         }
         if (spec_.descriptor.has(Flag::training)) {
-            results.push_back({std::string(name_of(Output::z_state)), {spec_.T, spec_.N, spec_.D() * spec_.G() * spec_.H}});
+            results.push_back(
+                {std::string(name_of(Output::z_state)), {spec_.T, spec_.N, spec_.D() * spec_.G() * spec_.H}});
         }
         return results;
     }

@@ -49,18 +49,22 @@ TEST(Cells, TakeTheDocumentedParameters) {
     EXPECT_EQ(names(rnn.forward), "source recurrent_weight input_weight? bias? init_state? mask?");
     EXPECT_EQ(names(rnn.gradients),
               "source recurrent_weight source_gradient z_state state_gradient? input_weight? bias? init_state? mask?");
-    EXPECT_EQ(names(lstm.forward), "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole?");
-    EXPECT_EQ(names(lstm.gradients),
-              "source recurrent_weight source_gradient z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
-              "bias? init_state? init_cell? mask? peephole?");
+    EXPECT_EQ(names(lstm.forward),
+              "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole?");
+    EXPECT_EQ(
+        names(lstm.gradients),
+        "source recurrent_weight source_gradient z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
+        "bias? init_state? init_cell? mask? peephole?");
     EXPECT_EQ(names(gru.forward), "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias?");
-    EXPECT_EQ(names(gru.gradients),
-              "source recurrent_weight source_gradient z_state output_fwd state_gradient? input_weight? bias? init_state? "
-              "mask? secondary_bias?");
+    EXPECT_EQ(
+        names(gru.gradients),
+        "source recurrent_weight source_gradient z_state output_fwd state_gradient? input_weight? bias? init_state? "
+        "mask? secondary_bias?");
 }
 
 TEST(Cells, ReturnGradientsInTheDocumentedOrder) {
-    EXPECT_EQ(names(cell(CellKind::single_gate_rnn).gradient_order), "source recurrent_weight input_weight bias init_state");
+    EXPECT_EQ(names(cell(CellKind::single_gate_rnn).gradient_order),
+              "source recurrent_weight input_weight bias init_state");
     EXPECT_EQ(names(cell(CellKind::lstm).gradient_order),
               "source recurrent_weight input_weight bias peephole init_state init_cell");
     EXPECT_EQ(names(cell(CellKind::gru).gradient_order),
@@ -69,9 +73,10 @@ TEST(Cells, ReturnGradientsInTheDocumentedOrder) {
 
 TEST(Cells, HaveTheDocumentedProperties) {
     EXPECT_EQ(names(cell(CellKind::single_gate_rnn).properties), "reverse bidirectional training activation=relu");
-    EXPECT_EQ(names(cell(CellKind::lstm).properties),
-              "reverse bidirectional training produce_cell forget_gate_last input_gate_activation=sigmoid "
-              "forget_gate_activation=sigmoid cell_gate_activation=tanh output_gate_activation=sigmoid activation=tanh");
+    EXPECT_EQ(
+        names(cell(CellKind::lstm).properties),
+        "reverse bidirectional training produce_cell forget_gate_last input_gate_activation=sigmoid "
+        "forget_gate_activation=sigmoid cell_gate_activation=tanh output_gate_activation=sigmoid activation=tanh");
     EXPECT_EQ(names(cell(CellKind::gru).properties),
               "reverse bidirectional training reset_gate_first reset_after flip_z update_gate_activation=sigmoid "
               "reset_gate_activation=sigmoid output_gate_activation=tanh");

@@ -101,15 +101,17 @@ TEST(Spec, ForwardResults) {
               "output 5 3 4; cell_output 5 3 4; ");
     EXPECT_EQ(results(descriptor(CellKind::lstm, {Flag::training}), lstm_arguments()),
               "output 5 3 4; cell_output 5 3 4; z_state 5 3 16; ");
-    EXPECT_EQ(results(descriptor(CellKind::lstm, {Flag::training, Flag::bidirectional}), bidirectional_lstm_arguments()),
-              "output 5 3 8; cell_output 5 3 8; z_state 5 3 32; ");
+    EXPECT_EQ(
+        results(descriptor(CellKind::lstm, {Flag::training, Flag::bidirectional}), bidirectional_lstm_arguments()),
+        "output 5 3 8; cell_output 5 3 8; z_state 5 3 32; ");
     const Arguments rnn{{source, tensor({5, 3, 4})}, {recurrent_weight, tensor({4, 4})}};
     EXPECT_EQ(results(descriptor(CellKind::single_gate_rnn, {Flag::training}), rnn), "output 5 3 4; z_state 5 3 4; ");
 }
 
 TEST(Spec, GradientsHaveTheShapesOfTheArguments) {
     Arguments arguments = lstm_gradients_arguments();
-    EXPECT_EQ(text(check_call(kLstm, true, arguments).results), "source 5 3 7; recurrent_weight 16 4; input_weight 16 7; ");
+    EXPECT_EQ(text(check_call(kLstm, true, arguments).results),
+              "source 5 3 7; recurrent_weight 16 4; input_weight 16 7; ");
     arguments[init_cell] = tensor({1, 3, 4});
     arguments[peephole] = tensor({16});
     arguments[mask] = tensor({3, 1});
@@ -146,13 +148,15 @@ TEST(Spec, CallsThatDoTheSameAreEqual) {
         return check_call(descriptor(CellKind::lstm, flags), false, arguments).spec;
     };
     EXPECT_EQ(spec({Flag::bidirectional}), spec({Flag::bidirectional, Flag::reverse}));
-    EXPECT_EQ(spec({Flag::bidirectional, Flag::training}), spec({Flag::bidirectional, Flag::training, Flag::produce_cell}));
+    EXPECT_EQ(spec({Flag::bidirectional, Flag::training}),
+              spec({Flag::bidirectional, Flag::training, Flag::produce_cell}));
     EXPECT_NE(spec({Flag::bidirectional}), spec({Flag::bidirectional, Flag::training}));
 
     const Arguments gradients = lstm_gradients_arguments();
     EXPECT_EQ(check_call(kLstm, true, gradients).spec,
               check_call(descriptor(CellKind::lstm, {Flag::training, Flag::produce_cell}), true, gradients).spec);
-    EXPECT_EQ(check_call(kLstm, false, lstm_arguments(), "first").spec, check_call(kLstm, false, lstm_arguments()).spec);
+    EXPECT_EQ(check_call(kLstm, false, lstm_arguments(), "first").spec,
+              check_call(kLstm, false, lstm_arguments()).spec);
 }
 
 TEST(SpecErrors, NameTheCall) {
@@ -164,9 +168,10 @@ TEST(SpecErrors, NameTheCall) {
 }
 
 TEST(SpecErrors, Arguments) {
-    EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
-              "[lstm] secondary_bias: lstm has no such argument; it takes source, recurrent_weight, input_weight, bias, "
-              "init_state, init_cell, mask, peephole");
+    EXPECT_EQ(
+        message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
+        "[lstm] secondary_bias: lstm has no such argument; it takes source, recurrent_weight, input_weight, bias, "
+        "init_state, init_cell, mask, peephole");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
               "[lstm] recurrent_weight: lstm needs it, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
@@ -180,8 +185,9 @@ TEST(SpecErrors, Axes) {
               "[lstm] bias: every axis must be at least 1, got [0]");
     EXPECT_EQ(lstm_error(with(lstm_arguments(), source, tensor({5, 7}))),
               "[lstm] source: expected 3 axes [T, N, I], got [5, 7]");
-    EXPECT_EQ(message<ValueError>(kBidirectional, false, {{source, tensor({5})}, {recurrent_weight, tensor({2, 16, 4})}}),
-              "[lstm] source: expected 3 axes [T, N, 8H], got [5]");
+    EXPECT_EQ(
+        message<ValueError>(kBidirectional, false, {{source, tensor({5})}, {recurrent_weight, tensor({2, 16, 4})}}),
+        "[lstm] source: expected 3 axes [T, N, 8H], got [5]");
 }
 
 TEST(SpecErrors, RecurrentWeight) {
@@ -208,9 +214,10 @@ TEST(SpecErrors, RecurrentWeight) {
 }
 
 TEST(SpecErrors, Sizes) {
-    EXPECT_EQ(lstm_error({{source, tensor({5, 3, 7})}, {recurrent_weight, tensor({16, 4})}}),
-              "[lstm] source: expected shape [T, N, 4H] = [5, 3, 16], got [5, 3, 7] (T = 5 from source.shape[0], N = 3 from "
-              "source.shape[1], H = 4 from recurrent_weight.shape[0] / 4; without input_weight the source holds the gates)");
+    EXPECT_EQ(
+        lstm_error({{source, tensor({5, 3, 7})}, {recurrent_weight, tensor({16, 4})}}),
+        "[lstm] source: expected shape [T, N, 4H] = [5, 3, 16], got [5, 3, 7] (T = 5 from source.shape[0], N = 3 from "
+        "source.shape[1], H = 4 from recurrent_weight.shape[0] / 4; without input_weight the source holds the gates)");
     EXPECT_EQ(lstm_error(with(lstm_arguments(), input_weight, tensor({16, 8}))),
               "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [16, 8] (I = 7 from source.shape[2], "
               "H = 4 from recurrent_weight.shape[0] / 4)");
@@ -228,10 +235,11 @@ TEST(SpecErrors, Sizes) {
 }
 
 TEST(SpecErrors, TrainingStateThatDoesNotFit) {
-    EXPECT_EQ(gradients_error(with(lstm_gradients_arguments(), z_state, tensor({5, 3, 12}))),
-              "[lstm_gradients] z_state: expected shape [T, N, 4H] = [5, 3, 16], got [5, 3, 12] (T = 5 from source.shape[0], "
-              "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4); it must come from lstm with "
-              "training=True and these arguments");
+    EXPECT_EQ(
+        gradients_error(with(lstm_gradients_arguments(), z_state, tensor({5, 3, 12}))),
+        "[lstm_gradients] z_state: expected shape [T, N, 4H] = [5, 3, 16], got [5, 3, 12] (T = 5 from source.shape[0], "
+        "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4); it must come from lstm with "
+        "training=True and these arguments");
     EXPECT_EQ(gradients_error(with(lstm_gradients_arguments(), source_gradient, tensor({5, 4}))),
               "[lstm_gradients] source_gradient: expected shape [T, N, H] = [5, 3, 4], got [5, 4] (T = 5 from "
               "source.shape[0], N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4)");

@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
@@ -34,7 +35,8 @@ struct CheckedCall {
 Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix);
 
 // Throws TypeError or ValueError about the arguments: a dict from names to arrays.
-CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments, std::string_view label);
+CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
+                  std::string_view label);
 
 std::string type_name(py::handle object);  // "list"; "None" for None
 py::str to_python(std::string_view text);

@@ -1,6 +1,4 @@
 // Calls: NumPy arrays in, checked, run, NumPy arrays out.
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <stdexcept>
 
@@ -11,7 +9,8 @@ namespace vkrnn::python {
 namespace {
 
 // C-contiguous, aligned, native byte order; copied only where it is not so already.
-using PlainArray = py::array_t<float, py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_>;
+using PlainArray =
+    py::array_t<float, py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_>;
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
@@ -81,7 +80,8 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) 
 
 }  // namespace
 
-CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments, std::string_view label) {
+CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
+                  std::string_view label) {
     const std::string prefix = message_prefix(cell, gradients, label);
     CheckedCall checked{.call = {}, .arrays = {}, .label = std::string(label)};
     Arguments infos;
@@ -103,14 +103,17 @@ void register_calls(py::module_& module) {
     py::class_<CheckedCall>(module, "Call", "A call whose arguments have been checked.")
         .def_property_readonly("results", [](const CheckedCall& checked) {
             py::list list;
-            for (const auto& [name, shape] : checked.call.results) list.append(py::make_tuple(name, py::tuple(py::cast(shape))));
+            for (const auto& [name, shape] : checked.call.results)
+                list.append(py::make_tuple(name, py::tuple(py::cast(shape))));
             return list;
         });
 
     module.def(
         "check",
         [](const std::string& cell_name, bool gradients, py::handle descriptor, const py::dict& arguments,
-           const std::string& label) { return check(require_cell(cell_name), gradients, descriptor, arguments, label); },
+           const std::string& label) {
+            return check(require_cell(cell_name), gradients, descriptor, arguments, label);
+        },
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "");
     module.def("run", &run, py::arg("device"), py::arg("call"));
     module.def(

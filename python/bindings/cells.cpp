@@ -1,8 +1,6 @@
 // The cells' table, read-only, and descriptors read by it.
 #include "vkrnn/cells.h"
 
-#include <pybind11/stl.h>
-
 #include "bindings.h"
 #include "vkrnn/error.h"
 
@@ -19,7 +17,8 @@ std::string with_article(const std::string& word) {
 
 py::list parameters(const std::vector<Parameter>& all) {
     py::list list;
-    for (const Parameter& parameter : all) list.append(py::make_tuple(to_python(name_of(parameter.argument)), parameter.optional));
+    for (const Parameter& parameter : all)
+        list.append(py::make_tuple(to_python(name_of(parameter.argument)), parameter.optional));
     return list;
 }
 
@@ -72,7 +71,8 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
         if (property.flag) {
             descriptor.set(*property.flag, value.cast<bool>());
         } else {
-            descriptor.activations[property.activation_slot] = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+            descriptor.activations[property.activation_slot] =
+                static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
         }
     }
     return descriptor;

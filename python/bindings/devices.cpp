@@ -1,8 +1,6 @@
 // Devices: listed, opened, closed, counted. Whatever may wait for a driver runs without the GIL.
 #include "vkrnn/device.h"
 
-#include <pybind11/stl.h>
-
 #include "bindings.h"
 #include "vkrnn/error.h"
 #include "vkrnn/profile.h"
@@ -52,6 +50,7 @@ Flavour make_flavour(const Profile& profile, const py::dict& overrides) {
             throw TypeError("[Device] " + name + ": no such option; there are schedule, gemm, lanes, rows, workgroup");
         }
     }
+    check_flavour(flavour, profile);
     return flavour;
 }
 
@@ -89,7 +88,6 @@ void register_devices(py::module_& module) {
         .def_readonly("memory_bytes", &Profile::memory_bytes)
         .def_readonly("max_allocation", &Profile::max_allocation)
         .def_readonly("unified_memory", &Profile::unified_memory)
-        .def_readonly("subgroup_clustered", &Profile::subgroup_clustered)
         .def_readonly("max_loop_iterations", &Profile::max_loop_iterations);
 
     py::class_<Device, std::shared_ptr<Device>>(module, "Device")
@@ -104,9 +102,8 @@ void register_devices(py::module_& module) {
     module.def("list_devices", &list_devices, WithoutGil());
     module.def("make_flavour", &make_flavour, py::arg("profile"), py::arg("overrides"));
     module.def(
-        "open_device",
-        [](std::size_t index, const Flavour& flavour) { return Device::open(index, flavour); }, py::arg("index"),
-        py::arg("flavour"), WithoutGil());
+        "open_device", [](std::size_t index, const Flavour& flavour) { return Device::open(index, flavour); },
+        py::arg("index"), py::arg("flavour"), WithoutGil());
     module.def("validation_messages", &validation_messages);
     module.def("cache_directory", &cache_directory);
 }

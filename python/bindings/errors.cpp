@@ -32,10 +32,11 @@ void translate(std::exception_ptr thrown) {
 }  // namespace
 
 void register_errors(py::module_& module) {
-    device_error = PyErr_NewExceptionWithDoc("vkrnn.DeviceError",
-                                             "No Vulkan loader, driver or device, or a device that was closed or lost.\n\n"
-                                             "A lost device stays unusable; a new `Device` works.",
-                                             PyExc_RuntimeError, nullptr);
+    device_error =
+        PyErr_NewExceptionWithDoc("vkrnn.DeviceError",
+                                  "No Vulkan loader, driver or device, or a device that was closed or lost.\n\n"
+                                  "A lost device stays unusable; a new `Device` works.",
+                                  PyExc_RuntimeError, nullptr);
     if (device_error == nullptr) throw py::error_already_set();
     module.attr("DeviceError") = py::handle(device_error);
     py::register_local_exception_translator(&translate);

@@ -71,7 +71,8 @@ void register_plans(py::module_& module) {
         .def_readonly("lanes", &Flavour::lanes, "Invocations that share a dot product of the recurrent product.")
         .def_readonly("rows", &Flavour::rows, "Batch rows per invocation of the recurrent product.")
         .def_readonly("workgroup", &Flavour::workgroup, "Invocations per workgroup of the step kernels.")
-        .def("__eq__", [](const Flavour& a, const Flavour& b) { return a == b; }, py::is_operator())
+        .def(
+            "__eq__", [](const Flavour& a, const Flavour& b) { return a == b; }, py::is_operator())
         .def("__repr__", [](const Flavour& flavour) {
             return "Flavour(schedule='" + flavour.schedule + "', gemm='" + flavour.gemm +
                    "', lanes=" + std::to_string(flavour.lanes) + ", rows=" + std::to_string(flavour.rows) +
@@ -83,12 +84,14 @@ void register_plans(py::module_& module) {
     plan.def_property_readonly("flavour", [](const SharedPlan& shared) { return shared.plan->flavour; })
         .def_property_readonly("buffers", &buffers, "Name, role and bytes of every buffer.")
         .def_property_readonly("steps", &steps, "The steps in order, as dicts.")
-        .def_property_readonly("bytes", [](const SharedPlan& shared) { return shared.plan->bytes(); }, "Of all buffers.")
+        .def_property_readonly(
+            "bytes", [](const SharedPlan& shared) { return shared.plan->bytes(); }, "Of all buffers.")
         .def_property_readonly(
             "dispatches", [](const SharedPlan& shared) { return shared.plan->dispatches(); }, "With loops unrolled.")
         .def_property_readonly(
             "flops", [](const SharedPlan& shared) { return shared.plan->flops; }, "Of the matrix products.")
-        .def("__eq__", [](const SharedPlan& a, const SharedPlan& b) { return *a.plan == *b.plan; }, py::is_operator())
+        .def(
+            "__eq__", [](const SharedPlan& a, const SharedPlan& b) { return *a.plan == *b.plan; }, py::is_operator())
         .def("__repr__", [](const SharedPlan& shared) { return describe(*shared.plan); });
     plan.attr("__hash__") = py::none();
 }

@@ -37,6 +37,7 @@ const uint kGemmLanes = 3u;         // register flavour: invocations of a workgr
 const uint kRegisterTileM = 16u;
 const uint kRegisterTileN = 4u;
 const uint kTiledTile = 64u;
+const uint kTiledInvocations = 256u;   // of a workgroup of the tiled flavour
 
 // Workgroups: x (and y, where x alone does not suffice) number the tiles of C, n fastest; z = slab * batches + batch.
 struct GemmPush {
@@ -139,6 +140,7 @@ const uint kKeep = 9u;                 // 1: forward writes what training keeps;
 const uint kHasVectors = 10u;          // 1: the cell's learned vectors are there
 const uint kActivation0 = 11u;         // five: one per gate in canonical order, then the cell state's
 const uint kStepConstants = 16u;
+const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

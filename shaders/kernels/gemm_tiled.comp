@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
 
-layout(local_size_x = 256) in;
+layout(local_size_x = kTiledInvocations) in;
 layout(constant_id = kGemmAColumns) const uint a_columns = 0;
 layout(constant_id = kGemmBColumns) const uint b_columns = 0;
 layout(constant_id = kGemmVectors) const uint vectors = 0;

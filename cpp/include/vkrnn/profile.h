@@ -24,7 +24,6 @@ struct Profile {
     std::uint64_t memory_bytes = 0;                // of the largest device-local heap
     std::uint64_t max_allocation = 0;              // bytes of one allocation
     bool unified_memory = false;                   // device-local memory the host can map
-    bool subgroup_clustered = false;               // clustered reductions in compute shaders
     std::uint32_t max_loop_iterations = 0;         // a shader's loops end silently after this many in all; 0: no such limit
 };
 
@@ -40,5 +39,8 @@ struct Flavour {
 
 // The flavour that suits the profile.
 Flavour choose_flavour(const Profile& profile);
+
+// Throws ValueError where the device cannot run the flavour.
+void check_flavour(const Flavour& flavour, const Profile& profile);
 
 }  // namespace vkrnn

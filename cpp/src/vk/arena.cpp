@@ -12,7 +12,9 @@ constexpr std::uint64_t kSmallestBlock = 64 << 10;
 // Blocks up to this size are rounded up, so that calls that grow a little each time do not allocate each time.
 constexpr std::uint64_t kLargestRoundedBlock = 256 << 20;
 
-std::uint64_t align(std::uint64_t bytes, std::uint64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+std::uint64_t align(std::uint64_t bytes, std::uint64_t alignment) {
+    return (bytes + alignment - 1) / alignment * alignment;
+}
 
 // An empty piece still has an address of its own.
 std::uint64_t piece(std::uint64_t bytes) { return align(std::max<std::uint64_t>(bytes, 1), kAlignment); }
@@ -131,10 +133,10 @@ Arena::Block Arena::allocate(std::uint64_t bytes) const {
     block.bytes = bytes;
     block.buffer = raii::Buffer(device_.handle(), BufferCreateInfo{.size = bytes, .usage = kind_.usage});
     const MemoryAllocateFlagsInfo flags{.flags = MemoryAllocateFlagBits::eDeviceAddress};
-    block.memory = raii::DeviceMemory(
-        device_.handle(), MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,
-                                             .allocationSize = block.buffer.getMemoryRequirements().size,
-                                             .memoryTypeIndex = kind_.memory_type});
+    block.memory = raii::DeviceMemory(device_.handle(),
+                                      MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,
+                                                         .allocationSize = block.buffer.getMemoryRequirements().size,
+                                                         .memoryTypeIndex = kind_.memory_type});
     block.buffer.bindMemory(*block.memory, 0);
     if (addressed) {
         block.address = device_.handle().getBufferAddress(BufferDeviceAddressInfo{.buffer = *block.buffer});

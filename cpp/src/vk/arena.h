@@ -14,10 +14,10 @@ namespace vkrnn::vk {
 // A piece of a buffer. Valid until the arena it came from places something else or releases its memory.
 struct Slice {
     Buffer buffer;
-    std::uint64_t offset = 0;    // bytes into the buffer, a multiple of 256
+    std::uint64_t offset = 0;  // bytes into the buffer, a multiple of 256
     std::uint64_t bytes = 0;
-    std::uint64_t address = 0;   // device address of the slice itself; 0 where the arena's buffers have none
-    std::byte* host = nullptr;   // where the host sees the slice; null where it does not
+    std::uint64_t address = 0;  // device address of the slice itself; 0 where the arena's buffers have none
+    std::byte* host = nullptr;  // where the host sees the slice; null where it does not
 };
 
 class Arena {
@@ -25,7 +25,7 @@ public:
     struct Kind {
         std::uint32_t memory_type = 0;
         BufferUsageFlags usage;
-        bool mapped = false;     // the memory type is host-visible and coherent
+        bool mapped = false;  // the memory type is host-visible and coherent
     };
 
     Arena(const LogicalDevice& device, const Kind& kind);
@@ -35,8 +35,8 @@ public:
 
     // Places pieces of these sizes from the beginning; earlier slices are void, and the device must be done with them.
     // Contents are undefined. What does not fit into the blocks held replaces them all, by one block unless that were
-    // larger than one allocation may be: so the arena is as large as the largest call was, however many calls there are.
-    // No size may exceed the profile's max_allocation. Throws vk::SystemError, holding nothing then.
+    // larger than one allocation may be: so the arena is as large as the largest call was, however many calls there
+    // are. No size may exceed the profile's max_allocation. Throws vk::SystemError, holding nothing then.
     void place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slices);
 
     // Gives all memory back; slices are void.

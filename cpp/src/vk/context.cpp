@@ -98,14 +98,16 @@ long process_id() {
 
 Context::Context() : process_(process_id()), loader_(load()) {
     const bool validation = validation_wanted();
-    if (validation && !contains(loader_.enumerateInstanceLayerProperties(), &LayerProperties::layerName, kValidationLayer)) {
+    if (validation &&
+        !contains(loader_.enumerateInstanceLayerProperties(), &LayerProperties::layerName, kValidationLayer)) {
         throw DeviceError(std::string("VKRNN_VALIDATION=1, but ") + kValidationLayer +
                           " is not installed (Debian/Ubuntu: apt install vulkan-validationlayers)");
     }
     debug_labels_ = contains(loader_.enumerateInstanceExtensionProperties(), &ExtensionProperties::extensionName,
                              VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
 
-    const ApplicationInfo application{.pApplicationName = "vkrnn", .pEngineName = "vkrnn", .apiVersion = VK_API_VERSION_1_3};
+    const ApplicationInfo application{
+        .pApplicationName = "vkrnn", .pEngineName = "vkrnn", .apiVersion = VK_API_VERSION_1_3};
     std::vector<const char*> layers;
     std::vector<const char*> extensions;
     if (debug_labels_) {
@@ -169,13 +171,15 @@ std::vector<Context::Candidate> Context::candidates() const {
             }
         }
     } catch (const ::vk::SystemError& error) {
-        throw DeviceError(std::string("the Vulkan devices could not be listed (") + error.what() + "); " + kInstallHint);
+        throw DeviceError(std::string("the Vulkan devices could not be listed (") + error.what() + "); " +
+                          kInstallHint);
     }
     if (found.empty()) {
         throw DeviceError("no Vulkan 1.3 device was found" + skipped + (skipped.empty() ? "; " : "); ") + kInstallHint);
     }
-    std::stable_sort(found.begin(), found.end(),
-                     [](const Candidate& a, const Candidate& b) { return rank(a.profile.type) < rank(b.profile.type); });
+    std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+        return rank(a.profile.type) < rank(b.profile.type);
+    });
     return found;
 }
 

@@ -22,6 +22,13 @@ double tick_nanoseconds(const raii::PhysicalDevice& physical, std::uint32_t fami
     return has ? static_cast<double>(physical.getProperties().limits.timestampPeriod) : 0.0;
 }
 
+bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size) {
+    const auto properties = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan13Properties>()
+                                .get<PhysicalDeviceVulkan13Properties>();
+    return (properties.requiredSubgroupSizeStages & ShaderStageFlagBits::eCompute) &&
+           properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
+}
+
 raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family, bool memory_budget) {
     const auto there = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features,
                                              PhysicalDeviceVulkan12Features, PhysicalDeviceVulkan13Features>();
@@ -30,10 +37,8 @@ raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family, 
     const auto& there12 = there.get<PhysicalDeviceVulkan12Features>();
 
     // Only what is asked for here is on; robustBufferAccess stays off.
-    PhysicalDeviceVulkan13Features features13{.subgroupSizeControl = true,
-                                              .computeFullSubgroups = true,
-                                              .synchronization2 = true,
-                                              .maintenance4 = true};
+    PhysicalDeviceVulkan13Features features13{
+        .subgroupSizeControl = true, .computeFullSubgroups = true, .synchronization2 = true, .maintenance4 = true};
     PhysicalDeviceVulkan12Features features12{.pNext = &features13,
                                               .shaderFloat16 = there12.shaderFloat16,
                                               .scalarBlockLayout = there12.scalarBlockLayout,
@@ -69,6 +74,7 @@ LogicalDevice::LogicalDevice(std::shared_ptr<const Context> context, Context::Ca
       queue_family_(compute_family(physical_).value()),
       memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
       timestamp_period_(tick_nanoseconds(physical_, queue_family_)),
+      fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       handle_(create(physical_, queue_family_, memory_budget_)),
       queue_(handle_, queue_family_, 0) {}
 

@@ -25,6 +25,9 @@ public:
     // Nanoseconds of one tick of a timestamp; 0 where the queue has none.
     [[nodiscard]] double timestamp_period() const { return timestamp_period_; }
 
+    // Whether a pipeline can be told to use subgroups of the profile's size.
+    [[nodiscard]] bool fixes_subgroup_size() const { return fixes_subgroup_size_; }
+
     // Bytes the device can still give: its budget where the driver tells, else its memory, and on a CPU no more
     // than the host has. `held` is what the caller has of it already.
     [[nodiscard]] std::uint64_t free_memory(std::uint64_t held) const;
@@ -36,6 +39,7 @@ private:
     std::uint32_t queue_family_;
     bool memory_budget_;
     double timestamp_period_;
+    bool fixes_subgroup_size_;
     raii::Device handle_;
     raii::Queue queue_;
 };

@@ -1,5 +1,6 @@
 #include "executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -32,6 +33,12 @@ void copy(void* to, const void* from, std::uint64_t bytes) {
     if (bytes != 0) {
         std::memcpy(to, from, bytes);
     }
+}
+
+// Dispatches that should take well under a second: most calls fit into one submission, and an interrupt acts soon.
+double first_capacity(const Plan& plan, const Profile& profile) {
+    const double flops = profile.type == DeviceType::cpu ? 4e9 : 1e12;
+    return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
 }
 
 // The host's side of a buffer that a plan exchanges with the caller.
@@ -98,7 +105,9 @@ void Executor::check_usable(const std::string& prefix) const {
         throw DeviceError(prefix + "the device was lost in an earlier call; open a new vkrnn.Device");
     }
     if (process_ != process_id()) {
-        throw DeviceError(prefix + "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device");
+        throw DeviceError(
+            prefix +
+            "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device");
     }
 }
 
@@ -162,7 +171,7 @@ void Executor::run_locked(const Plan& plan, std::span<const void* const> inputs,
     for (const std::size_t buffer : plan.results) {
         static_cast<void>(host_side(plan, placements, buffer, Role::result));
     }
-    work_->stream.start(poll);
+    work_->stream.start(poll, first_capacity(plan, profile_));
     work_->recorder.run(plan, placements, label);
     for (std::size_t i = 0; i < results.size(); ++i) {
         const std::size_t buffer = plan.results[i];

@@ -44,10 +44,10 @@ private:
 
     const Profile profile_;
     const Flavour flavour_;
-    const long process_;              // that opened the device: it is of no use in a fork
+    const long process_;  // that opened the device: it is of no use in a fork
     PlanCache plans_;
-    std::timed_mutex mutex_;          // held by the call that runs
-    std::unique_ptr<Work> work_;      // null once closed
+    std::timed_mutex mutex_;      // held by the call that runs
+    std::unique_ptr<Work> work_;  // null once closed
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
     mutable std::mutex statistics_mutex_;
     Statistics statistics_;

@@ -57,7 +57,10 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
                                             .pMapEntries = entries.data(),
                                             .dataSize = kernel.constants.size() * 4,
                                             .pData = kernel.constants.data()};
-    const ComputePipelineCreateInfo info{.stage = {.stage = ShaderStageFlagBits::eCompute,
+    // The kernels count on the size the profile names; without this the driver may choose another one per pipeline.
+    const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize = device_.profile().subgroup_size};
+    const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
+                                                   .stage = ShaderStageFlagBits::eCompute,
                                                    .module = *module,
                                                    .pName = "main",
                                                    .pSpecializationInfo = &specialization},

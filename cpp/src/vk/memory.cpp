@@ -20,7 +20,8 @@ Arena::Kind device_kind(const LogicalDevice& device, bool unified) {
 }
 
 Arena::Kind upload_kind(const LogicalDevice& device) {
-    return {memory_type(device.physical().getMemoryProperties(), kCoherent).value(), BufferUsageFlagBits::eTransferSrc, true};
+    return {memory_type(device.physical().getMemoryProperties(), kCoherent).value(), BufferUsageFlagBits::eTransferSrc,
+            true};
 }
 
 // Reading memory the host does not cache is very slow.

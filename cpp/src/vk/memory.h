@@ -15,7 +15,7 @@ namespace vkrnn::vk {
 // where that is unified, else a piece of the staging memory; null where the host has no business with the buffer.
 struct Placement {
     Slice device;
-    Slice staging;               // without a buffer where the memory is unified
+    Slice staging;  // without a buffer where the memory is unified
     std::byte* host = nullptr;
 };
 

@@ -64,7 +64,8 @@ std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted) {
     // AMD's uncached types are for debugging: slow, and refused unless a feature is enabled.
     const MemoryPropertyFlags unwanted = MemoryPropertyFlagBits::eDeviceCoherentAMD |
-                                         MemoryPropertyFlagBits::eDeviceUncachedAMD | MemoryPropertyFlagBits::eProtected;
+                                         MemoryPropertyFlagBits::eDeviceUncachedAMD |
+                                         MemoryPropertyFlagBits::eProtected;
     for (std::uint32_t type = 0; type < memory.memoryTypeCount; ++type) {
         const MemoryPropertyFlags flags = memory.memoryTypes[type].propertyFlags;
         if ((flags & wanted) == wanted && !(flags & unwanted)) {
@@ -85,6 +86,16 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {
     }
     if (!features.get<PhysicalDeviceFeatures2>().features.shaderInt64) {
         return "no shaderInt64";
+    }
+    const auto subgroups =
+        physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
+            .get<PhysicalDeviceVulkan11Properties>();
+    // What the kernels pass round within a subgroup: see product.glsl and gemm_register.comp.
+    const SubgroupFeatureFlags operations =
+        SubgroupFeatureFlagBits::eBasic | SubgroupFeatureFlagBits::eBallot | SubgroupFeatureFlagBits::eShuffle;
+    if (!(subgroups.subgroupSupportedStages & ShaderStageFlagBits::eCompute) ||
+        (subgroups.subgroupSupportedOperations & operations) != operations) {
+        return "no subgroup ballot and shuffle in compute shaders";
     }
     if (!compute_family(physical)) {
         return "no compute queue";
@@ -114,7 +125,8 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.subgroup_size = properties11.subgroupSize;
     profile.max_workgroup_invocations = core.limits.maxComputeWorkGroupInvocations;
     profile.max_workgroup_size_x = core.limits.maxComputeWorkGroupSize[0];
-    profile.max_group_count = std::min(core.limits.maxComputeWorkGroupCount[0], core.limits.maxComputeWorkGroupCount[1]);
+    profile.max_group_count =
+        std::min(core.limits.maxComputeWorkGroupCount[0], core.limits.maxComputeWorkGroupCount[1]);
     profile.max_shared_memory = core.limits.maxComputeSharedMemorySize;
     profile.max_push_constants = core.limits.maxPushConstantsSize;
     for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
@@ -127,8 +139,6 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     // A discrete device may let the host map its memory too, but reading that through the bus is slower than copying.
     const bool shares_memory = profile.type == DeviceType::cpu || profile.type == DeviceType::integrated_gpu;
     profile.unified_memory = shares_memory && memory_type(memory, kUnifiedMemory).has_value();
-    profile.subgroup_clustered = (properties11.subgroupSupportedStages & ShaderStageFlagBits::eCompute) &&
-                                 (properties11.subgroupSupportedOperations & SubgroupFeatureFlagBits::eClustered);
     profile.max_loop_iterations = loop_limit(profile.driver, profile.driver_version);
     return profile;
 }

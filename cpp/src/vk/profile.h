@@ -24,7 +24,7 @@ std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& m
 
 // Memory that is the device's own and that the host reads and writes at full speed.
 inline constexpr MemoryPropertyFlags kUnifiedMemory =
-    MemoryPropertyFlagBits::eDeviceLocal | MemoryPropertyFlagBits::eHostVisible | MemoryPropertyFlagBits::eHostCoherent |
-    MemoryPropertyFlagBits::eHostCached;
+    MemoryPropertyFlagBits::eDeviceLocal | MemoryPropertyFlagBits::eHostVisible |
+    MemoryPropertyFlagBits::eHostCoherent | MemoryPropertyFlagBits::eHostCached;
 
 }  // namespace vkrnn::vk

@@ -52,7 +52,8 @@ void resolve(const Block& block, std::span<const Placement> placements, std::byt
 Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream)
     : device_(device), kernels_(kernels), stream_(stream), labels_(device.context().debug_labels()) {
     if (device.timestamp_period() > 0) {
-        queries_ = raii::QueryPool(device.handle(), QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2});
+        queries_ =
+            raii::QueryPool(device.handle(), QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2});
     }
 }
 
@@ -113,7 +114,8 @@ void Recorder::upload(const Plan& plan, std::span<const Placement> placements) {
     for (std::size_t i = 0; i < placements.size(); ++i) {
         const Placement& at = placements[i];
         if (at.staging.buffer && plan.buffers[i].role != Role::result && at.device.bytes != 0) {
-            const BufferCopy region{.srcOffset = at.staging.offset, .dstOffset = at.device.offset, .size = at.device.bytes};
+            const BufferCopy region{
+                .srcOffset = at.staging.offset, .dstOffset = at.device.offset, .size = at.device.bytes};
             stream_.commands().copyBuffer(at.staging.buffer, at.device.buffer, region);
             transferred_ = true;
         }
@@ -129,7 +131,8 @@ void Recorder::download(const Plan& plan, std::span<const Placement> placements)
                 barrier(Stage::eCopy, Access::eTransferRead);
                 copied = true;
             }
-            const BufferCopy region{.srcOffset = at.device.offset, .dstOffset = at.staging.offset, .size = at.device.bytes};
+            const BufferCopy region{
+                .srcOffset = at.device.offset, .dstOffset = at.staging.offset, .size = at.device.bytes};
             stream_.commands().copyBuffer(at.device.buffer, at.staging.buffer, region);
         }
     }

@@ -10,15 +10,16 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPollInterval = 20ms;
-constexpr std::uint32_t kFirstCapacity = 128;
+constexpr std::uint32_t kFirstCapacity = 128;  // at least
 constexpr std::uint32_t kLargestCapacity = 8192;
 
 }  // namespace
 
 Stream::Stream(const LogicalDevice& device) : device_(device) {
     for (Slot& slot : slots_) {
-        slot.pool = raii::CommandPool(device.handle(), CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
-                                                                             .queueFamilyIndex = device.queue_family()});
+        slot.pool =
+            raii::CommandPool(device.handle(), CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
+                                                                     .queueFamilyIndex = device.queue_family()});
         raii::CommandBuffers buffers(device.handle(), CommandBufferAllocateInfo{.commandPool = *slot.pool,
                                                                                 .level = CommandBufferLevel::ePrimary,
                                                                                 .commandBufferCount = 1});
@@ -27,10 +28,10 @@ Stream::Stream(const LogicalDevice& device) : device_(device) {
     }
 }
 
-void Stream::start(const Poll& poll) {
+void Stream::start(const Poll& poll, double capacity) {
     poll_ = &poll;
     stop_ = false;
-    capacity_ = kFirstCapacity;
+    capacity_ = static_cast<std::uint32_t>(std::clamp<double>(capacity, kFirstCapacity, kLargestCapacity));
     polled_ = completed_ = Clock::now();
 }
 

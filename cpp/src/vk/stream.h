@@ -16,8 +16,8 @@ public:
     // Throws vk::SystemError.
     explicit Stream(const LogicalDevice& device);
 
-    // Starts a call.
-    void start(const Poll& poll);
+    // Starts a call whose first command buffer is to hold up to about `capacity` dispatches.
+    void start(const Poll& poll, double capacity);
 
     // The command buffer to record into, from begin() to submit().
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands; }

@@ -3,10 +3,10 @@
 #pragma once
 
 #define VK_NO_PROTOTYPES
-#define VULKAN_HPP_NO_CONSTRUCTORS         // plain aggregates: designated initializers, and quicker to compile
+#define VULKAN_HPP_NO_CONSTRUCTORS  // plain aggregates: designated initializers, and quicker to compile
 #define VULKAN_HPP_NO_SMART_HANDLE
 #define VULKAN_HPP_NO_SPACESHIP_OPERATOR
-#define VULKAN_HPP_ASSERT(x) static_cast<void>(0)   // the process never aborts
+#define VULKAN_HPP_ASSERT(x) static_cast<void>(0)  // the process never aborts
 #define VULKAN_HPP_ASSERT_ON_RESULT(x) static_cast<void>(0)
 
 #include <vulkan/vulkan_raii.hpp>

@@ -1,0 +1,72 @@
+# make demo    run the demonstration
+# make test    run the tests, Python's and C++'s
+# make lint    check formatting, style and types
+# make bench   run the benchmarks
+# make format  format everything
+# make clean   remove what was built
+#
+# Each installs what it lacks: Debian packages (as root or with sudo), and a .venv with the package itself, which is
+# built again when its sources have changed.
+
+PYTHON ?= python3
+JOBS ?= $(shell nproc)
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
+CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/vk/*.h cpp/src/vk/*.cpp cpp/tests/*.cpp \
+	python/bindings/*.h python/bindings/*.cpp)
+export PYTHON
+
+.PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo
+	$(BIN)/python demo.py
+
+test: test-cpp test-python
+
+test-python: $(VENV)/.test
+	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+test-cpp: need-test
+	cmake --preset debug -DVKRNN_PYTHON=OFF
+	cmake --build --preset debug -j $(JOBS)
+	ctest --preset debug -j $(JOBS)
+
+lint: $(VENV)/.dev need-ci
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy --strict python/vkrnn
+	clang-format --dry-run -Werror $(CPP)
+
+# By itself, because it takes minutes.
+tidy: need-ci
+	cmake --preset debug -DVKRNN_PYTHON=OFF
+	cmake --build --preset debug -j $(JOBS) --target vkrnn_shaders
+	printf '%s\n' $(filter cpp/src/%.cpp,$(CPP)) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/debug
+
+format: $(VENV)/.dev need-ci
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	clang-format -i $(CPP)
+
+bench: $(VENV)/.demo
+	$(BIN)/python -m bench.cells $(BENCH_ARGS)
+
+clean:
+	rm -rf build dist .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+# The environment, and in it the package with one of its extras: demo, test or dev.
+$(VENV)/.created:
+	sh .ci/need build
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip scikit-build-core pybind11 cmake ninja
+	touch $@
+
+$(VENV)/.%: $(VENV)/.created $(SOURCES)
+	$(BIN)/python -m pip install --quiet --no-build-isolation ".[$*]"
+	touch $@
+
+need-test need-ci: need-%:
+	sh .ci/need $*

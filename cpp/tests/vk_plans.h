@@ -1,0 +1,159 @@
+// What the tests of the Vulkan layer share: plans made by hand for kernels of the tests' own (shaders/), since the
+// layer is to work for any plan.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "vkrnn/device.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::test {
+
+using Words = std::vector<std::uint32_t>;
+
+struct AddPush {
+    Place from, to;
+    std::uint32_t count, padding;
+};
+struct FoldPush {
+    Place params;
+    std::int32_t step;
+    std::uint32_t padding;
+};
+
+inline Dispatch add(std::size_t from, std::size_t to, std::size_t count, std::size_t kernel = 0) {
+    const auto words = static_cast<std::uint32_t>(count);
+    return {.label = "add",
+            .kernel = kernel,
+            .groups = {(words + 63) / 64, 1, 1},
+            .push = make_block(AddPush{place(from, 0), place(to, 0), words, 0}, 2)};
+}
+
+inline PlanBuffer buffer(const char* name, Role role, std::uint64_t bytes, const Block& contents = {}) {
+    return {name, role, bytes, contents};
+}
+
+inline Argument any() { return Argument::source; }  // the layer only looks at the buffer beside it
+
+// result = input + 1, through a scratch buffer: input + 8, then - 7.
+inline Plan add_plan(std::size_t count) {
+    Plan plan;
+    const std::uint64_t bytes = count * 4;
+    plan.buffers = {buffer("x", Role::input, bytes), buffer("temporary", Role::scratch, bytes),
+                    buffer("y", Role::result, bytes)};
+    plan.kernels = {{"add", {8}}, {"add", {static_cast<std::uint32_t>(-7)}}};
+    plan.steps = {add(0, 1, count, 0), add(1, 2, count, 1)};
+    plan.inputs = {{any(), 0}};
+    plan.results = {2};
+    return plan;
+}
+
+// state = fold over `count` steps that run from `first` by `increment`, from zero.
+inline Plan fold_plan(std::int64_t count, std::int32_t first = 0, std::int32_t increment = 1) {
+    Plan plan;
+    plan.buffers = {buffer("state", Role::result, 4), buffer("params", Role::constant, 8, make_block(place(0, 0), 1))};
+    plan.kernels = {{"fold", {1}}};
+    const Dispatch step{.label = "step", .push = make_block(FoldPush{place(1, 0), -1, 0}, 1)};
+    plan.steps = {Clear{0}, Loop{count, first, increment, 8, {step}}};
+    plan.results = {0};
+    return plan;
+}
+
+inline std::uint32_t fold(std::int64_t count, std::int32_t first = 0, std::int32_t increment = 1) {
+    std::uint32_t state = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        state = state * 5 + static_cast<std::uint32_t>(first + i * increment);
+    }
+    return state;
+}
+
+inline Words run(Device& device, const Plan& plan, const Words& input, const Poll& poll = {}) {
+    Words result(plan.buffers.at(plan.results.at(0)).bytes / 4, 0xdeadbeef);
+    const void* in[] = {input.data()};
+    void* out[] = {result.data()};
+    device.run(plan, std::span(in).first(plan.inputs.size()), out, "test", poll);
+    return result;
+}
+
+inline Words counting(std::size_t count) {
+    Words words(count);
+    std::iota(words.begin(), words.end(), 3);
+    return words;
+}
+
+inline Words plus_one(Words words) {
+    for (auto& word : words) {
+        ++word;
+    }
+    return words;
+}
+
+inline void expect_adds(Device& device, std::size_t count) {
+    EXPECT_EQ(run(device, add_plan(count), counting(count)), plus_one(counting(count))) << count;
+}
+
+template <class Exception, class Function>
+std::string message_of(const Function& function) {
+    try {
+        function();
+    } catch (const Exception& error) {
+        return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return {};
+}
+
+// An environment variable for as long as the object lives.
+class Variable {
+public:
+    Variable(const char* name, const std::string& value) : name_(name) {
+        const char* old = std::getenv(name);
+        old_ = old != nullptr ? std::optional<std::string>(old) : std::nullopt;
+        setenv(name, value.c_str(), 1);
+    }
+    ~Variable() {
+        if (old_) {
+            setenv(name_, old_->c_str(), 1);
+        } else {
+            unsetenv(name_);
+        }
+    }
+    Variable(const Variable&) = delete;
+    Variable& operator=(const Variable&) = delete;
+
+private:
+    const char* name_;
+    std::optional<std::string> old_;
+};
+
+// Every test leaves the user's caches alone, and the validation layers, where they are on, without a word.
+class Vulkan : public testing::Test {
+protected:
+    void TearDown() override {
+        for (const auto& message : validation_messages()) {
+            if (std::find(seen().begin(), seen().end(), message) == seen().end()) {
+                seen().push_back(message);
+                ADD_FAILURE() << message;
+            }
+        }
+        std::filesystem::remove_all(cache_);
+    }
+    static std::vector<std::string>& seen() {
+        static std::vector<std::string> messages;
+        return messages;
+    }
+
+    const std::filesystem::path cache_ =
+        std::filesystem::temp_directory_path() /
+        ("vkrnn_test_" + std::to_string(std::hash<std::thread::id>{}(std::this_thread::get_id())));
+    const Variable directory_{"VKRNN_CACHE_DIR", cache_.string()};
+};
+
+}  // namespace vkrnn::test
