@@ -21,7 +21,7 @@ export PYTHON
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
-	$(BIN)/python demo.py
+	$(BIN)/python -m vkrnn.demo $(DEMO_ARGS)
 
 test: test-cpp test-python
 

@@ -25,22 +25,23 @@ class Tape(NamedTuple):
 
 
 def _sigmoid(x: Floats) -> Floats:
-    return 0.5 * np.tanh(0.5 * x) + np.float32(0.5)
+    y: Floats = 0.5 * np.tanh(0.5 * x) + np.float32(0.5)
+    return y
 
 
 def _tape(arrays: Arrays) -> Tape:
     T, N, _, H = (getattr(arrays.sizes, letter) for letter in "TNIH")
     source, W, bias = (arrays.given[name] for name in ("source", "input_weight", "bias"))
     gates = (source.reshape(T * N, -1) @ W.T + bias).reshape(T, N, -1)
-    states = [np.zeros((T + 1, N, H), np.float32) for _ in range(2)]
-    return Tape(*states, gates, np.empty((T, N, H), np.float32))
+    h, c = (np.zeros((T + 1, N, H), np.float32) for _ in range(2))
+    return Tape(h, c, gates, np.empty((T, N, H), np.float32))
 
 
 def _rnn_forward(arrays: Arrays) -> Tape:
     tape, R = _tape(arrays), arrays.given["recurrent_weight"].T
-    for k, gates in enumerate(tape.gates):
-        gates += tape.h[k] @ R
-        np.tanh(gates, out=tape.h[k + 1])
+    for k in range(len(tape.gates)):
+        tape.gates[k] += tape.h[k] @ R
+        np.tanh(tape.gates[k], out=tape.h[k + 1])
     return tape
 
 
@@ -55,8 +56,8 @@ def _rnn_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
 
 def _lstm_forward(arrays: Arrays) -> Tape:
     tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
-    for k, gates in enumerate(tape.gates):
-        gates += tape.h[k] @ R
+    for k in range(len(tape.gates)):
+        gates = np.add(tape.gates[k], tape.h[k] @ R, out=tape.gates[k])
         gates[:, : 2 * H] = _sigmoid(gates[:, : 2 * H])
         gates[:, 3 * H :] = _sigmoid(gates[:, 3 * H :])
         i, f, z, o = np.split(gates, 4, axis=1)
@@ -156,6 +157,6 @@ def on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
 
 
 def _blas() -> str:
-    config: Any = np.show_config(mode="dicts")
+    config: Any = getattr(np.__config__, "CONFIG", {})  # NumPy 1.25 and later
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()

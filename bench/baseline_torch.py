@@ -1,4 +1,4 @@
-"""PyTorch's nn.RNN, nn.LSTM and nn.GRU with the same weights: on the CPU, and on CUDA through cuDNN in strict float32."""
+"""PyTorch's nn.RNN, nn.LSTM and nn.GRU with the same weights: on the CPU, or through cuDNN in strict float32."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--cells", nargs="+", choices=sorted(GATES), default=list(GATES), help="which cells (all)")
-    parser.add_argument("--sizes", nargs="+", metavar="T,N,I,H", help="workloads; by default those for the device's kind")
+    parser.add_argument("--sizes", nargs="+", metavar="T,N,I,H", help="workloads; the device's kind decides")
     return parser.parse_args()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 
@@ -59,7 +59,7 @@ class Sizes:
 
     T: int
     N: int
-    I: int  # noqa: E741 - the letter that the documentation uses
+    I: int
     H: int
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ class Pace:
 SMOKE = Pace(warm_up=0.0, rounds=1, settle=0.0, turn=0.0)
 
 
-class WrongAnswer(RuntimeError):
+class WrongAnswerError(RuntimeError):
     """A contender's answer is not the reference's: its time is worth nothing."""
 
 
@@ -125,7 +125,7 @@ def scaled_error(got: npt.NDArray[Any], ideal: npt.NDArray[Any]) -> float:
 
 
 def check(problem: Problem, contender: Contender) -> float | None:
-    """Return the contender's worst error; raise `WrongAnswer` where it is no rounding error."""
+    """Return the contender's worst error; raise `WrongAnswerError` where it is no rounding error."""
     if contender.answer is None:
         return None
     answer = contender.answer()
@@ -133,7 +133,7 @@ def check(problem: Problem, contender: Contender) -> float | None:
     name, worst = max(errors.items(), key=lambda item: item[1])
     if worst > CHECK_TOLERANCE:
         who = f"{contender.implementation} on {contender.device}"
-        raise WrongAnswer(f"{who}, {problem.op} {problem.workload}: {name} is off by {worst:.1e}")
+        raise WrongAnswerError(f"{who}, {problem.op} {problem.workload}: {name} is off by {worst:.1e}")
     return worst
 
 
@@ -171,9 +171,7 @@ def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
     ]
 
 
-def _record(
-    problem: Problem, contender: Contender, error: float | None, name: str, seconds: Sequence[float]
-) -> Record:
+def _record(problem: Problem, contender: Contender, error: float | None, name: str, seconds: Sequence[float]) -> Record:
     p10, median, p90 = np.percentile(seconds, [10, 50, 90])
     return Record(
         commit=commit(),
@@ -253,8 +251,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time with three digits or so."""
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    """Return a time with three digits."""
+    value, unit = (seconds * 1e3, "ms") if seconds >= 1e-3 else (seconds * 1e6, "us")
+    return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
 
 
 def verdict(what: str, reached: float, wanted: float, unit: str, *, at_least: bool) -> str:

@@ -88,9 +88,7 @@ def main() -> None:
     device = common.open_device(options.device)
     cpu = device.type == "cpu"
     sizes = SMOKE_SIZES if options.smoke else SIZES if cpu else GPU_SIZES
-    groups = list(
-        common.measure_all(problems(sizes, device), 2 * len(sizes), common.pace_of(options), options.output)
-    )
+    groups = list(common.measure_all(problems(sizes, device), 2 * len(sizes), common.pace_of(options), options.output))
     rows, speeds = [], []
     for index, (own, other) in enumerate(groups):
         size, speed = sizes[index // 2], own.flops / own.median / 1e9

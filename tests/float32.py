@@ -1,9 +1,7 @@
-"""The operations as a plain NumPy program in float32: how far rounding alone takes such a program from the exact answer.
+"""The operations as a plain NumPy program in float32: how far rounding alone takes such a program from the truth.
 
-Beyond short sequences and narrow layers, a device may be at most so and so much worse than this (see tolerances.py). It
-is written for that and not for reading: what the equations are is in `vkrnn.reference`, what is tested here is only that
-the two agree when this runs in float64. Activations, gates and steps are computed one operation after the other, as any
-NumPy program would.
+Beyond short sequences and narrow layers a device is measured by it (see tolerances.py). It is written for that and not
+for reading: the equations are in `vkrnn.reference`, and a test says that the two agree where this runs in float64.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ def test_what_is_not_finite_is_wrong() -> None:
 
 def test_report_of_an_operation() -> None:
     """One row a result, with a verdict."""
-    report = vkrnn.check(vkrnn.gru, np.tile(SOURCE, 3), np.tile(WEIGHT, (3, 1)), descriptor=vkrnn.GRUDescriptor(training=True))
+    report = vkrnn.check(
+        vkrnn.gru, np.tile(SOURCE, 3), np.tile(WEIGHT, (3, 1)), descriptor=vkrnn.GRUDescriptor(training=True)
+    )
     assert report.ok
     assert [(c.name, c.shape) for c in report.comparisons] == [("output", (5, 3, 4)), ("z_state", (5, 3, 12))]
     assert report.function == "gru"

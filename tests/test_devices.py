@@ -138,7 +138,9 @@ def test_closed_device(own: vkrnn.Device) -> None:
     assert own.closed
     assert repr(own).endswith(", closed>")
     assert own.statistics()["bytes_allocated"] == 0
-    with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] the device is closed; open a new vkrnn\.Device$"):
+    with pytest.raises(
+        vkrnn.DeviceError, match=r"^\[single_gate_rnn\] the device is closed; open a new vkrnn\.Device$"
+    ):
         run(own)
 
 

@@ -7,6 +7,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ import vkrnn
 from vkrnn import _core
 
 OPERATIONS = [
-    (getattr(vkrnn, name), cell, parameters)
+    pytest.param(getattr(vkrnn, name), parameters, id=name)
     for cell in _core.cells()
     for name, parameters in ((cell.name, cell.forward), (cell.gradients_name, cell.gradients))
 ]
@@ -28,10 +30,10 @@ def test_examples(module: str) -> None:
     assert failed == 0
 
 
-@pytest.mark.parametrize(("function", "cell", "parameters"), OPERATIONS, ids=lambda value: getattr(value, "__name__", ""))
-def test_signature(function: object, cell: _core.Cell, parameters: list[tuple[str, bool]]) -> None:
+@pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
+def test_signature(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
     """Python's signatures and the core's table agree: names, order, what is optional."""
-    found = inspect.signature(function).parameters  # type: ignore[arg-type]
+    found = inspect.signature(function).parameters
     assert [(name, parameter.default is None) for name, parameter in found.items()] == [
         *parameters,
         ("descriptor", True),
@@ -44,8 +46,8 @@ def test_signature(function: object, cell: _core.Cell, parameters: list[tuple[st
     assert kinds == {False: {inspect.Parameter.POSITIONAL_OR_KEYWORD}, True: {inspect.Parameter.KEYWORD_ONLY}}
 
 
-@pytest.mark.parametrize(("function", "cell", "parameters"), OPERATIONS, ids=lambda value: getattr(value, "__name__", ""))
-def test_docstring(function: object, cell: _core.Cell, parameters: list[tuple[str, bool]]) -> None:
+@pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
+def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
     """Every parameter has its shape, every section is there, and no placeholder was left."""
     text = inspect.getdoc(function) or ""
     for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
@@ -53,7 +55,7 @@ def test_docstring(function: object, cell: _core.Cell, parameters: list[tuple[st
     assert not re.search(r"\{\w+\}", text)
     assert "GH" not in text
     documented = re.findall(r"^(\w+) : (.*)$", text, flags=re.MULTILINE)
-    assert [name for name, _ in documented] == [*inspect.signature(function).parameters]  # type: ignore[arg-type]
+    assert [name for name, _ in documented] == [*inspect.signature(function).parameters]
     for (name, optional), (_, kind) in zip(parameters, documented, strict=False):
         assert re.match(r"numpy\.ndarray of float32, .*\[", kind), name
         assert kind.endswith(", optional") == optional, name
@@ -66,7 +68,9 @@ def test_descriptor(cell: _core.Cell) -> None:
     """Python's descriptors and the core's table agree: properties, order, defaults."""
     descriptor = getattr(vkrnn, cell.descriptor_name)()
     fields = {name: getattr(descriptor, name) for name in descriptor.__dataclass_fields__}
-    shown = {name: value.name.lower() if isinstance(value, vkrnn.Activation) else value for name, value in fields.items()}
+    shown = {
+        name: value.name.lower() if isinstance(value, vkrnn.Activation) else value for name, value in fields.items()
+    }
     assert list(shown.items()) == list(cell.properties.items())
 
 

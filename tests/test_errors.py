@@ -16,7 +16,7 @@ import pytest
 import vkrnn
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
-# T, N, I, H = 5, 3, 7, 4; G = 1, 4, 3.
+# The sizes T, N, I, H are 5, 3, 7, 4.
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "single_gate_rnn": {"source": (5, 3, 7), "recurrent_weight": (4, 4), "input_weight": (4, 7)},
     "lstm": {"source": (5, 3, 7), "recurrent_weight": (16, 4), "input_weight": (16, 7)},
@@ -35,9 +35,7 @@ FUNCTIONS = tuple(SHAPES)
 def arguments(function: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return arguments that are right but for the changes; a tuple among these is the shape of an array."""
     shapes: dict[str, Any] = {**SHAPES[function], **(changes or {})}
-    return {
-        name: np.ones(value, np.float32) if isinstance(value, tuple) else value for name, value in shapes.items()
-    }
+    return {name: np.ones(value, np.float32) if isinstance(value, tuple) else value for name, value in shapes.items()}
 
 
 @dataclass(frozen=True)
@@ -154,8 +152,8 @@ SIZES = [
         "gru",
         {"input_weight": None},
         ValueError,
-        f"[gru] source: expected shape [T, N, 3H] = [5, 3, 12], got [5, 3, 7] ({T_N}, {H_GRU}; without input_weight the "
-        "source holds the gates)",
+        f"[gru] source: expected shape [T, N, 3H] = [5, 3, 12], got [5, 3, 7] ({T_N}, {H_GRU}; without input_weight "
+        "the source holds the gates)",
     ),
     Bad("lstm", {"bias": (4,)}, ValueError, f"[lstm] bias: expected shape [4H] = [16], got [4] ({H_LSTM})"),
     Bad(
@@ -217,7 +215,8 @@ TRAINING_STATES = [
         {name: (4, *shape[1:])},
         ValueError,
         f"[{cell}_gradients] {name}: expected shape [T, N, {symbol}] = {list(shape)}, got {[4, *shape[1:]]} ({T_N}, "
-        f"H = 4 from recurrent_weight.shape[0]{gates}); it must come from {cell} with training=True and these arguments",
+        f"H = 4 from recurrent_weight.shape[0]{gates}); it must come from {cell} with training=True and these "
+        "arguments",
     )
     for cell, gates in (("single_gate_rnn", ""), ("lstm", " / 4"), ("gru", " / 3"))
     for name, shape in STATES[cell].items()
@@ -281,7 +280,9 @@ def test_plan_and_check_report_the_same(user: Callable[..., Any], closed: vkrnn.
 
 def test_plan_of_another_function() -> None:
     """Only the six operations have plans."""
-    with pytest.raises(TypeError, match=r"^\[plan\] function: expected one of vkrnn\.single_gate_rnn, .*, got <built-in"):
+    with pytest.raises(
+        TypeError, match=r"^\[plan\] function: expected one of vkrnn\.single_gate_rnn, .*, got <built-in"
+    ):
         vkrnn.plan(print)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[lstm\] missing a required argument: 'recurrent_weight'$"):
         vkrnn.plan(vkrnn.lstm, np.ones((5, 3, 16), np.float32))

@@ -28,9 +28,8 @@ DOCUMENTED = {
     "singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:inputWeight:bias:initState:descriptor:name:)": (
         RNN_GRADIENTS
     ),
-    "singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:inputWeight:bias:initState:mask:descriptor:name:)": (
-        RNN_GRADIENTS
-    ),
+    "singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:inputWeight:bias:initState:mask:"
+    "descriptor:name:)": (RNN_GRADIENTS),
     "singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:bias:initState:mask:"
     "descriptor:name:)": RNN_GRADIENTS,
     "LSTM(_:recurrentWeight:initState:initCell:descriptor:name:)": ["h", "c", "z"],

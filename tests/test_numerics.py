@@ -1,4 +1,4 @@
-"""Numbers at the edges: limits, corners, tiny and huge arguments, NaN, infinities, saturated gates, and the same bits again."""
+"""Numbers at the edges: limits, corners, tiny and huge ones, NaN, infinities, saturated gates, the same bits again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SLOPE: dict[str, Callable[[Array], Array]] = {
     "relu": lambda p: np.where(p > 0, 1.0, 0.0),
     "tanh": lambda p: 1 / np.cosh(np.clip(p, -300, 300)) ** 2,
     "sigmoid": lambda p: 0.25 / np.cosh(np.clip(p, -300, 300) / 2) ** 2,
-    "hard_sigmoid": lambda p: np.where(np.abs(p) < 2.5, 0.2, 0.0),  # noqa: PLR2004
+    "hard_sigmoid": lambda p: np.where(np.abs(p) < 2.5, 0.2, 0.0),
 }
 LIMITS = {
     "none": (-np.inf, np.inf),
@@ -81,7 +81,7 @@ def test_activation_over_the_grid(activation: str) -> None:
     limit = ACTIVATION * np.abs(wanted) + 2 * FLOAT32.tiny
     if activation == "hard_sigmoid":
         limit = ACTIVATION * np.maximum(np.abs(0.2 * p.astype(np.float64)), 1) * (wanted > 0) * (wanted < 1)
-        limit += ACTIVATION * (np.abs(np.abs(p) - 2.5) < 1e-5)  # noqa: PLR2004 - next to the corners
+        limit += ACTIVATION * (np.abs(np.abs(p) - 2.5) < 1e-5)
     wrong = ~(np.abs(got - wanted) <= limit)
     assert not wrong.any(), list(zip(p[wrong][:5], got[wrong][:5], wanted[wrong][:5], strict=True))
 
@@ -89,7 +89,7 @@ def test_activation_over_the_grid(activation: str) -> None:
 @every_activation
 def test_derivative_over_the_grid(activation: str) -> None:
     p = grid()
-    p = p[np.abs(np.abs(p) - 2.5) > 1e-5]  # noqa: PLR2004 - the corners have a test of their own
+    p = p[np.abs(np.abs(p) - 2.5) > 1e-5]
     got = slope(activation, p).astype(np.float64)
     wanted = SLOPE[activation](p.astype(np.float64))
     # It is formed from y, which is rounded: near y = 1 an error of half a unit there is all there is.
@@ -136,7 +136,7 @@ def test_corners() -> None:
 
 def test_lstm_with_gates_wide_open_or_shut_keeps_its_cell() -> None:
     """Input gate 0, forget gate and output gate 1: c stays bit for bit, h is its tanh."""
-    T, N, H = 6, 3, 5  # noqa: N806
+    T, N, H = 6, 3, 5
     cell = np.random.default_rng(1).normal(size=(N, H)).astype(np.float32)
     source = np.zeros((T, N, 4 * H), np.float32)
     for size in (100.0, 1e4, np.inf):
@@ -155,7 +155,7 @@ def test_lstm_with_gates_wide_open_or_shut_keeps_its_cell() -> None:
 @pytest.mark.parametrize("reset_after", [False, True])
 def test_gru_with_its_gate_shut_keeps_its_state(*, flip_z: bool, reset_after: bool) -> None:
     """An update gate that is exactly 1, with flip_z exactly 0, gives the state before bit for bit."""
-    T, N, H = 6, 3, 5  # noqa: N806
+    T, N, H = 6, 3, 5
     rng = np.random.default_rng(2)
     state = rng.normal(size=(N, H)).astype(np.float32)
     weight = rng.normal(size=(3 * H, H)).astype(np.float32)

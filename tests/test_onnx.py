@@ -1,7 +1,7 @@
 """onnxruntime as an oracle of the forward passes: all three cells, three directions, activations, peephole.
 
-ONNX's gates stand in another order (LSTM i, o, f, c; GRU z, r, h), and of its three peephole vectors that of the output gate
-reads the new cell, where MPSGraph's four all read the cell before: only those of i and f can be compared.
+ONNX's gates stand in another order (LSTM i, o, f, c; GRU z, r, h), and of its three peephole vectors that of the output
+gate reads the new cell, where MPSGraph's four all read the cell before: only those of i and f can be compared.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def some(rng: np.random.Generator, *shape: int) -> Array:
 
 def draw(op: str, sizes: tuple[int, int, int, int], direction: str) -> Arrays:
     """Return the arguments of the call, in MPSGraph's layout; R, W, b and p per direction first."""
-    T, N, I, H = sizes  # noqa: E741, N806
-    D, G = 1 + (direction == "bidirectional"), len(ORDER[op])  # noqa: N806
+    T, N, I, H = sizes
+    D, G = 1 + (direction == "bidirectional"), len(ORDER[op])
     rng = np.random.default_rng([T, H, G, DIRECTIONS.index(direction)])
     arrays = {"source": some(rng, T, N, I), "init_state": some(rng, N, D * H)}
     arrays["recurrent_weight"] = some(rng, D, G * H, H) / np.float32(np.sqrt(H))
@@ -57,8 +57,8 @@ def onnx_gates(op: str, array: Array) -> Array:
 
 def run_onnx(op: str, arrays: Arrays, direction: str, activations: list[str], **attributes: Any) -> Arrays:
     """Return ONNX's Y (and the cell's last state) in MPSGraph's layout and order."""
-    D, _, H = arrays["recurrent_weight"].shape  # noqa: N806
-    N = arrays["source"].shape[1]  # noqa: N806
+    D, _, H = arrays["recurrent_weight"].shape
+    N = arrays["source"].shape[1]
     second = np.zeros_like(arrays["bias"])
     if "secondary_bias" in arrays:
         second[:, 2 * H :] = arrays["secondary_bias"].reshape(D, H)
@@ -84,9 +84,9 @@ def run_onnx(op: str, arrays: Arrays, direction: str, activations: list[str], **
     graph = helper.make_graph([node], op, declared, results)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    Y, *last = session.run(None, fed)  # noqa: N806
+    Y, *last = session.run(None, fed)
     if direction == "reverse":
-        Y = Y[::-1]  # noqa: N806 - aligned with the source there, in the order of the steps here
+        Y = Y[::-1]
     found = {"output": Y.transpose(0, 2, 1, 3).reshape(len(Y), N, D * H)}
     if op == "LSTM":
         found["last cell"] = last[1].swapaxes(0, 1).reshape(N, D * H)
@@ -95,7 +95,7 @@ def run_onnx(op: str, arrays: Arrays, direction: str, activations: list[str], **
 
 def mpsgraph_layout(arrays: Arrays) -> Arrays:
     """Return the arguments as the functions take them: [2, GH, H] and the directions one after the other."""
-    D, _, _ = arrays["recurrent_weight"].shape  # noqa: N806
+    D, _, _ = arrays["recurrent_weight"].shape
     flat = {"input_weight": (-1, arrays["input_weight"].shape[-1]), "bias": (-1,), "peephole": (-1,)}
     if D == 1:
         flat["recurrent_weight"] = arrays["recurrent_weight"].shape[1:]
@@ -133,7 +133,7 @@ def test_lstm(
     sizes: tuple[int, int, int, int], direction: str, activations: tuple[str, str, str], *, peephole: bool
 ) -> None:
     arrays = draw("LSTM", sizes, direction)
-    H = sizes[3]  # noqa: N806
+    H = sizes[3]
     if peephole:
         vectors = some(np.random.default_rng(H), len(arrays["bias"]), 4 * H)
         vectors[:, 2 * H :] = 0  # of the candidate, and of the output gate

@@ -19,7 +19,7 @@ SIZES = [(5, 3, 7, 4), (1, 1, 1, 1), (16, 2, 3, 17), (4, 13, 9, 8)]
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 
 
-def draw(T: int, N: int, I: int, H: int, G: int, D: int) -> tuple[Arrays, Arrays]:  # noqa: E741
+def draw(T: int, N: int, I: int, H: int, G: int, D: int) -> tuple[Arrays, Arrays]:
     """Return a torch layer's weights by torch's names (less the layer's number), and what is fed to it."""
     rng = np.random.default_rng([T, N, I, H, G, D])
 
@@ -46,7 +46,7 @@ class Oracle:
 
     def __init__(self, torch: Any, kind: str, weights: Arrays, fed: Arrays) -> None:
         """Run it."""
-        D, _, H = fed["h0"].shape  # noqa: N806
+        D, _, H = fed["h0"].shape
         features = fed["source"].shape[-1]
         layer_class = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(kind, torch.nn.RNN)
         options = {"nonlinearity": kind} if kind in ("tanh", "relu") else {}
@@ -79,7 +79,7 @@ def joined(weights: Arrays, name: str) -> Array:
 def recurrent(weights: Arrays) -> Array:
     """Return the recurrent weight as [GH, H] or [2, GH, H]."""
     both = [weights[f"weight_hh_l0{suffix}"] for suffix in ("", "_reverse") if f"weight_hh_l0{suffix}" in weights]
-    return np.stack(both) if len(both) == 2 else both[0]  # noqa: PLR2004
+    return np.stack(both) if len(both) == 2 else both[0]
 
 
 every_size = pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
@@ -88,11 +88,11 @@ both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"
 
 @every_size
 @both_ways
-def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # noqa: N803
+def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
     """The defaults are torch's LSTM, the bias being the sum of torch's two."""
     weights, fed = draw(*sizes, GATES["lstm"], D)
     oracle = Oracle(torch, "lstm", weights, fed)
-    H = sizes[3]  # noqa: N806
+    H = sizes[3]
     arguments = {
         "source": fed["source"],
         "recurrent_weight": recurrent(weights),
@@ -101,7 +101,7 @@ def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # 
         "init_state": side_by_side(fed["h0"]),
         "init_cell": side_by_side(fed["c0"]),
     }
-    descriptor = LSTMDescriptor(bidirectional=D == 2, training=True)  # noqa: PLR2004
+    descriptor = LSTMDescriptor(bidirectional=D == 2, training=True)
     forward = vkrnn.lstm(**arguments, descriptor=descriptor)
     cells = forward.cell_output
     last_cell = np.concatenate([cells[-1, :, :H], cells[0, :, H:]], axis=-1)
@@ -128,11 +128,11 @@ def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # 
 
 @every_size
 @both_ways
-def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # noqa: N803
-    """torch's GRU is reset_gate_first and reset_after; only the candidate keeps its two biases apart."""
+def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
+    """The GRU of torch is reset_gate_first and reset_after; only the candidate keeps its two biases apart."""
     weights, fed = draw(*sizes, GATES["gru"], D)
     oracle = Oracle(torch, "gru", weights, fed)
-    H = sizes[3]  # noqa: N806
+    H = sizes[3]
     outside, inside = (joined(weights, f"bias_{which}_l0").reshape(D, 3, H) for which in ("ih", "hh"))
     bias = outside.copy()
     bias[:, :2] += inside[:, :2]
@@ -144,7 +144,7 @@ def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # n
         "init_state": side_by_side(fed["h0"]),
         "secondary_bias": inside[:, 2].ravel(),
     }
-    descriptor = GRUDescriptor(bidirectional=D == 2, training=True, reset_gate_first=True, reset_after=True)  # noqa: PLR2004
+    descriptor = GRUDescriptor(bidirectional=D == 2, training=True, reset_gate_first=True, reset_after=True)
     forward = vkrnn.gru(**arguments, descriptor=descriptor)
     assert_close({"output": forward.output}, {"output": oracle.output})
     gradients = vkrnn.gru_gradients(
@@ -169,8 +169,8 @@ def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:  # n
 @every_size
 @both_ways
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_single_gate_rnn(torch: Any, sizes: tuple[int, int, int, int], D: int, activation: str) -> None:  # noqa: N803
-    """torch's RNN, the bias being the sum of torch's two."""
+def test_single_gate_rnn(torch: Any, sizes: tuple[int, int, int, int], D: int, activation: str) -> None:
+    """The RNN of torch, the bias being the sum of torch's two."""
     weights, fed = draw(*sizes, GATES[activation], D)
     oracle = Oracle(torch, activation, weights, fed)
     arguments = {
@@ -180,7 +180,7 @@ def test_single_gate_rnn(torch: Any, sizes: tuple[int, int, int, int], D: int, a
         "bias": joined(weights, "bias_ih_l0") + joined(weights, "bias_hh_l0"),
         "init_state": side_by_side(fed["h0"]),
     }
-    descriptor = SingleGateRNNDescriptor(bidirectional=D == 2, training=True, activation=activation)  # noqa: PLR2004
+    descriptor = SingleGateRNNDescriptor(bidirectional=D == 2, training=True, activation=activation)
     forward = vkrnn.single_gate_rnn(**arguments, descriptor=descriptor)
     assert_close({"output": forward.output}, {"output": oracle.output})
     gradients = vkrnn.single_gate_rnn_gradients(

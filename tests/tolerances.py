@@ -15,15 +15,15 @@ DIFFERENCE = 2e-8
 COMPLEX_STEP = 1e-30
 COMPLEX = 2e-14
 
-# The device's float32 against float64 on the same float32 inputs, relative to the largest value or to 1: the contract for short
-# sequences (T <= 16) and narrow layers (H <= 128).
+# The device's float32 against float64 on the same float32 inputs, relative to the largest value or to 1: the contract
+# for short sequences (T <= 16) and narrow layers (H <= 128).
 FLOAT32 = 5e-6
 FLOAT32_STEPS, FLOAT32_HIDDEN = 16, 128
-# Beyond those, roundings add up over steps and sums: that many times what a NumPy program in float32 makes of the same case.
+# Beyond those, roundings add up over steps and sums: that many times what a NumPy program in float32 makes of the case.
 FLOAT32_RATIO = 2
 
-# An activation alone, in float32: relative to its value. Our own exp is within a unit in the last place, and Vulkan allows a
-# division 2.5 more.
+# An activation alone, in float32: relative to its value. Our own exp is within a unit in the last place, and Vulkan
+# allows a division 2.5 more.
 ACTIVATION = 4 * 2.0**-23
 
 # onnxruntime computes in float32 too, with approximations of exp and tanh: the contract once for each side.

@@ -1,5 +1,7 @@
 // Calls: NumPy arrays in, checked, run, NumPy arrays out.
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -40,6 +42,20 @@ void require_bytes(const PlanBuffer& buffer, const py::array& array) {
     }
 }
 
+std::string gibibytes(std::uint64_t bytes) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
+    return text.data();
+}
+
+// What can never fit is refused before arrays are copied for it and made for its results.
+void require_room(const Profile& profile, const Plan& plan, const std::string& prefix) {
+    if (plan.bytes() <= profile.memory_bytes) return;
+    throw MemoryError(prefix + " the call needs " + gibibytes(plan.bytes()) + " of device memory, at most " +
+                          gibibytes(profile.memory_bytes) + " can be free on " + profile.name,
+                      plan.bytes(), profile.memory_bytes);
+}
+
 bool interrupted() {
     const py::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
@@ -47,17 +63,18 @@ bool interrupted() {
 
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) {
     const Call& call = checked.call;
+    const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     std::shared_ptr<const Plan> plan;
     {
         const py::gil_scoped_release release;
         plan = device->plan(call.spec);
+        require_room(device->profile(), *plan, prefix);
     }
 
     std::vector<PlainArray> kept;
     std::vector<const void*> inputs;
     for (const auto& [argument, buffer] : plan->inputs) {
-        kept.push_back(PlainArray::ensure(array_of(checked, argument)));
-        if (!kept.back()) throw py::error_already_set();
+        kept.emplace_back(array_of(checked, argument));
         require_bytes(plan->buffers.at(buffer), kept.back());
         inputs.push_back(kept.back().data());
     }
@@ -72,8 +89,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) 
     }
     {
         const py::gil_scoped_release release;
-        device->run(*plan, inputs, results, message_prefix(call.spec.cell(), call.spec.gradients, checked.label),
-                    &interrupted);
+        device->run(*plan, inputs, results, prefix, &interrupted);
     }
     return named;
 }

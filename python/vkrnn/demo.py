@@ -112,7 +112,8 @@ class Series:
     @property
     def months(self) -> npt.NDArray[np.int64]:
         """Month of the year, 0 to 11."""
-        return np.arange(len(self.degrees)) % 12
+        months: npt.NDArray[np.int64] = np.arange(len(self.degrees)) % 12
+        return months
 
     @property
     def trained(self) -> int:
@@ -132,13 +133,14 @@ class Series:
 
     def season(self) -> npt.NDArray[np.float64]:
         """Return for every month what is usual in that month of the year, by the years trained on."""
-        by_year = self.degrees[: self.trained].reshape(-1, 12)
-        return by_year.mean(axis=0)[self.months]
+        usual: npt.NDArray[np.float64] = self.degrees[: self.trained].reshape(-1, 12).mean(axis=0)
+        return usual[self.months]
 
 
 def windows(rows: Floats, starts: npt.NDArray[np.int64]) -> Floats:
     """Return [WINDOW, starts, ...]: the rows that follow each start."""
-    return rows[starts + np.arange(WINDOW)[:, None]]
+    cut: Floats = rows[starts + np.arange(WINDOW)[:, None]]
+    return cut
 
 
 def check_cells(series: Series) -> Iterator[Report]:
@@ -208,7 +210,7 @@ class Forecaster:
         }
 
     @property
-    def lstm(self) -> dict[str, Floats]:
+    def lstm(self) -> dict[str, Any]:
         """The LSTM's parameters, by argument name."""
         return {name: self.parameters[name] for name in ("recurrent_weight", "input_weight", "bias")}
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import ContextVar
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from vkrnn import _core
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
@@ -148,14 +151,12 @@ class Device:
         """Return counters since the device was opened: calls, bytes moved, bytes held, seconds of the last call."""
         return (self._opened or self.open()).statistics()
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         """Make this the device that calls run on where they name none."""
         _current.set((*_current.get(), self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Go back to the device that was current before; this one stays open."""
         _current.set(_current.get()[:-1])
 

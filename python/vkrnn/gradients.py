@@ -81,8 +81,8 @@ def single_gate_rnn_gradients(
     and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
     ``bias = sum d[t]``, and ``init_state`` is the last dh.
 
-    Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:bias:``
-    ``initState:mask:descriptor:name:)`` and its shorter forms.
+    Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:``
+    ``bias:initState:mask:descriptor:name:)`` and its shorter forms.
 
     Examples
     --------
@@ -252,8 +252,8 @@ def gru_gradients(
     The gradients of the weights are the sums over all steps as in `lstm_gradients`; ``secondary_bias`` is
     sum d_o * r, zeros without reset_after; ``init_state`` is the last dh.
 
-    Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:bias:``
-    ``initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.
+    Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:``
+    ``bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.
 
     Examples
     --------

@@ -31,10 +31,20 @@ from typing import Any
 
 from vkrnn import gradients, operations
 from vkrnn.devices import DeviceLike
+from vkrnn.results import Results
 
-__all__ = ["METHODS", "GRUGradients", "LSTMGradients", "Method", "singleGateRNN", "singleGateRNNGradients", "GRU", "LSTM"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "METHODS",
+    "GRUGradients",
+    "LSTMGradients",
+    "Method",
+    "singleGateRNN",
+    "singleGateRNNGradients",
+]
 
-_NAMES = {
+_NAMES: dict[str, Callable[..., Results]] = {
     "singleGateRNN": operations.single_gate_rnn,
     "singleGateRNNGradients": gradients.single_gate_rnn_gradients,
     "LSTM": operations.lstm,
@@ -67,40 +77,32 @@ class Method:
         return list(_NAMES[self.base](source, device=device, **arguments))
 
 
-def _table() -> list[Method]:
-    rows = [
-        ("singleGateRNN", "recurrentWeight initState"),
-        ("singleGateRNN", "recurrentWeight inputWeight bias initState"),
-        ("singleGateRNN", "recurrentWeight inputWeight bias initState mask"),
-        ("singleGateRNNGradients", "recurrentWeight sourceGradient zState initState"),
-        ("singleGateRNNGradients", "recurrentWeight sourceGradient zState inputWeight bias initState"),
-        ("singleGateRNNGradients", "recurrentWeight sourceGradient zState inputWeight bias initState mask"),
-        ("singleGateRNNGradients", "recurrentWeight sourceGradient zState stateGradient inputWeight bias initState mask"),
-        ("LSTM", "recurrentWeight initState initCell"),
-        ("LSTM", "recurrentWeight inputWeight bias initState initCell"),
-        ("LSTM", "recurrentWeight inputWeight bias initState initCell mask peephole"),
-        ("LSTMGradients", "recurrentWeight sourceGradient zState cellOutputFwd"),
-        ("LSTMGradients", "recurrentWeight sourceGradient zState cellOutputFwd inputWeight bias initState initCell"),
-        ("LSTMGradients", "recurrentWeight sourceGradient zState cellOutputFwd inputWeight bias initState initCell mask"),
-        (
-            "LSTMGradients",
-            "recurrentWeight sourceGradient zState cellOutputFwd stateGradient cellGradient inputWeight bias initState "
-            "initCell mask peephole",
-        ),
-        ("GRU", "recurrentWeight inputWeight bias"),
-        ("GRU", "recurrentWeight inputWeight bias initState"),
-        ("GRU", "recurrentWeight inputWeight bias initState mask secondaryBias"),
-        ("GRUGradients", "recurrentWeight sourceGradient zState outputFwd inputWeight bias"),
-        ("GRUGradients", "recurrentWeight sourceGradient zState outputFwd inputWeight bias initState"),
-        (
-            "GRUGradients",
-            "recurrentWeight sourceGradient zState outputFwd stateGradient inputWeight bias initState mask secondaryBias",
-        ),
-    ]
-    return [Method(base, tuple(labels.split())) for base, labels in rows]
-
-
-METHODS = _table()
+_RNN_STATE = "recurrentWeight sourceGradient zState"
+_LSTM_STATE = f"{_RNN_STATE} cellOutputFwd"
+_GRU_STATE = f"{_RNN_STATE} outputFwd"
+_TABLE = (
+    ("singleGateRNN", "recurrentWeight initState"),
+    ("singleGateRNN", "recurrentWeight inputWeight bias initState"),
+    ("singleGateRNN", "recurrentWeight inputWeight bias initState mask"),
+    ("singleGateRNNGradients", f"{_RNN_STATE} initState"),
+    ("singleGateRNNGradients", f"{_RNN_STATE} inputWeight bias initState"),
+    ("singleGateRNNGradients", f"{_RNN_STATE} inputWeight bias initState mask"),
+    ("singleGateRNNGradients", f"{_RNN_STATE} stateGradient inputWeight bias initState mask"),
+    ("LSTM", "recurrentWeight initState initCell"),
+    ("LSTM", "recurrentWeight inputWeight bias initState initCell"),
+    ("LSTM", "recurrentWeight inputWeight bias initState initCell mask peephole"),
+    ("LSTMGradients", _LSTM_STATE),
+    ("LSTMGradients", f"{_LSTM_STATE} inputWeight bias initState initCell"),
+    ("LSTMGradients", f"{_LSTM_STATE} inputWeight bias initState initCell mask"),
+    ("LSTMGradients", f"{_LSTM_STATE} stateGradient cellGradient inputWeight bias initState initCell mask peephole"),
+    ("GRU", "recurrentWeight inputWeight bias"),
+    ("GRU", "recurrentWeight inputWeight bias initState"),
+    ("GRU", "recurrentWeight inputWeight bias initState mask secondaryBias"),
+    ("GRUGradients", f"{_GRU_STATE} inputWeight bias"),
+    ("GRUGradients", f"{_GRU_STATE} inputWeight bias initState"),
+    ("GRUGradients", f"{_GRU_STATE} stateGradient inputWeight bias initState mask secondaryBias"),
+)
+METHODS = [Method(base, tuple(labels.split())) for base, labels in _TABLE]
 """The twenty methods, in the order of the documentation."""
 
 
@@ -112,7 +114,9 @@ def _by_labels(base: str) -> Callable[..., list[Any]]:
     methods = {frozenset(method.labels): method for method in METHODS if method.base == base}
     listed = "\n".join(f"    {method.swift}" for method in methods.values())
 
-    def call(source: Any, /, *, descriptor: Any, name: str | None = None, device: Any = None, **labels: Any) -> list[Any]:
+    def call(
+        source: Any, /, *, descriptor: Any, name: str | None = None, device: Any = None, **labels: Any
+    ) -> list[Any]:
         method = methods.get(frozenset(labels))
         if method is None:
             got = f"{base}(_:{''.join(f'{label}:' for label in labels)}descriptor:name:)"

@@ -3,9 +3,11 @@
 //   lanes > 1   that many invocations split each dot product and add up (GPUs: coalesced loads of one row of weights);
 //   lanes == 1  every invocation has a unit of its own, and the subgroup loads the operand together and passes it round
 //               (CPU devices, where a load at an address per invocation is as many loads as there are invocations).
+// Everything but the loop over the operand is unrolled: some drivers end loops after so many iterations in all.
 // The driver defines PRODUCTS, the dot products per unit and row, and first_product, end_product: which of them to form.
 #ifndef VKRNN_PRODUCT_GLSL
 #define VKRNN_PRODUCT_GLSL
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -31,7 +33,7 @@ Position position(uint units, uint batch) {
 vec4 load_four(Address row, uint first, uint depth) {
     if (vector_loads != 0) return load4(row, first);
     vec4 run;
-    for (uint i = 0; i < 4; ++i) run[i] = first + i < depth ? load(row, min(first + i, depth - 1)) : 0.0;
+    [[unroll]] for (uint i = 0; i < 4; ++i) run[i] = first + i < depth ? load(row, min(first + i, depth - 1)) : 0.0;
     return run;
 }
 
@@ -46,7 +48,7 @@ struct Operand {
 vec4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
     vec4 run = load_four(row_address(p, operand.view, direction, operand.step, n), first, p.params.depth);
     if (operand.masked)
-        for (uint i = 0; i < 4; ++i)
+        [[unroll]] for (uint i = 0; i < 4; ++i)
             run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
     return run;
 }
@@ -58,34 +60,34 @@ const uint kSumBlock = 16;   // fours of products summed before they join the to
 void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS], out float sums[rows][PRODUCTS]) {
     uint fours = (p.params.depth + 3) / 4;
     uint last_row = p.params.N - 1;
-    for (uint r = 0; r < rows; ++r)
-        for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0;
+    [[unroll]] for (uint r = 0; r < rows; ++r)
+        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0;
     for (uint block = 0; block < fours; block += kSumBlock * lanes) {
         float part[rows][PRODUCTS];
-        for (uint r = 0; r < rows; ++r)
-            for (uint g = 0; g < PRODUCTS; ++g) part[r][g] = 0.0;
+        [[unroll]] for (uint r = 0; r < rows; ++r)
+            [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) part[r][g] = 0.0;
         uint end = min(fours, block + kSumBlock * lanes);
         for (uint four = block + at.lane; four < end; four += lanes) {
             vec4 w[PRODUCTS];
-            for (uint g = first_product; g < end_product; ++g)
+            [[unroll]] for (uint g = first_product; g < end_product; ++g)
                 w[g] = load_four(element(p.params.weights[at.direction], weight_rows[g]), four * 4, p.params.depth);
             vec4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);
                 shared_run = load_operand(p, operand, at.direction, mine, four * 4);
             }
-            for (uint r = 0; r < rows; ++r) {
+            [[unroll]] for (uint r = 0; r < rows; ++r) {
                 vec4 run = broadcast ? subgroupBroadcast(shared_run, r)
                                      : load_operand(p, operand, at.direction, min(at.row + r, last_row), four * 4);
-                for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
+                [[unroll]] for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
             }
         }
-        for (uint r = 0; r < rows; ++r)
-            for (uint g = first_product; g < end_product; ++g) sums[r][g] += part[r][g];
+        [[unroll]] for (uint r = 0; r < rows; ++r)
+            [[unroll]] for (uint g = first_product; g < end_product; ++g) sums[r][g] += part[r][g];
     }
     for (uint apart = lanes / 2; apart > 0; apart /= 2)
-        for (uint r = 0; r < rows; ++r)
-            for (uint g = first_product; g < end_product; ++g) sums[r][g] += subgroupShuffleXor(sums[r][g], apart);
+        [[unroll]] for (uint r = 0; r < rows; ++r)
+            [[unroll]] for (uint g = first_product; g < end_product; ++g) sums[r][g] += subgroupShuffleXor(sums[r][g], apart);
 }
 
 #endif

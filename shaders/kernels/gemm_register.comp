@@ -1,7 +1,9 @@
 // Matrix product with a register tile of 16 x 4 per invocation and no shared memory, for CPU devices, where barriers are
 // slow: a workgroup is one subgroup, whose invocations load the rows of A together and pass them round.
+// Everything but the loop over k is unrolled: some drivers end loops after so many iterations in all.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #include "memory.glsl"
@@ -22,7 +24,7 @@ vec4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uin
     i = min(i, i_end - 1);
     if (vectors != 0 && !columns) return load4(base, Stride(i) * ld + k);
     vec4 run;
-    for (uint j = 0; j < 4; ++j) {
+    [[unroll]] for (uint j = 0; j < 4; ++j) {
         Stride at = min(k + j, k_end - 1);
         run[j] = k + j < k_end ? load(base, columns ? at * ld + i : Stride(i) * ld + at) : 0.0;
     }
@@ -46,28 +48,28 @@ void main() {
     uint k_end = min(p.k, k_begin + p.chunk);
 
     float total[kTileM][kTileN];
-    for (uint i = 0; i < kTileM; ++i)
-        for (uint j = 0; j < kTileN; ++j) total[i][j] = 0.0;
+    [[unroll]] for (uint i = 0; i < kTileM; ++i)
+        [[unroll]] for (uint j = 0; j < kTileN; ++j) total[i][j] = 0.0;
     for (uint block = k_begin; block < k_end; block += kBlock) {
         float sum[kTileM][kTileN];
-        for (uint i = 0; i < kTileM; ++i)
-            for (uint j = 0; j < kTileN; ++j) sum[i][j] = 0.0;
+        [[unroll]] for (uint i = 0; i < kTileM; ++i)
+            [[unroll]] for (uint j = 0; j < kTileN; ++j) sum[i][j] = 0.0;
         uint block_end = min(block + kBlock, k_end);
         for (uint k = block; k < block_end; k += 4) {
             vec4 b_run[kTileN];
-            for (uint j = 0; j < kTileN; ++j) b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
-            for (uint first = 0; first < kTileM; first += lanes) {
-                vec4 loaded = load_k(a, p.lda, a_columns != 0, m0 + first + lane, p.m, k, k_end);
-                for (uint i = 0; i < min(lanes, kTileM - first); ++i) {
-                    vec4 a_run = subgroupBroadcast(loaded, i);
-                    for (uint j = 0; j < kTileN; ++j) sum[first + i][j] += dot(a_run, b_run[j]);
-                }
+            [[unroll]] for (uint j = 0; j < kTileN; ++j) b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
+            vec4 loaded[kTileM];   // row i of the tile is with lane i % lanes
+            [[unroll]] for (uint first = 0; first * lanes < kTileM; ++first)
+                loaded[first] = load_k(a, p.lda, a_columns != 0, m0 + first * lanes + lane, p.m, k, k_end);
+            [[unroll]] for (uint i = 0; i < kTileM; ++i) {
+                vec4 a_run = subgroupBroadcast(loaded[i / lanes], i % lanes);
+                [[unroll]] for (uint j = 0; j < kTileN; ++j) sum[i][j] += dot(a_run, b_run[j]);
             }
         }
-        for (uint i = 0; i < kTileM; ++i)
-            for (uint j = 0; j < kTileN; ++j) total[i][j] += sum[i][j];
+        [[unroll]] for (uint i = 0; i < kTileM; ++i)
+            [[unroll]] for (uint j = 0; j < kTileN; ++j) total[i][j] += sum[i][j];
     }
-    for (uint i = 0; i < kTileM; ++i)
-        for (uint j = 0; j < kTileN; ++j)
+    [[unroll]] for (uint i = 0; i < kTileM; ++i)
+        [[unroll]] for (uint j = 0; j < kTileN; ++j)
             if (m0 + i < p.m && n0 + j < p.n) store(c, Stride(m0 + i) * p.ldc + n0 + j, total[i][j]);
 }

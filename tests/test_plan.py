@@ -1,0 +1,365 @@
+"""Plans: what is done once and what in every step, read from the plan itself and from its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from cases import GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from comparison import assert_close
+
+Array = NDArray[Any]
+
+# A flavour that every device can run, so that plans do not depend on where the tests run.
+PORTABLE: dict[str, Any] = {"gemm": "tiled", "lanes": 1, "rows": 2, "workgroup": 32}
+TILE = 64  # of gemm_tiled
+
+
+def portable_device(**changes: Any) -> vkrnn.Device:
+    """Open the default device once more, with that flavour."""
+    return vkrnn.Device(vkrnn.default_device().index, **{**PORTABLE, **changes})
+
+
+@pytest.fixture(name="portable", scope="module")
+def _portable() -> Iterator[vkrnn.Device]:
+    device = portable_device()
+    yield device
+    device.close()
+
+
+def full(cell: str, sizes: tuple[int, int, int, int], options: Mapping[str, Any]) -> Case:
+    """Return a case with every argument."""
+    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
+
+
+def zeros(case: Case, *, gradients: bool) -> dict[str, Array]:
+    """Return arrays of the right shapes: a plan does not read them."""
+    arrays = inputs(case)
+    if not gradients:
+        return arrays
+    states = np.zeros((case.T, case.N, case.D * case.H), np.float32)
+    gates = np.zeros((case.T, case.N, case.D * case.G * case.H), np.float32)
+    forward = vkrnn.Results(case.cell, ["output", "cell_output", "z_state"], [states, states, gates])
+    return arrays | gradient_inputs(case, forward)
+
+
+def plan(case: Case, device: vkrnn.Device | None, *, gradients: bool = False, **changes: Any) -> vkrnn.Plan:
+    """Plan a case's forward call, or its gradients."""
+    function = getattr(vkrnn, case.cell + ("_gradients" if gradients else ""))
+    arrays = zeros(case, gradients=gradients)
+    return vkrnn.plan(function, **arrays, descriptor=case.descriptor(**changes), device=device)
+
+
+def dispatches(planned: vkrnn.Plan) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the dispatches before, in and after the only loop."""
+    (at,) = (i for i, step in enumerate(planned.steps) if step["kind"] == "loop")
+    before, after = ([s for s in part if s["kind"] == "dispatch"] for part in (planned.steps[:at], planned.steps[at:]))
+    loop: Any = planned.steps[at]
+    return before, loop["body"], after
+
+
+def labelled(steps: list[Any], label: str) -> list[Any]:
+    """Return the dispatches with that label."""
+    return [step for step in steps if step["label"] == label]
+
+
+def names(steps: list[Any]) -> list[str]:
+    """Return the labels of all but the second passes of sums."""
+    return [step["label"] for step in steps if ": add " not in step["label"]]
+
+
+DIRECTIONS: list[dict[str, bool]] = [{}, {"reverse": True}, {"bidirectional": True}]
+SIZES = (50, 6, 7, 40)
+
+every_cell = pytest.mark.parametrize("cell", GATES)
+every_direction = pytest.mark.parametrize("direction", DIRECTIONS, ids=lambda options: next(iter(options), "forward"))
+both_passes = pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
+
+
+@every_cell
+@every_direction
+@both_passes
+def test_one_loop_over_all_steps(
+    cell: str, direction: dict[str, bool], portable: vkrnn.Device, *, gradients: bool
+) -> None:
+    """Each call has one loop of T steps with one dispatch, two where the reset comes before the product."""
+    for options in ({}, {"reset_after": True}) if cell == "gru" else ({},):
+        case = full(cell, SIZES, {**direction, **options})
+        planned = plan(case, portable, gradients=gradients)
+        loops = [step for step in planned.steps if step["kind"] == "loop"]
+        assert [loop["count"] for loop in loops] == [case.T]
+        before, body, after = dispatches(planned)
+        assert len(body) == (2 if cell == "gru" and not options else 1)
+        assert planned.dispatches == len(before) + case.T * len(body) + len(after)
+        # Nothing but the loop grows with time, except that longer sums are formed in parts, which are added up.
+        longer = dispatches(plan(replace(case, T=2 * case.T), portable, gradients=gradients))
+        assert [names(part) for part in longer] == [names(part) for part in (before, body, after)]
+
+
+@every_cell
+@every_direction
+@both_passes
+def test_both_directions_in_the_same_dispatches(
+    cell: str, direction: dict[str, bool], portable: vkrnn.Device, *, gradients: bool
+) -> None:
+    """The z of the workgroups is the direction; a reversed call is the same work as a forward one."""
+    case = full(cell, SIZES, direction)
+    _, body, _ = dispatches(plan(case, portable, gradients=gradients))
+    assert {step["groups"][2] for step in body} == {case.D}
+    _, forward, _ = dispatches(plan(replace(case, options={}), portable, gradients=gradients))
+    assert [step["groups"][:2] for step in body] == [step["groups"][:2] for step in forward]
+    assert [(step["shader"], step["constants"]) for step in body] == [
+        (step["shader"], step["constants"]) for step in forward
+    ]
+
+
+@every_cell
+@every_direction
+def test_the_projection_is_one_product_over_all_rows(
+    cell: str, direction: dict[str, bool], portable: vkrnn.Device
+) -> None:
+    """Before the loop, for both directions at once; and none where there is no input weight."""
+    case = full(cell, SIZES, direction)
+    before, _, after = dispatches(plan(case, portable))
+    assert [step["label"] for step in before] == ["project"]
+    assert not after
+    (project,) = before
+    assert project["shader"] == "gemm_tiled"
+    tiles = ceil(case.T * case.N / TILE) * ceil(case.D * case.G * case.H / TILE)
+    assert prod(project["groups"]) == tiles
+    bare = replace(case, I=case.D * case.G * case.H, present=case.present - {"input_weight"})
+    assert dispatches(plan(bare, portable))[0] == []
+
+
+@every_cell
+@every_direction
+def test_sums_over_all_steps_are_formed_once(cell: str, direction: dict[str, bool], portable: vkrnn.Device) -> None:
+    """Each weight's gradient is one product after the loop, each vector's one reduction, for both directions at once."""
+    case = full(cell, SIZES, {**direction, **({"reset_after": True} if cell == "gru" else {})})
+    planned = plan(case, portable, gradients=True)
+    before, body, after = dispatches(planned)
+    products = ["source", "input_weight", "recurrent_weight"]
+    vectors = ["bias", *({"lstm": ["peephole"], "gru": ["secondary_bias"]}.get(cell, []))]
+    for name in products + vectors:
+        (made,) = labelled(after, f"gradient of {name}")
+        assert made["shader"] == ("reduce" if name in vectors else "gemm_tiled")
+        assert not labelled(body, made["label"])
+        assert not labelled(before, made["label"])
+    (source,) = labelled(after, "gradient of source")
+    assert prod(source["groups"]) == ceil(case.T * case.N / TILE) * ceil(case.I / TILE)
+    (recurrent,) = labelled(after, "gradient of recurrent_weight")
+    tiles = ceil(case.G * case.H / TILE) * ceil(case.H / TILE)
+    assert recurrent["groups"] == (tiles, 1, case.D)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
+def test_gru_with_the_reset_before_has_a_product_for_each_operand(
+    portable: vkrnn.Device, *, bidirectional: bool
+) -> None:
+    """The candidate's weights multiplied the reset state, the others' the state: two products a direction at most."""
+    case = full("gru", SIZES, {"bidirectional": bidirectional})
+    _, _, after = dispatches(plan(case, portable, gradients=True))
+    made = labelled(after, "gradient of recurrent_weight")
+    assert {step["shader"] for step in made} == {"gemm_tiled"}
+    assert len(made) <= 2 * case.D
+    # What was given but not used has a gradient of zeros, which is no work.
+    planned = plan(case, portable, gradients=True)
+    assert {"kind": "clear", "buffer": "gradient of secondary_bias"} in planned.steps
+    assert not labelled(after, "gradient of secondary_bias")
+
+
+@every_cell
+def test_only_what_is_asked_for(cell: str, portable: vkrnn.Device) -> None:
+    """The results' buffers are those of the call's results, in order, and what is absent takes no work."""
+    case = full(cell, SIZES, {})
+    bare = replace(case, present=frozenset({"input_weight"}))
+    for some in (case, bare):
+        for gradients in (False, True):
+            planned = plan(some, portable, gradients=gradients)
+            names = [name for name, role, _ in planned.buffers if role == "result"]
+            if gradients:
+                order = ["source", "recurrent_weight", *OPTIONAL[cell]]
+                wanted = [f"gradient of {n}" for n in order if n != "mask" and n in {*some.present, *order[:2]}]
+            else:
+                wanted = ["output"]
+            assert names == wanted
+    trained = plan(case, portable, training=True)
+    outputs = {"single_gate_rnn": ["output", "z_state"], "gru": ["output", "z_state"]}
+    assert [name for name, role, _ in trained.buffers if role == "result"] == outputs.get(
+        cell, ["output", "cell_output", "z_state"]
+    )
+
+
+def test_sizes_and_work_are_counted(portable: vkrnn.Device) -> None:
+    """Bytes are the sum of the buffers', each at least as large as its tensor; FLOP those of the products."""
+    case = full("lstm", SIZES, {"bidirectional": True})
+    planned = plan(case, portable, training=True)
+    sizes = {name: size for name, _, size in planned.buffers}
+    assert planned.bytes == sum(sizes.values())
+    assert sizes["source"] == 4 * case.T * case.N * case.I
+    assert sizes["z_state"] == 4 * case.T * case.N * 2 * 4 * case.H
+    gates = case.D * case.G * case.H
+    assert planned.flops == 2 * case.T * case.N * gates * (case.I + case.H)
+    # Gradients: the recurrent product backwards, and three products for source, W and R.
+    assert plan(case, portable, gradients=True).flops == 2 * case.T * case.N * gates * (2 * case.I + 2 * case.H)
+
+
+def test_equal_specs_share_a_plan() -> None:
+    """Other numbers, another label, a mask of the same pattern: no new plan. Another size, flag or pattern: one."""
+    device = portable_device()
+    try:
+        case = Case("lstm", 5, 3, 7, 4, present=frozenset({"input_weight", "mask"}), mask_shape=(5, 1, 4))
+        arrays = inputs(case)
+
+        def plans(**changes: Any) -> int | float:
+            vkrnn.lstm(**{**arrays, **changes}, device=device)
+            return device.statistics()["plans"]
+
+        assert plans() == 1
+        assert plans(source=arrays["source"] + 1) == 1
+        assert plans(name="another") == 1
+        assert plans(descriptor=vkrnn.LSTMDescriptor()) == 1
+        assert plans(source=np.asfortranarray(arrays["source"])) == 1
+        assert plans(mask=np.ones((1, 3, 4), np.float32)) == 2
+        assert plans(descriptor=vkrnn.LSTMDescriptor(reverse=True)) == 3
+        assert plans(source=arrays["source"][:4], mask=arrays["mask"][:4]) == 4
+        assert plans(bias=np.zeros(16, np.float32)) == 5
+        assert plans() == 5
+        pipelines = device.statistics()["pipelines"]
+        again = vkrnn.plan(vkrnn.lstm, **arrays, device=device)
+        assert again == vkrnn.plan(vkrnn.lstm, **arrays, name="label", device=device)
+        assert again != vkrnn.plan(vkrnn.lstm, **arrays, bias=np.zeros(16, np.float32), device=device)
+        assert device.statistics()["plans"] == 5
+        assert device.statistics()["pipelines"] == pipelines  # planning makes none
+    finally:
+        device.close()
+
+
+def test_plans_of_flavours_differ(portable: vkrnn.Device) -> None:
+    """An override shows in the plan and in its text, and nothing else of the text above the steps changes."""
+    case = Case("gru", 5, 3, 7, 4, present=frozenset({"input_weight"}))
+    first = plan(case, portable)
+    assert str(first.flavour) == "Flavour(schedule='steps', gemm='tiled', lanes=1, rows=2, workgroup=32)"
+    for name, value in {"rows": 4, "workgroup": 64, "gemm": "register"}.items():
+        other = portable_device(**{name: value})
+        try:
+            second = plan(case, other)
+            assert second != first
+            assert second.flavour != first.flavour
+            assert getattr(second.flavour, name) == value
+            assert str(second).splitlines()[1] != str(first).splitlines()[1]
+            assert second.buffers == first.buffers
+        finally:
+            other.close()
+    same = portable_device()
+    assert plan(case, same) == first
+    same.close()
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_every_flavour_gives_the_same_answer(cell: str, portable: vkrnn.Device) -> None:
+    """What the portable flavour computes, the device's own computes."""
+    case = full(cell, (7, 5, 9, 11), {"bidirectional": True})
+    arrays = inputs(case)
+    wanted = getattr(vkrnn, cell)(**arrays, descriptor=case.descriptor(training=True))
+    above = gradient_inputs(case, wanted)
+    wanted_gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor())
+    got = getattr(vkrnn, cell)(**arrays, descriptor=case.descriptor(training=True), device=portable)
+    gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=portable)
+    assert_close(got._asdict(), wanted._asdict())
+    assert_close(gradients._asdict(), wanted_gradients._asdict())
+
+
+SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weight", "bias", "peephole", "init_state"}))
+
+FORWARD = """\
+lstm  T=5 N=3 I=7 H=4 D=2
+schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
+buffers: 8.0 kB
+  scratch   zeros                             16 B
+  input     source                            420 B
+  input     recurrent_weight                  512 B
+  input     input_weight                      896 B
+  input     bias                              128 B
+  input     init_state                        96 B
+  input     peephole                          128 B
+  scratch   projected                         1.9 kB
+  result    output                            480 B
+  result    cell_output                       480 B
+  result    z_state                           1.9 kB
+  constant  parameters                        1.0 kB
+steps: 6 dispatches, 10.6 kFLOP in products
+  clear zeros
+  project                           gemm_tiled<0,0,0>  groups 1 x 1 x 1
+  for k = 0, 1, ... (5 steps)
+    step                              lstm_forward<32,1,2,1,0,0,12816,0,0,1,1,3,3,2,3,2>  groups 2 x 1 x 2
+"""
+
+GRADIENTS = """\
+lstm_gradients  T=5 N=3 I=7 H=4 D=2
+schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
+buffers: 11.7 kB
+  scratch   zeros                             16 B
+  input     source                            420 B
+  input     recurrent_weight                  512 B
+  input     source_gradient                   480 B
+  input     z_state                           1.9 kB
+  input     cell_output_fwd                   480 B
+  input     input_weight                      896 B
+  input     bias                              128 B
+  input     init_state                        96 B
+  input     peephole                          128 B
+  result    gradient of source                420 B
+  result    gradient of recurrent_weight      512 B
+  result    gradient of input_weight          896 B
+  result    gradient of bias                  128 B
+  result    gradient of peephole              128 B
+  result    gradient of init_state            96 B
+  scratch   delta                             1.9 kB
+  scratch   transposed weight                 512 B
+  scratch   operand                           480 B
+  scratch   previous cell                     480 B
+  scratch   carried cell                      96 B
+  constant  parameters                        1.0 kB
+steps: 13 dispatches, 21.1 kFLOP in products
+  clear zeros
+  replay                            lstm_replay<32,1,2,1,0,0,12816,0,0,1,1,3,3,2,3,2>  groups 15 x 1 x 2
+  transpose                         transpose<>  groups 1 x 1 x 2  (beside the one before)
+  for k = 4, 3, ... (5 steps)
+    step back                         lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,3,3,2,3,2>  groups 2 x 1 x 2
+  initial state                     lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,3,3,2,3,2>  groups 2 x 1 x 2
+  gradient of source                gemm_tiled<0,1,0>  groups 1 x 1 x 1
+  gradient of input_weight          gemm_tiled<1,1,0>  groups 1 x 1 x 1  (beside the one before)
+  gradient of recurrent_weight      gemm_tiled<1,1,1>  groups 1 x 1 x 2  (beside the one before)
+  gradient of bias                  reduce<0>  groups 1 x 1 x 1  (beside the one before)
+  gradient of peephole              reduce<1>  groups 1 x 1 x 1  (beside the one before)
+"""
+
+
+def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:
+    """The whole of it, for a small LSTM."""
+    assert str(plan(SMALL, portable, training=True)) == FORWARD
+
+
+def test_the_text_of_a_gradient_plan(portable: vkrnn.Device) -> None:
+    """The whole of it, for the gradients of the same."""
+    assert str(plan(SMALL, portable, gradients=True)) == GRADIENTS
+
+
+def test_a_label_does_not_touch_its_neighbour(portable: vkrnn.Device) -> None:
+    """However long a name in the text is, a space follows."""
+    case = full("lstm", (500, 64, 7, 4), {})
+    planned = plan(case, portable, gradients=True)
+    text = str(planned).splitlines()
+    for name, role, _ in planned.buffers:
+        assert any(line.split()[0:1] == [role] and f" {name} " in line for line in text), name
+    before, body, after = dispatches(planned)
+    for step in (*before, *body, *after):
+        assert any(f" {step['label']} " in line and f" {step['shader']}<" in line for line in text), step["label"]
