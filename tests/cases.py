@@ -81,7 +81,7 @@ class Case:
     cell: str
     T: int
     N: int
-    I: int  # noqa: E741 - the letter that the documentation uses
+    I: int
     H: int
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     present: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class Case:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the argument of that name."""
-        T, N, I, H, G, D = self.T, self.N, self.I, self.H, self.G, self.D  # noqa: E741
+        T, N, I, H, G, D = self.T, self.N, self.I, self.H, self.G, self.D
         state = (1, N, D * H) if self.lenient else (N, D * H)
         return {
             "source": (T, N, I),
@@ -217,10 +217,10 @@ def _all(cell: str) -> frozenset[str]:
 
 def _case(cell: str, sizes: tuple[int, int, int, int], options: dict[str, Any], **rest: Any) -> Case:
     """Make a case; without input weight I follows from the others."""
-    T, N, I, H = sizes  # noqa: E741
+    T, N, I, H = sizes
     present = rest.setdefault("present", _all(cell))
     if "input_weight" not in present:
-        I = (2 if options.get("bidirectional") else 1) * GATES[cell] * H  # noqa: E741
+        I = (2 if options.get("bidirectional") else 1) * GATES[cell] * H
     return Case(cell, T, N, I, H, options, **rest)
 
 
@@ -289,7 +289,7 @@ def _shapes(cell: str) -> Iterator[Case]:
     for sizes in primes:
         yield _case(cell, sizes, next(directions) | options, tags=frozenset(["wide"]))
     yield _case(cell, primes[0], {"bidirectional": True} | options, tags=frozenset(["wide"]))
-    T, N, I, H = 5, 3, 7, 4  # noqa: E741
+    T, N, I, H = 5, 3, 7, 4
     for axes in [(T, 1, H), (1, N, H), (T, N, 1), (1, 1, H), (N, H), (H,), ()]:
         direction = next(directions)
         shape = (*axes[:-1], 2 * H) if "bidirectional" in direction and axes[-1:] == (H,) else axes
@@ -328,7 +328,7 @@ def _mixed(cell: str) -> Iterator[Case]:
         options |= {name: True for name in flags if rng.integers(2)}
         options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.integers(2)}
         present = frozenset(name for name in sorted(_all(cell)) if rng.integers(4))
-        T, N, I, H = (int(size) for size in rng.permutation([2, 3, 4, 5, 6, 7, 9])[:4])  # noqa: E741
+        T, N, I, H = (int(size) for size in rng.permutation([2, 3, 4, 5, 6, 7, 9])[:4])
         yield _case(cell, (T, N, I, H), options, present=present, seed=seed)
 
 

@@ -141,7 +141,7 @@ def test_the_projection_is_one_product_over_all_rows(
 @every_cell
 @every_direction
 def test_sums_over_all_steps_are_formed_once(cell: str, direction: dict[str, bool], portable: vkrnn.Device) -> None:
-    """Each weight's gradient is one product after the loop, each vector's one reduction, for both directions at once."""
+    """Each weight's gradient is one product after the loop, each vector's one reduction, both directions at once."""
     case = full(cell, SIZES, {**direction, **({"reset_after": True} if cell == "gru" else {})})
     planned = plan(case, portable, gradients=True)
     before, body, after = dispatches(planned)

@@ -335,7 +335,7 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch = pytest.importorskip("torch")
-    T, N, I, H, D = 5, 3, 7, 4, 1 + bidirectional  # noqa: E741
+    T, N, I, H, D = 5, 3, 7, 4, 1 + bidirectional
     torch.manual_seed(3)
     module = getattr(torch.nn, kind)(I, H, bidirectional=bidirectional).double()
     draw = np.random.default_rng(3).standard_normal

@@ -33,7 +33,7 @@ std::string human(double value, const char* unit) {
 
 void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& dispatch, const char* indent) {
     const Kernel& kernel = plan.kernels[dispatch.kernel];
-    out << indent << std::left << std::setw(34) << dispatch.label << kernel.shader << '<';
+    out << indent << std::left << std::setw(33) << dispatch.label << ' ' << kernel.shader << '<';
     for (std::size_t i = 0; i < kernel.constants.size(); ++i) out << (i ? "," : "") << kernel.constants[i];
     out << ">  groups " << dispatch.groups[0] << " x " << dispatch.groups[1] << " x " << dispatch.groups[2];
     if (!dispatch.after) out << "  (beside the one before)";
@@ -44,7 +44,8 @@ void describe_step(std::ostream& out, const Plan& plan, const Step& step) {
     if (const auto* dispatch = std::get_if<Dispatch>(&step)) describe_dispatch(out, plan, *dispatch, "  ");
     if (const auto* clear = std::get_if<Clear>(&step)) out << "  clear " << plan.buffers[clear->buffer].name << '\n';
     if (const auto* loop = std::get_if<Loop>(&step)) {
-        out << "  for k = " << loop->first << ", " << loop->first + loop->increment << ", ... (" << loop->count << " steps)\n";
+        out << "  for k = " << loop->first << ", " << loop->first + loop->increment << ", ... (" << loop->count
+            << " steps)\n";
         for (const Dispatch& dispatch : loop->body) describe_dispatch(out, plan, dispatch, "    ");
     }
 }
@@ -61,7 +62,7 @@ std::string describe(const Plan& plan) {
         << ", rows " << plan.flavour.rows << ", workgroup " << plan.flavour.workgroup << '\n';
     out << "buffers: " << human(static_cast<double>(plan.bytes()), "B") << '\n';
     for (const PlanBuffer& buffer : plan.buffers)
-        out << "  " << std::left << std::setw(10) << name_of(buffer.role) << std::setw(34) << buffer.name
+        out << "  " << std::left << std::setw(10) << name_of(buffer.role) << std::setw(33) << buffer.name << ' '
             << human(static_cast<double>(buffer.bytes), "B") << '\n';
     out << "steps: " << plan.dispatches() << " dispatches, " << human(plan.flops, "FLOP in products") << '\n';
     for (const Step& step : plan.steps) describe_step(out, plan, step);

@@ -45,9 +45,11 @@ void check_flavour(const Flavour& flavour, const Profile& profile) {
             "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
     // With one lane, the subgroup loads a row of the operand per invocation.
     const std::uint32_t rows = flavour.lanes == 1 ? subgroup : abi::kMaxRows;
-    require(flavour.rows >= 1 && flavour.rows <= rows, "rows", "1 to " + std::to_string(rows), std::to_string(flavour.rows));
+    require(flavour.rows >= 1 && flavour.rows <= rows, "rows", "1 to " + std::to_string(rows),
+            std::to_string(flavour.rows));
     const std::uint32_t largest = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x);
-    require(flavour.workgroup >= subgroup && flavour.workgroup % subgroup == 0 && flavour.workgroup <= largest, "workgroup",
+    require(flavour.workgroup >= subgroup && flavour.workgroup % subgroup == 0 && flavour.workgroup <= largest,
+            "workgroup",
             "a multiple of the subgroup's " + std::to_string(subgroup) + " up to " + std::to_string(largest),
             std::to_string(flavour.workgroup));
 }

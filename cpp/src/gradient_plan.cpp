@@ -1,5 +1,5 @@
-// Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and leaves
-// the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
+// Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and
+// leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
 #include "gradient_plan.h"
 
 #include "inputs.h"
@@ -51,9 +51,11 @@ private:
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
         if (reset_after_) product_ = builder_.scratch("candidate product", T * N * D * H);
-        carry_hidden_ = has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
+        carry_hidden_ =
+            has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (cell_.states > 1)
-            carry_cell_ = has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
+            carry_cell_ =
+                has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
     }
 
     // Everything a step reads and writes, and the transposed weights from slot `first` on, `slots` of them.
@@ -63,7 +65,8 @@ private:
         block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
         block.sequence(abi::kSaved, inputs_[Argument::z_state], G, Order::output);
         if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
-        if (has(Argument::cell_output_fwd)) block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], 1, Order::output);
+        if (has(Argument::cell_output_fwd))
+            block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], 1, Order::output);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
         if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient]);
         block.sequence(abi::kDelta, delta_, G, Order::source);
@@ -81,8 +84,8 @@ private:
     void prepare() {
         // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
         params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
-        builder_.add(all_steps_dispatch(builder_, "replay", step_kernel(builder_, "replay", {0, has(Argument::peephole)}),
-                                        params_));
+        builder_.add(all_steps_dispatch(builder_, "replay",
+                                        step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
         builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
         if (!reset_after_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
@@ -162,7 +165,7 @@ private:
                 sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
                 builder_.row_sum("gradient of secondary_bias", sum, true);
             } else {
-                builder_.clear(result(Argument::secondary_bias));   // given, but not used
+                builder_.clear(result(Argument::secondary_bias));  // given, but not used
             }
         }
     }

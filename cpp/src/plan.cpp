@@ -46,8 +46,10 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     const std::size_t params = builder.constant("parameters", first.block());
     Loop loop{T, 0, 1, abi::kStepCounter, {}};
     if (phases) {
-        loop.body.push_back(step_dispatch(builder, "step: gates", step_kernel(builder, "forward", {1, training}), params, 0));
-        loop.body.push_back(step_dispatch(builder, "step: candidate", step_kernel(builder, "forward", {2, training}), params, 0));
+        loop.body.push_back(
+            step_dispatch(builder, "step: gates", step_kernel(builder, "forward", {1, training}), params, 0));
+        loop.body.push_back(
+            step_dispatch(builder, "step: candidate", step_kernel(builder, "forward", {2, training}), params, 0));
     } else {
         loop.body.push_back(step_dispatch(builder, "step", step_kernel(builder, "forward", {0, training}), params, 0));
     }
@@ -72,7 +74,8 @@ std::int64_t Plan::dispatches() const {
     std::int64_t count = 0;
     for (const Step& step : steps) {
         if (std::holds_alternative<Dispatch>(step)) ++count;
-        if (const Loop* loop = std::get_if<Loop>(&step)) count += loop->count * static_cast<std::int64_t>(loop->body.size());
+        if (const Loop* loop = std::get_if<Loop>(&step))
+            count += loop->count * static_cast<std::int64_t>(loop->body.size());
     }
     return count;
 }

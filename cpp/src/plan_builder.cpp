@@ -8,7 +8,7 @@ namespace {
 
 // Enough workgroups to fill a large GPU twice; a product with fewer tiles is split along k.
 constexpr std::int64_t kTargetGroups = 264;
-constexpr std::int64_t kMinChunk = 512;      // of k: less is not worth a slab
+constexpr std::int64_t kMinChunk = 512;  // of k: less is not worth a slab
 constexpr std::int64_t kChunkMultiple = 64;
 // Of k, where the driver ends loops early; the register flavour takes about k / 4 iterations.
 constexpr std::int64_t kLimitedChunk = 32768;
@@ -23,7 +23,8 @@ Place at(std::size_t buffer, std::int64_t elements) {
 
 // Whether an operand can be read four elements at a time.
 bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
-    return matrix.ld % 4 == 0 && matrix.batch % 4 == 0 && matrix.offset % 4 == 0 && (matrix.columns ? extent : k) % 4 == 0;
+    return matrix.ld % 4 == 0 && matrix.batch % 4 == 0 && matrix.offset % 4 == 0 &&
+           (matrix.columns ? extent : k) % 4 == 0;
 }
 
 }  // namespace
@@ -74,8 +75,8 @@ std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64
     return {u32(ceil_div(linear, y)), u32(y), u32(z)};
 }
 
-void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
-                           bool independent) {
+void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,
+                           Block push, bool independent) {
     plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
 }
 
@@ -118,8 +119,8 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
     push.ldc = u32(c.ld);
     push.chunk = u32(chunk);
     push.batches = u32(p.batches);
-    dispatch(label, kernel(tiled ? "gemm_tiled" : "gemm_register", std::move(constants)), groups(tiles, slabs * p.batches),
-             make_block(push, abi::kGemmPlaces), independent);
+    dispatch(label, kernel(tiled ? "gemm_tiled" : "gemm_register", std::move(constants)),
+             groups(tiles, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
     count_flops(2.0 * static_cast<double>(p.batches * size) * static_cast<double>(p.k));
 
     if (slabs == 1) return;
@@ -156,8 +157,9 @@ void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool inde
         push.factor_direction = u32(sum.factor->direction);
         push.factor_gate = u32(sum.factor->gate);
     }
-    dispatch(label, kernel("reduce", {sum.factor.has_value()}), groups(ceil_div(columns, abi::kElementwiseGroup), parts),
-             make_block(push, abi::kReducePlaces), independent);
+    dispatch(label, kernel("reduce", {sum.factor.has_value()}),
+             groups(ceil_div(columns, abi::kElementwiseGroup), parts), make_block(push, abi::kReducePlaces),
+             independent);
     if (parts == 1) return;
 
     RowSum rest;

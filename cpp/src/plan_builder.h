@@ -1,4 +1,5 @@
-// Assembles a plan: buffers, kernels, and the dispatches that no cell and no time step shapes (products, sums, transposes).
+// Assembles a plan: buffers, kernels, and the dispatches that no cell and no time step shapes (products, sums,
+// transposes).
 #pragma once
 
 #include <optional>
@@ -13,7 +14,7 @@ struct Matrix {
     std::size_t buffer = 0;
     std::int64_t offset = 0;
     std::int64_t ld = 0;
-    std::int64_t batch = 0;   // elements from one batch to the next
+    std::int64_t batch = 0;  // elements from one batch to the next
     bool columns = false;
 };
 
@@ -27,7 +28,7 @@ struct Product {
 struct RowSum {
     struct Operand {
         std::size_t buffer = 0;
-        std::int64_t offset = 0, row = 0, direction = 0, gate = 0;   // strides in elements
+        std::int64_t offset = 0, row = 0, direction = 0, gate = 0;  // strides in elements
     };
     std::int64_t rows = 0, directions = 1, gates = 1, width = 0;
     Operand in;

@@ -7,7 +7,8 @@ namespace vkrnn {
 
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
     const bool bidirectional = spec.descriptor.has(Flag::bidirectional);
-    const bool backwards = bidirectional ? direction == 1 : order == Order::source && spec.descriptor.has(Flag::reverse);
+    const bool backwards =
+        bidirectional ? direction == 1 : order == Order::source && spec.descriptor.has(Flag::reverse);
     return backwards ? RowOrder{spec.T - 1, -1} : RowOrder{0, 1};
 }
 
@@ -20,7 +21,9 @@ std::int64_t slot_of(const Spec& spec, std::size_t gate) {
     return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);
 }
 
-double step_flops(const Spec& spec) { return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H); }
+double step_flops(const Spec& spec) {
+    return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
+}
 
 StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
     for (auto& strides : params_.strides) strides.unit = 1;
@@ -29,9 +32,10 @@ StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
     params_.H = static_cast<std::uint32_t>(spec.H);
 }
 
-void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step) {
+void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset,
+                    std::int64_t step) {
     const auto d = static_cast<std::size_t>(direction);
-    params_.at[2 * view + d] = place(buffer, static_cast<std::uint64_t>(offset) * abi::kElementBytes);
+    params_.at[std::size_t{2} * view + d] = place(buffer, static_cast<std::uint64_t>(offset) * abi::kElementBytes);
     params_.strides[view].step[d] = step;
 }
 
@@ -76,7 +80,8 @@ void StepBlock::mask(std::size_t buffer) {
 void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                         std::int64_t offset) {
     for (std::int64_t d = 0; d < spec_.D(); ++d)
-        params_.weights[d] = place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * abi::kElementBytes);
+        params_.weights[d] =
+            place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * abi::kElementBytes);
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
 }
@@ -121,7 +126,8 @@ Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size
     const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
     const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
     const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
-    return {label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
+    return {label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()), make_block(push, abi::kStepPushPlaces),
+            true};
 }
 
 Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {

@@ -11,8 +11,8 @@ namespace vkrnn {
 enum class Order : std::uint8_t { source, output };
 
 struct RowOrder {
-    std::int64_t first;       // row of step 0
-    std::int64_t increment;   // +1 or -1
+    std::int64_t first;      // row of step 0
+    std::int64_t increment;  // +1 or -1
 };
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction);
 
@@ -30,7 +30,8 @@ public:
     // What broadcasts to [T, N, D * H], rows in output order
     void mask(std::size_t buffer);
     // Rows of `row` elements of which the first `depth` take part; one matrix of `rows_each` rows per direction.
-    void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth, std::int64_t offset = 0);
+    void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
+                 std::int64_t offset = 0);
 
     [[nodiscard]] Block block() const;
 
@@ -44,7 +45,7 @@ private:
 
 // What the step kernels are specialized to besides the spec.
 struct StepOptions {
-    std::uint32_t phase = 0;   // 0: the only one; 1, 2: first and second of two
+    std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
     bool keep = false;
 };
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options);

@@ -175,13 +175,19 @@ TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
 
 TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     const Profile profile = limited_cpu();
-    const Spec spec = gradients_of(make_spec(CellKind::lstm, {}, {Argument::bias, Argument::init_state, Argument::peephole}));
+    const Spec spec =
+        gradients_of(make_spec(CellKind::lstm, {}, {Argument::bias, Argument::init_state, Argument::peephole}));
     const Plan plan = make_plan(spec, profile, flavour_for(profile));
     std::vector<std::string> labels;
     for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
-    const std::vector<std::string> expected{"replay", "transpose", "initial state", "gradient of source",
-                                            "gradient of input_weight", "gradient of recurrent_weight",
-                                            "gradient of bias", "gradient of peephole"};
+    const std::vector<std::string> expected{"replay",
+                                            "transpose",
+                                            "initial state",
+                                            "gradient of source",
+                                            "gradient of input_weight",
+                                            "gradient of recurrent_weight",
+                                            "gradient of bias",
+                                            "gradient of peephole"};
     EXPECT_EQ(labels, expected);
     const Loop loop = loops(plan).at(0);
     EXPECT_EQ(loop.first, 4);
@@ -207,11 +213,12 @@ TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
 
 TEST(GradientPlan, UnusedSecondaryBiasHasZeroGradient) {
     const Profile profile = gpu();
-    const Plan plan =
-        make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile, flavour_for(profile));
+    const Plan plan = make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile,
+                                flavour_for(profile));
     const std::size_t buffer = buffer_named(plan, "gradient of secondary_bias");
-    EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(),
-                            [&](const Step& step) { return std::holds_alternative<Clear>(step) && std::get<Clear>(step).buffer == buffer; }));
+    EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
+        return std::holds_alternative<Clear>(step) && std::get<Clear>(step).buffer == buffer;
+    }));
 }
 
 TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
@@ -221,10 +228,9 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
     const Plan plan = make_plan(spec, profile, flavour_for(profile));
     std::vector<std::string> names;
     for (const std::size_t buffer : plan.results) names.push_back(plan.buffers[buffer].name);
-    const std::vector<std::string> expected{"gradient of source",       "gradient of recurrent_weight",
-                                            "gradient of input_weight", "gradient of bias",
-                                            "gradient of peephole",     "gradient of init_state",
-                                            "gradient of init_cell"};
+    const std::vector<std::string> expected{
+        "gradient of source",   "gradient of recurrent_weight", "gradient of input_weight", "gradient of bias",
+        "gradient of peephole", "gradient of init_state",       "gradient of init_cell"};
     EXPECT_EQ(names, expected);
 }
 

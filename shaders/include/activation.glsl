@@ -20,18 +20,21 @@ void exp_parts(float x, out float q, out float scale) {
     scale = uintBitsToFloat(uint(int(n) + 127) << 23);
 }
 
+// Near 1 the results are 1 minus something small: that hides the few units by which a driver's division may be off.
 float sigmoid(float x) {
     float q, scale;
     exp_parts(max(-abs(x), -87.0), q, scale);
-    float e = abs(x) > 87.0 ? 0.0 : (1.0 + q) * scale;
-    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+    float e = -abs(x) < -87.0 ? 0.0 : (1.0 + q) * scale;
+    float small = e / (1.0 + e);
+    return x < 0.0 ? small : 1.0 - small;
 }
 
 float hyperbolic_tangent(float x) {
     float q, scale;
     exp_parts(max(-2.0 * abs(x), -87.0), q, scale);
-    float less_one = scale == 1.0 ? q : (1.0 + q) * scale - 1.0;   // exp(-2|x|) - 1
-    float y = -less_one / (2.0 + less_one);
+    float e = (1.0 + q) * scale;
+    float less_one = scale == 1.0 ? q : e - 1.0;   // exp(-2|x|) - 1
+    float y = abs(x) < 0.6 ? -less_one / (2.0 + less_one) : 1.0 - 2.0 * e / (1.0 + e);
     return x < 0.0 ? -y : y;
 }
 

@@ -14,8 +14,21 @@ namespace vkrnn {
 
 // Every tensor argument of the six operations. Results of the gradient operations are named after these too.
 enum class Argument : std::uint8_t {
-    source, recurrent_weight, source_gradient, z_state, cell_output_fwd, output_fwd, state_gradient, cell_gradient,
-    input_weight, bias, init_state, init_cell, mask, peephole, secondary_bias,
+    source,
+    recurrent_weight,
+    source_gradient,
+    z_state,
+    cell_output_fwd,
+    output_fwd,
+    state_gradient,
+    cell_gradient,
+    input_weight,
+    bias,
+    init_state,
+    init_cell,
+    mask,
+    peephole,
+    secondary_bias,
 };
 constexpr std::size_t kArguments = 15;
 
@@ -45,27 +58,27 @@ struct Parameter {
 // A boolean property or an activation of a descriptor, by its Python name, with the documented default.
 struct Property {
     std::string_view name;
-    std::optional<Flag> flag;           // a boolean property, or ...
-    std::size_t activation_slot = 0;    // ... an activation, for this slot
+    std::optional<Flag> flag;         // a boolean property, or ...
+    std::size_t activation_slot = 0;  // ... an activation, for this slot
     Activation default_activation = Activation::none;
 };
 
 struct Cell {
     CellKind kind;
-    std::string_view name;             // of the forward operation: "lstm"
-    std::string_view gradients_name;   // "lstm_gradients"
-    std::string_view descriptor_name;  // "LSTMDescriptor"
-    std::string_view shader;           // stem of its GLSL file and kernels: "lstm"
-    std::vector<std::string_view> gates;       // canonical order
-    std::array<std::uint8_t, 4> slots;         // position of each canonical gate in the default order ...
-    std::array<std::uint8_t, 4> other_slots;   // ... and in the other one (forget_gate_last, reset_gate_first)
-    std::uint32_t states;                      // 1: h; 2: h and c
-    std::optional<Argument> vectors;           // the per-unit learned vectors the cell itself reads: peephole, secondary_bias
-    std::uint32_t vector_count;                // H-vectors in it per direction
+    std::string_view name;                    // of the forward operation: "lstm"
+    std::string_view gradients_name;          // "lstm_gradients"
+    std::string_view descriptor_name;         // "LSTMDescriptor"
+    std::string_view shader;                  // stem of its GLSL file and kernels: "lstm"
+    std::vector<std::string_view> gates;      // canonical order
+    std::array<std::uint8_t, 4> slots;        // position of each canonical gate in the default order ...
+    std::array<std::uint8_t, 4> other_slots;  // ... and in the other one (forget_gate_last, reset_gate_first)
+    std::uint32_t states;                     // 1: h; 2: h and c
+    std::optional<Argument> vectors;  // the per-unit learned vectors the cell itself reads: peephole, secondary_bias
+    std::uint32_t vector_count;       // H-vectors in it per direction
     std::vector<Property> properties;
-    std::vector<Parameter> forward;            // in the order of the documented method
+    std::vector<Parameter> forward;  // in the order of the documented method
     std::vector<Parameter> gradients;
-    std::vector<Argument> gradient_order;      // of the results; absent inputs drop out
+    std::vector<Argument> gradient_order;  // of the results; absent inputs drop out
 
     [[nodiscard]] std::uint32_t gate_count() const { return static_cast<std::uint32_t>(gates.size()); }
 };

@@ -13,7 +13,15 @@ enum class CellKind : std::uint8_t { single_gate_rnn, lstm, gru };
 enum class Activation : std::uint8_t { none, relu, tanh, sigmoid, hard_sigmoid };
 
 // The boolean properties. forget_gate_last (LSTM) and reset_gate_first (GRU) are both "the other gate order".
-enum class Flag : std::uint8_t { reverse, bidirectional, training, produce_cell, other_gate_order, reset_after, flip_z };
+enum class Flag : std::uint8_t {
+    reverse,
+    bidirectional,
+    training,
+    produce_cell,
+    other_gate_order,
+    reset_after,
+    flip_z
+};
 
 constexpr std::size_t kActivationSlots = 5;
 

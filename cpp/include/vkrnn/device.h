@@ -27,11 +27,11 @@ struct Statistics {
     std::uint64_t dispatches = 0;
     std::uint64_t bytes_uploaded = 0;
     std::uint64_t bytes_downloaded = 0;
-    std::uint64_t bytes_allocated = 0;      // device memory held now
-    std::uint64_t pipelines = 0;            // compiled pipelines held now
-    std::uint64_t plans = 0;                // plans held now
-    double last_device_seconds = 0.0;       // of the last call, by device timestamps, uploads and downloads excluded
-    double last_host_seconds = 0.0;         // of the last call, from entry to return
+    std::uint64_t bytes_allocated = 0;  // device memory held now
+    std::uint64_t pipelines = 0;        // compiled pipelines held now
+    std::uint64_t plans = 0;            // plans held now
+    double last_device_seconds = 0.0;   // of the last call, by device timestamps, uploads and downloads excluded
+    double last_host_seconds = 0.0;     // of the last call, from entry to return
 };
 
 // The physical devices, best first: discrete, integrated, virtual, CPU; the loader's order among equals.
@@ -51,8 +51,8 @@ public:
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
 
     // Runs a plan and returns when the results are in place. `inputs` go with plan.inputs and `results` with
-    // plan.results: C-contiguous host memory of the buffers' sizes, none null, no aliasing between results and anything.
-    // Calls from several threads run one after the other. `label` goes into error messages and debug labels.
+    // plan.results: C-contiguous host memory of the buffers' sizes, none null, no aliasing between results and
+    // anything. Calls from several threads run one after the other. `label` goes into error messages and debug labels.
     // Throws MemoryError, DeviceError, Interrupted (once the device is done with what was submitted).
     virtual void run(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
                      std::string_view label, const Poll& poll) = 0;

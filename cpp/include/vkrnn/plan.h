@@ -17,7 +17,9 @@ namespace vkrnn {
 // A place in one of a plan's buffers; becomes a device address when the plan is recorded.
 // Packed so that it can stand in an abi struct where the address will be.
 using Place = std::uint64_t;
-constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) { return (static_cast<Place>(buffer) << 48) | byte_offset; }
+constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
+    return (static_cast<Place>(buffer) << 48) | byte_offset;
+}
 constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
 constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
 
@@ -43,26 +45,26 @@ enum class Role : std::uint8_t {
 };
 
 struct PlanBuffer {
-    std::string name;         // "source", "output", "projected", ...
+    std::string name;  // "source", "output", "projected", ...
     Role role = Role::scratch;
     std::uint64_t bytes = 0;
-    Block contents;           // of a constant
+    Block contents;  // of a constant
     bool operator==(const PlanBuffer&) const = default;
 };
 
 // A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
 struct Kernel {
-    std::string shader;       // "gemm_register", "lstm_forward", ...
+    std::string shader;  // "gemm_register", "lstm_forward", ...
     std::vector<std::uint32_t> constants;
     auto operator<=>(const Kernel&) const = default;
 };
 
 struct Dispatch {
-    std::string label;        // "project", "step", "reduce bias": shown in the plan's text and as a debug label
-    std::size_t kernel = 0;   // index into Plan::kernels
+    std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
+    std::size_t kernel = 0;  // index into Plan::kernels
     std::array<std::uint32_t, 3> groups{1, 1, 1};
-    Block push;               // push constants
-    bool after = true;        // waits for what the dispatch before it wrote
+    Block push;         // push constants
+    bool after = true;  // waits for what the dispatch before it wrote
     bool operator==(const Dispatch&) const = default;
 };
 
@@ -94,10 +96,10 @@ struct Plan {
     // Which buffer holds each argument present (by Argument) and each result (in the documented order).
     std::vector<std::pair<Argument, std::size_t>> inputs;
     std::vector<std::size_t> results;
-    double flops = 0;                                  // of the matrix products
+    double flops = 0;  // of the matrix products
 
-    [[nodiscard]] std::uint64_t bytes() const;         // of all buffers
-    [[nodiscard]] std::int64_t dispatches() const;     // with loops unrolled
+    [[nodiscard]] std::uint64_t bytes() const;      // of all buffers
+    [[nodiscard]] std::int64_t dispatches() const;  // with loops unrolled
     bool operator==(const Plan&) const = default;
 };
 

@@ -9,31 +9,31 @@ namespace vkrnn {
 enum class DeviceType : std::uint8_t { other, integrated_gpu, discrete_gpu, virtual_gpu, cpu };
 
 struct Profile {
-    std::string name;                  // "llvmpipe (LLVM 15.0.6, 256 bits)"
-    std::string driver;                // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name
-    std::string driver_version;        // the driver's own words: "Mesa 22.3.6 (LLVM 15.0.6)"
-    std::string api_version;           // "1.3.230"
+    std::string name;            // "llvmpipe (LLVM 15.0.6, 256 bits)"
+    std::string driver;          // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name
+    std::string driver_version;  // the driver's own words: "Mesa 22.3.6 (LLVM 15.0.6)"
+    std::string api_version;     // "1.3.230"
     DeviceType type = DeviceType::other;
     std::uint32_t vendor_id = 0, device_id = 0;
     std::uint32_t subgroup_size = 1;
     std::uint32_t max_workgroup_invocations = 128;
     std::uint32_t max_workgroup_size_x = 128;
-    std::uint32_t max_group_count = 65535;         // the smaller of x and y
-    std::uint32_t max_shared_memory = 16384;       // bytes
-    std::uint32_t max_push_constants = 128;        // bytes
-    std::uint64_t memory_bytes = 0;                // of the largest device-local heap
-    std::uint64_t max_allocation = 0;              // bytes of one allocation
-    bool unified_memory = false;                   // device-local memory the host can map
-    std::uint32_t max_loop_iterations = 0;         // a shader's loops end silently after this many in all; 0: no such limit
+    std::uint32_t max_group_count = 65535;    // the smaller of x and y
+    std::uint32_t max_shared_memory = 16384;  // bytes
+    std::uint32_t max_push_constants = 128;   // bytes
+    std::uint64_t memory_bytes = 0;           // of the largest device-local heap
+    std::uint64_t max_allocation = 0;         // bytes of one allocation
+    bool unified_memory = false;              // device-local memory the host can map
+    std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
 };
 
 // How a device runs the work: chosen from the profile, overridable. Part of the plan's key and of its text.
 struct Flavour {
-    std::string schedule = "steps";    // "steps": one dispatch per time step and phase
-    std::string gemm = "register";     // "register": a register tile per invocation; "tiled": shared-memory tiles
-    std::uint32_t lanes = 1;           // invocations that share one dot product of the recurrent product
-    std::uint32_t rows = 4;            // batch rows per invocation of the recurrent product
-    std::uint32_t workgroup = 64;      // invocations per workgroup of the step kernels
+    std::string schedule = "steps";  // "steps": one dispatch per time step and phase
+    std::string gemm = "register";   // "register": a register tile per invocation; "tiled": shared-memory tiles
+    std::uint32_t lanes = 1;         // invocations that share one dot product of the recurrent product
+    std::uint32_t rows = 4;          // batch rows per invocation of the recurrent product
+    std::uint32_t workgroup = 64;    // invocations per workgroup of the step kernels
     auto operator<=>(const Flavour&) const = default;
 };
 

@@ -25,9 +25,9 @@ using Arguments = std::map<Argument, TensorInfo>;
 struct Spec {
     Descriptor descriptor;
     bool gradients = false;
-    std::int64_t T = 0, N = 0, I = 0, H = 0;      // I = D*G*H where there is no input weight
-    std::uint32_t present = 0;                    // one bit per Argument
-    std::array<bool, 3> mask_varies{};            // whether the mask varies along T, N, D*H (false: broadcast)
+    std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H where there is no input weight
+    std::uint32_t present = 0;                // one bit per Argument
+    std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H (false: broadcast)
 
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
     [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
@@ -37,7 +37,7 @@ struct Spec {
 };
 
 struct ResultInfo {
-    std::string name;                 // "output", "cell_output", "z_state"; for gradients the argument's name
+    std::string name;  // "output", "cell_output", "z_state"; for gradients the argument's name
     std::vector<std::int64_t> shape;
 };
 
@@ -49,7 +49,8 @@ struct Call {
 
 // Checks everything a user can get wrong. Throws TypeError (dtype) or ValueError (rank, size, zero-sized axis,
 // missing or unknown argument) with a whole sentence that begins with the operation in brackets:
-//   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0] / 4)
+//   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0]
+//   / 4)
 // `label` is the caller's name for the call; where it is not empty the prefix is [lstm 'label'].
 Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {});
 

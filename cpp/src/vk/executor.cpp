@@ -73,9 +73,9 @@ struct Executor::Work {
     Recorder recorder;
 };
 
-Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, const Flavour& flavour)
+Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, Flavour flavour)
     : profile_(candidate.profile),
-      flavour_(flavour),
+      flavour_(std::move(flavour)),
       process_(process_id()),
       plans_(kPlans),
       work_(std::make_unique<Work>(std::move(context), std::move(candidate))) {}

@@ -15,7 +15,7 @@ namespace vkrnn::vk {
 class Executor final : public Device {
 public:
     // Throws vk::SystemError.
-    Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, const Flavour& flavour);
+    Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, Flavour flavour);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;

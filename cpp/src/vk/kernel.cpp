@@ -58,7 +58,8 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
                                             .dataSize = kernel.constants.size() * 4,
                                             .pData = kernel.constants.data()};
     // The kernels count on the size the profile names; without this the driver may choose another one per pipeline.
-    const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize = device_.profile().subgroup_size};
+    const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize =
+                                                                     device_.profile().subgroup_size};
     const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
                                                    .stage = ShaderStageFlagBits::eCompute,
                                                    .module = *module,

@@ -87,9 +87,8 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {
     if (!features.get<PhysicalDeviceFeatures2>().features.shaderInt64) {
         return "no shaderInt64";
     }
-    const auto subgroups =
-        physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
-            .get<PhysicalDeviceVulkan11Properties>();
+    const auto subgroups = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
+                               .get<PhysicalDeviceVulkan11Properties>();
     // What the kernels pass round within a subgroup: see product.glsl and gemm_register.comp.
     const SubgroupFeatureFlags operations =
         SubgroupFeatureFlagBits::eBasic | SubgroupFeatureFlagBits::eBallot | SubgroupFeatureFlagBits::eShuffle;

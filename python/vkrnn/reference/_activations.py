@@ -28,7 +28,7 @@ class Function(NamedTuple):
 
 
 def _relu(p: Array) -> Array:
-    return np.where(p.real > 0, p, 0)
+    return np.where(p.real <= 0, 0, p)  # NaN stays NaN
 
 
 def _sigmoid(p: Array) -> Array:

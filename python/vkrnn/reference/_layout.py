@@ -55,7 +55,7 @@ class Layout:
     function: str
     T: int
     N: int
-    I: int  # noqa: E741 - the letter that the documentation uses
+    I: int
     H: int
     G: int
     D: int
