@@ -1,11 +1,13 @@
 # GLSL to SPIR-V to C++.
 #
-#   vkrnn_add_kernels(<target> <folder>)
+#   vkrnn_add_kernels(<target> <folder> [FLOAT64])
 #
 # makes a static library that defines vkrnn::shader_code() for the kernels found under <folder>:
 #
 #   *.comp, kernels/*.comp     one kernel each, named after the file
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
+#
+# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
@@ -20,15 +22,15 @@ if(NOT SPIRV_VAL)
 endif()
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 
-# Compiles <source> into <stem>.spv and, as a C array named `<kernel>`, into <stem>.h.
+# Compiles <source> into <stem>.spv and, as a C array named `<kernel>`, into <stem>.h; more arguments go to the compiler.
 function(vkrnn_compile_kernel kernel source folder stem)
-    set(compile ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} -I${folder}/include)
+    set(compile ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} -I${folder}/include ${ARGN})
     add_custom_command(
         OUTPUT ${stem}.spv ${stem}.h
         COMMAND ${compile} --depfile ${stem}.d -o ${stem}.spv ${source}
         COMMAND ${SPIRV_VAL} --target-env vulkan1.3 --scalar-block-layout ${stem}.spv
         COMMAND ${compile} --vn ${kernel} -o ${stem}.h ${source}
-        MAIN_DEPENDENCY ${source}
+        DEPENDS ${source}
         DEPFILE ${stem}.d
         COMMENT "Shader ${kernel}"
         VERBATIM)
@@ -59,14 +61,23 @@ function(vkrnn_add_kernels target folder)
     set(headers)
     set(SHADER_INCLUDES)
     set(SHADER_ROWS)
+    set(SHADER_COUNT 0)
     foreach(source ${kernels})
-        get_filename_component(kernel ${source} NAME_WE)
-        vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel})
-        list(APPEND headers ${build}/${kernel}.h)
-        string(APPEND SHADER_INCLUDES "#include \"${target}/${kernel}.h\"\n")
-        string(APPEND SHADER_ROWS "        {\"${kernel}\", code::${kernel}},\n")
+        get_filename_component(stem ${source} NAME_WE)
+        foreach(type "" ${ARGN})
+            set(kernel ${stem})
+            set(define)
+            if(type STREQUAL "FLOAT64")
+                set(kernel ${stem}_f64)
+                set(define -DVKRNN_FLOAT64)
+            endif()
+            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define})
+            list(APPEND headers ${build}/${kernel}.h)
+            string(APPEND SHADER_INCLUDES "#include \"${target}/${kernel}.h\"\n")
+            string(APPEND SHADER_ROWS "        {\"${kernel}\", code::${kernel}},\n")
+            math(EXPR SHADER_COUNT "${SHADER_COUNT} + 1")
+        endforeach()
     endforeach()
-    list(LENGTH kernels SHADER_COUNT)
     configure_file(${VKRNN_SHADER_CODE_TEMPLATE} ${build}/shader_code.cpp @ONLY)
     add_library(${target} STATIC ${build}/shader_code.cpp ${headers})
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR} ${PROJECT_SOURCE_DIR}/cpp/include)

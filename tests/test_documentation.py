@@ -57,7 +57,7 @@ def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, boo
     documented = re.findall(r"^(\w+) : (.*)$", text, flags=re.MULTILINE)
     assert [name for name, _ in documented] == [*inspect.signature(function).parameters]
     for (name, optional), (_, kind) in zip(parameters, documented, strict=False):
-        assert re.match(r"numpy\.ndarray of float32, .*\[", kind), name
+        assert re.match(r"numpy\.ndarray(, | of integers, ).*\[", kind), name
         assert kind.endswith(", optional") == optional, name
     assert re.search(r"Mirrors MPSGraph's ``\w+\(_:recurrentWeight:", text)
     assert max(map(len, text.splitlines())) <= 120

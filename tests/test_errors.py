@@ -85,15 +85,26 @@ TYPES = [
         "lstm",
         {"peephole": np.zeros(16, np.float16), "name": "layer 2"},
         TypeError,
-        "[lstm 'layer 2'] peephole: expected dtype float32, got float16",
+        "[lstm 'layer 2'] peephole: expected dtype float32 like source, got float16",
     ),
 ]
+
+
+def dtype_message(function: str, name: str, dtype: str) -> str:
+    """Return the error where one argument has another dtype than float32: the source's is that of the call."""
+    if name != "source":
+        return f"[{function}] {name}: expected dtype float32 like source, got {dtype}"
+    if dtype.startswith("float"):
+        return f"[{function}] recurrent_weight: expected dtype {dtype} like source, got float32"
+    return f"[{function}] source: expected dtype float32, float64, float16 or bfloat16, got {dtype}"
+
+
 DTYPES = [
     Bad(
         function,
         {name: np.ones(SHAPES[function][name], dtype)},
         TypeError,
-        f"[{function}] {name}: expected dtype float32, got {np.dtype(dtype).name}",
+        dtype_message(function, name, np.dtype(dtype).name),
     )
     for (function, name), dtype in zip(
         ((function, name) for function in FUNCTIONS for name in SHAPES[function]),

@@ -22,6 +22,21 @@ FLOAT32_STEPS, FLOAT32_HIDDEN = 16, 128
 # Beyond those, roundings add up over steps and sums: that many times what a NumPy program in float32 makes of the case.
 FLOAT32_RATIO = 2
 
+# What the device may be off in each of its dtypes, against float64 on the same inputs, relative to the largest value or
+# to 1. The 16-bit types are storage: sums and the carried state are float32, so that besides float32's own error there
+# is one rounding of the result, half an epsilon. In float64 it is some thousands of roundings of 2^-53.
+DTYPES = {
+    "float64": 1e-12,
+    "float32": FLOAT32,
+    "float16": 2.0**-10 / 2 + FLOAT32,
+    "bfloat16": 2.0**-7 / 2 + FLOAT32,
+}
+
+# Differences of the device's float64, by the five-point stencil with step s: s^4 / 30 times the fifth derivative from
+# truncation (3e-14 for this step) and 2^-53 |f| / s from rounding (1e-13 |f|); the contract of the float64 gradients.
+DEVICE_DIFFERENCE_STEP = 1e-3
+DEVICE_DIFFERENCE = 1e-9
+
 # An activation alone, in float32: relative to its value. Our own exp is within a unit in the last place, and Vulkan
 # allows a division 2.5 more.
 ACTIVATION = 4 * 2.0**-23

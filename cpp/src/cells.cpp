@@ -15,7 +15,7 @@ constexpr bool kOptional = true;
 constexpr std::array<std::string_view, kArguments> kArgumentNames{
     "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
     "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
-    "mask",           "peephole",         "secondary_bias",
+    "mask",           "peephole",         "secondary_bias",  "lengths",
 };
 constexpr std::array<std::string_view, 3> kOutputNames{"output", "cell_output", "z_state"};
 constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
@@ -46,7 +46,8 @@ Cell single_gate_rnn_cell() {
                     {input_weight, kOptional},
                     {bias, kOptional},
                     {init_state, kOptional},
-                    {mask, kOptional}},
+                    {mask, kOptional},
+                    {lengths, kOptional}},
         .gradients = {{source, kRequired},
                       {recurrent_weight, kRequired},
                       {source_gradient, kRequired},
@@ -55,7 +56,8 @@ Cell single_gate_rnn_cell() {
                       {input_weight, kOptional},
                       {bias, kOptional},
                       {init_state, kOptional},
-                      {mask, kOptional}},
+                      {mask, kOptional},
+                      {lengths, kOptional}},
         .gradient_order = {source, recurrent_weight, input_weight, bias, init_state},
     };
 }
@@ -86,7 +88,8 @@ Cell lstm_cell() {
                     {init_state, kOptional},
                     {init_cell, kOptional},
                     {mask, kOptional},
-                    {peephole, kOptional}},
+                    {peephole, kOptional},
+                    {lengths, kOptional}},
         .gradients = {{source, kRequired},
                       {recurrent_weight, kRequired},
                       {source_gradient, kRequired},
@@ -99,7 +102,8 @@ Cell lstm_cell() {
                       {init_state, kOptional},
                       {init_cell, kOptional},
                       {mask, kOptional},
-                      {peephole, kOptional}},
+                      {peephole, kOptional},
+                      {lengths, kOptional}},
         .gradient_order = {source, recurrent_weight, input_weight, bias, peephole, init_state, init_cell},
     };
 }
@@ -128,7 +132,8 @@ Cell gru_cell() {
                     {bias, kOptional},
                     {init_state, kOptional},
                     {mask, kOptional},
-                    {secondary_bias, kOptional}},
+                    {secondary_bias, kOptional},
+                    {lengths, kOptional}},
         .gradients = {{source, kRequired},
                       {recurrent_weight, kRequired},
                       {source_gradient, kRequired},
@@ -139,7 +144,8 @@ Cell gru_cell() {
                       {bias, kOptional},
                       {init_state, kOptional},
                       {mask, kOptional},
-                      {secondary_bias, kOptional}},
+                      {secondary_bias, kOptional},
+                      {lengths, kOptional}},
         .gradient_order = {source, recurrent_weight, input_weight, bias, init_state, secondary_bias},
     };
 }
@@ -169,6 +175,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{T, N, DH}}, {{T, N, DH}}},                        // mask: whatever broadcasts to this
         {{{GH}}, {{D, GH}, {DGH}}},                          // peephole
         {{{DH}}, {{DH}}},                                    // secondary_bias
+        {{{N}}, {{N}}},                                      // lengths
         {{{T, N, DGH}}, {{T, N, DGH}}},                      // source without input_weight
     }};
     if (argument == source && !has_input_weight) return kRules.back();

@@ -23,6 +23,7 @@ std::int64_t elements_of(const Spec& spec, Argument argument) {
         case Argument::init_cell:
         case Argument::state_gradient:
         case Argument::cell_gradient: return N * D * H;
+        case Argument::lengths: return N;
         case Argument::mask:
             return (spec.mask_varies[0] ? T : 1) * (spec.mask_varies[1] ? N : 1) * (spec.mask_varies[2] ? D * H : 1);
     }
@@ -34,10 +35,13 @@ std::int64_t elements_of(const Spec& spec, Argument argument) {
 Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
     const Cell& cell = spec_.cell();
     buffers_.fill(PlanBuilder::kZeros);
-    for (const Parameter& parameter : spec_.gradients ? cell.gradients : cell.forward)
-        if (spec_.has(parameter.argument))
-            buffers_[static_cast<std::size_t>(parameter.argument)] =
-                builder.input(parameter.argument, elements_of(spec_, parameter.argument));
+    for (const Parameter& parameter : spec_.gradients ? cell.gradients : cell.forward) {
+        const Argument argument = parameter.argument;
+        if (!spec_.has(argument)) continue;
+        const std::int64_t elements = elements_of(spec_, argument);
+        buffers_[static_cast<std::size_t>(argument)] =
+            argument == Argument::lengths ? builder.integers(argument, elements) : builder.input(argument, elements);
+    }
 }
 
 void Inputs::set(StepBlock& block) const {
@@ -47,6 +51,7 @@ void Inputs::set(StepBlock& block) const {
         block.vector(abi::kVectors, (*this)[*cell.vectors], cell.vector_count);
     if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
+    if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);
     if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell]);
 }
 

@@ -13,7 +13,7 @@ public:
     // The argument's buffer; the zeros where it is absent.
     std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
 
-    // The views of what forward and backward steps read alike: bias, vectors, mask, initial state and cell.
+    // The views of what forward and backward steps read alike: bias, vectors, mask, initial state and cell, lengths.
     void set(StepBlock& block) const;
 
 private:

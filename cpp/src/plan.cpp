@@ -3,6 +3,7 @@
 
 #include "gradient_plan.h"
 #include "inputs.h"
+#include "vkrnn/error.h"
 
 namespace vkrnn {
 
@@ -61,6 +62,10 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
 }  // namespace
 
 Plan make_plan(const Spec& spec, const Profile& profile, const Flavour& flavour) {
+    if (spec.dtype == Dtype::float64 && !profile.float64)
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
+                                  " float64 needs the device feature " + "shaderFloat64, which " + profile.name +
+                                  " does not have");
     return spec.gradients ? make_gradient_plan(spec, profile, flavour) : make_forward_plan(spec, profile, flavour);
 }
 

@@ -1,6 +1,10 @@
 #include "plan_builder.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
+
+#include "vkrnn/error.h"
 
 namespace vkrnn {
 
@@ -15,10 +19,12 @@ constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
 
-std::uint32_t u32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
-
-Place at(std::size_t buffer, std::int64_t elements) {
-    return place(buffer, static_cast<std::uint64_t>(elements) * abi::kElementBytes);
+// The kernels count in 32 bits.
+std::uint32_t u32(std::int64_t value) {
+    if (value < 0 || value > std::numeric_limits<std::uint32_t>::max())
+        throw NotImplementedError("a call with " + std::to_string(value) +
+                                  " rows or elements in one kernel; 4,294,967,295 is the most");
+    return static_cast<std::uint32_t>(value);
 }
 
 // Whether an operand can be read four elements at a time.
@@ -32,28 +38,74 @@ bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
 PlanBuilder::PlanBuilder(const Spec& spec, const Profile& profile, const Flavour& flavour) : profile_(profile) {
     plan_.spec = spec;
     plan_.flavour = flavour;
-    clear(add_buffer("zeros", Role::scratch, spec.H));
+    clear(scratch("zeros", spec.H));
 }
 
-std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::int64_t elements) {
-    plan_.buffers.push_back({std::move(name), role, static_cast<std::uint64_t>(elements) * abi::kElementBytes, {}});
+std::uint64_t PlanBuilder::bytes(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements) * compute_bytes(plan_.spec.dtype);
+}
+
+std::uint64_t PlanBuilder::bytes_of_caller(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements) * storage_bytes(plan_.spec.dtype);
+}
+
+Place PlanBuilder::at(std::size_t buffer, std::int64_t element) const { return place(buffer, bytes(element)); }
+
+std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t bytes) {
+    plan_.buffers.push_back({std::move(name), role, bytes, {}});
     return plan_.buffers.size() - 1;
 }
 
+std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
+    return add_buffer(std::move(name), Role::scratch, bytes(elements));
+}
+
 std::size_t PlanBuilder::input(Argument argument, std::int64_t elements) {
-    const std::size_t buffer = add_buffer(std::string(name_of(argument)), Role::input, elements);
+    const std::string name(name_of(argument));
+    const std::size_t buffer = add_buffer(name, Role::input, bytes_of_caller(elements));
+    plan_.inputs.emplace_back(argument, buffer);
+    if (!is_half(plan_.spec.dtype)) return buffer;
+    const std::size_t wide = scratch(name + " in float32", elements);
+    convert("widen " + name, buffer, wide, elements, false, true);
+    return wide;
+}
+
+std::size_t PlanBuilder::integers(Argument argument, std::int64_t elements) {
+    const auto bytes = static_cast<std::uint64_t>(elements) * sizeof(std::int32_t);
+    const std::size_t buffer = add_buffer(std::string(name_of(argument)), Role::input, bytes);
     plan_.inputs.emplace_back(argument, buffer);
     return buffer;
 }
 
 std::size_t PlanBuilder::result(std::string name, std::int64_t elements) {
-    const std::size_t buffer = add_buffer(std::move(name), Role::result, elements);
+    const std::size_t buffer = add_buffer(name, Role::result, bytes_of_caller(elements));
     plan_.results.push_back(buffer);
-    return buffer;
+    if (!is_half(plan_.spec.dtype)) return buffer;
+    const std::size_t wide = scratch(std::move(name) + " in float32", elements);
+    narrowings_.push_back({wide, buffer, elements});
+    return wide;
 }
 
-std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
-    return add_buffer(std::move(name), Role::scratch, elements);
+Plan PlanBuilder::finish() {
+    bool first = true;
+    for (const Narrowing& narrowing : narrowings_) {
+        convert("narrow " + plan_.buffers[narrowing.to].name, narrowing.from, narrowing.to, narrowing.elements, true,
+                !first);
+        first = false;
+    }
+    return std::move(plan_);
+}
+
+void PlanBuilder::convert(const std::string& label, std::size_t from, std::size_t to, std::int64_t elements,
+                          bool narrow, bool independent) {
+    abi::ConvertPush push{};
+    push.in_ = place(from, 0);
+    push.out_ = place(to, 0);
+    push.count = u32(elements);
+    const std::uint32_t bfloat = plan_.spec.dtype == Dtype::bfloat16;
+    const std::int64_t workgroups = ceil_div(ceil_div(elements, 2), abi::kElementwiseGroup);
+    dispatch(label, kernel("convert", {bfloat, narrow}), groups(workgroups), make_block(push, abi::kConvertPlaces),
+             independent);
 }
 
 std::size_t PlanBuilder::constant(std::string name, Block contents) {
@@ -63,6 +115,7 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
 }
 
 std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {
+    if (plan_.spec.dtype == Dtype::float64) shader += "_f64";
     Kernel kernel{std::move(shader), std::move(constants)};
     const auto found = std::find(plan_.kernels.begin(), plan_.kernels.end(), kernel);
     if (found != plan_.kernels.end()) return static_cast<std::size_t>(found - plan_.kernels.begin());

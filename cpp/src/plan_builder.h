@@ -44,8 +44,11 @@ public:
     // Buffer 0 is all zeros, H elements long: what an absent tensor reads.
     static constexpr std::size_t kZeros = 0;
 
+    // Arguments and results, as the kernels see them: in 16-bit types a converted copy of what the caller sees.
     std::size_t input(Argument argument, std::int64_t elements);
     std::size_t result(std::string name, std::int64_t elements);
+    // An argument of 32-bit integers.
+    std::size_t integers(Argument argument, std::int64_t elements);
     std::size_t scratch(std::string name, std::int64_t elements);
     std::size_t constant(std::string name, Block contents);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
@@ -65,15 +68,27 @@ public:
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
     [[nodiscard]] const Flavour& flavour() const { return plan_.flavour; }
-    Plan finish() { return std::move(plan_); }
+    Plan finish();
 
 private:
-    std::size_t add_buffer(std::string name, Role role, std::int64_t elements);
+    // A copy of a result that is still to be converted when everything else is done.
+    struct Narrowing {
+        std::size_t from, to;
+        std::int64_t elements;
+    };
+
+    std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
+    [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
+    [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
+    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
+    void convert(const std::string& label, std::size_t from, std::size_t to, std::int64_t elements, bool narrow,
+                 bool independent);
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent);
 
     Plan plan_;
     const Profile& profile_;
+    std::vector<Narrowing> narrowings_;
 };
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

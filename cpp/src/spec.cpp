@@ -13,6 +13,9 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fwd, Argument::output_fwd};
 
+constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32",  "int64",
+                                                    "uint8", "uint16", "uint32", "uint64"};
+
 std::string to_text(const Shape& shape) {
     std::string text = "[";
     for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
@@ -42,6 +45,7 @@ public:
             } else {
                 check_shape(argument, tensor.shape);
             }
+            if (argument == Argument::lengths) check_lengths(tensor.integers);
             spec_.present |= 1u << static_cast<unsigned>(argument);
         }
         return {spec_, spec_.gradients ? gradient_results() : forward_results()};
@@ -83,12 +87,28 @@ private:
         }
     }
 
-    void check_each() const {
+    [[nodiscard]] Dtype source_dtype() const {
+        const std::string& name = arguments_.at(Argument::source).dtype;
+        std::string known;
+        for (const Dtype dtype : kDtypes) {
+            if (name == name_of(dtype)) return dtype;
+            known += (known.empty() ? "" : dtype == kDtypes.back() ? " or " : ", ") + std::string(name_of(dtype));
+        }
+        throw TypeError(at(Argument::source) + "expected dtype " + known + ", got " + name);
+    }
+
+    void check_each() {
+        spec_.dtype = source_dtype();
         for (const Parameter& parameter : parameters()) {
             if (!given(parameter.argument)) continue;
             const TensorInfo& tensor = arguments_.at(parameter.argument);
-            if (tensor.dtype != "float32") {
-                throw TypeError(at(parameter.argument) + "expected dtype float32, got " + tensor.dtype);
+            if (parameter.argument == Argument::lengths) {
+                if (std::ranges::find(kIntegers, tensor.dtype) == kIntegers.end())
+                    throw TypeError(at(parameter.argument) + "expected dtype int32 or another integer, got " +
+                                    tensor.dtype);
+            } else if (tensor.dtype != name_of(spec_.dtype)) {
+                throw TypeError(at(parameter.argument) + "expected dtype " + std::string(name_of(spec_.dtype)) +
+                                " like source, got " + tensor.dtype);
             }
             if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) {
                 throw ValueError(at(parameter.argument) + "every axis must be at least 1, got " +
@@ -124,6 +144,14 @@ private:
                              " is no multiple of the " + std::to_string(spec_.G()) + " gates)");
         }
         spec_.H = rows / spec_.G();
+    }
+
+    void check_lengths(const std::vector<std::int64_t>& lengths) const {
+        for (std::size_t n = 0; n < lengths.size(); ++n) {
+            if (lengths[n] >= 1 && lengths[n] <= spec_.T) continue;
+            throw ValueError(at(Argument::lengths) + "expected 1 to T = " + std::to_string(spec_.T) + ", got " +
+                             std::to_string(lengths[n]) + " at [" + std::to_string(n) + "]");
+        }
     }
 
     void check_shape(Argument argument, const Shape& shape) const {

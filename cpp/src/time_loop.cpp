@@ -35,7 +35,8 @@ StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
 void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset,
                     std::int64_t step) {
     const auto d = static_cast<std::size_t>(direction);
-    params_.at[std::size_t{2} * view + d] = place(buffer, static_cast<std::uint64_t>(offset) * abi::kElementBytes);
+    params_.at[std::size_t{2} * view + d] =
+        place(buffer, static_cast<std::uint64_t>(offset) * compute_bytes(spec_.dtype));
     params_.strides[view].step[d] = step;
 }
 
@@ -77,11 +78,13 @@ void StepBlock::mask(std::size_t buffer) {
     strides(abi::kMask, row, 0, unit);
 }
 
+void StepBlock::lengths(std::size_t buffer) { params_.lengths = place(buffer, 0); }
+
 void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                         std::int64_t offset) {
     for (std::int64_t d = 0; d < spec_.D(); ++d)
         params_.weights[d] =
-            place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * abi::kElementBytes);
+            place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * compute_bytes(spec_.dtype));
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
 }
@@ -114,6 +117,7 @@ std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const S
     constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
     constants[abi::kKeep] = options.keep;
     constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
+    constants[abi::kHasLengths] = spec.has(Argument::lengths);
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
     return builder.kernel(std::string(cell.shader) + "_" + driver, std::move(constants));

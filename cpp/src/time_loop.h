@@ -29,6 +29,8 @@ public:
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots);
     // What broadcasts to [T, N, D * H], rows in output order
     void mask(std::size_t buffer);
+    // [N] integers
+    void lengths(std::size_t buffer);
     // Rows of `row` elements of which the first `depth` take part; one matrix of `rows_each` rows per direction.
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);

@@ -46,20 +46,22 @@ TEST(Cells, TakeTheDocumentedParameters) {
     const Cell& rnn = cell(CellKind::single_gate_rnn);
     const Cell& lstm = cell(CellKind::lstm);
     const Cell& gru = cell(CellKind::gru);
-    EXPECT_EQ(names(rnn.forward), "source recurrent_weight input_weight? bias? init_state? mask?");
+    EXPECT_EQ(names(rnn.forward), "source recurrent_weight input_weight? bias? init_state? mask? lengths?");
     EXPECT_EQ(names(rnn.gradients),
-              "source recurrent_weight source_gradient z_state state_gradient? input_weight? bias? init_state? mask?");
+              "source recurrent_weight source_gradient z_state state_gradient? input_weight? bias? init_state? mask? "
+              "lengths?");
     EXPECT_EQ(names(lstm.forward),
-              "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole?");
+              "source recurrent_weight input_weight? bias? init_state? init_cell? mask? peephole? lengths?");
     EXPECT_EQ(
         names(lstm.gradients),
         "source recurrent_weight source_gradient z_state cell_output_fwd state_gradient? cell_gradient? input_weight? "
-        "bias? init_state? init_cell? mask? peephole?");
-    EXPECT_EQ(names(gru.forward), "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias?");
+        "bias? init_state? init_cell? mask? peephole? lengths?");
+    EXPECT_EQ(names(gru.forward),
+              "source recurrent_weight input_weight? bias? init_state? mask? secondary_bias? lengths?");
     EXPECT_EQ(
         names(gru.gradients),
         "source recurrent_weight source_gradient z_state output_fwd state_gradient? input_weight? bias? init_state? "
-        "mask? secondary_bias?");
+        "mask? secondary_bias? lengths?");
 }
 
 TEST(Cells, ReturnGradientsInTheDocumentedOrder) {

@@ -1,10 +1,11 @@
-// Plans without a device: what is dispatched, where the views point, and that plans are values.
+// Plans without a device: dispatches, where views point, what dtypes and lengths change, and that plans are values.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "../src/time_loop.h"
+#include "vkrnn/error.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn {
@@ -77,6 +78,41 @@ abi::StepParams parameters_of(const Plan& plan) {
     abi::StepParams params;
     std::memcpy(&params, block.bytes.data(), sizeof(params));
     return params;
+}
+
+std::vector<std::string> labels_of(const Plan& plan) {
+    std::vector<std::string> labels;
+    for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
+    return labels;
+}
+
+// One forward and one gradients call with every argument that the cell takes, lengths included.
+std::vector<Spec> everything(CellKind kind) {
+    Spec spec = make_spec(kind, {Flag::bidirectional, Flag::training});
+    if (spec.cell().states > 1) spec.descriptor.set(Flag::produce_cell, true);
+    for (const Parameter& parameter : spec.cell().forward)
+        spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+    Spec gradients = gradients_of(spec);
+    gradients.descriptor.set(Flag::training, false);
+    return {spec, gradients};
+}
+
+std::vector<Spec> everything() {
+    std::vector<Spec> specs;
+    for (const Cell& cell : cells())
+        for (const Spec& spec : everything(cell.kind)) specs.push_back(spec);
+    return specs;
+}
+
+Plan plan_of(Spec spec, Dtype dtype) {
+    Profile profile = gpu();
+    profile.float64 = true;
+    spec.dtype = dtype;
+    return make_plan(spec, profile, flavour_for(profile));
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
 TEST(RowOrder, FollowsTheSpecification) {
@@ -232,6 +268,145 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
         "gradient of source",   "gradient of recurrent_weight", "gradient of input_weight", "gradient of bias",
         "gradient of peephole", "gradient of init_state",       "gradient of init_cell"};
     EXPECT_EQ(names, expected);
+}
+
+TEST(DtypePlan, Float64HasKernelsOfItsOwnAndTwiceTheBytes) {
+    for (const Spec& spec : everything()) {
+        const Plan narrow = plan_of(spec, Dtype::float32), wide = plan_of(spec, Dtype::float64);
+        ASSERT_EQ(wide.kernels.size(), narrow.kernels.size());
+        for (std::size_t i = 0; i < wide.kernels.size(); ++i) {
+            EXPECT_TRUE(ends_with(wide.kernels[i].shader, "_f64")) << wide.kernels[i].shader;
+            EXPECT_EQ(wide.kernels[i].shader, narrow.kernels[i].shader + "_f64");
+            EXPECT_EQ(wide.kernels[i].constants, narrow.kernels[i].constants);
+        }
+        ASSERT_EQ(wide.buffers.size(), narrow.buffers.size());
+        for (std::size_t i = 0; i < wide.buffers.size(); ++i) {
+            const PlanBuffer &a = narrow.buffers[i], &b = wide.buffers[i];
+            EXPECT_EQ(b.name, a.name);
+            EXPECT_EQ(b.role, a.role);
+            const bool same = a.role == Role::constant || a.name == "lengths";
+            EXPECT_EQ(b.bytes, same ? a.bytes : 2 * a.bytes) << a.name;
+        }
+        EXPECT_EQ(labels_of(wide), labels_of(narrow));
+        EXPECT_DOUBLE_EQ(wide.flops, narrow.flops);
+    }
+}
+
+TEST(DtypePlan, Float64NeedsTheFeature) {
+    const Profile profile = gpu();  // without it
+    Spec spec = make_spec(CellKind::lstm);
+    spec.dtype = Dtype::float64;
+    try {
+        make_plan(spec, profile, flavour_for(profile));
+        ADD_FAILURE() << "no error";
+    } catch (const NotImplementedError& error) {
+        EXPECT_EQ(std::string(error.what()),
+                  "[lstm] float64 needs the device feature shaderFloat64, which " + profile.name + " does not have");
+    }
+}
+
+// Steps before and after are conversions; between them is the float32 plan with its buffers renumbered.
+TEST(DtypePlan, SixteenBitsConvertInputsAndResultsAndNothingElse) {
+    for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+        for (const Spec& spec : everything()) {
+            const Plan full = plan_of(spec, Dtype::float32), half = plan_of(spec, dtype);
+
+            // The caller's buffers are of half the size, and each has a copy of the full one.
+            const auto check_pair = [&](std::size_t in_full, std::size_t in_half) {
+                const PlanBuffer &a = full.buffers[in_full], &b = half.buffers[in_half];
+                EXPECT_EQ(b.name, a.name);
+                EXPECT_EQ(b.role, a.role);
+                if (a.name == "lengths") {
+                    EXPECT_EQ(b.bytes, a.bytes);
+                    return;
+                }
+                EXPECT_EQ(2 * b.bytes, a.bytes);
+                const PlanBuffer& copy = half.buffers[buffer_named(half, a.name + " in float32")];
+                EXPECT_EQ(copy.role, Role::scratch);
+                EXPECT_EQ(copy.bytes, a.bytes);
+            };
+            ASSERT_EQ(half.inputs.size(), full.inputs.size());
+            for (std::size_t i = 0; i < full.inputs.size(); ++i) {
+                EXPECT_EQ(half.inputs[i].first, full.inputs[i].first);
+                check_pair(full.inputs[i].second, half.inputs[i].second);
+            }
+            ASSERT_EQ(half.results.size(), full.results.size());
+            for (std::size_t i = 0; i < full.results.size(); ++i) check_pair(full.results[i], half.results[i]);
+
+            std::vector<std::string> expected;
+            for (const auto& [argument, buffer] : full.inputs)
+                if (argument != Argument::lengths) expected.push_back("widen " + full.buffers[buffer].name);
+            for (const std::string& label : labels_of(full)) expected.push_back(label);
+            for (const std::size_t result : full.results) expected.push_back("narrow " + full.buffers[result].name);
+            EXPECT_EQ(labels_of(half), expected);
+
+            std::vector<Kernel> kernels;
+            for (const Kernel& kernel : half.kernels) {
+                if (kernel.shader != "convert") {
+                    kernels.push_back(kernel);
+                    continue;
+                }
+                EXPECT_EQ(kernel.constants[abi::kConvertBfloat], dtype == Dtype::bfloat16 ? 1u : 0u);
+            }
+            EXPECT_EQ(kernels, full.kernels);
+            EXPECT_DOUBLE_EQ(half.flops, full.flops);
+        }
+    }
+}
+
+TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
+    const Plan plan = plan_of(everything(CellKind::lstm).back(), Dtype::float16);
+    for (const Dispatch& dispatch : outside_loops(plan)) {
+        const Kernel& kernel = plan.kernels[dispatch.kernel];
+        if (kernel.shader != "convert") continue;
+        abi::ConvertPush push;
+        std::memcpy(&push, dispatch.push.bytes.data(), sizeof(push));
+        const bool narrow = kernel.constants[abi::kConvertNarrow] != 0;
+        const PlanBuffer& small = plan.buffers[place_buffer(narrow ? push.out_ : push.in_)];
+        const PlanBuffer& large = plan.buffers[place_buffer(narrow ? push.in_ : push.out_)];
+        EXPECT_EQ(small.bytes, 2 * std::uint64_t{push.count}) << dispatch.label;
+        EXPECT_EQ(large.bytes, 4 * std::uint64_t{push.count}) << dispatch.label;
+        EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * 2, push.count);
+    }
+    // The first step that is no conversion waits for those before it, the first narrowing for all that came before.
+    const auto steps = outside_loops(plan);
+    const auto is_widening = [](const Dispatch& d) { return d.label.rfind("widen ", 0) == 0; };
+    const auto is_narrowing = [](const Dispatch& d) { return d.label.rfind("narrow ", 0) == 0; };
+    const auto computes = std::find_if_not(steps.begin(), steps.end(), is_widening);
+    const auto narrows = std::find_if(steps.begin(), steps.end(), is_narrowing);
+    ASSERT_NE(computes, steps.end());
+    ASSERT_NE(narrows, steps.end());
+    EXPECT_TRUE(computes->after);
+    EXPECT_TRUE(narrows->after);
+}
+
+TEST(LengthsPlan, AreIntegersThatTheStepsReadAndNothingElse) {
+    for (const Dtype dtype : kDtypes) {
+        for (const Spec& spec : everything()) {
+            Spec without = spec;
+            without.present &= ~(1u << static_cast<unsigned>(Argument::lengths));
+            const Plan plan = plan_of(spec, dtype), plain = plan_of(without, dtype);
+            const std::size_t buffer = buffer_named(plan, "lengths");
+            EXPECT_EQ(plan.buffers[buffer].role, Role::input);
+            EXPECT_EQ(plan.buffers[buffer].bytes, 3u * sizeof(std::int32_t));
+            EXPECT_EQ(plan.inputs.back(), (std::pair{Argument::lengths, buffer}));
+            EXPECT_EQ(parameters_of(plan).lengths, place(buffer, 0));
+            EXPECT_EQ(plan.buffers.size(), plain.buffers.size() + 1);
+            EXPECT_EQ(labels_of(plan), labels_of(plain));
+            EXPECT_EQ(plan.dispatches(), plain.dispatches());
+            ASSERT_EQ(plan.kernels.size(), plain.kernels.size());
+            for (std::size_t i = 0; i < plan.kernels.size(); ++i) {
+                Kernel kernel = plan.kernels[i];
+                EXPECT_EQ(kernel.shader, plain.kernels[i].shader);
+                if (kernel.constants.size() == abi::kStepConstants) {
+                    EXPECT_EQ(kernel.constants[abi::kHasLengths], 1u);
+                    EXPECT_EQ(plain.kernels[i].constants[abi::kHasLengths], 0u);
+                    kernel.constants[abi::kHasLengths] = 0;
+                }
+                EXPECT_EQ(kernel.constants, plain.kernels[i].constants);
+            }
+        }
+    }
 }
 
 TEST(Plan, IsAValue) {

@@ -37,6 +37,15 @@ Arguments with(Arguments arguments, Argument argument, TensorInfo info) {
     return arguments;
 }
 
+Arguments in_dtype(Arguments arguments, const std::string& dtype) {
+    for (auto& [argument, info] : arguments) info.dtype = dtype;
+    return arguments;
+}
+
+TensorInfo integers(std::vector<std::int64_t> values, std::string dtype = "int32") {
+    return {std::move(dtype), {static_cast<std::int64_t>(values.size())}, std::move(values)};
+}
+
 Descriptor descriptor(CellKind kind, std::initializer_list<Flag> flags = {}) {
     Descriptor made = default_descriptor(kind);
     for (const Flag flag : flags) made.set(flag, true);
@@ -159,23 +168,79 @@ TEST(Spec, CallsThatDoTheSameAreEqual) {
               check_call(kLstm, false, lstm_arguments()).spec);
 }
 
+TEST(Spec, HoldsTheDtype) {
+    for (const Dtype dtype : kDtypes) {
+        const std::string name(name_of(dtype));
+        EXPECT_EQ(check_call(kLstm, false, in_dtype(lstm_arguments(), name)).spec.dtype, dtype) << name;
+        EXPECT_EQ(check_call(kLstm, true, in_dtype(lstm_gradients_arguments(), name)).spec.dtype, dtype) << name;
+    }
+    EXPECT_NE(check_call(kLstm, false, in_dtype(lstm_arguments(), "float16")).spec,
+              check_call(kLstm, false, in_dtype(lstm_arguments(), "bfloat16")).spec);
+}
+
+TEST(Spec, LengthsDoNotShapeTheWorkButThatThereAreSome) {
+    const auto spec = [](TensorInfo info) {
+        return check_call(kLstm, false, with(lstm_arguments(), lengths, std::move(info))).spec;
+    };
+    EXPECT_TRUE(spec(integers({5, 1, 3})).has(lengths));
+    EXPECT_EQ(spec(integers({5, 1, 3})), spec(integers({2, 5, 5}, "uint8")));
+    EXPECT_NE(spec(integers({5, 5, 5})), check_call(kLstm, false, lstm_arguments()).spec);
+    // They are integers whatever the others are, and have no gradient.
+    const Arguments wide = with(in_dtype(lstm_gradients_arguments(), "float64"), lengths, integers({5, 1, 3}, "int64"));
+    EXPECT_EQ(text(check_call(kLstm, true, wide).results), "source 5 3 7; recurrent_weight 16 4; input_weight 16 7; ");
+}
+
 TEST(SpecErrors, NameTheCall) {
     const Cell& lstm = cell(CellKind::lstm);
     EXPECT_EQ(message_prefix(lstm, false, ""), "[lstm]");
     EXPECT_EQ(message_prefix(lstm, true, "layer 2"), "[lstm_gradients 'layer 2']");
     EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), source, tensor({5, 3, 7}, "float64")), "layer 2"),
-              "[lstm 'layer 2'] source: expected dtype float32, got float64");
+              "[lstm 'layer 2'] recurrent_weight: expected dtype float64 like source, got float32");
 }
 
 TEST(SpecErrors, Arguments) {
     EXPECT_EQ(
         message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
         "[lstm] secondary_bias: lstm has no such argument; it takes source, recurrent_weight, input_weight, bias, "
-        "init_state, init_cell, mask, peephole");
+        "init_state, init_cell, mask, peephole, lengths");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
               "[lstm] recurrent_weight: lstm needs it, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
               "[lstm_gradients] source_gradient: lstm_gradients needs it, got none");
+}
+
+TEST(SpecErrors, Dtypes) {
+    const auto error = [](bool gradients, const Arguments& arguments) {
+        return message<TypeError>(kLstm, gradients, arguments);
+    };
+    EXPECT_EQ(error(false, with(lstm_arguments(), source, tensor({5, 3, 7}, "int64"))),
+              "[lstm] source: expected dtype float32, float64, float16 or bfloat16, got int64");
+    EXPECT_EQ(error(false, in_dtype(lstm_arguments(), "float128")),
+              "[lstm] source: expected dtype float32, float64, float16 or bfloat16, got float128");
+    EXPECT_EQ(error(false, with(in_dtype(lstm_arguments(), "float64"), bias, tensor({16}))),
+              "[lstm] bias: expected dtype float64 like source, got float32");
+    EXPECT_EQ(error(false, with(in_dtype(lstm_arguments(), "bfloat16"), mask, tensor({4}, "float16"))),
+              "[lstm] mask: expected dtype bfloat16 like source, got float16");
+    EXPECT_EQ(error(true, with(lstm_gradients_arguments(), z_state, tensor({5, 3, 16}, "int32"))),
+              "[lstm_gradients] z_state: expected dtype float32 like source, got int32");
+}
+
+TEST(SpecErrors, Lengths) {
+    const auto at_fault = [](const TensorInfo& info) { return with(lstm_arguments(), lengths, info); };
+    for (const std::string dtype : {"float32", "float64", "bool", "complex64", "object"})
+        EXPECT_EQ(message<TypeError>(kLstm, false, at_fault(tensor({3}, dtype))),
+                  "[lstm] lengths: expected dtype int32 or another integer, got " + dtype);
+    EXPECT_EQ(lstm_error(at_fault(integers({1, 2, 3, 4}))),
+              "[lstm] lengths: expected shape [N] = [3], got [4] (N = 3 from source.shape[1])");
+    EXPECT_EQ(lstm_error(at_fault(tensor({}, "int64"))),
+              "[lstm] lengths: expected shape [N] = [3], got [] (N = 3 from source.shape[1])");
+    EXPECT_EQ(lstm_error(at_fault(tensor({3, 1}, "int64"))),
+              "[lstm] lengths: expected shape [N] = [3], got [3, 1] (N = 3 from source.shape[1])");
+    EXPECT_EQ(lstm_error(at_fault(integers({5, 7, 0}))), "[lstm] lengths: expected 1 to T = 5, got 7 at [1]");
+    EXPECT_EQ(lstm_error(at_fault(integers({5, 1, 0}))), "[lstm] lengths: expected 1 to T = 5, got 0 at [2]");
+    EXPECT_EQ(lstm_error(at_fault(integers({-1, 1, 0}, "int8"))), "[lstm] lengths: expected 1 to T = 5, got -1 at [0]");
+    EXPECT_EQ(gradients_error(with(lstm_gradients_arguments(), lengths, integers({1, 2, 6}))),
+              "[lstm_gradients] lengths: expected 1 to T = 5, got 6 at [2]");
 }
 
 TEST(SpecErrors, Axes) {

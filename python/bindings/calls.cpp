@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -10,9 +11,13 @@
 namespace vkrnn::python {
 namespace {
 
+// The array's type in the machine's byte order.
+py::dtype native_dtype(const py::array& array) { return array.dtype().attr("newbyteorder")("="); }
+
 // C-contiguous, aligned, native byte order; copied only where it is not so already.
-using PlainArray =
-    py::array_t<float, py::array::c_style | py::array::forcecast | py::detail::npy_api::NPY_ARRAY_ALIGNED_>;
+py::array plain(const py::array& array) {
+    return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
+}
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
@@ -71,18 +76,19 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) 
         require_room(device->profile(), *plan, prefix);
     }
 
-    std::vector<PlainArray> kept;
+    std::vector<py::array> kept;
     std::vector<const void*> inputs;
     for (const auto& [argument, buffer] : plan->inputs) {
-        kept.emplace_back(array_of(checked, argument));
+        kept.push_back(plain(array_of(checked, argument)));
         require_bytes(plan->buffers.at(buffer), kept.back());
         inputs.push_back(kept.back().data());
     }
 
+    const py::dtype dtype = native_dtype(array_of(checked, Argument::source));
     py::list named;
     std::vector<void*> results;
     for (std::size_t i = 0; i < call.results.size(); ++i) {
-        py::array_t<float> array(call.results[i].shape);
+        py::array array(dtype, call.results[i].shape);
         require_bytes(plan->buffers.at(plan->results.at(i)), array);
         results.push_back(array.mutable_data());
         named.append(py::make_tuple(call.results[i].name, array));
@@ -108,8 +114,21 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             throw TypeError(prefix + " " + name + ": expected a numpy.ndarray, got " + type_name(value));
         }
         const auto array = py::reinterpret_borrow<py::array>(value);
-        infos[argument] = {py::str(array.dtype().attr("name")).cast<std::string>(), shape_of(array)};
-        checked.arrays.emplace_back(argument, array);
+        TensorInfo info{py::str(array.dtype().attr("name")).cast<std::string>(), shape_of(array), {}};
+        const bool integers = array.dtype().kind() == 'i' || array.dtype().kind() == 'u';
+        if (argument == Argument::lengths && integers && array.ndim() == 1) {
+            // A copy, so that what was checked is what the device reads.
+            // A uint64 may be too large for us; what it is clipped to is refused as well.
+            const auto largest = std::numeric_limits<std::int64_t>::max();
+            const py::object wide = array.dtype().kind() == 'u'
+                                        ? array.attr("astype")("uint64").attr("clip")(0, largest)
+                                        : py::object(array);
+            info.integers = wide.attr("tolist")().cast<std::vector<std::int64_t>>();
+            checked.arrays.emplace_back(argument, array.attr("astype")("int32"));
+        } else {
+            checked.arrays.emplace_back(argument, array);
+        }
+        infos[argument] = std::move(info);
     }
     checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label);
     return checked;

@@ -19,46 +19,54 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _PARAGRAPHS = {
     "letters": """
         T, N, I and H stand for time steps, batch, input features and hidden units; D is 2 if the descriptor is
-        bidirectional, else 1. {axes}With `reverse`, the source is read from its last row to its first and the results'
-        rows stand in the order in which they were computed. In two directions the channels of the backward one follow
+        bidirectional, else 1. All arrays but `lengths` have the source's dtype: float32, float64, float16 or bfloat16
+        (of the package ml_dtypes); the 16-bit types are summed and carried from step to step in float32.
+        {axes}With `reverse`, the source is read from its last row to its first and the results' rows stand in the order
+        in which they were computed. In two directions the channels of the backward one follow
         those of the forward one, and every row belongs to the source row of the same position.
         """,
     "source": """
-        source : numpy.ndarray of float32, [T, N, I]
+        source : numpy.ndarray, [T, N, I]
             The input sequence x. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
         """,
     "recurrent_weight": """
-        recurrent_weight : numpy.ndarray of float32, [GH, H], bidirectional [2, GH, H]
+        recurrent_weight : numpy.ndarray, [GH, H], bidirectional [2, GH, H]
             R; entry 0 is the forward direction's.
         """,
     "input_weight": """
-        input_weight : numpy.ndarray of float32, [GH, I], bidirectional [DGH, I], optional
+        input_weight : numpy.ndarray, [GH, I], bidirectional [DGH, I], optional
             W. The identity if not given: the source then holds what the gates add up.
         """,
     "bias": """
-        bias : numpy.ndarray of float32, [GH], bidirectional [DGH], optional
+        bias : numpy.ndarray, [GH], bidirectional [DGH], optional
             b. Zeros if not given.
         """,
     "init_state": """
-        init_state : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        init_state : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             h before the first step. Zeros if not given.
         """,
     "init_cell": """
-        init_cell : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        init_cell : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             c before the first step. Zeros if not given.
         """,
     "mask": """
-        mask : numpy.ndarray of float32, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
+        mask : numpy.ndarray, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
             m; it multiplies h where h enters the recurrent product, and nothing else. Row t takes part in the step that
             computes row t of the output. Ones if not given.
         """,
     "peephole": """
-        peephole : numpy.ndarray of float32, [4H], bidirectional [2, 4H] or [8H], optional
+        peephole : numpy.ndarray, [4H], bidirectional [2, 4H] or [8H], optional
             p, a vector for each of the four gates. Zeros if not given.
         """,
     "secondary_bias": """
-        secondary_bias : numpy.ndarray of float32, [H], bidirectional [2H], optional
+        secondary_bias : numpy.ndarray, [H], bidirectional [2H], optional
             b2, of the candidate's recurrent product; only used with `reset_after`. Zeros if not given.
+        """,
+    "lengths": """
+        lengths : numpy.ndarray of integers, [N], optional
+            Steps of each batch row, 1 to T. Rows past a sequence's end are zeros in every result; reverse order and the
+            backward direction start at its own end; what lies past the end in the arguments does not matter as long as
+            it is finite. T for each if not given.
         """,
     "descriptor": """
         descriptor : {Descriptor}, optional
@@ -73,19 +81,19 @@ _PARAGRAPHS = {
             Where to run: a device, its position in `devices()` or a part of its name. `default_device()` if not given.
         """,
     "source_gradient": """
-        source_gradient : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+        source_gradient : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
             Gradient with respect to the output, in the order of its rows.
         """,
     "z_state": """
-        z_state : numpy.ndarray of float32, [T, N, GH], bidirectional [T, N, DGH]
+        z_state : numpy.ndarray, [T, N, GH], bidirectional [T, N, DGH]
             What the forward call with ``training=True`` returned under this name.
         """,
     "state_gradient": """
-        state_gradient : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        state_gradient : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             Gradient with respect to h after each direction's last step. Zeros if not given.
         """,
     "cell_gradient": """
-        cell_gradient : numpy.ndarray of float32, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        cell_gradient : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             Gradient with respect to c after each direction's last step. Zeros if not given.
         """,
     "forward_again": """
@@ -95,9 +103,12 @@ _PARAGRAPHS = {
         Raises
         ------
         TypeError
-            If an argument is no NumPy array of float32, the descriptor is another cell's, or the name is no str.
+            If an argument is no NumPy array or not of the source's dtype, the descriptor is another cell's, or the name
+            is no str.
         ValueError
             If an argument has the wrong shape or an axis of size 0; the message says what was expected.
+        NotImplementedError
+            If the device cannot compute in the dtype.
         MemoryError
             If the call needs more memory than the device has free.
         DeviceError

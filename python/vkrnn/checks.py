@@ -100,7 +100,7 @@ def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e
     function : callable
         One of the six operations, such as `vkrnn.lstm`.
     *args, **kwargs
-        What to call it with, ``device`` included. The reference gets the same float32 values.
+        What to call it with, ``device`` included. The reference gets the same values, whatever their dtype.
     tolerance : float, default 5e-6
         The largest error to accept, relative to the largest number of a result or to 1, whichever is more. Long
         sequences and large layers add up more rounding.

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from vkrnn._calls import run
 from vkrnn._documentation import documented
 
 if TYPE_CHECKING:
+    from vkrnn._typing import Array, Integers
     from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
     from vkrnn.devices import DeviceLike
     from vkrnn.results import Results
 
 __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
-
-Array: TypeAlias = npt.NDArray[np.float32]
 
 # The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
 
@@ -34,6 +30,7 @@ def single_gate_rnn_gradients(
     bias: Array | None = None,
     init_state: Array | None = None,
     mask: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -55,6 +52,7 @@ def single_gate_rnn_gradients(
     {bias}
     {init_state}
     {mask}
+    {lengths}
     {descriptor}
     {name}
     {device}
@@ -112,6 +110,7 @@ def lstm_gradients(
     init_cell: Array | None = None,
     mask: Array | None = None,
     peephole: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -138,6 +137,7 @@ def lstm_gradients(
     {init_cell}
     {mask}
     {peephole}
+    {lengths}
     {descriptor}
     {name}
     {device}
@@ -196,6 +196,7 @@ def gru_gradients(
     init_state: Array | None = None,
     mask: Array | None = None,
     secondary_bias: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -220,6 +221,7 @@ def gru_gradients(
     {init_state}
     {mask}
     {secondary_bias}
+    {lengths}
     {descriptor}
     {name}
     {device}

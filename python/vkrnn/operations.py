@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from vkrnn._calls import run
 from vkrnn._documentation import documented
 
 if TYPE_CHECKING:
+    from vkrnn._typing import Array, Integers
     from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
     from vkrnn.devices import DeviceLike
     from vkrnn.results import Results
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
-
-Array: TypeAlias = npt.NDArray[np.float32]
 
 # The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
 
@@ -31,6 +27,7 @@ def single_gate_rnn(
     bias: Array | None = None,
     init_state: Array | None = None,
     mask: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -47,6 +44,7 @@ def single_gate_rnn(
     {bias}
     {init_state}
     {mask}
+    {lengths}
     {descriptor}
     {name}
     {device}
@@ -94,6 +92,7 @@ def lstm(
     init_cell: Array | None = None,
     mask: Array | None = None,
     peephole: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -112,6 +111,7 @@ def lstm(
     {init_cell}
     {mask}
     {peephole}
+    {lengths}
     {descriptor}
     {name}
     {device}
@@ -163,6 +163,7 @@ def gru(
     init_state: Array | None = None,
     mask: Array | None = None,
     secondary_bias: Array | None = None,
+    lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
@@ -180,6 +181,7 @@ def gru(
     {init_state}
     {mask}
     {secondary_bias}
+    {lengths}
     {descriptor}
     {name}
     {device}

@@ -16,37 +16,37 @@ layout(constant_id = kActivation0 + 2) const uint output_activation = kTanh;
 layout(constant_id = kResetAfter) const uint reset_after = 0;
 layout(constant_id = kFlipZ) const uint flip_z = 0;
 
-float blend(float z, float before, float candidate) {
+Real blend(Real z, Real before, Real candidate) {
     return flip_z != 0 ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
 }
 
 // First of two phases: the gates z and r, and the factor on the operand of the second phase's product.
-void cell_forward_first(const float x[3], const float r[3], out float kept[3], out float factor) {
+void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3], out Real factor) {
     kept[0] = activate(update_activation, x[0] + r[0]);
     kept[1] = activate(reset_activation, x[1] + r[1]);
     kept[2] = 0.0;
     factor = kept[1];
 }
 
-void cell_forward_second(const float x[3], const float r[3], const float before[1], out float after[1], inout float kept[3]) {
+void cell_forward_second(const Real x[3], const Real r[3], const Real before[1], out Real after[1], inout Real kept[3]) {
     kept[2] = activate(output_activation, x[2] + r[2]);
     after[0] = blend(kept[0], before[0], kept[2]);
 }
 
-void cell_forward(const float x[3], const float r[3], const float v[3], const float before[1],
-                  out float after[1], out float kept[3]) {
-    float factor;
+void cell_forward(const Real x[3], const Real r[3], const Real v[3], const Real before[1],
+                  out Real after[1], out Real kept[3]) {
+    Real factor;
     cell_forward_first(x, r, kept, factor);
-    float candidate[3] = float[3](0.0, 0.0, (r[2] + v[0]) * factor);
+    Real candidate[3] = Real[3](0.0, 0.0, (r[2] + v[0]) * factor);
     cell_forward_second(x, candidate, before, after, kept);
 }
 
 // q: the product of the candidate gate, without b2. With reset before, dx of the reset gate is left to the second phase.
-void cell_backward(const float kept[3], const float v[3], const float before[1], const float after[1], float q,
-                   const float up[1], out float dx[3], out float dr[3], out float carry[1]) {
-    float z = kept[0];
-    float dz = up[0] * (flip_z != 0 ? kept[2] - before[0] : before[0] - kept[2]);
-    float candidate = up[0] * (flip_z != 0 ? z : 1.0 - z);
+void cell_backward(const Real kept[3], const Real v[3], const Real before[1], const Real after[1], Real q,
+                   const Real up[1], out Real dx[3], out Real dr[3], out Real carry[1]) {
+    Real z = kept[0];
+    Real dz = up[0] * (flip_z != 0 ? kept[2] - before[0] : before[0] - kept[2]);
+    Real candidate = up[0] * (flip_z != 0 ? z : 1.0 - z);
     carry[0] = up[0] * (flip_z != 0 ? 1.0 - z : z);
     dx[0] = dz * derivative(update_activation, z);
     dx[2] = candidate * derivative(output_activation, kept[2]);
@@ -57,7 +57,7 @@ void cell_backward(const float kept[3], const float v[3], const float before[1],
 }
 
 // Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
-void cell_backward_second(const float kept[3], float du, float operand, float m, out float dx_reset, inout float carry[1]) {
+void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, out Real dx_reset, inout Real carry[1]) {
     dx_reset = du * operand * derivative(reset_activation, kept[1]);
     carry[0] += du * kept[1] * m;
 }

@@ -16,22 +16,22 @@ uint gate_activation(uint gate) {
     return gate == 0 ? input_activation : gate == 1 ? forget_activation : gate == 2 ? cell_activation : output_activation;
 }
 
-void cell_forward(const float x[4], const float r[4], const float v[4], const float before[2],
-                  out float after[2], out float kept[4]) {
+void cell_forward(const Real x[4], const Real r[4], const Real v[4], const Real before[2],
+                  out Real after[2], out Real kept[4]) {
     for (uint g = 0; g < 4; ++g) {
-        float peephole = has_peephole != 0 ? v[g] * before[1] : 0.0;
+        Real peephole = has_peephole != 0 ? v[g] * before[1] : 0.0;
         kept[g] = activate(gate_activation(g), x[g] + r[g] + peephole);
     }
     after[1] = kept[1] * before[1] + kept[0] * kept[2];
     after[0] = kept[3] * activate(state_activation, after[1]);
 }
 
-float cell_hidden(const float kept[4], const float after[2]) { return kept[3] * activate(state_activation, after[1]); }
+Real cell_hidden(const Real kept[4], const Real after[2]) { return kept[3] * activate(state_activation, after[1]); }
 
-void cell_backward(const float kept[4], const float v[4], const float before[2], const float after[2], float q,
-                   const float up[2], out float dx[4], out float dr[4], out float carry[2]) {
-    float y = activate(state_activation, after[1]);
-    float dc = up[1] + up[0] * kept[3] * derivative(state_activation, y);
+void cell_backward(const Real kept[4], const Real v[4], const Real before[2], const Real after[2], Real q,
+                   const Real up[2], out Real dx[4], out Real dr[4], out Real carry[2]) {
+    Real y = activate(state_activation, after[1]);
+    Real dc = up[1] + up[0] * kept[3] * derivative(state_activation, y);
     dx[0] = dc * kept[2] * derivative(input_activation, kept[0]);
     dx[1] = dc * before[1] * derivative(forget_activation, kept[1]);
     dx[2] = dc * kept[0] * derivative(cell_activation, kept[2]);

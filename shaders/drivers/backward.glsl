@@ -7,20 +7,31 @@ const uint end_product = 1;
 
 #ifdef CELL_FIRST_GATES
 // Second phase: what comes through the reset gate.
-void cell_second(Params p, uint d, uint n, uint j, int k, float du) {
-    float kept[CELL_GATES], carry[CELL_STATES];
+void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
+    if (k >= length_of(p, n)) return;
+    Real kept[CELL_GATES], carry[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k, n, slot_of(g), j);
     carry[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
-    float dx_reset;
+    Real dx_reset;
     cell_backward_second(kept, du, load_view(p, kOperand, d, k, n, 0, j), load_mask(p, d, k, n, j), dx_reset, carry);
     store_view(p, kDelta, d, k, n, slot_of(1), j, dx_reset);
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
 }
 #endif
 
-void cell_step(Params p, uint d, uint n, uint j, int k, float through) {
-    float up[CELL_STATES];
-    bool last = k == int(p.params.T) - 1;
+void cell_step(Params p, uint d, uint n, uint j, int k, Real through) {
+    int end = length_of(p, n);
+    if (k >= end) {
+        for (uint g = 0; g < CELL_GATES; ++g) {
+            clear_view(p, kDelta, d, k, n, slot_of(g), j);
+#ifdef CELL_CANDIDATE
+            if (reset_after != 0) clear_view(p, kRecurrentDelta, d, k, n, slot_of(g), j);
+#endif
+        }
+        return;
+    }
+    Real up[CELL_STATES];
+    bool last = k == end - 1;
     up[0] = last ? load_view(p, kLastHidden, d, 0, n, 0, j)
                  : load_view(p, kCarryHidden, d, 0, n, 0, j) + through * load_mask(p, d, k + 1, n, j);
     if (k < 0) {
@@ -32,7 +43,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, float through) {
     up[1] = load_view(p, last ? kLastCell : kCarryCell, d, 0, n, 0, j);
 #endif
 
-    float kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
+    Real kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) {
         kept[g] = load_view(p, kSaved, d, k, n, slot_of(g), j);
         v[g] = 0.0;
@@ -40,7 +51,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, float through) {
     for (uint i = 0; i < CELL_VECTORS; ++i) v[i] = load_view(p, kVectors, d, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, j);
     before[0] = 0.0;
     after[0] = 0.0;
-    float q = 0.0;
+    Real q = 0.0;
 #ifdef CELL_KEEPS_HIDDEN
     before[0] = load_previous(p, kHidden, kInitHidden, d, k, n, j);
 #endif
@@ -52,7 +63,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, float through) {
     after[1] = load_view(p, kCell, d, k, n, 0, j);
 #endif
 
-    float dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
+    Real dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
     cell_backward(kept, v, before, after, q, up, dx, dr, carry);
     for (uint g = 0; g < CELL_GATES; ++g) {
         store_view(p, kDelta, d, k, n, slot_of(g), j, dx[g]);
@@ -75,14 +86,14 @@ void main() {
 
     // The weights are transposed: a row is what one unit feeds. At the last step nothing is handed down.
     Stride weight_rows[1] = Stride[1](Stride(unit) * p.params.weights_row);
-    float sums[rows][1];
+    Real sums[rows][1];
     if (phase == 2 || k + 1 < int(p.params.T))
         product(p, at, Operand(kRecurrentDelta, phase == 2 ? k : k + 1, false, 0), weight_rows, sums);
     else
         for (uint r = 0; r < rows; ++r) sums[r][0] = 0.0;
 
     for (uint first = 0; first < rows; first += lanes) {
-        float through = sums[first][0];
+        Real through = sums[first][0];
         for (uint i = 1; i < min(lanes, rows - first); ++i)
             if (at.lane == i) through = sums[first + i][0];
         uint n = at.row + first + at.lane;

@@ -10,8 +10,22 @@ const uint end_product = CELL_GATES;
 #endif
 #include "product.glsl"
 
-void cell_step(Params p, uint d, uint n, uint j, int k, const float r[CELL_GATES]) {
-    float x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
+void clear_step(Params p, uint d, uint n, uint j, int k) {
+    if (phase == 1) return;
+    clear_view(p, kHidden, d, k, n, 0, j);
+#if CELL_STATES > 1
+    clear_view(p, kCell, d, k, n, 0, j);
+#endif
+    if (keep != 0)
+        for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, d, k, n, slot_of(g), j);
+}
+
+void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]) {
+    if (k >= length_of(p, n)) {
+        clear_step(p, d, n, j, k);
+        return;
+    }
+    Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) {
         uint slot = slot_of(g);
         x[g] = load_view(p, kProjected, d, k, n, slot, j) + load_view(p, kBias, d, 0, 0, slot, j);
@@ -26,7 +40,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, const float r[CELL_GATES
 
 #ifdef CELL_FIRST_GATES
     if (phase == 1) {
-        float factor;
+        Real factor;
         cell_forward_first(x, r, kept, factor);
         for (uint g = 0; g < CELL_FIRST_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
         store_view(p, kOperand, d, k, n, 0, j, before[0] * load_mask(p, d, k, n, j) * factor);
@@ -59,12 +73,12 @@ void main() {
     Operand operand = phase == 2 ? Operand(kOperand, k, false, k)
                     : k == 0     ? Operand(kInitHidden, 0, has_mask != 0, k)
                                  : Operand(kHidden, k - 1, has_mask != 0, k);
-    float sums[rows][CELL_GATES];
+    Real sums[rows][CELL_GATES];
     product(p, at, operand, weight_rows, sums);
 
     // Each lane takes a row of its own; with one lane, that lane takes all.
     for (uint first = 0; first < rows; first += lanes) {
-        float r[CELL_GATES];
+        Real r[CELL_GATES];
         for (uint g = 0; g < CELL_GATES; ++g) r[g] = sums[first][g];
         for (uint i = 1; i < min(lanes, rows - first); ++i)
             if (at.lane == i)

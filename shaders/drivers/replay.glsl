@@ -14,14 +14,25 @@ void main() {
     int k = int(row / N);
     if (j >= H || k >= int(p.params.T)) return;
 
-    float hidden;
+    if (k >= length_of(p, n)) {
+        clear_view(p, kOperand, d, k, n, 0, j);
+#ifdef CELL_FIRST_GATES
+        if (reset_after == 0) clear_view(p, kResetOperand, d, k, n, 0, j);
+#endif
+#if CELL_STATES > 1
+        if (keep != 0) clear_view(p, kPreviousCell, d, k, n, 0, j);
+#endif
+        return;
+    }
+
+    Real hidden;
 #ifdef CELL_KEEPS_HIDDEN
     hidden = load_previous(p, kHidden, kInitHidden, d, k, n, j);
 #else
     if (k == 0) {
         hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
     } else {
-        float kept[CELL_GATES], after[CELL_STATES];
+        Real kept[CELL_GATES], after[CELL_STATES];
         for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k - 1, n, slot_of(g), j);
         after[0] = 0.0;
 #if CELL_STATES > 1
@@ -30,7 +41,7 @@ void main() {
         hidden = cell_hidden(kept, after);
     }
 #endif
-    float operand = hidden * load_mask(p, d, k, n, j);
+    Real operand = hidden * load_mask(p, d, k, n, j);
     store_view(p, kOperand, d, k, n, 0, j, operand);
 #ifdef CELL_FIRST_GATES
     if (reset_after == 0)

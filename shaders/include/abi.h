@@ -15,8 +15,6 @@ using Stride = std::int64_t;     // in elements
 #define Stride int64_t
 #endif
 
-const uint kElementBytes = 4u;
-
 // Activations, as in MPSGraphRNNActivation.
 const uint kNone = 0u;
 const uint kRelu = 1u;
@@ -31,7 +29,7 @@ const uint kMaxStates = 2u;
 // Specialization constants.
 const uint kGemmAColumns = 0u;      // 1: A is stored with m contiguous (element k * lda + m), else m * lda + k
 const uint kGemmBColumns = 1u;      // likewise B, with n for m
-const uint kGemmVectors = 2u;       // 1: everything is a multiple of 4 elements and 16-byte aligned
+const uint kGemmVectors = 2u;       // 1: everything is a multiple of 4 elements
 const uint kGemmLanes = 3u;         // register flavour: invocations of a workgroup, which is one subgroup
 // Tiles of C, by flavour: what an invocation forms, and what a workgroup forms.
 const uint kRegisterTileM = 16u;
@@ -71,13 +69,27 @@ struct TransposePush {
     uint rows, columns;
 };
 const uint kTransposePlaces = 2u;
-const uint kElementwiseGroup = 64u;    // invocations of a workgroup of transpose and reduce
+const uint kElementwiseGroup = 64u;    // invocations of a workgroup of transpose, reduce and convert
+
+// ---- between float32 and the 16-bit types ------------------------------------------------------------------------------
+// Specialization constants.
+const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16
+const uint kConvertNarrow = 1u;     // 1: from float32, else to float32
+// Workgroups: x, y number pairs of elements in groups. Both ends are multiples of 4 bytes.
+struct ConvertPush {
+    Address in_, out_;
+    uint count;
+    uint padding;
+};
+const uint kConvertPlaces = 2u;
 
 // ---- the time loop ---------------------------------------------------------------------------------------------------
 // A view tells where element (direction d, step k, batch row n, slot, unit j) of a tensor is:
-//   at[d] + 4 * (k * step[d] + n * row + slot * slot_stride + j * unit)
+//   at[d] + bytes * (k * step[d] + n * row + slot * slot_stride + j * unit)
 // Slots are gates in the descriptor's order (or the vectors of a cell). Stride 0 broadcasts; absent tensors are views
 // of zeros or ones. Reverse order is a negative step.
+// Where batch rows have lengths of their own, a reversed row starts at its own end, and steps from its length on belong to
+// the rows past its end, which are zeros in every result.
 struct Strides {
     Stride step[2];
     uint row, slot, unit;
@@ -110,13 +122,14 @@ const uint kViews = 20u;
 struct StepParams {
     Address at[2 * kViews];            // at[2 * view + direction]
     Address weights[2];                // of the recurrent product, by direction: rows of `depth` contiguous elements
+    Address lengths;                   // N 32-bit integers: the steps of each batch row; read where kHasLengths is 1
     Strides strides[kViews];
     uint T, N, H;
     uint depth;                        // elements in a row of the weights that take part
     uint weights_row;                  // elements from row to row of the weights
     uint padding;
 };
-const uint kStepPlaces = 2u * kViews + 2u;
+const uint kStepPlaces = 2u * kViews + 3u;
 
 struct StepPush {
     Address params;
@@ -130,7 +143,7 @@ const uint kStepCounter = 8u;          // byte of `step`
 const uint kLocalSize = 0u;            // invocations of a workgroup
 const uint kLanes = 1u;                // invocations that share a dot product
 const uint kRows = 2u;                 // batch rows per invocation
-const uint kVectorLoads = 3u;          // 1: rows of weights and operands are multiples of 4 elements, 16-byte aligned
+const uint kVectorLoads = 3u;          // 1: rows of weights and operands are multiples of 4 elements
 const uint kHasMask = 4u;              // 1: the recurrent operand is h * m, else h
 const uint kPhase = 5u;                // 0: the only phase; 1, 2: first and second of two
 const uint kGateOrder = 6u;            // slot of canonical gate g in bits 4g .. 4g+3
@@ -138,8 +151,9 @@ const uint kResetAfter = 7u;
 const uint kFlipZ = 8u;
 const uint kKeep = 9u;                 // 1: forward writes what training keeps; replay writes c[k-1]
 const uint kHasVectors = 10u;          // 1: the cell's learned vectors are there
-const uint kActivation0 = 11u;         // five: one per gate in canonical order, then the cell state's
-const uint kStepConstants = 16u;
+const uint kHasLengths = 11u;          // 1: batch rows end at steps of their own
+const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
+const uint kStepConstants = 17u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
 
 #ifdef __cplusplus

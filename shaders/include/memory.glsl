@@ -1,18 +1,27 @@
-// Device memory by address. Alignment 4 is always right; the vec4 reference is for addresses that are multiples of 16.
+// Device memory by address, in elements of the kernel's type.
 #ifndef VKRNN_MEMORY_GLSL
 #define VKRNN_MEMORY_GLSL
 #extension GL_EXT_buffer_reference : require
 
 #include "abi.h"
+#include "real.glsl"
 
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Scalar { float value; };
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vector { vec4 value; };
+#ifdef VKRNN_FLOAT64
+const uint kElementBytes = 8;
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Scalar { Real value; };
+layout(buffer_reference, std430, buffer_reference_align = 32) buffer Vector { Real4 value; };
+#else
+const uint kElementBytes = 4;
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Scalar { Real value; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vector { Real4 value; };
+#endif
 
+// Vectors need an index that is a multiple of 4 from a base that is aligned to four elements.
 Address element(Address base, Stride index) { return base + Address(index) * kElementBytes; }
 
-float load(Address base, Stride index) { return Scalar(element(base, index)).value; }
-vec4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
-void store(Address base, Stride index, float value) { Scalar(element(base, index)).value = value; }
+Real load(Address base, Stride index) { return Scalar(element(base, index)).value; }
+Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
+void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
 
 // The linear number of this workgroup in x and y: more than 65,535 groups spread over y.
 uint linear_group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }

@@ -30,9 +30,9 @@ Position position(uint units, uint batch) {
 }
 
 // Four elements of a row of `depth` elements; zeros past its end.
-vec4 load_four(Address row, uint first, uint depth) {
+Real4 load_four(Address row, uint first, uint depth) {
     if (vector_loads != 0) return load4(row, first);
-    vec4 run;
+    Real4 run;
     [[unroll]] for (uint i = 0; i < 4; ++i) run[i] = first + i < depth ? load(row, min(first + i, depth - 1)) : 0.0;
     return run;
 }
@@ -45,8 +45,8 @@ struct Operand {
     int mask_step;
 };
 
-vec4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
-    vec4 run = load_four(row_address(p, operand.view, direction, operand.step, n), first, p.params.depth);
+Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
+    Real4 run = load_four(row_address(p, operand.view, direction, operand.step, n), first, p.params.depth);
     if (operand.masked)
         [[unroll]] for (uint i = 0; i < 4; ++i)
             run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
@@ -57,27 +57,27 @@ const bool broadcast = lanes == 1 && rows > 1;
 const uint kSumBlock = 16;   // fours of products summed before they join the total: keeps the rounding error small
 
 // sums[r][g] = operand row (at.row + r) times weights row weight_rows[g] (an offset in elements), first <= g < end.
-void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS], out float sums[rows][PRODUCTS]) {
+void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS], out Real sums[rows][PRODUCTS]) {
     uint fours = (p.params.depth + 3) / 4;
     uint last_row = p.params.N - 1;
     [[unroll]] for (uint r = 0; r < rows; ++r)
         [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0;
     for (uint block = 0; block < fours; block += kSumBlock * lanes) {
-        float part[rows][PRODUCTS];
+        Real part[rows][PRODUCTS];
         [[unroll]] for (uint r = 0; r < rows; ++r)
             [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) part[r][g] = 0.0;
         uint end = min(fours, block + kSumBlock * lanes);
         for (uint four = block + at.lane; four < end; four += lanes) {
-            vec4 w[PRODUCTS];
+            Real4 w[PRODUCTS];
             [[unroll]] for (uint g = first_product; g < end_product; ++g)
                 w[g] = load_four(element(p.params.weights[at.direction], weight_rows[g]), four * 4, p.params.depth);
-            vec4 shared_run;
+            Real4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);
                 shared_run = load_operand(p, operand, at.direction, mine, four * 4);
             }
             [[unroll]] for (uint r = 0; r < rows; ++r) {
-                vec4 run = broadcast ? subgroupBroadcast(shared_run, r)
+                Real4 run = broadcast ? subgroupBroadcast(shared_run, r)
                                      : load_operand(p, operand, at.direction, min(at.row + r, last_row), four * 4);
                 [[unroll]] for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
             }

@@ -12,31 +12,53 @@ layout(constant_id = kHasMask) const uint has_mask = 0;
 layout(constant_id = kPhase) const uint phase = 0;
 layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
 layout(constant_id = kKeep) const uint keep = 0;
+layout(constant_id = kHasLengths) const uint has_lengths = 0;
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Params { StepParams params; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Integer { int value; };
 layout(push_constant, std430) uniform Push { StepPush push; };
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
-// A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands.
-Address row_address(Params p, uint view, uint direction, int step, uint n) {
+// How many steps a batch row has.
+int length_of(Params p, uint n) {
+    return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
+}
+
+Address time_address(Params p, uint view, uint direction, int step, uint n) {
     return element(p.params.at[2 * view + direction],
                    step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
+}
+
+// A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands. A step past the row's end reads
+// the last one; nobody uses what it reads.
+Address row_address(Params p, uint view, uint direction, int step, uint n) {
+    if (has_lengths != 0) {
+        int end = length_of(p, n);
+        step = min(step, end - 1);
+        if (p.params.strides[view].step[direction] < 0) step += int(p.params.T) - end;
+    }
+    return time_address(p, view, direction, step, n);
 }
 Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
-float load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     return load(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0);
 }
-void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, float value) {
+void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
     store(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0, value);
 }
-float load_mask(Params p, uint direction, int step, uint n, uint j) {
+// Zero in the row that step `step`, past the end of batch row n, stands for: row `step` of the time axis.
+void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
+    store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
+}
+Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
 }
 // The state that step `step` starts from.
-float load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint j) {
+Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint j) {
     return step == 0 ? load_view(p, init, direction, 0, n, 0, j) : load_view(p, sequence, direction, step - 1, n, 0, j);
 }
 

@@ -20,10 +20,10 @@ const uint kTileN = kRegisterTileN;
 const uint kBlock = 64;   // products summed before they join the total: keeps the rounding error of long sums small
 
 // Elements (i, k .. k+3) of an operand; k past the end counts as zero, i past the edge repeats the last (not stored).
-vec4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
+Real4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
     i = min(i, i_end - 1);
     if (vectors != 0 && !columns) return load4(base, Stride(i) * ld + k);
-    vec4 run;
+    Real4 run;
     [[unroll]] for (uint j = 0; j < 4; ++j) {
         Stride at = min(k + j, k_end - 1);
         run[j] = k + j < k_end ? load(base, columns ? at * ld + i : Stride(i) * ld + at) : 0.0;
@@ -47,22 +47,22 @@ void main() {
     uint k_begin = slab * p.chunk;
     uint k_end = min(p.k, k_begin + p.chunk);
 
-    float total[kTileM][kTileN];
+    Real total[kTileM][kTileN];
     [[unroll]] for (uint i = 0; i < kTileM; ++i)
         [[unroll]] for (uint j = 0; j < kTileN; ++j) total[i][j] = 0.0;
     for (uint block = k_begin; block < k_end; block += kBlock) {
-        float sum[kTileM][kTileN];
+        Real sum[kTileM][kTileN];
         [[unroll]] for (uint i = 0; i < kTileM; ++i)
             [[unroll]] for (uint j = 0; j < kTileN; ++j) sum[i][j] = 0.0;
         uint block_end = min(block + kBlock, k_end);
         for (uint k = block; k < block_end; k += 4) {
-            vec4 b_run[kTileN];
+            Real4 b_run[kTileN];
             [[unroll]] for (uint j = 0; j < kTileN; ++j) b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
-            vec4 loaded[kTileM];   // row i of the tile is with lane i % lanes
+            Real4 loaded[kTileM];   // row i of the tile is with lane i % lanes
             [[unroll]] for (uint first = 0; first * lanes < kTileM; ++first)
                 loaded[first] = load_k(a, p.lda, a_columns != 0, m0 + first * lanes + lane, p.m, k, k_end);
             [[unroll]] for (uint i = 0; i < kTileM; ++i) {
-                vec4 a_run = subgroupBroadcast(loaded[i / lanes], i % lanes);
+                Real4 a_run = subgroupBroadcast(loaded[i / lanes], i % lanes);
                 [[unroll]] for (uint j = 0; j < kTileN; ++j) sum[i][j] += dot(a_run, b_run[j]);
             }
         }

@@ -13,21 +13,21 @@ const uint kTile = kTiledTile;
 const uint kDepth = 16;
 const uint kBlock = 128;   // products summed before they join the total: keeps the rounding error of long sums small
 
-shared float a_tile[kDepth][kTile + 4];
-shared float b_tile[kDepth][kTile + 4];
+shared Real a_tile[kDepth][kTile + 4];
+shared Real b_tile[kDepth][kTile + 4];
 
 // Four elements from (major, minor) on along the contiguous (minor) axis; zeros past either end.
-vec4 load_run(Address base, uint ld, uint major, uint major_end, uint minor, uint minor_end) {
-    if (major >= major_end) return vec4(0);
+Real4 load_run(Address base, uint ld, uint major, uint major_end, uint minor, uint minor_end) {
+    if (major >= major_end) return Real4(0);
     Stride row = Stride(major) * ld;
-    if (vectors != 0) return minor < minor_end ? load4(base, row + minor) : vec4(0);
-    vec4 run;
+    if (vectors != 0) return minor < minor_end ? load4(base, row + minor) : Real4(0);
+    Real4 run;
     for (uint i = 0; i < 4; ++i) run[i] = minor + i < minor_end ? load(base, row + min(minor + i, minor_end - 1)) : 0.0;
     return run;
 }
 
 // This invocation's four elements of the tile at (i0, k0).
-vec4 fetch(Address base, uint ld, bool columns, uint i0, uint i_end, uint k0, uint k_end) {
+Real4 fetch(Address base, uint ld, bool columns, uint i0, uint i_end, uint k0, uint k_end) {
     uint t = gl_LocalInvocationIndex;
     return columns ? load_run(base, ld, k0 + t / 16, k_end, i0 + t % 16 * 4, i_end)
                    : load_run(base, ld, i0 + t / 4, i_end, k0 + t % 4 * 4, k_end);
@@ -54,10 +54,10 @@ void main() {
     uint row = gl_LocalInvocationIndex / 16 * 4;
     uint column = gl_LocalInvocationIndex % 16 * 4;
 
-    vec4 total[4], sum[4];
-    for (uint i = 0; i < 4; ++i) total[i] = sum[i] = vec4(0);
-    vec4 a_next = fetch(a, p.lda, a_columns != 0, m0, p.m, k_begin, k_end);
-    vec4 b_next = fetch(b, p.ldb, b_columns != 0, n0, p.n, k_begin, k_end);
+    Real4 total[4], sum[4];
+    for (uint i = 0; i < 4; ++i) total[i] = sum[i] = Real4(0);
+    Real4 a_next = fetch(a, p.lda, a_columns != 0, m0, p.m, k_begin, k_end);
+    Real4 b_next = fetch(b, p.ldb, b_columns != 0, n0, p.n, k_begin, k_end);
     for (uint k0 = k_begin; k0 < k_end; k0 += kDepth) {
         barrier();
         PUT(a_tile, a_columns != 0, a_next)
@@ -66,14 +66,14 @@ void main() {
         a_next = fetch(a, p.lda, a_columns != 0, m0, p.m, k0 + kDepth, k_end);
         b_next = fetch(b, p.ldb, b_columns != 0, n0, p.n, k0 + kDepth, k_end);
         for (uint k = 0; k < kDepth; ++k) {
-            vec4 a_run = vec4(a_tile[k][row], a_tile[k][row + 1], a_tile[k][row + 2], a_tile[k][row + 3]);
-            vec4 b_run = vec4(b_tile[k][column], b_tile[k][column + 1], b_tile[k][column + 2], b_tile[k][column + 3]);
+            Real4 a_run = Real4(a_tile[k][row], a_tile[k][row + 1], a_tile[k][row + 2], a_tile[k][row + 3]);
+            Real4 b_run = Real4(b_tile[k][column], b_tile[k][column + 1], b_tile[k][column + 2], b_tile[k][column + 3]);
             for (uint i = 0; i < 4; ++i) sum[i] += a_run[i] * b_run;
         }
         if ((k0 - k_begin) % kBlock == kBlock - kDepth)
             for (uint i = 0; i < 4; ++i) {
                 total[i] += sum[i];
-                sum[i] = vec4(0);
+                sum[i] = Real4(0);
             }
     }
     for (uint i = 0; i < 4; ++i)

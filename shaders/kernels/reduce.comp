@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
 
-layout(local_size_x = 64) in;
+layout(local_size_x = kElementwiseGroup) in;
 layout(constant_id = kReduceFactor) const uint has_factor = 0;
 layout(push_constant, std430) uniform Push { ReducePush p; };
 
@@ -16,9 +16,9 @@ void main() {
     Address factor = element(p.factor, Stride(direction) * p.factor_direction + Stride(gate) * p.factor_gate + unit);
     uint begin = gl_WorkGroupID.z * p.part;
     uint end = min(p.rows, begin + p.part);
-    float sum = 0.0;
+    Real sum = 0.0;
     for (uint row = begin; row < end; ++row) {
-        float value = load(in_, Stride(row) * p.in_row);
+        Real value = load(in_, Stride(row) * p.in_row);
         if (has_factor != 0) value *= load(factor, Stride(row) * p.factor_row);
         sum += value;
     }

@@ -3,7 +3,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
 
-layout(local_size_x = 64) in;
+layout(local_size_x = kElementwiseGroup) in;
 layout(push_constant, std430) uniform Push { TransposePush p; };
 
 void main() {

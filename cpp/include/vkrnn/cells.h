@@ -29,8 +29,9 @@ enum class Argument : std::uint8_t {
     mask,
     peephole,
     secondary_bias,
+    lengths,
 };
-constexpr std::size_t kArguments = 15;
+constexpr std::size_t kArguments = 16;
 
 // Results of the forward operations.
 enum class Output : std::uint8_t { output, cell_output, z_state };

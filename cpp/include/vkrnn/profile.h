@@ -24,6 +24,7 @@ struct Profile {
     std::uint64_t memory_bytes = 0;           // of the largest device-local heap
     std::uint64_t max_allocation = 0;         // bytes of one allocation
     bool unified_memory = false;              // device-local memory the host can map
+    bool float64 = false;                     // feature shaderFloat64
     std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
 };
 

@@ -11,6 +11,7 @@
 
 #include "vkrnn/cells.h"
 #include "vkrnn/descriptor.h"
+#include "vkrnn/dtype.h"
 
 namespace vkrnn {
 
@@ -18,6 +19,7 @@ namespace vkrnn {
 struct TensorInfo {
     std::string dtype;
     std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> integers{};  // the contents, of a tensor of integers with one axis
 };
 using Arguments = std::map<Argument, TensorInfo>;
 
@@ -25,6 +27,7 @@ using Arguments = std::map<Argument, TensorInfo>;
 struct Spec {
     Descriptor descriptor;
     bool gradients = false;
+    Dtype dtype = Dtype::float32;             // of all tensors
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H where there is no input weight
     std::uint32_t present = 0;                // one bit per Argument
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H (false: broadcast)

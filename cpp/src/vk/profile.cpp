@@ -138,6 +138,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     // A discrete device may let the host map its memory too, but reading that through the bus is slower than copying.
     const bool shares_memory = profile.type == DeviceType::cpu || profile.type == DeviceType::integrated_gpu;
     profile.unified_memory = shares_memory && memory_type(memory, kUnifiedMemory).has_value();
+    profile.float64 = physical.getFeatures().shaderFloat64;
     profile.max_loop_iterations = loop_limit(profile.driver, profile.driver_version);
     return profile;
 }

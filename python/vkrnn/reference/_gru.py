@@ -12,6 +12,7 @@ from vkrnn.results import Results
 
 from ._activations import FUNCTIONS, Function
 from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._lengths import run_by_length
 
 
 class _Cell(NamedTuple):
@@ -106,6 +107,7 @@ def gru(
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     secondary_bias: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -133,6 +135,10 @@ def gru(
         are aligned with the rows of the output.
     secondary_bias : array_like, [H], bidirectional [2H], optional
         b2, added to the candidate's recurrent product, zeros by default. Used with ``reset_after`` only.
+    lengths : array_like of int, [N], optional
+        How many steps each sequence of the batch has, 1 to T, T by default. Rows past a sequence's end are zero in
+        every result, whatever stands there in the source; reverse and the backward direction start at its own end, and
+        the last step is its own.
     descriptor : GRUDescriptor, optional
         The defaults if not given.
     name : str, optional
@@ -169,6 +175,8 @@ def gru(
     >>> gru(np.zeros((5, 3, 12)), np.ones((2, 6, 2)), descriptor=GRUDescriptor(bidirectional=True))
     Results(gru: output [5, 3, 4] float64)
     """
+    if lengths is not None:
+        return run_by_length(gru, locals())
     function = "gru"
     options = resolve(function, descriptor, GRUDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)
@@ -203,6 +211,7 @@ def gru_gradients(
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     secondary_bias: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -213,7 +222,7 @@ def gru_gradients(
 
     Parameters
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, descriptor, name
+    source, recurrent_weight, input_weight, bias, init_state, mask, secondary_bias, lengths, descriptor, name
         What the forward call was given; the descriptor's ``training`` has no effect here.
     source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
         Gradient with respect to the output, row by row as the output came.
@@ -253,6 +262,8 @@ def gru_gradients(
     dR_z = sum d_z^T hm, dR_r = sum d_r^T hm, dR_o = sum d_o^T (hm * r), or with reset_after dR_o = sum (d_o * r)^T hm
     and db2 = sum d_o * r.
     """
+    if lengths is not None:
+        return run_by_length(gru_gradients, locals())
     function = "gru_gradients"
     options = resolve(function, descriptor, GRUDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)

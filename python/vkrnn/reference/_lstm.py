@@ -12,6 +12,7 @@ from vkrnn.results import Results
 
 from ._activations import FUNCTIONS, Function
 from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._lengths import run_by_length
 
 
 class _Functions(NamedTuple):
@@ -93,6 +94,7 @@ def lstm(
     init_cell: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     peephole: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -122,6 +124,10 @@ def lstm(
         are aligned with the rows of the output.
     peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
         p, one vector for each of the four gates, zeros by default.
+    lengths : array_like of int, [N], optional
+        How many steps each sequence of the batch has, 1 to T, T by default. Rows past a sequence's end are zero in
+        every result, whatever stands there in the source; reverse and the backward direction start at its own end, and
+        the last step is its own.
     descriptor : LSTMDescriptor, optional
         The defaults if not given.
     name : str, optional
@@ -156,6 +162,8 @@ def lstm(
     >>> lstm(np.zeros((5, 3, 8)), np.ones((8, 2)), descriptor=LSTMDescriptor(training=True))
     Results(lstm: output [5, 3, 2] float64, cell_output [5, 3, 2] float64, z_state [5, 3, 8] float64)
     """
+    if lengths is not None:
+        return run_by_length(lstm, locals())
     function = "lstm"
     options = resolve(function, descriptor, LSTMDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)
@@ -199,6 +207,7 @@ def lstm_gradients(
     init_cell: ArrayLike | None = None,
     mask: ArrayLike | None = None,
     peephole: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -210,7 +219,7 @@ def lstm_gradients(
 
     Parameters
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, descriptor, name
+    source, recurrent_weight, input_weight, bias, init_state, init_cell, mask, peephole, lengths, descriptor, name
         What the forward call was given; ``training`` and ``produce_cell`` have no effect here.
     source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
         Gradient with respect to the output, row by row as the output came.
@@ -249,6 +258,8 @@ def lstm_gradients(
     and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dp = sum d * c[t-1],
     dR = sum d^T (m * h[t-1]), dInitState = the last dh, dInitCell = the last dc.
     """
+    if lengths is not None:
+        return run_by_length(lstm_gradients, locals())
     function = "lstm_gradients"
     options = resolve(function, descriptor, LSTMDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)

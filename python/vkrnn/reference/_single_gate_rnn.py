@@ -10,6 +10,7 @@ from vkrnn.results import Results
 
 from ._activations import FUNCTIONS, Function
 from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._lengths import run_by_length
 
 GATES = (0,)
 
@@ -44,6 +45,7 @@ def single_gate_rnn(
     bias: ArrayLike | None = None,
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -67,6 +69,10 @@ def single_gate_rnn(
     mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
         m, ones by default. It multiplies the state where that enters the recurrent product, and nothing else. Its rows
         are aligned with the rows of the output.
+    lengths : array_like of int, [N], optional
+        How many steps each sequence of the batch has, 1 to T, T by default. Rows past a sequence's end are zero in
+        every result, whatever stands there in the source; reverse and the backward direction start at its own end, and
+        the last step is its own.
     descriptor : SingleGateRNNDescriptor, optional
         The defaults if not given.
     name : str, optional
@@ -97,6 +103,8 @@ def single_gate_rnn(
     >>> single_gate_rnn(np.ones((5, 3, 4)), np.eye(4) / 2).output[:, 0, 0].tolist()
     [1.0, 1.5, 1.75, 1.875, 1.9375]
     """
+    if lengths is not None:
+        return run_by_length(single_gate_rnn, locals())
     function = "single_gate_rnn"
     options = resolve(function, descriptor, SingleGateRNNDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)
@@ -127,6 +135,7 @@ def single_gate_rnn_gradients(
     bias: ArrayLike | None = None,
     init_state: ArrayLike | None = None,
     mask: ArrayLike | None = None,
+    lengths: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
 ) -> Results:
@@ -137,7 +146,7 @@ def single_gate_rnn_gradients(
 
     Parameters
     ----------
-    source, recurrent_weight, input_weight, bias, init_state, mask, descriptor, name
+    source, recurrent_weight, input_weight, bias, init_state, mask, lengths, descriptor, name
         What the forward call was given; the descriptor's ``training`` has no effect here.
     source_gradient : array_like, [T, N, H], bidirectional [T, N, 2H]
         Gradient with respect to the output, row by row as the output came.
@@ -169,6 +178,8 @@ def single_gate_rnn_gradients(
     and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dR = sum d^T (m * h[t-1]),
     dInitState = the last dh.
     """
+    if lengths is not None:
+        return run_by_length(single_gate_rnn_gradients, locals())
     function = "single_gate_rnn_gradients"
     options = resolve(function, descriptor, SingleGateRNNDescriptor)
     x, weight = as_double(source), as_double(recurrent_weight)

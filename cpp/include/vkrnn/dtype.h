@@ -1,0 +1,31 @@
+// The floating-point types of a call's tensors. All tensors of a call share one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace vkrnn {
+
+// float16 and bfloat16 are storage: a call converts them to float32 at its start and its results back at its end, so
+// that sums, the carried state and everything in between are float32. float64 is float64 throughout.
+enum class Dtype : std::uint8_t { float32, float64, float16, bfloat16 };
+inline constexpr std::array kDtypes{Dtype::float32, Dtype::float64, Dtype::float16, Dtype::bfloat16};
+
+constexpr std::string_view name_of(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::float32: return "float32";
+        case Dtype::float64: return "float64";
+        case Dtype::float16: return "float16";
+        case Dtype::bfloat16: return "bfloat16";
+    }
+    return "";
+}
+
+constexpr bool is_half(Dtype dtype) { return dtype == Dtype::float16 || dtype == Dtype::bfloat16; }
+
+// Of an element in the caller's arrays, and of one while the call computes.
+constexpr std::uint64_t storage_bytes(Dtype dtype) { return is_half(dtype) ? 2 : dtype == Dtype::float64 ? 8 : 4; }
+constexpr std::uint64_t compute_bytes(Dtype dtype) { return dtype == Dtype::float64 ? 8 : 4; }
+
+}  // namespace vkrnn

@@ -1,0 +1,74 @@
+"""Sequences of different lengths: each length is a call of its own, on the batch rows that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vkrnn.results import Results
+
+from ._layout import Array
+
+# Arguments and results with a batch axis, the second to last. What has a third to last has time there, which is of size
+# 1 in [1, N, DH]. Everything else belongs to all sequences, and its gradient is the sum of theirs.
+_BATCHED = {
+    *("source", "mask", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output"),
+    *("init_state", "init_cell", "state_gradient", "cell_gradient"),
+}
+
+
+def run_by_length(function: Callable[..., Results], arguments: Mapping[str, Any]) -> Results:
+    """Call `function` once for each length in ``arguments["lengths"]`` and put the results together.
+
+    Time is cut to the length and the batch to the rows that have it, so that reverse and backward start at their own
+    end and the states carried out are those of the last valid step, by no rule but those of a call without lengths.
+    """
+    given = {name: value for name, value in arguments.items() if name != "lengths"}
+    # A call on zeros checks the shapes, and tells which results there are.
+    zeros = {name: np.broadcast_to(0.0, np.shape(value)) for name, value in given.items() if _is_array(name, value)}
+    whole = function(**given | zeros)
+    steps, batch = whole[0].shape[:2]
+    lengths = _check(function.__name__, arguments["lengths"], steps, batch)
+
+    results = {name: np.zeros(array.shape) for name, array in whole._asdict().items()}
+    for length in np.unique(lengths):
+        rows = np.flatnonzero(lengths == length)
+        cut = {name: _cut(np.asarray(given[name]), length, rows) for name in zeros if name in _BATCHED}
+        for name, part in function(**given | cut)._asdict().items():
+            total = results[name] = results[name].astype(part.dtype, copy=False)
+            if name not in _BATCHED:
+                total += part
+            elif name in ("init_state", "init_cell"):
+                total[..., rows, :] = part
+            else:
+                total[:length, rows] = part
+    return Results(whole._function, results, results.values(), whole._reasons)  # noqa: SLF001
+
+
+def _is_array(name: str, value: object) -> bool:
+    return value is not None and name not in ("descriptor", "name")
+
+
+def _cut(array: Array, length: int, rows: Array) -> Array:
+    """Take the first `length` steps of the sequences `rows`; an axis of size 1 is there for all steps or sequences."""
+    if array.ndim > 2 and array.shape[-3] > 1:
+        array = array[..., :length, :, :]
+    if array.ndim > 1 and array.shape[-2] > 1:
+        array = array[..., rows, :]
+    return array
+
+
+def _check(function: str, values: ArrayLike, steps: int, batch: int) -> Array:
+    lengths = np.asarray(values)
+    if lengths.dtype.kind not in "iu":
+        raise TypeError(f"[{function}] lengths: expected dtype int32 or another integer, got {lengths.dtype.name}")
+    if lengths.shape != (batch,):
+        raise ValueError(f"[{function}] lengths: expected shape [N] = [{batch}], got {list(lengths.shape)}")
+    wrong = np.flatnonzero((lengths < 1) | (lengths > steps))
+    if len(wrong):
+        first = int(wrong[0])
+        raise ValueError(f"[{function}] lengths: expected 1 to T = {steps}, got {lengths[first]} at [{first}]")
+    return lengths

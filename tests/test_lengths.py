@@ -1,0 +1,472 @@
+"""Sequences of different lengths: the reference by several routes, then the device against it.
+
+Whatever stands past a sequence's end must be finite and is otherwise nobody's business: the weights' gradients multiply
+those rows of the source by zero, which infinity and NaN would survive.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+import vkrnn.reference
+from cases import CASES, Case, gradient_inputs, gradient_names, inputs
+from comparison import assert_close, limits, within_contract
+from float32 import Program
+from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
+from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.results import Results
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+GARBAGE = 1e30  # finite, and so large that a trace of it shows
+# With axes of time and batch, and of batch alone. Of the former only the mask may lack them or have size 1 there.
+SEQUENCES = ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "mask", "output", "cell_output")
+STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
+
+SMALL = [case for case in CASES if not case.tags]
+SEVERAL = [case for case in SMALL if case.N > 1 and case.T > 1]
+
+
+def lengths_of(case: Case) -> Array:
+    """Return a length for each sequence, drawn for the case; not all T where that can be."""
+    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
+    lengths = rng.integers(1, case.T + 1, case.N)
+    if (lengths == case.T).all():
+        lengths[rng.integers(case.N)] = (case.T + 1) // 2
+    return lengths
+
+
+def past_the_end(array: Array, lengths: Array) -> Array:
+    """Return, for a [T, N, ...] array, where the padding is: [T, N, 1]."""
+    return (np.arange(len(array))[:, None] >= lengths)[..., None]
+
+
+def littered(arrays: Mapping[str, Array], lengths: Array, steps: int, garbage: float = GARBAGE) -> Arrays:
+    """Return the arrays with garbage of both signs in the padding rows of all that are [T, N, ...]."""
+    rng = np.random.default_rng(len(lengths))
+    found = dict(arrays)
+    for name in SEQUENCES:
+        if name in arrays and arrays[name].shape[:-1] == (steps, len(lengths)):
+            array = arrays[name]
+            rows = np.broadcast_to(past_the_end(array, lengths), array.shape)
+            found[name] = np.where(rows, (garbage * rng.choice([-1, 1], array.shape)).astype(array.dtype), array)
+    return found
+
+
+def one_sequence(name: str, array: Array, n: int, length: int) -> Array:
+    """Return what a call on sequence n alone takes, or what a result says of it."""
+    if name in STATES:
+        return array[..., n : n + 1, :]
+    if name in SEQUENCES:
+        array = array[:length] if array.ndim == 3 and array.shape[0] > 1 else array
+        return array[..., n : n + 1, :] if array.ndim > 1 and array.shape[-2] > 1 else array
+    return array
+
+
+def trained(case: Case, module: Any, arrays: Mapping[str, Array], lengths: Array | None) -> Results:
+    """Return the results of a training call."""
+    results: Results = getattr(module, case.cell)(**arrays, lengths=lengths, descriptor=case.descriptor(training=True))
+    return results
+
+
+def differentiated(
+    case: Case, module: Any, arrays: Mapping[str, Array], upstream: Mapping[str, Array], lengths: Array | None
+) -> Results:
+    """Return the gradients."""
+    results: Results = getattr(module, f"{case.cell}_gradients")(
+        **arrays, **upstream, lengths=lengths, descriptor=case.descriptor()
+    )
+    return results
+
+
+def in_doubles(case: Case, lengths: Array | None) -> tuple[Arrays, Arrays]:
+    """Return the reference's inputs and upstream gradients in float64."""
+    arrays = {name: array.astype(np.float64) for name, array in inputs(case).items()}
+    upstream = gradient_inputs(case, trained(case, vkrnn.reference, arrays, lengths))
+    return arrays, {name: array.astype(np.float64) for name, array in upstream.items()}
+
+
+def by_id(case: Case) -> str:
+    return case.id
+
+
+# The reference
+
+
+@pytest.mark.parametrize("case", SEVERAL[::3], ids=by_id)
+def test_the_reference_runs_each_sequence_alone(case: Case) -> None:
+    """One call for each, cut to its length, gives the same; the rest is zeros, the weights' gradients add up."""
+    lengths = lengths_of(case)
+    arrays, upstream = in_doubles(case, lengths)
+    arrays, upstream = (littered(given, lengths, case.T) for given in (arrays, upstream))
+    whole = {
+        "forward": trained(case, vkrnn.reference, arrays, lengths)._asdict(),
+        "gradients": differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict(),
+    }
+    sums: Arrays = {}
+    for n, length in enumerate(lengths):
+        own, own_upstream = (
+            {name: one_sequence(name, array, n, length) for name, array in given.items()}
+            for given in (arrays, upstream)
+        )
+        alone = {
+            "forward": trained(case, vkrnn.reference, own, None)._asdict(),
+            "gradients": differentiated(case, vkrnn.reference, own, own_upstream, None)._asdict(),
+        }
+        for kind, results in alone.items():
+            assert list(results) == list(whole[kind])
+            for name, array in results.items():
+                if name in SEQUENCES or name in STATES:
+                    got = one_sequence(name, whole[kind][name], n, length)
+                    np.testing.assert_allclose(got, array, rtol=0, atol=SAME_IN_FLOAT64 * (1 + np.abs(array).max()))
+                else:
+                    sums[name] = sums.get(name, 0) + array
+    assert_close({name: whole["gradients"][name] for name in sums}, sums, SAME_IN_FLOAT64)
+    for array in (*whole["forward"].values(), whole["gradients"]["source"]):
+        assert not array[np.broadcast_to(past_the_end(array, lengths), array.shape)].any()
+
+
+@pytest.mark.parametrize("case", SMALL[::5], ids=by_id)
+@pytest.mark.parametrize("module", [vkrnn.reference, vkrnn], ids=["reference", "device"])
+def test_full_lengths_are_no_lengths(case: Case, module: Any) -> None:
+    """On the device to the last bit; the reference's sums may run in another order."""
+    arrays = inputs(case)
+    full = np.full(case.N, case.T)
+    forward = [trained(case, module, arrays, lengths) for lengths in (None, full)]
+    upstream = gradient_inputs(case, forward[0])
+    gradients = [differentiated(case, module, arrays, upstream, lengths) for lengths in (None, full)]
+    for without, with_lengths in (forward, gradients):
+        assert with_lengths._fields == without._fields
+        assert with_lengths._reasons == without._reasons
+        assert_close(with_lengths._asdict(), without._asdict(), SAME_IN_FLOAT64 if module is vkrnn.reference else 0)
+
+
+def test_steps_by_hand() -> None:
+    """Two sequences, of two steps and of three; h[k] = x[k] + h[k-1] / 2."""
+    source = np.array([[1.0, 2], [10, 20], [99, 200]])[..., None]
+
+    def rows(**options: bool) -> Any:
+        width = 1 + options.get("bidirectional", False)
+        weight = np.full((width, 1, 1), 0.5) if width > 1 else np.full((1, 1), 0.5)
+        descriptor = SingleGateRNNDescriptor(activation="none", **options)
+        x = np.repeat(source, width, axis=2)
+        return vkrnn.reference.single_gate_rnn(x, weight, lengths=[2, 3], descriptor=descriptor).output.tolist()
+
+    assert rows() == [[[1], [2]], [[10.5], [21]], [[0], [210.5]]]
+    # In the order of the steps, from each sequence's own end.
+    assert rows(reverse=True) == [[[10], [200]], [[6], [120]], [[0], [62]]]
+    # Aligned with the source.
+    assert rows(bidirectional=True) == [[[1, 6], [2, 62]], [[10.5, 10], [21, 120]], [[0, 0], [210.5, 200]]]
+
+
+def last_of(case: Case, sequence: Array, lengths: Array) -> Array:
+    """Return the state after each direction's and sequence's last step: [T, N, DH] -> [N, DH]."""
+    ends = sequence[lengths - 1, np.arange(case.N), : case.H]
+    return np.concatenate([ends, sequence[0, :, case.H :]], axis=-1)  # the second is empty with one direction
+
+
+def smooth(case: Case) -> bool:
+    """Return whether every activation of the case is smooth."""
+    values = vars(case.descriptor()).values()
+    return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
+
+
+@pytest.mark.parametrize("case", [case for case in SEVERAL if smooth(case)][::5], ids=by_id)
+def test_the_references_gradients_are_derivatives(case: Case) -> None:
+    """Of the output's rows and of the state and cell after each sequence's own last step, by the complex step."""
+    lengths = lengths_of(case)
+    arrays, upstream = in_doubles(case, lengths)
+
+    def loss(changed: Arrays) -> Any:
+        results = trained(case, vkrnn.reference, arrays | changed, lengths)
+        total = np.sum(upstream["source_gradient"] * results.output)
+        for name, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
+            if name in upstream:
+                last = last_of(case, getattr(results, result), lengths)
+                total += np.sum(upstream[name].reshape(last.shape) * last)
+        return total
+
+    gradients = differentiated(case, vkrnn.reference, arrays, upstream, lengths)
+    assert gradients._fields == gradient_names(case)
+    rng = np.random.default_rng(1)
+    for name, gradient in gradients._asdict().items():
+        along = rng.standard_normal(gradient.shape)
+        slope = loss({name: arrays[name] + 1j * COMPLEX_STEP * along}).imag / COMPLEX_STEP
+        assert abs(np.sum(gradient * along) - slope) <= COMPLEX * (1 + np.sum(np.abs(gradient * along))), name
+
+
+# torch's packed sequences
+
+
+def torch_layer(torch: Any, kind: str, arrays: Arrays, lengths: Array, directions: int) -> tuple[Any, Arrays, Arrays]:
+    """Return a torch layer run on packed sequences and back: its output and states, and the inputs' gradients."""
+    T, _, I = arrays["source"].shape
+    H = arrays["h0"].shape[-1]
+    torch.manual_seed(3)
+    layer = getattr(torch.nn, kind)(I, H, bidirectional=directions == 2).double()
+    fed = {name: torch.from_numpy(arrays[name].copy()).requires_grad_() for name in ("source", "h0", "c0")}
+    packed = torch.nn.utils.rnn.pack_padded_sequence(fed["source"], lengths, enforce_sorted=False)
+    out, last = layer(packed, (fed["h0"], fed["c0"]) if kind == "LSTM" else fed["h0"])
+    output, _ = torch.nn.utils.rnn.pad_packed_sequence(out, total_length=T)
+    h, c = last if kind == "LSTM" else (last, None)
+    total = (output * torch.from_numpy(arrays["d_output"])).sum() + (h * torch.from_numpy(arrays["d_h"])).sum()
+    if c is not None:
+        total = total + (c * torch.from_numpy(arrays["d_c"])).sum()
+    total.backward()
+    results = {"output": output.detach().numpy(), "h": h.detach().numpy()}
+    results |= {} if c is None else {"c": c.detach().numpy()}
+    gradients = {name: tensor.grad.numpy() for name, tensor in fed.items() if tensor.grad is not None}
+    return layer, results, gradients
+
+
+def side_by_side(state: Array) -> Array:
+    """Return torch's [D, N, H] as [N, DH]."""
+    return np.concatenate(list(state), axis=-1)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+@pytest.mark.parametrize("module", [vkrnn.reference, vkrnn], ids=["reference", "device"])
+def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirectional: bool) -> None:
+    """Outputs, last states and gradients of `pack_padded_sequence` with ``enforce_sorted=False``, in float64."""
+    T, N, I, H, D = 6, 5, 7, 4, 1 + bidirectional
+    lengths = np.array([3, 6, 1, 5, 3])
+    draw = np.random.default_rng(5).standard_normal
+    names = {"h0": (D, N, H), "c0": (D, N, H), "d_h": (D, N, H), "d_c": (D, N, H), "d_output": (T, N, D * H)}
+    given = {"source": draw((T, N, I))} | {name: draw(shape) for name, shape in names.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer, results, inner = torch_layer(torch, kind, given, lengths, D)
+
+    def weights(name: str, *, grad: bool = False) -> list[Array]:
+        parts = [getattr(layer, f"{name}_l0{suffix}") for suffix in ("", "_reverse")[:D]]
+        return [(part.grad if grad else part.detach()).numpy() for part in parts]
+
+    def arguments(*, grad: bool = False) -> Arrays:
+        states = inner if grad else given
+        R = np.stack(weights("weight_hh", grad=grad))
+        outside, inside = weights("bias_ih", grad=grad), weights("bias_hh", grad=grad)
+        together = outside if grad else [one + other for one, other in zip(outside, inside, strict=True)]
+        found = {
+            "source": states["source"],
+            "recurrent_weight": R if bidirectional else R[0],
+            "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
+            "init_state": side_by_side(states["h0"]),
+        }
+        if kind == "GRU":  # its candidate keeps the two biases apart
+            together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, outside, strict=True)]
+            found["secondary_bias"] = np.concatenate([b[2 * H :] for b in inside])
+        if kind == "LSTM":
+            found["init_cell"] = side_by_side(states["c0"])
+        return found | {"bias": np.concatenate(together)}
+
+    cell, descriptor = {
+        "RNN": ("single_gate_rnn", SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")),
+        "LSTM": ("lstm", LSTMDescriptor(bidirectional=bidirectional)),
+        "GRU": ("gru", GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)),
+    }[kind]
+    case = Case(cell, T, N, I, H, vars(descriptor), frozenset(arguments()) - {"source", "recurrent_weight"})
+    arrays = arguments()
+    forward = trained(case, module, arrays, lengths)
+    tolerance = TORCH_IN_FLOAT64 if module is vkrnn.reference else DTYPES["float64"]
+    assert_close({"output": forward.output}, {"output": results["output"]}, tolerance)
+    upstream = {"source_gradient": given["d_output"], "state_gradient": side_by_side(given["d_h"])}
+    lasts = {"h": (forward.output, "h")}
+    if kind == "LSTM":
+        upstream["cell_gradient"] = side_by_side(given["d_c"])
+        lasts["c"] = (forward.cell_output, "c")
+    for sequence, name in lasts.values():
+        last = last_of(case, sequence, lengths)
+        assert_close({name: last}, {name: side_by_side(results[name])}, tolerance)
+    saved = gradient_inputs(case, forward)  # its source_gradient is of no use here
+    got = differentiated(case, module, arrays, saved | upstream, lengths)._asdict()
+    wanted = arguments(grad=True)
+    assert set(got) == set(wanted)
+    assert_close(got, {name: wanted[name] for name in got}, tolerance)
+
+
+# The device
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_id)
+def test_the_device_agrees_with_the_reference(case: Case) -> None:
+    """Forward and gradients, with garbage past the ends."""
+    lengths = lengths_of(case)
+    arrays = littered(inputs(case), lengths, case.T)
+    got = trained(case, vkrnn, arrays, lengths)
+    wanted = trained(case, vkrnn.reference, arrays, lengths)._asdict()
+    upstream = littered(gradient_inputs(case, got), lengths, case.T)
+    got_gradients = differentiated(case, vkrnn, arrays, upstream, lengths)
+    wanted_gradients = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
+
+    allowed: Mapping[str, float] = dict.fromkeys([*wanted, *wanted_gradients], FLOAT32)
+    if not within_contract(case):  # what float32 makes of the same numbers without lengths
+        plain = inputs(case)
+        full = trained(case, vkrnn.reference, plain, None)
+        above = gradient_inputs(case, full)
+        program = Program(case, plain)
+        allowed = limits(case, full._asdict(), program.forward()) | limits(
+            case, differentiated(case, vkrnn.reference, plain, above, None)._asdict(), program.gradients(above)
+        )
+    assert_close(got._asdict(), wanted, allowed)
+    assert_close(got_gradients._asdict(), wanted_gradients, allowed)
+    for array in (*got, got_gradients.source):
+        rows = np.broadcast_to(past_the_end(array, lengths), array.shape)
+        assert not array[rows].any(), "something stands past an end"
+    # What training keeps changes nothing else.
+    plain_call = getattr(vkrnn, case.cell)(**arrays, lengths=lengths, descriptor=case.descriptor(training=False))
+    np.testing.assert_array_equal(plain_call.output, got.output)
+
+
+@pytest.mark.parametrize("case", SEVERAL[4::9], ids=by_id)
+def test_garbage_past_the_ends_does_not_matter(case: Case) -> None:
+    """The same bits, whatever finite numbers stand there, in every input that has rows of time."""
+    lengths = lengths_of(case)
+    answers = []
+    for garbage in (0.0, GARBAGE):
+        arrays = littered(inputs(case), lengths, case.T, garbage)
+        forward = trained(case, vkrnn, arrays, lengths)
+        upstream = littered(gradient_inputs(case, forward), lengths, case.T, garbage)
+        answers.append([*forward, *differentiated(case, vkrnn, arrays, upstream, lengths)])
+    for clean, other in zip(*answers, strict=True):
+        np.testing.assert_array_equal(clean, other)
+
+
+@pytest.mark.parametrize("case", [case for case in SEVERAL if case.D == 2][::20], ids=by_id)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_in_other_dtypes(case: Case, dtype: str) -> None:
+    """Against the reference on the same numbers."""
+    kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    lengths = lengths_of(case)
+    garbage = 6e4 if dtype == "float16" else GARBAGE
+    arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T, garbage)
+    got = trained(case, vkrnn, arrays, lengths)
+    assert_close(got._asdict(), trained(case, vkrnn.reference, arrays, lengths)._asdict(), DTYPES[dtype])
+    above = {name: array.astype(kind) for name, array in gradient_inputs(case, got).items()}
+    upstream = littered(above, lengths, case.T, garbage)
+    wanted = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
+    assert_close(differentiated(case, vkrnn, arrays, upstream, lengths)._asdict(), wanted, DTYPES[dtype])
+
+
+@pytest.fixture(name="other_flavour", scope="module")
+def _other_flavour() -> Iterator[vkrnn.Device]:
+    """Return the device in the flavour of another kind: GPUs' where it is a CPU, and the other way round."""
+    usual = vkrnn.default_device()
+    options: dict[str, Any] = {"gemm": "tiled", "lanes": min(4, usual.profile.subgroup_size), "rows": 4}
+    if usual.flavour.lanes > 1:
+        options = {"gemm": "register", "lanes": 1, "rows": 2}
+    device = vkrnn.Device(usual.index, **options, workgroup=128)
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize("case", [*SEVERAL[::17], *(case for case in CASES if "wide" in case.tags)], ids=by_id)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_in_another_flavour(case: Case, dtype: str, other_flavour: vkrnn.Device) -> None:
+    """Batch rows of one invocation and invocations of one sum may end at different steps."""
+    kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    lengths = lengths_of(case)
+    arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T)
+    with other_flavour:
+        got = trained(case, vkrnn, arrays, lengths)
+        above = {name: array.astype(kind) for name, array in gradient_inputs(case, got).items()}
+        upstream = littered(above, lengths, case.T)
+        gradients = differentiated(case, vkrnn, arrays, upstream, lengths)
+    assert_close(got._asdict(), trained(case, vkrnn.reference, arrays, lengths)._asdict(), DTYPES[dtype])
+    wanted = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
+    assert_close(gradients._asdict(), wanted, DTYPES[dtype])
+
+
+CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
+INPUTS: dict[str, Any] = {**inputs(CASE)}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", ">i4", "int64", "uint64", ">i8"])
+def test_any_integers_will_do(dtype: str) -> None:
+    """Of every size and byte order, and with any strides."""
+    wanted = trained(CASE, vkrnn, INPUTS, np.array([2, 5, 1], np.int32))
+    apart = np.array([2, 0, 5, 0, 1, 0], dtype)[::2]
+    got = trained(CASE, vkrnn, INPUTS, apart)
+    for one, other in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert apart.tolist() == [2, 5, 1]
+
+
+def test_lengths_do_not_shape_the_plan() -> None:
+    """Other lengths, the same plan; no lengths, another."""
+    plans = [
+        vkrnn.plan(vkrnn.lstm, **INPUTS, lengths=None if lengths is None else np.array(lengths))
+        for lengths in ([2, 5, 1], [1, 1, 1], None)
+    ]
+    assert plans[0] == plans[1] != plans[2]
+    assert ("lengths", "input", 12) in plans[0].buffers
+
+
+def test_check_takes_lengths() -> None:
+    """`vkrnn.check` hands them to both."""
+    report = vkrnn.check(vkrnn.lstm, **INPUTS, lengths=np.array([2, 5, 1]))
+    assert report.ok, report
+
+
+# Messages
+
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (np.ones(3, np.float32), TypeError, "expected dtype int32 or another integer, got float32"),
+    (np.ones(3, bool), TypeError, "expected dtype int32 or another integer, got bool"),
+    (np.ones(3, object), TypeError, "expected dtype int32 or another integer, got object"),
+    (np.ones(3, "m8[s]"), TypeError, "expected dtype int32 or another integer, got timedelta64[s]"),
+    (np.ones(4, np.int64), ValueError, "expected shape [N] = [3], got [4]"),
+    (np.ones((3, 1), np.int64), ValueError, "expected shape [N] = [3], got [3, 1]"),
+    (np.array(2), ValueError, "expected shape [N] = [3], got []"),
+    (np.array([5, 7, 0]), ValueError, "expected 1 to T = 5, got 7 at [1]"),
+    (np.array([5, 5, 0]), ValueError, "expected 1 to T = 5, got 0 at [2]"),
+    (np.array([-1, 6, 0], np.int8), ValueError, "expected 1 to T = 5, got -1 at [0]"),
+    (np.array([1, 2**32 + 1, 3]), ValueError, "expected 1 to T = 5, got 4294967297 at [1]"),
+    (np.array([1, 2, 2**63 - 1], np.uint64), ValueError, "expected 1 to T = 5, got 9223372036854775807 at [2]"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
+@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
+def test_messages(cell: str, lengths: Array, error: type[Exception], message: str, *, gradients: bool) -> None:
+    """Whole, the device's and the reference's; the device's says too where N comes from."""
+    case = dataclasses.replace(CASE, cell=cell)
+    arrays = inputs(case)
+    above = gradient_inputs(case, trained(case, vkrnn.reference, arrays, None)) if gradients else {}
+    arrays |= {name: array.astype(np.float32) for name, array in above.items()}
+    function = f"{cell}_gradients" if gradients else cell
+    for module, rest in ((vkrnn.reference, ""), (vkrnn, " (N = 3 from source.shape[1])" * ("shape" in message))):
+        with pytest.raises(error, match=f"^{re.escape(f'[{function}] lengths: {message}{rest}')}$"):
+            getattr(module, function)(**arrays, lengths=lengths)
+
+
+def test_messages_of_the_device_alone() -> None:
+    """It takes arrays, and names the call; other mistakes are told as without lengths."""
+    with pytest.raises(TypeError, match=r"^\[lstm\] lengths: expected a numpy\.ndarray, got list$"):
+        vkrnn.lstm(**INPUTS, lengths=[2, 5, 1])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^\[lstm 'layer 2'\] lengths: expected 1 to T = 5, got 9 at \[0\]$"):
+        vkrnn.lstm(**INPUTS, lengths=np.array([9, 5, 1]), name="layer 2")
+    for module in (vkrnn, vkrnn.reference):
+        with pytest.raises(ValueError, match=r"^\[lstm\] bias: expected shape \[4H\] = \[16\], got \[4\]"):
+            module.lstm(**INPUTS, bias=np.ones(4, np.float32), lengths=np.array([9, 5, 1]))
+
+
+def test_integers_of_other_libraries_are_refused() -> None:
+    """NumPy does not take them for integers; they must not pass for checked."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    message = r"^\[lstm\] lengths: expected dtype int32 or another integer, got int4$"
+    for module in (vkrnn, vkrnn.reference):
+        with pytest.raises(TypeError, match=message):
+            module.lstm(**INPUTS, lengths=np.array([2, 5, 1], ml_dtypes.int4))
