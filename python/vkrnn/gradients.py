@@ -127,7 +127,7 @@ def lstm_gradients(
     {recurrent_weight}
     {source_gradient}
     {z_state}
-    cell_output_fwd : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+    cell_output_fwd : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
         The ``cell_output`` of the forward call.
     {state_gradient}
     {cell_gradient}
@@ -213,7 +213,7 @@ def gru_gradients(
     {recurrent_weight}
     {source_gradient}
     {z_state}
-    output_fwd : numpy.ndarray of float32, [T, N, H], bidirectional [T, N, 2H]
+    output_fwd : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
         The ``output`` of the forward call.
     {state_gradient}
     {input_weight}

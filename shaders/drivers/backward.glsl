@@ -8,7 +8,7 @@ const uint end_product = 1;
 #ifdef CELL_FIRST_GATES
 // Second phase: what comes through the reset gate.
 void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
-    if (k >= length_of(p, n)) return;
+    if (has_ended(p, n, k)) return;
     Real kept[CELL_GATES], carry[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k, n, slot_of(g), j);
     carry[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
@@ -20,8 +20,7 @@ void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
 #endif
 
 void cell_step(Params p, uint d, uint n, uint j, int k, Real through) {
-    int end = length_of(p, n);
-    if (k >= end) {
+    if (has_ended(p, n, k)) {
         for (uint g = 0; g < CELL_GATES; ++g) {
             clear_view(p, kDelta, d, k, n, slot_of(g), j);
 #ifdef CELL_CANDIDATE
@@ -31,7 +30,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, Real through) {
         return;
     }
     Real up[CELL_STATES];
-    bool last = k == end - 1;
+    bool last = k == length_of(p, n) - 1;
     up[0] = last ? load_view(p, kLastHidden, d, 0, n, 0, j)
                  : load_view(p, kCarryHidden, d, 0, n, 0, j) + through * load_mask(p, d, k + 1, n, j);
     if (k < 0) {

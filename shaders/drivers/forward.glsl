@@ -21,7 +21,7 @@ void clear_step(Params p, uint d, uint n, uint j, int k) {
 }
 
 void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]) {
-    if (k >= length_of(p, n)) {
+    if (has_ended(p, n, k)) {
         clear_step(p, d, n, j, k);
         return;
     }

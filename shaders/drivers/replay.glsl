@@ -14,7 +14,7 @@ void main() {
     int k = int(row / N);
     if (j >= H || k >= int(p.params.T)) return;
 
-    if (k >= length_of(p, n)) {
+    if (has_ended(p, n, k)) {
         clear_view(p, kOperand, d, k, n, 0, j);
 #ifdef CELL_FIRST_GATES
         if (reset_after == 0) clear_view(p, kResetOperand, d, k, n, 0, j);

@@ -25,6 +25,9 @@ int length_of(Params p, uint n) {
     return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
 }
 
+// Whether a batch row has ended before a step.
+bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
+
 Address time_address(Params p, uint view, uint direction, int step, uint n) {
     return element(p.params.at[2 * view + direction],
                    step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
