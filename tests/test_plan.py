@@ -353,6 +353,15 @@ def test_the_text_of_a_gradient_plan(portable: vkrnn.Device) -> None:
     assert str(plan(SMALL, portable, gradients=True)) == GRADIENTS
 
 
+def test_the_name_of_a_call_stands_in_its_text(portable: vkrnn.Device) -> None:
+    """It labels the text; plans that differ in nothing else are equal."""
+    arrays = inputs(full("lstm", (5, 3, 7, 4), {}))
+    named, plain = (vkrnn.plan(vkrnn.lstm, **arrays, name=name, device=portable) for name in ("layer 1", None))
+    assert str(named).startswith("lstm 'layer 1'  T=5 ")
+    assert str(plain).startswith("lstm  T=5 ")
+    assert named == plain
+
+
 def test_a_label_does_not_touch_its_neighbour(portable: vkrnn.Device) -> None:
     """However long a name in the text is, a space follows."""
     case = full("lstm", (500, 64, 7, 4), {})

@@ -52,12 +52,13 @@ void describe_step(std::ostream& out, const Plan& plan, const Step& step) {
 
 }  // namespace
 
-std::string describe(const Plan& plan) {
+std::string describe(const Plan& plan, std::string_view label) {
     const Spec& spec = plan.spec;
     const Cell& cell = spec.cell();
     std::ostringstream out;
-    out << (spec.gradients ? cell.gradients_name : cell.name) << "  T=" << spec.T << " N=" << spec.N << " I=" << spec.I
-        << " H=" << spec.H << " D=" << spec.D() << '\n';
+    out << (spec.gradients ? cell.gradients_name : cell.name);
+    if (!label.empty()) out << " '" << label << "'";
+    out << "  T=" << spec.T << " N=" << spec.N << " I=" << spec.I << " H=" << spec.H << " D=" << spec.D() << '\n';
     out << "schedule " << plan.flavour.schedule << ", gemm " << plan.flavour.gemm << ", lanes " << plan.flavour.lanes
         << ", rows " << plan.flavour.rows << ", workgroup " << plan.flavour.workgroup << '\n';
     out << "buffers: " << human(static_cast<double>(plan.bytes()), "B") << '\n';

@@ -21,6 +21,7 @@ namespace py = pybind11;
 // A plan as Python holds it: shared with the device's cache.
 struct SharedPlan {
     std::shared_ptr<const Plan> plan;
+    std::string label;  // the caller's name for the call; shown, not compared
 };
 
 // A call whose arguments have been checked, with the arrays it was made from.

@@ -155,7 +155,7 @@ void register_calls(py::module_& module) {
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {
             const py::gil_scoped_release release;
-            return SharedPlan{device->plan(checked.call.spec)};
+            return SharedPlan{device->plan(checked.call.spec), checked.label};
         },
         py::arg("device"), py::arg("call"));
 }

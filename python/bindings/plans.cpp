@@ -92,7 +92,7 @@ void register_plans(py::module_& module) {
             "flops", [](const SharedPlan& shared) { return shared.plan->flops; }, "Of the matrix products.")
         .def(
             "__eq__", [](const SharedPlan& a, const SharedPlan& b) { return *a.plan == *b.plan; }, py::is_operator())
-        .def("__repr__", [](const SharedPlan& shared) { return describe(*shared.plan); });
+        .def("__repr__", [](const SharedPlan& shared) { return describe(*shared.plan, shared.label); });
     plan.attr("__hash__") = py::none();
 }
 

@@ -105,7 +105,7 @@ struct Plan {
 
 Plan make_plan(const Spec& spec, const Profile& profile, const Flavour& flavour);
 
-// The plan as text, one line per buffer and step.
-std::string describe(const Plan& plan);
+// The plan as text, one line per buffer and step; `label` is the caller's name for the call.
+std::string describe(const Plan& plan, std::string_view label = {});
 
 }  // namespace vkrnn
