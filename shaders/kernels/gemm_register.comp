@@ -22,12 +22,11 @@ const uint kBlock = 64;   // products summed before they join the total: keeps t
 // Elements (i, k .. k+3) of an operand; k past the end counts as zero, i past the edge repeats the last (not stored).
 Real4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
     i = min(i, i_end - 1);
-    if (vectors != 0 && !columns) return load4(base, Stride(i) * ld + k);
+    Stride at = columns ? Stride(k) * ld + i : Stride(i) * ld + k;
+    if (vectors != 0 && !columns) return load4(base, at);
+    uint apart = columns ? ld : 1, last = k_end - 1 - k;
     Real4 run;
-    [[unroll]] for (uint j = 0; j < 4; ++j) {
-        Stride at = min(k + j, k_end - 1);
-        run[j] = k + j < k_end ? load(base, columns ? at * ld + i : Stride(i) * ld + at) : 0.0;
-    }
+    [[unroll]] for (uint j = 0; j < 4; ++j) run[j] = j <= last ? load(base, at + min(j, last) * apart) : 0.0;
     return run;
 }
 
