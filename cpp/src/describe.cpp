@@ -7,8 +7,6 @@
 
 namespace vkrnn {
 
-namespace {
-
 std::string_view name_of(Role role) {
     switch (role) {
         case Role::input: return "input";
@@ -18,6 +16,8 @@ std::string_view name_of(Role role) {
     }
     return "";
 }
+
+namespace {
 
 std::string human(double value, const char* unit) {
     const char* const prefixes[] = {"", "k", "M", "G", "T", "P"};

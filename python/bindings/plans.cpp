@@ -8,16 +8,6 @@
 namespace vkrnn::python {
 namespace {
 
-const char* role_name(Role role) {
-    switch (role) {
-        case Role::input: return "input";
-        case Role::result: return "result";
-        case Role::scratch: return "scratch";
-        case Role::constant: return "constant";
-    }
-    return "";
-}
-
 py::dict to_dict(const Plan& plan, const Dispatch& dispatch) {
     const Kernel& kernel = plan.kernels.at(dispatch.kernel);
     py::dict dict;
@@ -57,7 +47,7 @@ py::list steps(const SharedPlan& shared) {
 py::list buffers(const SharedPlan& shared) {
     py::list list;
     for (const PlanBuffer& buffer : shared.plan->buffers) {
-        list.append(py::make_tuple(buffer.name, role_name(buffer.role), buffer.bytes));
+        list.append(py::make_tuple(buffer.name, name_of(buffer.role), buffer.bytes));
     }
     return list;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -43,6 +44,7 @@ enum class Role : std::uint8_t {
     scratch,   // neither; contents undefined at the start
     constant,  // filled from `contents` before the first step
 };
+std::string_view name_of(Role role);
 
 struct PlanBuffer {
     std::string name;  // "source", "output", "projected", ...
