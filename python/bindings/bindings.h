@@ -24,11 +24,24 @@ struct SharedPlan {
     std::string label;  // the caller's name for the call; shown, not compared
 };
 
-// A call whose arguments have been checked, with the arrays it was made from.
+// An array in a device's memory, C-contiguous: a part of a storage.
+struct Array {
+    py::object owner;  // the vkrnn.Device
+    std::shared_ptr<Device> device;
+    std::shared_ptr<Storage> storage;
+    std::uint64_t offset = 0;  // bytes
+    py::dtype dtype;
+    std::vector<py::ssize_t> shape;
+
+    [[nodiscard]] std::uint64_t nbytes() const;
+};
+
+// A call whose arguments have been checked, with the arrays it was made from: numpy.ndarray or Array.
 struct CheckedCall {
     Call call;
-    std::vector<std::pair<Argument, py::array>> arrays;
+    std::vector<std::pair<Argument, py::object>> arrays;
     std::string label;
+    py::object owner = py::none();  // the device of those that are on one
 };
 
 // The Descriptor that a Python descriptor object stands for; None is the defaults. `prefix` begins the messages.
@@ -39,6 +52,10 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label);
 
+// Whether the interpreter has seen a signal: what calls poll. Takes the GIL.
+bool interrupted();
+
+std::string dtype_name(const py::dtype& dtype);
 std::string type_name(py::handle object);  // "list"; "None" for None
 py::str to_python(std::string_view text);
 
@@ -46,6 +63,7 @@ void register_errors(py::module_& module);
 void register_cells(py::module_& module);
 void register_plans(py::module_& module);
 void register_devices(py::module_& module);
+void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 
 }  // namespace vkrnn::python

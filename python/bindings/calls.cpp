@@ -1,4 +1,4 @@
-// Calls: NumPy arrays in, checked, run, NumPy arrays out.
+// Calls: arrays in, checked, run, arrays out.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -34,17 +34,39 @@ const Cell& require_cell(const std::string& name) {
     return *found;
 }
 
-const py::array& array_of(const CheckedCall& checked, Argument argument) {
-    const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::array>::first);
+const py::object& array_of(const CheckedCall& checked, Argument argument) {
+    const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::object>::first);
     if (found == checked.arrays.end()) throw std::logic_error("a plan reads an argument that the call has not");
     return found->second;
 }
 
 // A plan that disagrees with the call about a size would read or write beyond an array.
-void require_bytes(const PlanBuffer& buffer, const py::array& array) {
-    if (buffer.bytes != static_cast<std::uint64_t>(array.nbytes())) {
+void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
+    if (buffer.bytes != bytes) {
         throw std::logic_error("a plan's buffer '" + buffer.name + "' is not of its array's size");
     }
+}
+
+InputOperand input_operand(const PlanBuffer& buffer, const py::object& object, std::vector<py::array>& kept) {
+    if (py::isinstance<Array>(object)) {
+        const auto& array = object.cast<const Array&>();
+        require_bytes(buffer, array.nbytes());
+        return {nullptr, array.storage, array.offset};
+    }
+    kept.push_back(plain(object));
+    require_bytes(buffer, static_cast<std::uint64_t>(kept.back().nbytes()));
+    return {kept.back().data()};
+}
+
+ResultOperand result_operand(const PlanBuffer& buffer, const py::object& object) {
+    if (py::isinstance<Array>(object)) {
+        const auto& array = object.cast<const Array&>();
+        require_bytes(buffer, array.nbytes());
+        return {nullptr, array.storage, array.offset};
+    }
+    auto array = object.cast<py::array>();
+    require_bytes(buffer, static_cast<std::uint64_t>(array.nbytes()));
+    return {array.mutable_data()};
 }
 
 std::string gibibytes(std::uint64_t bytes) {
@@ -61,60 +83,78 @@ void require_room(const Profile& profile, const Plan& plan, const std::string& p
                       plan.bytes(), profile.memory_bytes);
 }
 
+// Runs the call. `out` has a place for each result: an array, or None for one that `make(shape)` is to make. `wait`: when
+// it returns, the results are there. Returns the results.
+py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out, bool wait,
+             const py::function& make) {
+    const Call& call = checked.call;
+    const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
+    const std::shared_ptr<const Plan> plan = [&] {
+        const py::gil_scoped_release release;
+        return device->plan(call.spec);
+    }();
+    require_room(device->profile(), *plan, prefix);
+
+    std::vector<py::array> kept;
+    std::vector<InputOperand> inputs;
+    std::uint64_t bytes = plan->bytes();  // that are not there yet
+    for (const auto& [argument, index] : plan->inputs) {
+        const PlanBuffer& buffer = plan->buffers.at(index);
+        inputs.push_back(input_operand(buffer, array_of(checked, argument), kept));
+        if (inputs.back().storage) bytes -= buffer.bytes;
+    }
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        if (!out[i].is_none()) bytes -= plan->buffers.at(plan->results.at(i)).bytes;
+    }
+    device->require_room(*plan, bytes, prefix);
+
+    py::list arrays;
+    std::vector<ResultOperand> results;
+    for (std::size_t i = 0; i < call.results.size(); ++i) {
+        arrays.append(out[i].is_none() ? make(py::tuple(py::cast(call.results[i].shape))) : py::object(out[i]));
+        results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), arrays[i]));
+    }
+    const py::gil_scoped_release release;
+    device->run(*plan, inputs, results, wait, prefix, &interrupted);
+    return arrays;
+}
+
+}  // namespace
+
 bool interrupted() {
     const py::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
 }
 
-py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked) {
-    const Call& call = checked.call;
-    const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
-    std::shared_ptr<const Plan> plan;
-    {
-        const py::gil_scoped_release release;
-        plan = device->plan(call.spec);
-        require_room(device->profile(), *plan, prefix);
-    }
-
-    std::vector<py::array> kept;
-    std::vector<const void*> inputs;
-    for (const auto& [argument, buffer] : plan->inputs) {
-        kept.push_back(plain(array_of(checked, argument)));
-        require_bytes(plan->buffers.at(buffer), kept.back());
-        inputs.push_back(kept.back().data());
-    }
-
-    const py::dtype dtype = native_dtype(array_of(checked, Argument::source));
-    py::list named;
-    std::vector<void*> results;
-    for (std::size_t i = 0; i < call.results.size(); ++i) {
-        py::array array(dtype, call.results[i].shape);
-        require_bytes(plan->buffers.at(plan->results.at(i)), array);
-        results.push_back(array.mutable_data());
-        named.append(py::make_tuple(call.results[i].name, array));
-    }
-    {
-        const py::gil_scoped_release release;
-        device->run(*plan, inputs, results, prefix, &interrupted);
-    }
-    return named;
-}
-
-}  // namespace
+std::string dtype_name(const py::dtype& dtype) { return py::str(dtype.attr("name")).cast<std::string>(); }
 
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label) {
     const std::string prefix = message_prefix(cell, gradients, label);
-    CheckedCall checked{.call = {}, .arrays = {}, .label = std::string(label)};
+    CheckedCall checked{.call = {}, .arrays = {}, .label = std::string(label), .owner = py::none()};
     Arguments infos;
     for (const auto& [key, value] : arguments) {
         const auto name = key.cast<std::string>();
         const Argument argument = find_argument(name, prefix);
+        if (py::isinstance<Array>(value)) {
+            const auto& array = value.cast<const Array&>();
+            if (checked.owner.is_none()) {
+                checked.owner = array.owner;
+            } else if (!checked.owner.is(array.owner)) {
+                throw ValueError(prefix + " " + name + ": expected an array on " +
+                                 py::repr(checked.owner).cast<std::string>() + ", where others are, got one on " +
+                                 py::repr(array.owner).cast<std::string>());
+            }
+            infos[argument] = {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
+            checked.arrays.emplace_back(argument, py::reinterpret_borrow<py::object>(value));
+            continue;
+        }
         if (!py::isinstance<py::array>(value)) {
-            throw TypeError(prefix + " " + name + ": expected a numpy.ndarray, got " + type_name(value));
+            throw TypeError(prefix + " " + name + ": expected a numpy.ndarray or a vkrnn.Array, got " +
+                            type_name(value));
         }
         const auto array = py::reinterpret_borrow<py::array>(value);
-        TensorInfo info{py::str(array.dtype().attr("name")).cast<std::string>(), shape_of(array), {}};
+        TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};
         const bool integers = array.dtype().kind() == 'i' || array.dtype().kind() == 'u';
         if (argument == Argument::lengths && integers && array.ndim() == 1) {
             // A copy, so that what was checked is what the device reads.
@@ -136,6 +176,14 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
 
 void register_calls(py::module_& module) {
     py::class_<CheckedCall>(module, "Call", "A call whose arguments have been checked.")
+        .def_readonly("device", &CheckedCall::owner)
+        .def_property_readonly("arrays",
+                               [](const CheckedCall& checked) {
+                                   py::dict dict;
+                                   for (const auto& [argument, array] : checked.arrays)
+                                       dict[to_python(name_of(argument))] = array;
+                                   return dict;
+                               })
         .def_property_readonly("results", [](const CheckedCall& checked) {
             py::list list;
             for (const auto& [name, shape] : checked.call.results)
@@ -150,7 +198,7 @@ void register_calls(py::module_& module) {
             return check(require_cell(cell_name), gradients, descriptor, arguments, label);
         },
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "");
-    module.def("run", &run, py::arg("device"), py::arg("call"));
+    module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("wait"), py::arg("make"));
     module.def(
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {

@@ -62,6 +62,7 @@ py::dict statistics(const Device& device) {
     dict["dispatches"] = counted.dispatches;
     dict["bytes_uploaded"] = counted.bytes_uploaded;
     dict["bytes_downloaded"] = counted.bytes_downloaded;
+    dict["bytes_imported"] = counted.bytes_imported;
     dict["bytes_allocated"] = counted.bytes_allocated;
     dict["pipelines"] = counted.pipelines;
     dict["plans"] = counted.plans;
@@ -97,6 +98,7 @@ void register_devices(py::module_& module) {
         .def_property_readonly("closed", &Device::closed)
         .def_property_readonly("lost", &Device::lost)
         .def("statistics", &statistics)
+        .def("synchronize", [](Device& device) { device.synchronize(&interrupted); }, WithoutGil())
         .def("close", &Device::close, WithoutGil())
         .def("lose_for_test", &Device::lose_for_test);
 

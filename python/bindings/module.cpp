@@ -9,5 +9,6 @@ PYBIND11_MODULE(_core, module) {
     register_cells(module);
     register_plans(module);
     register_devices(module);
+    register_arrays(module);
     register_calls(module);
 }

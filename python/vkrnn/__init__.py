@@ -14,6 +14,7 @@ their own names.
 
 from vkrnn import mpsgraph, reference
 from vkrnn._core import DeviceError, Flavour, Plan, __version__
+from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import Device, default_device, devices
@@ -24,6 +25,7 @@ from vkrnn.results import Results
 
 __all__ = [
     "Activation",
+    "Array",
     "Device",
     "DeviceError",
     "Flavour",
@@ -34,9 +36,11 @@ __all__ = [
     "Results",
     "SingleGateRNNDescriptor",
     "__version__",
+    "asarray",
     "check",
     "default_device",
     "devices",
+    "empty",
     "gru",
     "gru_gradients",
     "lstm",
@@ -46,4 +50,5 @@ __all__ = [
     "reference",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
+    "zeros",
 ]

@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from vkrnn import _core
-from vkrnn.devices import resolve
+from vkrnn._out import checked_out
+from vkrnn.arrays import Array, on_device
+from vkrnn.devices import Device, resolve
 from vkrnn.results import Results
 
 __all__ = ["CheckedCall", "bind", "run"]
@@ -26,6 +31,7 @@ class CheckedCall:
     call: _core.Call
     label: str
     device: Any
+    out: Any
 
     @staticmethod
     def of(function: str, given: Mapping[str, Any]) -> CheckedCall:
@@ -41,12 +47,24 @@ class CheckedCall:
             if not (optional and given[name] is None)
         }
         call = _core.check(cell.name, gradients, given["descriptor"], arguments, label or "")
-        return CheckedCall(function, call, label or "", given["device"])
+        return CheckedCall(function, call, label or "", given["device"], given["out"])
+
+    @property
+    def prefix(self) -> str:
+        """What messages about the call begin with."""
+        return f"[{self.function} '{self.label}']" if self.label else f"[{self.function}]"
 
     def opened(self) -> _core.Device:
         """Return the device to run on."""
-        prefix = f"[{self.function} '{self.label}']" if self.label else f"[{self.function}]"
-        return resolve(self.device, prefix).open(prefix)
+        return self.resolved(self.call.device).open(self.prefix)
+
+    def resolved(self, owner: Device | None) -> Device:
+        """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
+        if owner is None:
+            return resolve(self.device, self.prefix)
+        if self.device is not None and resolve(self.device, self.prefix) is not owner:
+            raise ValueError(f"{self.prefix} device: expected {owner!r}, where the arrays are, got {self.device!r}")
+        return owner
 
     def absent(self) -> dict[str, str]:
         """Say of each result that the operation has but not this time why that is so."""
@@ -64,8 +82,21 @@ class CheckedCall:
 def run(function: str, given: Mapping[str, Any]) -> Results:
     """Run `function` with the arguments `given`, all of them, by name."""
     checked = CheckedCall.of(function, given)
-    named = _core.run(checked.opened(), checked.call)
-    return Results(function, [name for name, _ in named], [array for _, array in named], checked.absent())
+    call = checked.call
+    out, owner = checked_out(call, checked.out, checked.prefix)
+    device = checked.resolved(owner)
+    opened = device.open(checked.prefix)
+    dtype = given["source"].dtype.newbyteorder("=")
+    # Where the host sees the device's memory, results for NumPy are there, and NumPy looks at them.
+    in_place = owner is not None or device.profile.unified_memory
+
+    def make(shape: tuple[int, ...]) -> Array | npt.NDArray[Any]:
+        return on_device(device, dtype, shape) if in_place else np.empty(shape, dtype)
+
+    arrays = _core.run(opened, call, out, owner is None, make)
+    if owner is None:
+        arrays = [array.numpy() if isinstance(array, Array) else array for array in arrays]
+    return Results(function, [name for name, _ in call.results], arrays, checked.absent())
 
 
 def bind(user: str, function: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckedCall:

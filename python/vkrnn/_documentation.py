@@ -26,40 +26,40 @@ _PARAGRAPHS = {
         those of the forward one, and every row belongs to the source row of the same position.
         """,
     "source": """
-        source : numpy.ndarray, [T, N, I]
+        source : array, [T, N, I]
             The input sequence x. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
         """,
     "recurrent_weight": """
-        recurrent_weight : numpy.ndarray, [GH, H], bidirectional [2, GH, H]
+        recurrent_weight : array, [GH, H], bidirectional [2, GH, H]
             R; entry 0 is the forward direction's.
         """,
     "input_weight": """
-        input_weight : numpy.ndarray, [GH, I], bidirectional [DGH, I], optional
+        input_weight : array, [GH, I], bidirectional [DGH, I], optional
             W. The identity if not given: the source then holds what the gates add up.
         """,
     "bias": """
-        bias : numpy.ndarray, [GH], bidirectional [DGH], optional
+        bias : array, [GH], bidirectional [DGH], optional
             b. Zeros if not given.
         """,
     "init_state": """
-        init_state : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        init_state : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             h before the first step. Zeros if not given.
         """,
     "init_cell": """
-        init_cell : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        init_cell : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             c before the first step. Zeros if not given.
         """,
     "mask": """
-        mask : numpy.ndarray, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
+        mask : array, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
             m; it multiplies h where h enters the recurrent product, and nothing else. Row t takes part in the step that
             computes row t of the output. Ones if not given.
         """,
     "peephole": """
-        peephole : numpy.ndarray, [4H], bidirectional [2, 4H] or [8H], optional
+        peephole : array, [4H], bidirectional [2, 4H] or [8H], optional
             p, a vector for each of the four gates. Zeros if not given.
         """,
     "secondary_bias": """
-        secondary_bias : numpy.ndarray, [H], bidirectional [2H], optional
+        secondary_bias : array, [H], bidirectional [2H], optional
             b2, of the candidate's recurrent product; only used with `reset_after`. Zeros if not given.
         """,
     "lengths": """
@@ -81,20 +81,25 @@ _PARAGRAPHS = {
             Where to run: a device, its position in `devices()` or a part of its name. `default_device()` if not given.
         """,
     "source_gradient": """
-        source_gradient : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
+        source_gradient : array, [T, N, H], bidirectional [T, N, 2H]
             Gradient with respect to the output, in the order of its rows.
         """,
     "z_state": """
-        z_state : numpy.ndarray, [T, N, GH], bidirectional [T, N, DGH]
+        z_state : array, [T, N, GH], bidirectional [T, N, DGH]
             What the forward call with ``training=True`` returned under this name.
         """,
     "state_gradient": """
-        state_gradient : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        state_gradient : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             Gradient with respect to h after each direction's last step. Zeros if not given.
         """,
     "cell_gradient": """
-        cell_gradient : numpy.ndarray, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
+        cell_gradient : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
             Gradient with respect to c after each direction's last step. Zeros if not given.
+        """,
+    "out": """
+        out : sequence of array or None, optional
+            For each result, in their order, an array to write it to; None for a new one. A single result's array may
+            stand by itself.
         """,
     "forward_again": """
         The other arguments and the descriptor are those of the forward call; its ``training`` changes nothing here.
@@ -103,10 +108,11 @@ _PARAGRAPHS = {
         Raises
         ------
         TypeError
-            If an argument is no NumPy array or not of the source's dtype, the descriptor is another cell's, or the name
-            is no str.
+            If an argument is no array or not of the source's dtype, the descriptor is another cell's, or the name is no
+            str.
         ValueError
-            If an argument has the wrong shape or an axis of size 0; the message says what was expected.
+            If an argument has the wrong shape or an axis of size 0, or arrays are on different devices, or `out` shares
+            memory with anything; the message says what was expected.
         NotImplementedError
             If the device cannot compute in the dtype.
         MemoryError

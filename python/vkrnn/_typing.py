@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Integers"]
+from vkrnn.arrays import Array
 
-Array: TypeAlias = npt.NDArray[Any]
+__all__ = ["Integers", "Out", "Tensor"]
+
+Tensor: TypeAlias = npt.NDArray[Any] | Array
 """float32, float64, float16 or bfloat16 (the latter a type of the package ml_dtypes)."""
 
 Integers: TypeAlias = npt.NDArray[np.integer[Any]]
+
+Out: TypeAlias = Tensor | Sequence[Tensor | None]

@@ -125,6 +125,7 @@ def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e
     bind("check", function, args, kwargs)  # mistakes are reported before anything runs
     got = function(*args, **kwargs)
     device = kwargs.pop("device", None)
+    kwargs.pop("out", None)
     wanted = getattr(reference, function.__name__)(*args, **kwargs)
     pairs = zip(wanted._asdict().items(), got, strict=True)
     comparisons = tuple(Comparison.of(name, array, ideal) for (name, ideal), array in pairs)

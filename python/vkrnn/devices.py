@@ -147,8 +147,24 @@ class Device:
             if self._opened is not None:
                 self._opened.close()
 
+    def synchronize(self) -> None:
+        """Wait for all calls made so far.
+
+        Raises
+        ------
+        DeviceError
+            If the device failed; the message begins with the call that was not done. Also if it was closed.
+        """
+        self.open().synchronize()
+
     def statistics(self) -> dict[str, int | float]:
-        """Return counters since the device was opened: calls, bytes moved, bytes held, seconds of the last call."""
+        """Return counters since the device was opened, and sizes.
+
+        ``calls``, ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to the
+        host's memory; ``bytes_imported``, of the host's memory that the device read where it was; ``bytes_allocated``,
+        ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that is done, by the
+        device's clock and without copies; ``last_host_seconds``, that the last call took to return.
+        """
         return (self._opened or self.open()).statistics()
 
     def __enter__(self) -> Self:

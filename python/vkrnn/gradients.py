@@ -8,7 +8,7 @@ from vkrnn._calls import run
 from vkrnn._documentation import documented
 
 if TYPE_CHECKING:
-    from vkrnn._typing import Array, Integers
+    from vkrnn._typing import Integers, Out, Tensor
     from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
     from vkrnn.devices import DeviceLike
     from vkrnn.results import Results
@@ -20,20 +20,21 @@ __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn_gradients(
-    source: Array,
-    recurrent_weight: Array,
-    source_gradient: Array,
-    z_state: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
+    source_gradient: Tensor,
+    z_state: Tensor,
     *,
-    state_gradient: Array | None = None,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    mask: Array | None = None,
+    state_gradient: Tensor | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Compute the gradients of `single_gate_rnn` with respect to its arguments.
 
@@ -56,6 +57,7 @@ def single_gate_rnn_gradients(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------
@@ -96,24 +98,25 @@ def single_gate_rnn_gradients(
 
 @documented(gates=4, descriptor="LSTMDescriptor")
 def lstm_gradients(
-    source: Array,
-    recurrent_weight: Array,
-    source_gradient: Array,
-    z_state: Array,
-    cell_output_fwd: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
+    source_gradient: Tensor,
+    z_state: Tensor,
+    cell_output_fwd: Tensor,
     *,
-    state_gradient: Array | None = None,
-    cell_gradient: Array | None = None,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    init_cell: Array | None = None,
-    mask: Array | None = None,
-    peephole: Array | None = None,
+    state_gradient: Tensor | None = None,
+    cell_gradient: Tensor | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    init_cell: Tensor | None = None,
+    mask: Tensor | None = None,
+    peephole: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Compute the gradients of `lstm` with respect to its arguments.
 
@@ -127,7 +130,7 @@ def lstm_gradients(
     {recurrent_weight}
     {source_gradient}
     {z_state}
-    cell_output_fwd : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
+    cell_output_fwd : array, [T, N, H], bidirectional [T, N, 2H]
         The ``cell_output`` of the forward call.
     {state_gradient}
     {cell_gradient}
@@ -141,6 +144,7 @@ def lstm_gradients(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------
@@ -184,22 +188,23 @@ def lstm_gradients(
 
 @documented(gates=3, descriptor="GRUDescriptor")
 def gru_gradients(
-    source: Array,
-    recurrent_weight: Array,
-    source_gradient: Array,
-    z_state: Array,
-    output_fwd: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
+    source_gradient: Tensor,
+    z_state: Tensor,
+    output_fwd: Tensor,
     *,
-    state_gradient: Array | None = None,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    mask: Array | None = None,
-    secondary_bias: Array | None = None,
+    state_gradient: Tensor | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
+    secondary_bias: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Compute the gradients of `gru` with respect to its arguments.
 
@@ -213,7 +218,7 @@ def gru_gradients(
     {recurrent_weight}
     {source_gradient}
     {z_state}
-    output_fwd : numpy.ndarray, [T, N, H], bidirectional [T, N, 2H]
+    output_fwd : array, [T, N, H], bidirectional [T, N, 2H]
         The ``output`` of the forward call.
     {state_gradient}
     {input_weight}
@@ -225,6 +230,7 @@ def gru_gradients(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------

@@ -127,7 +127,7 @@ def _by_labels(base: str) -> Callable[..., list[Any]]:
     call.__doc__ = (
         f"Call the method of MPSGraph that has these labels; see `vkrnn.{_NAMES[base].__name__}`.\n\n"
         f"There are::\n\n{listed}\n\n"
-        "Returns\n-------\nlist of numpy.ndarray\n    Packed: what is absent is not there.\n\n"
+        "Returns\n-------\nlist of arrays\n    Packed: what is absent is not there.\n\n"
         "Raises\n------\nTypeError\n    If no method has these labels, and as the function itself.\n"
     )
     return call

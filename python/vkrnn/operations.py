@@ -8,7 +8,7 @@ from vkrnn._calls import run
 from vkrnn._documentation import documented
 
 if TYPE_CHECKING:
-    from vkrnn._typing import Array, Integers
+    from vkrnn._typing import Integers, Out, Tensor
     from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
     from vkrnn.devices import DeviceLike
     from vkrnn.results import Results
@@ -20,17 +20,18 @@ __all__ = ["gru", "lstm", "single_gate_rnn"]
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn(
-    source: Array,
-    recurrent_weight: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
     *,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    mask: Array | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Run a recurrent network of a single gate over a sequence.
 
@@ -48,6 +49,7 @@ def single_gate_rnn(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------
@@ -83,19 +85,20 @@ def single_gate_rnn(
 
 @documented(gates=4, descriptor="LSTMDescriptor")
 def lstm(
-    source: Array,
-    recurrent_weight: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
     *,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    init_cell: Array | None = None,
-    mask: Array | None = None,
-    peephole: Array | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    init_cell: Tensor | None = None,
+    mask: Tensor | None = None,
+    peephole: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Run a long short-term memory network (LSTM) over a sequence.
 
@@ -115,6 +118,7 @@ def lstm(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------
@@ -155,18 +159,19 @@ def lstm(
 
 @documented(gates=3, descriptor="GRUDescriptor")
 def gru(
-    source: Array,
-    recurrent_weight: Array,
+    source: Tensor,
+    recurrent_weight: Tensor,
     *,
-    input_weight: Array | None = None,
-    bias: Array | None = None,
-    init_state: Array | None = None,
-    mask: Array | None = None,
-    secondary_bias: Array | None = None,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
+    secondary_bias: Tensor | None = None,
     lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
+    out: Out | None = None,
 ) -> Results:
     """Run a network of gated recurrent units (GRU) over a sequence.
 
@@ -185,6 +190,7 @@ def gru(
     {descriptor}
     {name}
     {device}
+    {out}
 
     Returns
     -------

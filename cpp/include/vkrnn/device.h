@@ -25,14 +25,44 @@ struct Statistics {
     std::uint64_t calls = 0;
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
-    std::uint64_t bytes_uploaded = 0;
-    std::uint64_t bytes_downloaded = 0;
-    std::uint64_t bytes_allocated = 0;  // device memory held now
-    std::uint64_t pipelines = 0;        // compiled pipelines held now
-    std::uint64_t plans = 0;            // plans held now
-    double last_device_seconds = 0.0;   // of the last call, by device timestamps, uploads and downloads excluded
-    double last_host_seconds = 0.0;     // of the last call, from entry to return
+    std::uint64_t bytes_uploaded = 0;    // copied from host memory
+    std::uint64_t bytes_downloaded = 0;  // copied to host memory
+    std::uint64_t bytes_imported = 0;    // of host memory that the device read where it was
+    std::uint64_t bytes_allocated = 0;   // device memory held now
+    std::uint64_t pipelines = 0;         // compiled pipelines held now
+    std::uint64_t plans = 0;             // plans held now
+    double last_device_seconds = 0.0;    // of the last call that is done, by device timestamps, without copies
+    double last_host_seconds = 0.0;      // of the last call, from entry to return
 };
+
+// Memory of a device, for one array. It may be let go while work that uses it is under way, and stays readable by the
+// host, where it is at all, when its device is closed.
+class Storage {
+public:
+    virtual ~Storage() = default;
+    Storage(const Storage&) = delete;
+    Storage& operator=(const Storage&) = delete;
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+    // Where the host sees the memory; null where it does not. To be used after Device::wait.
+    [[nodiscard]] std::byte* host() const { return host_; }
+
+protected:
+    Storage(std::uint64_t bytes, std::byte* host) : bytes_(bytes), host_(host) {}
+
+private:
+    std::uint64_t bytes_;
+    std::byte* host_;
+};
+
+// Where a tensor of a call is, C-contiguous: in host memory, or `offset` bytes into a device's.
+template <class Byte>
+struct Operand {
+    Byte* host = nullptr;
+    std::shared_ptr<Storage> storage{};
+    std::uint64_t offset = 0;
+};
+using InputOperand = Operand<const void>;
+using ResultOperand = Operand<void>;
 
 // The physical devices, best first: discrete, integrated, virtual, CPU; the loader's order among equals.
 // Throws DeviceError where there is no Vulkan loader or driver, with what to install.
@@ -50,12 +80,34 @@ public:
     // The plan for a spec on this device; cached. Thread-safe.
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
 
-    // Runs a plan and returns when the results are in place. `inputs` go with plan.inputs and `results` with
-    // plan.results: C-contiguous host memory of the buffers' sizes, none null, no aliasing between results and
-    // anything. Calls from several threads run one after the other. `label` goes into error messages and debug labels.
-    // Throws MemoryError, DeviceError, Interrupted (once the device is done with what was submitted).
-    virtual void run(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
-                     std::string_view label, const Poll& poll) = 0;
+    // Throws MemoryError where the plan's buffers are too large for the device or where it has not `bytes` free. Asks
+    // the driver only where that is many; a call may still find too little.
+    virtual void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) = 0;
+
+    // Memory for an array, contents undefined. `host_writes`: that the host is going to fill, so that it need not wait
+    // for what was there before. Throws MemoryError, DeviceError.
+    virtual std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) = 0;
+
+    // What follows is carried out in the order of the calls, without waiting for one another. It throws MemoryError,
+    // DeviceError, and Interrupted where it had to wait; storage must be of this device, and operands must not overlap
+    // with results.
+
+    // Runs a plan. `inputs` go with plan.inputs and `results` with plan.results, by the buffers' sizes. `wait`: returns
+    // when the results are in place; until then the host memory of inputs may be read in place. Without it there must
+    // be no results in host memory, and it returns when everything is submitted. `label` goes into error messages and
+    // debug labels. Interrupted leaves the results undefined.
+    virtual void run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results,
+                     bool wait, std::string_view label, const Poll& poll) = 0;
+
+    // From host memory, which may change on return; and to host memory, when what was to be written there is.
+    virtual void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) = 0;
+
+    // Waits until everything that writes the storage is done; or for all there is. A failure of the device is reported
+    // here, under the label of the first call that was not done.
+    virtual void wait(const Storage& storage, const Poll& poll) = 0;
+    virtual void synchronize(const Poll& poll) = 0;
 
     [[nodiscard]] virtual Statistics statistics() const = 0;
 
@@ -65,7 +117,7 @@ public:
     // True once the driver reported the device lost. Calls on a lost device raise DeviceError.
     [[nodiscard]] virtual bool lost() const = 0;
 
-    // Makes the next run behave as if the driver had lost the device during it. For tests.
+    // Makes the device behave as if the driver had lost it during the next run. For tests.
     virtual void lose_for_test() = 0;
 };
 

@@ -7,17 +7,9 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr std::uint64_t kAlignment = 256;
 constexpr std::uint64_t kSmallestBlock = 64 << 10;
 // Blocks up to this size are rounded up, so that calls that grow a little each time do not allocate each time.
 constexpr std::uint64_t kLargestRoundedBlock = 256 << 20;
-
-std::uint64_t align(std::uint64_t bytes, std::uint64_t alignment) {
-    return (bytes + alignment - 1) / alignment * alignment;
-}
-
-// An empty piece still has an address of its own.
-std::uint64_t piece(std::uint64_t bytes) { return align(std::max<std::uint64_t>(bytes, 1), kAlignment); }
 
 std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
     std::uint64_t rounded = std::max(bytes, kSmallestBlock);
@@ -31,12 +23,13 @@ std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
 template <class Visit>
 bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>& room, const Visit& visit) {
     return std::all_of(sizes.begin(), sizes.end(), [&](std::uint64_t bytes) {
-        const auto block = std::find_if(room.begin(), room.end(), [&](std::uint64_t r) { return r >= piece(bytes); });
+        const auto block =
+            std::find_if(room.begin(), room.end(), [&](std::uint64_t r) { return r >= aligned_piece(bytes); });
         if (block == room.end()) {
             return false;
         }
         visit(static_cast<std::size_t>(block - room.begin()), *block);
-        *block -= piece(bytes);
+        *block -= aligned_piece(bytes);
         return true;
     });
 }
@@ -47,20 +40,18 @@ std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes) {
     std::uint64_t total = 0;
     for (const std::uint64_t bytes : sizes) {
         if (bytes > std::numeric_limits<std::uint64_t>::max() - kAlignment ||
-            piece(bytes) > std::numeric_limits<std::uint64_t>::max() - total) {
+            aligned_piece(bytes) > std::numeric_limits<std::uint64_t>::max() - total) {
             return std::numeric_limits<std::uint64_t>::max();
         }
-        total += piece(bytes);
+        total += aligned_piece(bytes);
     }
     return total;
 }
 
-Arena::Arena(const LogicalDevice& device, const Kind& kind) : device_(device), kind_(kind) {}
-
 std::uint64_t Arena::held() const {
     std::uint64_t total = 0;
-    for (const Block& block : blocks_) {
-        total += block.bytes;
+    for (const Allocation& block : blocks_) {
+        total += block.whole.bytes;
     }
     return total;
 }
@@ -68,12 +59,12 @@ std::uint64_t Arena::held() const {
 bool Arena::pack(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const {
     std::vector<std::uint64_t> room;
     room.reserve(blocks_.size());
-    for (const Block& block : blocks_) {
-        room.push_back(block.bytes);
+    for (const Allocation& block : blocks_) {
+        room.push_back(block.whole.bytes);
     }
     return first_fit(sizes, room, [&](std::size_t block, std::uint64_t left) {
         if (spots != nullptr) {
-            spots->push_back({block, blocks_[block].bytes - left});
+            spots->push_back({block, blocks_[block].whole.bytes - left});
         }
     });
 }
@@ -89,13 +80,7 @@ void Arena::place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slic
     }
     slices.clear();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-        const Block& block = blocks_.at(spots_.at(i).block);
-        const std::uint64_t offset = spots_[i].offset;
-        slices.push_back({.buffer = *block.buffer,
-                          .offset = offset,
-                          .bytes = sizes[i],
-                          .address = block.address == 0 ? 0 : block.address + offset,
-                          .host = block.host == nullptr ? nullptr : block.host + offset});
+        slices.push_back(blocks_.at(spots_.at(i).block).whole.part(spots_[i].offset, sizes[i]));
     }
 }
 
@@ -110,41 +95,21 @@ void Arena::grow(std::span<const std::uint64_t> sizes) {
         static_cast<void>(first_fit(rest, room, [&](std::size_t, std::uint64_t) { ++placed; }));
         done += placed;
         if (done < sizes.size()) {
-            room.push_back(std::max(limit, piece(sizes[done])));
+            room.push_back(std::max(limit, aligned_piece(sizes[done])));
         }
     }
     blocks_.clear();
-    std::vector<Block> blocks;
+    std::vector<Allocation> blocks;
     for (const std::uint64_t left : room) {
         const std::uint64_t used = std::max(limit, left) - left;
         const std::uint64_t exact = std::max(used, kAlignment);
         try {
-            blocks.push_back(allocate(rounded_block(exact, limit)));
+            blocks.push_back(allocate(device_, Use::device, rounded_block(exact, limit)));
         } catch (const ::vk::OutOfDeviceMemoryError&) {
-            blocks.push_back(allocate(exact));
+            blocks.push_back(allocate(device_, Use::device, exact));
         }
     }
     blocks_ = std::move(blocks);
-}
-
-Arena::Block Arena::allocate(std::uint64_t bytes) const {
-    const bool addressed = static_cast<bool>(kind_.usage & BufferUsageFlagBits::eShaderDeviceAddress);
-    Block block;
-    block.bytes = bytes;
-    block.buffer = raii::Buffer(device_.handle(), BufferCreateInfo{.size = bytes, .usage = kind_.usage});
-    const MemoryAllocateFlagsInfo flags{.flags = MemoryAllocateFlagBits::eDeviceAddress};
-    block.memory = raii::DeviceMemory(device_.handle(),
-                                      MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,
-                                                         .allocationSize = block.buffer.getMemoryRequirements().size,
-                                                         .memoryTypeIndex = kind_.memory_type});
-    block.buffer.bindMemory(*block.memory, 0);
-    if (addressed) {
-        block.address = device_.handle().getBufferAddress(BufferDeviceAddressInfo{.buffer = *block.buffer});
-    }
-    if (kind_.mapped) {
-        block.host = static_cast<std::byte*>(block.memory.mapMemory(0, VK_WHOLE_SIZE));
-    }
-    return block;
 }
 
 }  // namespace vkrnn::vk

@@ -1,6 +1,7 @@
 #include "device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -29,7 +30,23 @@ bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t s
            properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
 }
 
-raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family, bool memory_budget) {
+bool staging_wanted() {
+    const char* value = std::getenv("VKRNN_STAGING");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+// Copying to a discrete device is quicker than its reading the host's memory.
+std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unified) {
+    if (!unified || !has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
+        return 0;
+    }
+    return physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceExternalMemoryHostPropertiesEXT>()
+        .get<PhysicalDeviceExternalMemoryHostPropertiesEXT>()
+        .minImportedHostPointerAlignment;
+}
+
+raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family,
+                    const std::vector<const char*>& extensions) {
     const auto there = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features,
                                              PhysicalDeviceVulkan12Features, PhysicalDeviceVulkan13Features>();
     const PhysicalDeviceFeatures& core = there.get<PhysicalDeviceFeatures2>().features;
@@ -54,15 +71,22 @@ raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family, 
 
     const float priority = 1.0f;
     const DeviceQueueCreateInfo queue{.queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority};
-    std::vector<const char*> extensions;
-    if (memory_budget) {
-        extensions.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
-    }
     return {physical, DeviceCreateInfo{.pNext = &features,
                                        .queueCreateInfoCount = 1,
                                        .pQueueCreateInfos = &queue,
                                        .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                        .ppEnabledExtensionNames = extensions.data()}};
+}
+
+std::vector<const char*> extensions(bool memory_budget, bool host_import) {
+    std::vector<const char*> names;
+    if (memory_budget) {
+        names.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    }
+    if (host_import) {
+        names.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
+    }
+    return names;
 }
 
 }  // namespace
@@ -75,7 +99,9 @@ LogicalDevice::LogicalDevice(std::shared_ptr<const Context> context, Context::Ca
       memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
       timestamp_period_(tick_nanoseconds(physical_, queue_family_)),
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
-      handle_(create(physical_, queue_family_, memory_budget_)),
+      unified_memory_(profile_.unified_memory && !staging_wanted()),
+      host_import_alignment_(import_alignment(physical_, unified_memory_)),
+      handle_(create(physical_, queue_family_, extensions(memory_budget_, host_import_alignment_ != 0))),
       queue_(handle_, queue_family_, 0) {}
 
 std::uint64_t LogicalDevice::free_memory(std::uint64_t held) const {

@@ -28,6 +28,13 @@ public:
     // Whether a pipeline can be told to use subgroups of the profile's size.
     [[nodiscard]] bool fixes_subgroup_size() const { return fixes_subgroup_size_; }
 
+    // Whether the host works on the device's own memory. VKRNN_STAGING=1 says no where it could: so that the way
+    // discrete devices take can be tested on any.
+    [[nodiscard]] bool unified_memory() const { return unified_memory_; }
+
+    // What addresses of the host's memory must be a multiple of to be imported; 0 where the device imports none.
+    [[nodiscard]] std::uint64_t host_import_alignment() const { return host_import_alignment_; }
+
     // Bytes the device can still give: its budget where the driver tells, else its memory, and on a CPU no more
     // than the host has. `held` is what the caller has of it already.
     [[nodiscard]] std::uint64_t free_memory(std::uint64_t held) const;
@@ -40,6 +47,8 @@ private:
     bool memory_budget_;
     double timestamp_period_;
     bool fixes_subgroup_size_;
+    bool unified_memory_;
+    std::uint64_t host_import_alignment_;
     raii::Device handle_;
     raii::Queue queue_;
 };

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
+#include <optional>
 
+#include "arena.h"
+#include "binding.h"
 #include "error.h"
 #include "kernel.h"
-#include "memory.h"
 #include "recorder.h"
+#include "storage.h"
 #include "stream.h"
+#include "transfer.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -21,19 +23,10 @@ constexpr std::size_t kPlans = 512;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// VKRNN_STAGING=1 goes through staging memory also where the host can map the device's: so that the way discrete
-// devices take can be tested on any.
-bool staging_wanted() {
-    const char* value = std::getenv("VKRNN_STAGING");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
+const std::string kArray = "[Array] ";
 
-// An empty array may well be at null, which memcpy does not take.
-void copy(void* to, const void* from, std::uint64_t bytes) {
-    if (bytes != 0) {
-        std::memcpy(to, from, bytes);
-    }
-}
+// Asking how much is free costs more than a small call.
+constexpr std::uint64_t kMany = 16 << 20;
 
 // Dispatches that should take well under a second: most calls fit into one submission, and an interrupt acts soon.
 double first_capacity(const Plan& plan, const Profile& profile) {
@@ -41,35 +34,57 @@ double first_capacity(const Plan& plan, const Profile& profile) {
     return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
 }
 
-// The host's side of a buffer that a plan exchanges with the caller.
-std::byte* host_side(const Plan& plan, std::span<const Placement> placements, std::size_t buffer, Role role) {
-    if (buffer >= placements.size() || plan.buffers[buffer].role != role) {
-        throw std::out_of_range("an input or a result that is not in a buffer of that role");
+// What the call takes besides the arrays that are on the device already.
+std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> inputs,
+                              std::span<const ResultOperand> results) {
+    std::vector<std::uint64_t> sizes;
+    for (const PlanBuffer& buffer : plan.buffers) {
+        if (buffer.role == Role::scratch || buffer.role == Role::constant) {
+            sizes.push_back(buffer.bytes);
+        }
     }
-    return placements[buffer].host;
+    for (std::size_t i = 0; i < std::min(inputs.size(), plan.inputs.size()); ++i) {
+        if (!inputs[i].storage && plan.inputs[i].second < plan.buffers.size()) {
+            sizes.push_back(plan.buffers[plan.inputs[i].second].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(results.size(), plan.results.size()); ++i) {
+        if (!results[i].storage && plan.results[i] < plan.buffers.size()) {
+            sizes.push_back(plan.buffers[plan.results[i]].bytes);
+        }
+    }
+    return packed_bytes(sizes);
 }
 
 }  // namespace
 
-// What goes when the device is closed; in order of construction.
+// What goes when the device is closed, but for what arrays hold on to; in order of construction.
 struct Executor::Work {
     Work(std::shared_ptr<const Context> context, Context::Candidate candidate)
-        : device(std::move(context), std::move(candidate)),
-          memory(device, !staging_wanted()),
-          kernels(device),
-          stream(device),
-          recorder(device, kernels, stream) {}
+        : device(std::make_shared<LogicalDevice>(std::move(context), std::move(candidate))),
+          timeline(std::make_shared<Timeline>(device)),
+          pool(std::make_shared<Pool>(timeline, Use::device)),
+          results(timeline, Use::download),
+          arena(*device),
+          kernels(*device),
+          stream(*timeline),
+          transfer(*timeline, stream),
+          recorder(*device, kernels, stream) {}
     ~Work() {
-        stream.recover();
+        timeline->settle(timeline->submitted());
         kernels.save(false);
     }
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
-    LogicalDevice device;
-    Memory memory;
+    std::shared_ptr<const LogicalDevice> device;
+    std::shared_ptr<Timeline> timeline;
+    std::shared_ptr<Pool> pool;
+    Pool results;  // on their way to the host
+    Arena arena;
     Kernels kernels;
     Stream stream;
+    Transfer transfer;
     Recorder recorder;
 };
 
@@ -78,21 +93,29 @@ Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate ca
       flavour_(std::move(flavour)),
       process_(process_id()),
       plans_(kPlans),
-      work_(std::make_unique<Work>(std::move(context), std::move(candidate))) {}
+      work_(std::make_shared<Work>(std::move(context), std::move(candidate))),
+      pool_(work_->pool) {}
 
 Executor::~Executor() { close(); }
 
 void Executor::close() {
     if (process_ != process_id()) {
         // The driver's threads stayed behind in the other process: whatever is done to its objects here may hang.
-        static_cast<void>(work_.release());
+        static_cast<void>(new std::shared_ptr<Work>(work_));  // NOLINT(cppcoreguidelines-owning-memory)
         closed_ = true;
         return;
     }
-    const std::lock_guard guard(mutex_);
-    work_.reset();
+    const Turn::Held turn = turn_.take({});
     closed_ = true;
-    count_held();
+    std::shared_ptr<Work> going;
+    {
+        const std::lock_guard lock(mutex_);
+        if (work_) {
+            retire(*work_);
+            statistics_.bytes_allocated = statistics_.pipelines = 0;
+        }
+        going = std::move(work_);
+    }
 }
 
 std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, flavour_); }
@@ -111,107 +134,242 @@ void Executor::check_usable(const std::string& prefix) const {
     }
 }
 
-// A caller that waits for its turn may be interrupted as well.
-std::unique_lock<std::timed_mutex> Executor::lock(const Poll& poll) {
-    std::unique_lock guard(mutex_, std::try_to_lock);
-    while (!guard.owns_lock()) {
-        if (guard.try_lock_for(std::chrono::milliseconds(20))) {
-            break;
-        }
-        if (poll && poll()) {
-            throw Interrupted();
-        }
-    }
-    return guard;
+std::shared_ptr<Executor::Work> Executor::work(const std::string& prefix) const {
+    const std::lock_guard lock(mutex_);
+    check_usable(prefix);
+    return work_;
 }
 
-void Executor::run(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
-                   std::string_view label, const Poll& poll) {
-    const auto start = Clock::now();
-    const std::string prefix = error_prefix(label);
+std::shared_ptr<Executor::Work> Executor::work_to_wait_for(const std::string& prefix) const {
+    {
+        const std::lock_guard lock(mutex_);
+        if (lost_ && !closed_) {
+            throw DeviceError(failure_);
+        }
+    }
+    return work(prefix);
+}
+
+void Executor::in_turn(const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body) {
     check_usable(prefix);
-    const auto guard = lock(poll);
+    const Turn::Held turn = turn_.take(poll);
     check_usable(prefix);  // closed or lost meanwhile
     try {
-        run_locked(plan, inputs, results, label, prefix, poll);
+        body(*work_);
     } catch (...) {
-        if (is_device_lost()) {
-            lost_ = true;
-        }
-        work_->stream.recover();
-        count_call(seconds_since(start), 0, nullptr);
+        snapshot(*work_);
+        fail(prefix);
+    }
+    snapshot(*work_);
+}
+
+void Executor::wait_for(const Work& work, Point point, const std::string& prefix, const Poll& poll) {
+    try {
+        work.timeline->wait(point, poll);
+    } catch (...) {
+        fail(prefix);
+    }
+}
+
+// A lost device is blamed on the first call that it was not done with.
+void Executor::fail(const std::string& prefix) {
+    if (!is_device_lost()) {
         rethrow_translated(prefix);
     }
-    count_call(seconds_since(start), work_->recorder.device_seconds(), &plan);
-    work_->kernels.save(true);
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) {
+        if (work_) {
+            retire(*work_);
+        }
+        try {
+            rethrow_translated(pending_.empty() ? prefix : pending_.front().prefix);
+        } catch (const Error& error) {
+            failure_ = error.what();
+        }
+        lost_ = true;
+    }
+    throw DeviceError(failure_);
 }
 
-void Executor::run_locked(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
-                          std::string_view label, const std::string& prefix, const Poll& poll) {
-    if (inputs.size() != plan.inputs.size() || results.size() != plan.results.size()) {
-        throw std::invalid_argument("the arrays do not go with the plan");
-    }
-    if (lose_next_.exchange(false)) {
-        work_->stream.lose_next();
-    }
-    const std::span<const Placement> placements = work_->memory.place(plan, prefix);
-    work_->recorder.prepare(plan);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-        const std::size_t buffer = plan.inputs[i].second;
-        copy(host_side(plan, placements, buffer, Role::input), inputs[i], plan.buffers[buffer].bytes);
-    }
-    for (std::size_t i = 0; i < placements.size(); ++i) {
-        if (plan.buffers[i].role == Role::constant) {
-            if (plan.buffers[i].contents.bytes.size() > plan.buffers[i].bytes) {
-                throw std::out_of_range(plan.buffers[i].name + ": more contents than bytes");
-            }
-            resolve(plan.buffers[i].contents, placements, placements[i].host);
+void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) {
+    const std::string prefix = error_prefix(label);
+    const auto at_work = work(prefix);
+    if (bytes > kMany) {
+        const std::uint64_t unused = at_work->pool->unused() + at_work->arena.held();  // makes way for larger pieces
+        const std::uint64_t held = at_work->pool->held() + at_work->arena.held();
+        const std::uint64_t free = at_work->device->free_memory(held) + unused;
+        if (bytes > free) {
+            throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " +
+                                  bytes_text(free) + " are free on " + profile_.name,
+                              bytes, free);
         }
     }
-    for (const std::size_t buffer : plan.results) {
-        static_cast<void>(host_side(plan, placements, buffer, Role::result));
-    }
-    work_->stream.start(poll, first_capacity(plan, profile_));
-    work_->recorder.run(plan, placements, label);
-    for (std::size_t i = 0; i < results.size(); ++i) {
-        const std::size_t buffer = plan.results[i];
-        copy(results[i], placements[buffer].host, plan.buffers[buffer].bytes);
-    }
-}
-
-// `finished` is null for a call that failed.
-void Executor::count_call(double host_seconds, double device_seconds, const Plan* finished) {
-    {
-        const std::lock_guard guard(statistics_mutex_);
-        ++statistics_.calls;
-        statistics_.last_host_seconds = host_seconds;
-        statistics_.last_device_seconds = device_seconds;
-        if (finished != nullptr) {
-            for (const auto& [argument, buffer] : finished->inputs) {
-                statistics_.bytes_uploaded += finished->buffers[buffer].bytes;
-            }
-            for (const std::size_t buffer : finished->results) {
-                statistics_.bytes_downloaded += finished->buffers[buffer].bytes;
-            }
+    for (const PlanBuffer& buffer : plan.buffers) {
+        // The granularity of the memory handed out is kept away from the limit.
+        if (buffer.bytes > profile_.max_allocation - kAlignment) {
+            throw MemoryError(prefix + buffer.name + " needs " + bytes_text(buffer.bytes) + " in one piece, " +
+                                  profile_.name + " allocates at most " + bytes_text(profile_.max_allocation) +
+                                  " in one piece",
+                              buffer.bytes, profile_.max_allocation);
         }
     }
-    count_held();
 }
 
-void Executor::count_held() {
-    const std::lock_guard guard(statistics_mutex_);
-    statistics_.bytes_allocated = work_ ? work_->memory.held() : 0;
-    statistics_.pipelines = work_ ? work_->kernels.size() : 0;
-    if (work_) {
-        statistics_.submissions = work_->stream.submissions();
-        statistics_.dispatches = work_->recorder.dispatches();
+std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_writes) {
+    const auto at_work = work(kArray);
+    Pool& pool = *at_work->pool;
+    const std::uint64_t free =
+        bytes > kMany ? at_work->device->free_memory(pool.held()) + pool.unused() : profile_.max_allocation;
+    if (bytes > std::min(free, profile_.max_allocation - kAlignment)) {
+        throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " +
+                              bytes_text(std::min(free, profile_.max_allocation)) + " can be had on " + profile_.name,
+                          bytes, free);
     }
+    try {
+        const bool idle = host_writes && at_work->device->unified_memory();
+        return std::make_shared<PoolStorage>(at_work->pool, pool.take(bytes, idle), bytes);
+    } catch (...) {
+        rethrow_translated(kArray, bytes, free);
+    }
+}
+
+void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results,
+                   bool wait, std::string_view label, const Poll& poll) {
+    const auto start = Clock::now();
+    const std::string prefix = error_prefix(label);
+    const auto at_work = work(prefix);
+    Binding binding(at_work->pool, at_work->results, plan, wait);
+    Point point = 0;
+    in_turn(prefix, poll, [&](Work& now) {
+        {
+            const std::lock_guard lock(mutex_);
+            retire(now);
+            ++statistics_.calls;
+        }
+        const std::uint64_t bytes = temporary_bytes(plan, inputs, results);
+        if (bytes > now.arena.held()) {
+            require_room(plan, bytes, label);
+        }
+        binding.place_scratch(now.arena);
+        now.recorder.prepare(plan);
+        if (lose_next_.exchange(false)) {
+            now.timeline->lose_next();
+        }
+        now.stream.begin(poll);
+        binding.bind(inputs, results, now.transfer, poll);
+        now.stream.start(first_capacity(plan, profile_));
+        point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
+        now.transfer.submitted(point);
+        binding.submitted(point);
+        const std::lock_guard lock(mutex_);
+        pending_.push_back({point, prefix, now.recorder.last_timing()});
+    });
+    if (wait) {
+        wait_for(*at_work, point, prefix, poll);
+        binding.fetch();
+        if (binding.has_downloads()) {
+            in_turn(prefix, poll, [&](Work& now) { binding.download(now.transfer, poll); });
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_uploaded += binding.uploaded();
+    statistics_.bytes_imported += binding.imported();
+    statistics_.bytes_downloaded += binding.downloaded();
+    statistics_.last_host_seconds = seconds_since(start);
+}
+
+void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) {
+    const auto at_work = work(kArray);
+    PoolStorage& storage = own_storage(*to.storage, *at_work->pool);
+    const Slice slice = storage.slice().part(to.offset, bytes);
+    if (slice.host != nullptr) {
+        wait_for(*at_work, storage.used(), kArray, poll);
+        copy_bytes(slice.host, from, bytes);
+    } else {
+        in_turn(kArray, poll, [&](Work& now) {
+            now.stream.begin(poll);
+            now.transfer.upload(slice, from, poll);
+            const Point point = now.stream.submit();
+            now.transfer.submitted(point);
+            storage.write(point);
+        });
+    }
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_uploaded += bytes;
+}
+
+void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+    const auto at_work = work_to_wait_for(kArray);
+    const PoolStorage& storage = own_storage(*from.storage, *at_work->pool);
+    const Slice slice = storage.slice().part(from.offset, bytes);
+    wait_for(*at_work, storage.written(), kArray, poll);
+    if (slice.host != nullptr) {
+        copy_bytes(to, slice.host, bytes);
+    } else {
+        in_turn(kArray, poll, [&](Work& now) { now.transfer.download(to, slice, poll); });
+    }
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_downloaded += bytes;
+}
+
+void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
+    const auto at_work = work(kArray);
+    PoolStorage& storage = own_storage(*to, *at_work->pool);
+    const Slice& slice = storage.slice();
+    if (slice.host != nullptr) {
+        wait_for(*at_work, storage.used(), kArray, poll);
+        std::memset(slice.host, 0, slice.bytes);
+        return;
+    }
+    in_turn(kArray, poll, [&](Work& now) {
+        now.stream.begin(poll);
+        now.stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
+        storage.write(now.stream.submit());
+    });
+}
+
+void Executor::wait(const Storage& storage, const Poll& poll) {
+    const auto at_work = work_to_wait_for(kArray);
+    wait_for(*at_work, own_storage(storage, *at_work->pool).written(), kArray, poll);
+}
+
+void Executor::synchronize(const Poll& poll) {
+    const auto at_work = work_to_wait_for("[Device] ");
+    wait_for(*at_work, at_work->timeline->submitted(), "[Device] ", poll);
+}
+
+// Forgets the calls that are done. With the mutex held.
+void Executor::retire(const Work& work) const {
+    const auto reached = work.timeline->reached();
+    std::optional<std::uint32_t> timing;
+    while (!pending_.empty() && reached && pending_.front().point <= *reached) {
+        timing = pending_.front().timing;
+        pending_.pop_front();
+    }
+    if (timing) {
+        statistics_.last_device_seconds = work.recorder.device_seconds(*timing);
+    }
+}
+
+// What only the turn's holder may look at.
+void Executor::snapshot(const Work& work) {
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_allocated = work.arena.held() + work.transfer.held() + work.results.held();
+    statistics_.pipelines = work.kernels.size();
+    statistics_.submissions = work.timeline->submitted();
+    statistics_.dispatches = work.recorder.dispatches();
 }
 
 Statistics Executor::statistics() const {
-    const std::lock_guard guard(statistics_mutex_);
+    const std::lock_guard lock(mutex_);
+    if (work_) {
+        retire(*work_);
+    }
     Statistics statistics = statistics_;
     statistics.plans = plans_.size();
+    if (const auto pool = pool_.lock()) {
+        statistics.bytes_allocated += pool->held();
+    }
     return statistics;
 }
 

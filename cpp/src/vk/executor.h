@@ -2,12 +2,16 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 
 #include "context.h"
 #include "plan_cache.h"
+#include "pool.h"
+#include "turn.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::vk {
@@ -24,8 +28,15 @@ public:
     [[nodiscard]] const Flavour& flavour() const override { return flavour_; }
     // Needs no device: a plan can be had, and looked at, of a device that was closed or lost.
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
-    void run(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
+    void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
+    std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
+    void run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results, bool wait,
              std::string_view label, const Poll& poll) override;
+    void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
+    void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) override;
+    void wait(const Storage& storage, const Poll& poll) override;
+    void synchronize(const Poll& poll) override;
     [[nodiscard]] Statistics statistics() const override;
     void close() override;
     [[nodiscard]] bool closed() const override { return closed_; }
@@ -34,23 +45,36 @@ public:
 
 private:
     struct Work;
+    // A call that may not be done yet.
+    struct Pending {
+        Point point;
+        std::string prefix;  // of messages about it
+        std::uint32_t timing;
+    };
 
     void check_usable(const std::string& prefix) const;
-    std::unique_lock<std::timed_mutex> lock(const Poll& poll);
-    void run_locked(const Plan& plan, std::span<const void* const> inputs, std::span<void* const> results,
-                    std::string_view label, const std::string& prefix, const Poll& poll);
-    void count_call(double host_seconds, double device_seconds, const Plan* finished);
-    void count_held();
+    [[nodiscard]] std::shared_ptr<Work> work(const std::string& prefix) const;
+    // The same; of a lost device it throws how it was lost.
+    [[nodiscard]] std::shared_ptr<Work> work_to_wait_for(const std::string& prefix) const;
+    void in_turn(const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body);
+    void wait_for(const Work& work, Point point, const std::string& prefix, const Poll& poll);
+    [[noreturn]] void fail(const std::string& prefix);
+    void retire(const Work& work) const;
+    void snapshot(const Work& work);
 
     const Profile profile_;
     const Flavour flavour_;
     const long process_;  // that opened the device: it is of no use in a fork
     PlanCache plans_;
-    std::timed_mutex mutex_;      // held by the call that runs
-    std::unique_ptr<Work> work_;  // null once closed
+    Turn turn_;  // held by whoever records and submits, and copies through the rings
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
-    mutable std::mutex statistics_mutex_;
-    Statistics statistics_;
+
+    mutable std::mutex mutex_;        // of what follows
+    std::shared_ptr<Work> work_;      // null once closed
+    std::weak_ptr<const Pool> pool_;  // as long as anybody has arrays
+    std::string failure_;             // how the device was lost
+    mutable std::deque<Pending> pending_;
+    mutable Statistics statistics_;
 };
 
 }  // namespace vkrnn::vk

@@ -11,6 +11,8 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
+constexpr std::uint32_t kTimings = 64;  // more than there are command buffers
+
 // A label in the command buffer for as long as the object lives; none where `on` is false.
 class Label {
 public:
@@ -31,9 +33,8 @@ private:
     const raii::CommandBuffer* commands_;
 };
 
-}  // namespace
-
-void resolve(const Block& block, std::span<const Placement> placements, std::byte* to) {
+// Copies the block to `to` with its places replaced by addresses. Throws std::out_of_range for a buffer that is not.
+void resolve(const Block& block, std::span<const Slice> placements, std::byte* to) {
     if (block.places * sizeof(Place) > block.bytes.size()) {
         throw std::out_of_range("a block has more places than bytes");
     }
@@ -44,16 +45,18 @@ void resolve(const Block& block, std::span<const Placement> placements, std::byt
         if (place_buffer(at) >= placements.size()) {
             throw std::out_of_range("a place in a buffer the plan does not have");
         }
-        const std::uint64_t address = placements[place_buffer(at)].device.address + place_offset(at);
+        const std::uint64_t address = placements[place_buffer(at)].address + place_offset(at);
         std::memcpy(to + i * sizeof(address), &address, sizeof(address));
     }
 }
 
+}  // namespace
+
 Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream)
     : device_(device), kernels_(kernels), stream_(stream), labels_(device.context().debug_labels()) {
     if (device.timestamp_period() > 0) {
-        queries_ =
-            raii::QueryPool(device.handle(), QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2});
+        queries_ = raii::QueryPool(device.handle(),
+                                   QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2 * kTimings});
     }
 }
 
@@ -64,29 +67,35 @@ void Recorder::prepare(const Plan& plan) {
     }
 }
 
-void Recorder::run(const Plan& plan, std::span<const Placement> placements, std::string_view label) {
+Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
+                    std::span<const Copy> after, std::string_view label, const Poll& poll) {
     label_ = label;
-    computed_ = transferred_ = false;
+    poll_ = &poll;
+    timing_ = (timing_ + 1) % kTimings;
     open();
     if (*queries_) {
-        stream_.commands().resetQueryPool(*queries_, 0, 2);
+        stream_.commands().resetQueryPool(*queries_, 2 * timing_, 2);
     }
-    upload(plan, placements);
-    timestamp(0, transferred_ ? Stage::eAllTransfer : Stage::eTopOfPipe);
+    fill_constants(plan, placements);
+    copy(before);
+    transferred_ = true;  // by uploads, if by nothing else
+    timestamp(0, Stage::eAllTransfer);
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
     }
     timestamp(1, Stage::eAllCommands);
-    download(plan, placements);
-    close();
-    stream_.finish();
+    if (!after.empty()) {
+        barrier(Stage::eCopy, Access::eTransferRead | Access::eTransferWrite);
+        copy(after);
+    }
+    return close();
 }
 
-double Recorder::device_seconds() const {
+double Recorder::device_seconds(std::uint32_t timing) const {
     if (!*queries_) {
         return 0;
     }
-    const auto [result, ticks] = queries_.getResults<std::uint64_t>(0, 2, 2 * sizeof(std::uint64_t),
+    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * timing, 2, 2 * sizeof(std::uint64_t),
                                                                     sizeof(std::uint64_t), QueryResultFlagBits::e64);
     if (result != Result::eSuccess || ticks[1] < ticks[0]) {
         return 0;
@@ -95,52 +104,61 @@ double Recorder::device_seconds() const {
 }
 
 void Recorder::open() {
-    stream_.begin();
     bound_ = nullptr;
     recorded_ = 0;
+    computed_ = transferred_ = false;
     if (labels_) {
         stream_.commands().beginDebugUtilsLabelEXT(DebugUtilsLabelEXT{.pLabelName = label_.c_str()});
     }
 }
 
-void Recorder::close() {
+Point Recorder::close() {
     if (labels_) {
         stream_.commands().endDebugUtilsLabelEXT();
     }
-    stream_.submit();
+    return stream_.submit();
 }
 
-void Recorder::upload(const Plan& plan, std::span<const Placement> placements) {
+void Recorder::split_if_full() {
+    if (recorded_ >= stream_.capacity()) {
+        close();
+        stream_.pace(*poll_);
+        stream_.begin(*poll_);
+        open();
+    }
+}
+
+// Constants hold addresses of this call's buffers, so they are as new as the call; as a part of the command buffer they
+// wait for the calls before to have read theirs.
+void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placements) {
+    constexpr std::size_t kUpdate = 65536;  // Vulkan's limit
     for (std::size_t i = 0; i < placements.size(); ++i) {
-        const Placement& at = placements[i];
-        if (at.staging.buffer && plan.buffers[i].role != Role::result && at.device.bytes != 0) {
-            const BufferCopy region{
-                .srcOffset = at.staging.offset, .dstOffset = at.device.offset, .size = at.device.bytes};
-            stream_.commands().copyBuffer(at.staging.buffer, at.device.buffer, region);
-            transferred_ = true;
+        const PlanBuffer& buffer = plan.buffers[i];
+        if (buffer.role != Role::constant) {
+            continue;
+        }
+        if (buffer.contents.bytes.size() > buffer.bytes) {
+            throw std::out_of_range(buffer.name + ": more contents than bytes");
+        }
+        block_.resize(align(buffer.contents.bytes.size(), 4));
+        resolve(buffer.contents, placements, block_.data());
+        for (std::size_t at = 0; at < block_.size(); at += kUpdate) {
+            const std::size_t bytes = std::min(kUpdate, block_.size() - at);
+            stream_.commands().updateBuffer<std::byte>(
+                placements[i].buffer, placements[i].offset + at,
+                ArrayProxy<const std::byte>(static_cast<std::uint32_t>(bytes), block_.data() + at));
         }
     }
 }
 
-void Recorder::download(const Plan& plan, std::span<const Placement> placements) {
-    bool copied = false;
-    for (std::size_t i = 0; i < placements.size(); ++i) {
-        const Placement& at = placements[i];
-        if (at.staging.buffer && plan.buffers[i].role == Role::result && at.device.bytes != 0) {
-            if (!copied) {
-                barrier(Stage::eCopy, Access::eTransferRead);
-                copied = true;
-            }
-            const BufferCopy region{
-                .srcOffset = at.device.offset, .dstOffset = at.staging.offset, .size = at.device.bytes};
-            stream_.commands().copyBuffer(at.device.buffer, at.staging.buffer, region);
-        }
+void Recorder::copy(std::span<const Copy> copies) {
+    for (const Copy& each : copies) {
+        const BufferCopy region{.srcOffset = each.from.offset, .dstOffset = each.to.offset, .size = each.to.bytes};
+        stream_.commands().copyBuffer(each.from.buffer, each.to.buffer, region);
     }
-    transferred_ = transferred_ || copied;
-    barrier(Stage::eHost, Access::eHostRead);
 }
 
-Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Placement> placements) const {
+Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placements) const {
     Ready ready{.pipeline = pipelines_.at(dispatch.kernel),
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
@@ -156,14 +174,14 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Placem
     return ready;
 }
 
-void Recorder::step(const Clear& clear, std::span<const Placement> placements) {
+void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
     if (clear.buffer >= placements.size()) {
         throw std::out_of_range("a buffer to clear that the plan does not have");
     }
     if (computed_) {
         barrier(Stage::eClear, Access::eTransferWrite);
     }
-    const Slice& slice = placements[clear.buffer].device;
+    const Slice& slice = placements[clear.buffer];
     if (slice.bytes != 0) {
         // Whole words: what is behind the buffer is the arena's padding.
         stream_.commands().fillBuffer(slice.buffer, slice.offset, (slice.bytes + 3) / 4 * 4, 0);
@@ -171,17 +189,14 @@ void Recorder::step(const Clear& clear, std::span<const Placement> placements) {
     }
 }
 
-void Recorder::step(const Dispatch& dispatch, std::span<const Placement> placements) {
+void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements) {
     const Ready one = ready(dispatch, placements);
-    if (recorded_ >= stream_.capacity()) {
-        close();
-        open();
-    }
+    split_if_full();
     const Label label(stream_.commands(), labels_, dispatch.label);
     record(one, dispatch.after);
 }
 
-void Recorder::step(const Loop& loop, std::span<const Placement> placements) {
+void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
     body_.clear();
     for (const Dispatch& dispatch : loop.body) {
         body_.push_back(ready(dispatch, placements));
@@ -193,10 +208,7 @@ void Recorder::step(const Loop& loop, std::span<const Placement> placements) {
         const auto counter = static_cast<std::int32_t>(loop.first + i * loop.increment);
         for (Ready& one : body_) {
             std::memcpy(one.push.data() + loop.counter, &counter, sizeof(counter));
-            if (recorded_ >= stream_.capacity()) {
-                close();
-                open();
-            }
+            split_if_full();
             record(one, true);
         }
     }
@@ -236,9 +248,9 @@ void Recorder::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
     stream_.commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
 }
 
-void Recorder::timestamp(std::uint32_t query, PipelineStageFlagBits2 stage) {
+void Recorder::timestamp(std::uint32_t which, PipelineStageFlagBits2 stage) {
     if (*queries_) {
-        stream_.commands().writeTimestamp2(stage, *queries_, query);
+        stream_.commands().writeTimestamp2(stage, *queries_, 2 * timing_ + which);
     }
 }
 

@@ -1,4 +1,4 @@
-// Turns a plan with its buffers placed into command buffers, and sends them.
+// Turns a plan with its buffers placed into command buffers, and submits them.
 #pragma once
 
 #include <array>
@@ -8,17 +8,19 @@
 #include <string_view>
 #include <vector>
 
-#include "device.h"
+#include "allocation.h"
 #include "kernel.h"
-#include "memory.h"
 #include "stream.h"
+#include "vkrnn/device.h"
 #include "vkrnn/plan.h"
 #include "vulkan.h"
 
 namespace vkrnn::vk {
 
-// Copies the block to `to` with its places replaced by addresses. Throws std::out_of_range for a buffer that is not.
-void resolve(const Block& block, std::span<const Placement> placements, std::byte* to);
+// A copy from one piece of device memory to another.
+struct Copy {
+    Slice from, to;
+};
 
 class Recorder {
 public:
@@ -28,14 +30,17 @@ public:
     // Compiles what is missing of the plan's kernels. Throws like Kernels::get.
     void prepare(const Plan& plan);
 
-    // Records and submits the plan that was prepared, copies from and to staging memory included, and waits for it.
-    // `placements` are the plan's. Throws Interrupted and vk::SystemError (the stream wants recover() then), and
-    // std::logic_error for a plan that contradicts itself.
-    void run(const Plan& plan, std::span<const Placement> placements, std::string_view label);
+    // Records the plan that was prepared into the stream's open command buffer, and into more where one would take
+    // long, between the copies `before` and `after`; submits them and says when they are done. `placements` are the
+    // plan's buffers. Throws Interrupted and vk::SystemError, and std::logic_error for a plan that contradicts itself.
+    Point run(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
+              std::span<const Copy> after, std::string_view label, const Poll& poll);
 
-    // Of the last run: from the first step to the end of the last, uploads and downloads excluded. 0 where the device
-    // has no timestamps.
-    [[nodiscard]] double device_seconds() const;
+    // Which timestamps the last run has, and what they say once it is done: from the first step to the end of the last,
+    // copies excluded. 0 where the device has no timestamps. As many runs as the stream has command buffers may be on
+    // their way.
+    [[nodiscard]] std::uint32_t last_timing() const { return timing_; }
+    [[nodiscard]] double device_seconds(std::uint32_t timing) const;
 
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // recorded so far
 
@@ -48,29 +53,33 @@ private:
         std::array<std::uint32_t, 3> groups;
     };
 
-    [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Placement> placements) const;
-    void step(const Clear& clear, std::span<const Placement> placements);
-    void step(const Dispatch& dispatch, std::span<const Placement> placements);
-    void step(const Loop& loop, std::span<const Placement> placements);
+    [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
+    void step(const Clear& clear, std::span<const Slice> placements);
+    void step(const Dispatch& dispatch, std::span<const Slice> placements);
+    void step(const Loop& loop, std::span<const Slice> placements);
     void record(const Ready& ready, bool after);
-    void upload(const Plan& plan, std::span<const Placement> placements);
-    void download(const Plan& plan, std::span<const Placement> placements);
+    void fill_constants(const Plan& plan, std::span<const Slice> placements);
+    void copy(std::span<const Copy> copies);
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
-    void timestamp(std::uint32_t query, PipelineStageFlagBits2 stage);
+    void timestamp(std::uint32_t which, PipelineStageFlagBits2 stage);
     void open();
-    void close();
+    Point close();
+    void split_if_full();
 
     const LogicalDevice& device_;
     Kernels& kernels_;
     Stream& stream_;
     raii::QueryPool queries_ = nullptr;
+    std::uint32_t timing_ = 0;
     bool labels_;
     std::uint64_t dispatches_ = 0;
 
     // Of the run going on; kept to save allocations.
     std::vector<Pipeline> pipelines_;
     std::vector<Ready> body_;
+    std::vector<std::byte> block_;
     std::string label_;
+    const Poll* poll_ = nullptr;
     // Of the command buffer being recorded.
     Pipeline bound_;
     std::uint32_t recorded_ = 0;

@@ -1,73 +1,60 @@
-// Command buffers on their way through the queue: one is recorded while another runs.
+// Command buffers on their way through the queue.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 
-#include "device.h"
-#include "vkrnn/device.h"
+#include "timeline.h"
 #include "vulkan.h"
 
 namespace vkrnn::vk {
 
 class Stream {
 public:
-    // Throws vk::SystemError.
-    explicit Stream(const LogicalDevice& device);
-
-    // Starts a call whose first command buffer is to hold up to about `capacity` dispatches.
-    void start(const Poll& poll, double capacity);
+    // The stream alone submits to the timeline, which must outlive it. Throws vk::SystemError.
+    explicit Stream(Timeline& timeline);
 
     // The command buffer to record into, from begin() to submit().
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands; }
 
-    // Opens the next command buffer. No more than two are ever in flight: it waits for the last but one, if need be.
-    // Throws Interrupted once the device is done with everything submitted; vk::SystemError.
-    void begin();
+    // Opens the next command buffer; what it does comes after everything submitted before. Waits where too many are on
+    // their way. Throws like Timeline::wait.
+    void begin(const Poll& poll);
 
-    // Submits the command buffer being recorded. Throws vk::SystemError.
-    void submit();
+    // Submits the command buffer being recorded, and says when it is done, and the host sees what it wrote.
+    // Throws vk::SystemError.
+    Point submit();
 
-    // Waits for everything submitted. Throws like begin().
-    void finish();
-
-    // After an exception: waits until the device is done with everything submitted (or is lost). The stream can be
-    // started again afterwards.
-    void recover() noexcept;
+    // A loop of dispatches begins. A command buffer is to hold up to about `capacity` of them at first.
+    void start(double capacity);
+    // To be called before begin() in the loop. No more than two of its command buffers are ever on their way, so that
+    // an interrupt acts soon: it waits for the last but one. Throws like Timeline::wait.
+    void pace(const Poll& poll);
 
     // How many dispatches the command buffer being recorded should hold: few at first, more while they are quick, so
     // that an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
     [[nodiscard]] std::uint32_t capacity() const { return capacity_; }
-
-    [[nodiscard]] std::uint64_t submissions() const { return submissions_; }
-
-    // Makes the next submit() throw vk::DeviceLostError after submitting.
-    void lose_next() { lose_next_ = true; }
 
 private:
     using Clock = std::chrono::steady_clock;
     struct Slot {
         raii::CommandPool pool = nullptr;
         raii::CommandBuffer commands = nullptr;
-        raii::Fence fence = nullptr;
-        bool in_flight = false;
-        Clock::time_point submitted;
+        Point point = 0;  // of its last submission
     };
 
-    void wait(Slot& slot);
-    void poll_now_and_then();
-    void adapt(const Slot& slot);
+    void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
+    void adapt(Clock::time_point submitted);
 
-    const LogicalDevice& device_;
-    std::array<Slot, 2> slots_;  // used in turn
+    Timeline& timeline_;
+    std::array<Slot, 32> slots_;  // used in turn; the host may be this far ahead of the device
     std::size_t current_ = 0;
-    const Poll* poll_ = nullptr;
-    bool stop_ = false;
-    bool lose_next_ = false;
+    // Of the loop: when its last command buffers were submitted, one was last seen done, and the poll last asked.
     std::uint32_t capacity_ = 0;
-    std::uint64_t submissions_ = 0;
-    Clock::time_point polled_, completed_;
+    std::uint32_t loop_submissions_ = 0;
+    std::array<Clock::time_point, 2> submitted_at_;
+    Clock::time_point completed_at_, polled_at_;
 };
 
 }  // namespace vkrnn::vk

@@ -1,0 +1,197 @@
+#include "binding.h"
+
+#include <bit>
+#include <cstring>
+#include <stdexcept>
+
+namespace vkrnn::vk {
+namespace {
+
+// What is smaller is copied sooner than imported.
+constexpr std::uint64_t kSmallestImport = 256 << 10;
+// What is larger goes to the host in parts, after the call.
+constexpr std::uint64_t kLargestFetch = 1 << 20;
+// Kernels load vectors of four elements; and words, of two, in the 16-bit types.
+constexpr std::uint64_t kVectorBytes = 16;
+constexpr std::uint64_t kWordBytes = 4;
+
+bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch || buffer.role == Role::constant; }
+
+}  // namespace
+
+PoolStorage& own_storage(const Storage& storage, const Pool& pool) {
+    const auto* own = dynamic_cast<const PoolStorage*>(&storage);
+    if (own == nullptr || &own->pool() != &pool) {
+        throw std::invalid_argument("storage of another device");
+    }
+    return const_cast<PoolStorage&>(*own);  // NOLINT(cppcoreguidelines-pro-type-const-cast): its points are no contents
+}
+
+Binding::Binding(std::shared_ptr<Pool> pool, Pool& results, const Plan& plan, bool host_waits)
+    : pool_(std::move(pool)),
+      results_(results),
+      plan_(plan),
+      host_waits_(host_waits),
+      placements_(plan.buffers.size()) {}
+
+Binding::~Binding() {
+    // Of a call that failed half-way, anything may have been submitted.
+    const Point point = point_ != 0 ? point_ : pool_->timeline().submitted();
+    if (!imports_.empty()) {
+        pool_->timeline().settle(point);
+    }
+    pool_->give_back(std::move(temporaries_), point);
+    results_.give_back(std::move(fetched_), point);
+}
+
+const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
+    if (index >= plan_.buffers.size() || plan_.buffers[index].role != role) {
+        throw std::out_of_range("an input or a result that is not in a buffer of that role");
+    }
+    return plan_.buffers[index];
+}
+
+void Binding::place_scratch(Arena& arena) {
+    std::vector<std::uint64_t> sizes;
+    for (const PlanBuffer& each : plan_.buffers) {
+        if (is_scratch(each)) {
+            sizes.push_back(each.bytes);
+        }
+    }
+    if (!arena.fits(sizes)) {
+        pool_->timeline().settle(pool_->timeline().submitted());
+    }
+    std::vector<Slice> slices;
+    arena.place(sizes, slices);
+    auto next = slices.begin();
+    for (std::size_t i = 0; i < placements_.size(); ++i) {
+        if (is_scratch(plan_.buffers[i])) {
+            placements_[i] = *next++;
+        }
+    }
+}
+
+void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
+                   const Poll& poll) {
+    if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
+        throw std::invalid_argument("the arrays do not go with the plan");
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
+        Slice& placement = placements_[plan_.inputs[i].second];
+        if (!inputs[i].storage) {
+            placement = bind_host(inputs[i].host, bytes, transfer, poll);
+            continue;
+        }
+        placement = slice_of(inputs[i].storage, inputs[i].offset, bytes);
+        read_.push_back(&own_storage(*inputs[i].storage, *pool_));
+        if (placement.address % kWordBytes != 0) {
+            const Slice aligned = temporary(bytes, false);
+            before_.push_back({placement, aligned});
+            placement = aligned;
+        }
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const std::uint64_t bytes = buffer(plan_.results[i], Role::result).bytes;
+        Slice& placement = placements_[plan_.results[i]];
+        if (!results[i].storage) {
+            if (!host_waits_) {
+                throw std::invalid_argument("a result in host memory of a call that does not wait");
+            }
+            placement = bind_host_result(results[i].host, bytes);
+            continue;
+        }
+        placement = slice_of(results[i].storage, results[i].offset, bytes);
+        written_.push_back(&own_storage(*results[i].storage, *pool_));
+        if (placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {  // whole words are written
+            const Slice aligned = temporary(bytes, false);
+            after_.push_back({aligned, placement});
+            placement = aligned;
+        }
+    }
+}
+
+Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
+    const PoolStorage& own = own_storage(*storage, *pool_);
+    if (offset > own.bytes() || bytes > own.bytes() - offset) {
+        throw std::out_of_range("a tensor that reaches beyond its storage");
+    }
+    return own.slice().part(offset, bytes);
+}
+
+Slice Binding::temporary(std::uint64_t bytes, bool idle) {
+    temporaries_.splice(temporaries_.begin(), pool_->take(bytes, idle));
+    return temporaries_.front().slice.part(0, bytes);
+}
+
+Slice Binding::bind_host(const void* data, std::uint64_t bytes, Transfer& transfer, const Poll& poll) {
+    Slice slice;
+    if (import(data, bytes, slice)) {
+        imported_ += bytes;
+        return slice;
+    }
+    uploaded_ += bytes;
+    const bool mapped = pool_->timeline().device()->unified_memory();
+    slice = temporary(bytes, mapped);
+    if (mapped) {
+        copy_bytes(slice.host, data, bytes);
+    } else {
+        transfer.upload(slice, data, poll);
+    }
+    return slice;
+}
+
+Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
+    downloaded_ += bytes;
+    const Slice slice = temporary(bytes, false);
+    if (slice.host != nullptr) {
+        fetches_.push_back({to, slice});
+    } else if (bytes <= kLargestFetch) {
+        fetched_.splice(fetched_.begin(), results_.take(bytes, false));
+        const Slice visible = fetched_.front().slice.part(0, bytes);
+        after_.push_back({slice, visible});
+        fetches_.push_back({to, visible});
+    } else {
+        downloads_.push_back({to, slice});
+    }
+    return slice;
+}
+
+bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
+    const LogicalDevice& device = *pool_->timeline().device();
+    if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport ||
+        std::bit_cast<std::uintptr_t>(data) % kVectorBytes != 0) {
+        return false;
+    }
+    try {
+        imports_.push_back(import_host(device, data, bytes));
+    } catch (const ::vk::SystemError&) {
+        return false;  // memory of a kind the driver does not take, such as a file mapped for reading
+    }
+    slice = imports_.back().whole;
+    return true;
+}
+
+void Binding::submitted(Point point) {
+    point_ = point;
+    for (PoolStorage* storage : read_) {
+        storage->use(point);
+    }
+    for (PoolStorage* storage : written_) {
+        storage->write(point);
+    }
+}
+
+void Binding::fetch() {
+    for (const Download& each : fetches_) {
+        copy_bytes(each.to, each.from.host, each.from.bytes);
+    }
+}
+
+void Binding::download(Transfer& transfer, const Poll& poll) {
+    for (const Download& each : downloads_) {
+        transfer.download(each.to, each.from, poll);
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,59 @@
+#include "timeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn::vk {
+
+Timeline::Timeline(std::shared_ptr<const LogicalDevice> device) : device_(std::move(device)) {
+    const SemaphoreTypeCreateInfo type{.semaphoreType = SemaphoreType::eTimeline};
+    semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
+}
+
+Point Timeline::submit(const raii::CommandBuffer& commands) {
+    const Point point = submitted_ + 1;
+    const CommandBufferSubmitInfo buffer{.commandBuffer = *commands};
+    const SemaphoreSubmitInfo signal{
+        .semaphore = *semaphore_, .value = point, .stageMask = PipelineStageFlagBits2::eAllCommands};
+    device_->queue().submit2(SubmitInfo2{.commandBufferInfoCount = 1,
+                                         .pCommandBufferInfos = &buffer,
+                                         .signalSemaphoreInfoCount = 1,
+                                         .pSignalSemaphoreInfos = &signal});
+    submitted_ = point;
+    return point;
+}
+
+void Timeline::wait(Point point, const Poll& poll) const {
+    constexpr std::uint64_t kPollInterval = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
+    if (point == 0) {
+        return;
+    }
+    const SemaphoreWaitInfo info{.semaphoreCount = 1, .pSemaphores = &*semaphore_, .pValues = &point};
+    while (device_->handle().waitSemaphores(info, kPollInterval) == Result::eTimeout) {
+        if (poll && poll()) {
+            throw Interrupted();
+        }
+    }
+    if (point >= lost_from_) {
+        throw ::vk::DeviceLostError("vkWaitSemaphores (simulated)");
+    }
+}
+
+void Timeline::settle(Point point) const noexcept {
+    try {
+        wait(point, {});
+    } catch (...) {  // a lost device is done with everything
+    }
+}
+
+std::optional<Point> Timeline::reached() const noexcept {
+    try {
+        return std::min<Point>(semaphore_.getCounterValue(), lost_from_ - 1);
+    } catch (...) {
+        return std::nullopt;
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,111 @@
+#include "transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace vkrnn::vk {
+
+namespace {
+
+// Parts on their way to the host. What they occupy of the ring is not reserved again before they are copied out.
+constexpr std::size_t kParts = 4;
+static_assert((kParts + 2) * Ring::kPart <= Ring::kBytes);
+
+}  // namespace
+
+Slice Ring::reserve(std::uint64_t bytes, const Poll& poll) {
+    if (!memory_.whole.buffer) {
+        memory_ = allocate(*timeline_.device(), use_, kBytes);
+        free_until_ = kBytes;
+    }
+    const std::uint64_t room = aligned_piece(bytes);
+    if (at_ % kBytes + room > kBytes) {
+        at_ = align(at_, kBytes);
+    }
+    while (at_ + room > free_until_) {
+        timeline_.wait(used_.front().point, poll);
+        free_until_ = used_.front().end + kBytes;
+        used_.pop_front();
+    }
+    const Slice slice = memory_.whole.part(at_ % kBytes, bytes);
+    at_ += room;
+    return slice;
+}
+
+void Ring::use_until(Point point) { used_.push_back({at_, point}); }
+
+void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
+    const auto* source = static_cast<const std::byte*>(from);
+    for (std::uint64_t done = 0; done < to.bytes;) {
+        if (recorded_ >= Ring::kPart) {
+            submitted(stream_.submit());
+            stream_.begin(poll);
+            recorded_ = 0;
+        }
+        const std::uint64_t bytes = std::min(to.bytes - done, Ring::kPart);
+        const Slice part = up_.reserve(bytes, poll);
+        copy_bytes(part.host, source + done, bytes);
+        const BufferCopy region{.srcOffset = part.offset, .dstOffset = to.offset + done, .size = bytes};
+        stream_.commands().copyBuffer(part.buffer, to.buffer, region);
+        recorded_ += bytes;
+        done += bytes;
+    }
+}
+
+void Transfer::submitted(Point point) {
+    up_.use_until(point);
+    recorded_ = 0;
+}
+
+void Transfer::download(void* to, const Slice& from, const Poll& poll) {
+    struct Part {
+        std::uint64_t at;
+        Slice slice;
+        Point point;
+    };
+    std::deque<Part> parts;
+    const auto finish_oldest = [&] {
+        const Part& part = parts.front();
+        timeline_.wait(part.point, poll);
+        copy_bytes(static_cast<std::byte*>(to) + part.at, part.slice.host, part.slice.bytes);
+        parts.pop_front();
+    };
+    for (std::uint64_t done = 0; done < from.bytes;) {
+        const std::uint64_t bytes = std::min(from.bytes - done, Ring::kPart);
+        if (parts.size() == kParts) {
+            finish_oldest();
+        }
+        const Slice slice = down_.reserve(bytes, poll);
+        stream_.begin(poll);
+        const BufferCopy region{.srcOffset = from.offset + done, .dstOffset = slice.offset, .size = bytes};
+        stream_.commands().copyBuffer(from.buffer, slice.buffer, region);
+        const Point point = stream_.submit();
+        down_.use_until(point);
+        parts.push_back({done, slice, point});
+        done += bytes;
+    }
+    while (!parts.empty()) {
+        finish_oldest();
+    }
+}
+
+void copy_bytes(void* to, const void* from, std::uint64_t bytes) {
+    constexpr std::uint64_t kEach = 1 << 20;  // below this a thread is not worth starting
+    const std::uint64_t wanted = std::min<std::uint64_t>({bytes / kEach, std::thread::hardware_concurrency() / 2, 8});
+    const std::uint64_t threads = std::max<std::uint64_t>(wanted, 1);
+    const std::uint64_t each = align(bytes / threads, 4096);
+    std::vector<std::jthread> others;
+    for (std::uint64_t at = each; at < bytes; at += each) {
+        others.emplace_back([=] {
+            std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
+                        std::min(each, bytes - at));
+        });
+    }
+    if (bytes != 0) {  // an empty array may well be at null, which memcpy does not take
+        std::memcpy(to, from, std::min(each, bytes));
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,71 @@
+// Copies between host memory and memory that the host cannot map, through rings of pinned memory: the processor copies
+// one part while the device copies another.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "allocation.h"
+#include "stream.h"
+
+namespace vkrnn::vk {
+
+// Pinned memory of a fixed size that is used round and round.
+class Ring {
+public:
+    // The memory is allocated at the first reserve(). The timeline must outlive the ring.
+    Ring(const Timeline& timeline, Use use) : timeline_(timeline), use_(use) {}
+
+    static constexpr std::uint64_t kBytes = 64 << 20;
+    static constexpr std::uint64_t kPart = kBytes / 8;  // at most, in one piece
+
+    // The next `bytes`, once the device is done with them. Throws vk::SystemError and like Timeline::wait.
+    Slice reserve(std::uint64_t bytes, const Poll& poll);
+    // The device uses what was reserved since the last call up to the point.
+    void use_until(Point point);
+
+    [[nodiscard]] std::uint64_t held() const { return memory_.whole.bytes; }
+
+private:
+    struct Used {
+        std::uint64_t end;
+        Point point;
+    };
+
+    const Timeline& timeline_;
+    Use use_;
+    Allocation memory_;
+    std::deque<Used> used_;                  // the oldest first
+    std::uint64_t at_ = 0, free_until_ = 0;  // positions that only grow; modulo kBytes they are places in the memory
+};
+
+// Not thread-safe, except that copying to the host goes on in several threads of its own.
+class Transfer {
+public:
+    // Both must outlive the transfer.
+    Transfer(Timeline& timeline, Stream& stream)
+        : timeline_(timeline), stream_(stream), up_(timeline, Use::upload), down_(timeline, Use::download) {}
+
+    // Copies from the host; records into the stream's open command buffer, which it submits now and then for a new one.
+    // The last part is in the command buffer that is open afterwards: call submitted() for it. Throws like
+    // Ring::reserve.
+    void upload(const Slice& to, const void* from, const Poll& poll);
+    void submitted(Point point);
+
+    // Copies to the host and returns when that is done. No command buffer may be open. Throws like Ring::reserve.
+    void download(void* to, const Slice& from, const Poll& poll);
+
+    [[nodiscard]] std::uint64_t held() const { return up_.held() + down_.held(); }
+
+private:
+    Timeline& timeline_;
+    Stream& stream_;
+    Ring up_, down_;
+    std::uint64_t recorded_ = 0;  // bytes of uploads in the open command buffer
+};
+
+// memcpy, by several threads where there is much to copy.
+void copy_bytes(void* to, const void* from, std::uint64_t bytes);
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,113 @@
+// Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
+#include <functional>
+#include <numeric>
+
+#include "bindings.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::python {
+namespace {
+
+std::vector<py::ssize_t> strides_of(const Array& array) {
+    std::vector<py::ssize_t> strides(array.shape.size());
+    py::ssize_t stride = array.dtype.itemsize();
+    for (std::size_t axis = strides.size(); axis-- > 0;) {
+        strides[axis] = stride;
+        stride *= array.shape[axis];
+    }
+    return strides;
+}
+
+void wait(const Array& array) {
+    const py::gil_scoped_release release;
+    array.device->wait(*array.storage, &interrupted);
+}
+
+// Where the host sees the array, once what writes it is done.
+std::byte* host_memory(const Array& array) {
+    wait(array);
+    std::byte* const host = array.storage->host();
+    if (host == nullptr) {
+        throw py::buffer_error("[Array] the memory of " + array.device->profile().name +
+                               " is not the host's; copy it with numpy()");
+    }
+    return host + array.offset;
+}
+
+void write(const Array& array, const py::array& from) {
+    const void* data = from.data();
+    const py::gil_scoped_release release;
+    array.device->upload({.host = nullptr, .storage = array.storage, .offset = array.offset}, data, array.nbytes(),
+                         &interrupted);
+}
+
+void read(const Array& array, py::array& to) {
+    void* data = to.mutable_data();
+    const py::gil_scoped_release release;
+    array.device->download(data, {.host = nullptr, .storage = array.storage, .offset = array.offset}, array.nbytes(),
+                           &interrupted);
+}
+
+}  // namespace
+
+std::uint64_t Array::nbytes() const {
+    const auto count = std::accumulate(shape.begin(), shape.end(), py::ssize_t{1}, std::multiplies<>());
+    return static_cast<std::uint64_t>(count * dtype.itemsize());
+}
+
+void register_arrays(py::module_& module) {
+    py::class_<Array>(module, "Array", py::buffer_protocol())
+        .def(py::init([](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
+                         std::vector<py::ssize_t> shape, bool host_writes) {
+                 Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
+                 const std::uint64_t bytes = array.nbytes();
+                 const py::gil_scoped_release release;
+                 array.storage = array.device->allocate(bytes, host_writes);
+                 return array;
+             }),
+             py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes"))
+        .def(py::init([](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
+                 Array part = base;
+                 part.offset += offset;
+                 part.shape = std::move(shape);
+                 if (part.offset + part.nbytes() > base.offset + base.nbytes()) {
+                     throw ValueError("[Array] a part that reaches beyond the array");
+                 }
+                 return part;
+             }),
+             py::arg("base"), py::arg("offset"), py::arg("shape"))
+        .def_property_readonly("device", [](const Array& array) { return array.owner; })
+        .def_property_readonly("dtype", [](const Array& array) { return array.dtype; })
+        .def_property_readonly("shape", [](const Array& array) { return py::tuple(py::cast(array.shape)); })
+        .def_property_readonly("nbytes", &Array::nbytes)
+        .def_property_readonly("host_visible", [](const Array& array) { return array.storage->host() != nullptr; })
+        .def("wait", &wait)
+        .def("_view",
+             [](const py::object& self) {
+                 const auto& array = self.cast<const Array&>();
+                 return py::array(array.dtype, array.shape, strides_of(array), host_memory(array), self);
+             })
+        .def("_write", &write, py::arg("source"))
+        .def("_read", &read, py::arg("target"))
+        .def("_clear",
+             [](const Array& array) {
+                 const py::gil_scoped_release release;
+                 array.device->clear(array.storage, &interrupted);
+             })
+        .def("_overlaps",
+             [](const Array& array, const Array& other) {
+                 return array.storage == other.storage && array.offset < other.offset + other.nbytes() &&
+                        other.offset < array.offset + array.nbytes();
+             })
+        .def_buffer([](const Array& array) {
+            const std::string name = dtype_name(array.dtype);
+            const char* format = name == "float32"   ? "f"
+                                 : name == "float64" ? "d"
+                                 : name == "float16" ? "e"
+                                                     : throw py::buffer_error("[Array] buffers know no " + name);
+            return py::buffer_info(host_memory(array), array.dtype.itemsize(), format,
+                                   static_cast<py::ssize_t>(array.shape.size()), array.shape, strides_of(array));
+        });
+}
+
+}  // namespace vkrnn::python

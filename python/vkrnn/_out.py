@@ -1,0 +1,71 @@
+"""The caller's arrays for the results of a call: the argument ``out``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from vkrnn import _core
+from vkrnn.arrays import Array
+from vkrnn.devices import Device
+
+__all__ = ["checked_out"]
+
+
+def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Device | None]:
+    """Check `out`: an array or None for each result. Also return the device that any array of the call is on.
+
+    Raises
+    ------
+    TypeError
+        If there are more or fewer, or one is of another kind or dtype.
+    ValueError
+        If one has the wrong shape, is on another device, is not contiguous or not writeable, or shares memory with an
+        argument or another result.
+    """
+    device: Device | None = call.device
+    if out is None:
+        return [None] * len(call.results), device
+    if isinstance(out, (Array, np.ndarray)):
+        out = (out,)
+    if not isinstance(out, (tuple, list)) or len(out) != len(call.results):
+        got = f"{len(out)} entries" if isinstance(out, (tuple, list)) else type(out).__name__
+        names = ", ".join(name for name, _ in call.results)
+        raise TypeError(f"{prefix} out: expected an array or None for each of {names}, got {got}")
+    taken = dict(call.arrays)
+    on_devices = any(isinstance(array, Array) for array in (*taken.values(), *out))
+    dtype = taken["source"].dtype.newbyteorder("=")
+    for (name, shape), array in zip(call.results, out, strict=True):
+        if array is None:
+            continue
+        where = f"{prefix} out: {name}:"
+        _check_kind(array, on_devices, where)
+        if array.dtype != dtype:
+            raise TypeError(f"{where} expected dtype {dtype}, got {array.dtype}")
+        if array.shape != shape:
+            raise ValueError(f"{where} expected shape {list(shape)}, got {list(array.shape)}")
+        if isinstance(array, Array):
+            device = device or array.device
+            if array.device is not device:
+                raise ValueError(f"{where} expected an array on {device!r}, where others are, got one on {array.device!r}")
+        for other, theirs in taken.items():
+            if _overlap(array, theirs):
+                raise ValueError(f"{where} expected memory of its own, got some of {other}'s")
+        taken[f"the result {name}"] = array
+    return list(out), device
+
+
+def _check_kind(array: Any, on_devices: bool, where: str) -> None:
+    kind, text = (Array, "a vkrnn.Array, as others are") if on_devices else (np.ndarray, "a numpy.ndarray")
+    if not isinstance(array, kind):
+        raise TypeError(f"{where} expected {text}, got {type(array).__name__}")
+    if isinstance(array, np.ndarray) and not array.flags.carray:
+        raise ValueError(f"{where} expected a C-contiguous, aligned array that can be written to")
+
+
+def _overlap(one: Any, other: Any) -> bool:
+    # What NumPy arrays a call on a device's arrays has are read before it returns.
+    if isinstance(one, Array) and isinstance(other, Array):
+        return one._overlaps(other)
+    return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.may_share_memory(one, other)

@@ -1,0 +1,268 @@
+"""Arrays in a device's memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import _core
+from vkrnn.devices import Device, DeviceLike, resolve
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Array", "asarray", "empty", "zeros"]
+
+_DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+class Array(_core.Array):
+    """A C-contiguous array in a device's memory; made by `asarray`, `empty`, `zeros` and by calls on arrays.
+
+    A call on arrays returns before it is done. Whatever reads an array waits for what writes it: `numpy`, `wait`,
+    ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`. Calls on one device run in their order, so arrays go
+    from call to call without a wait, and may be dropped at any time. Failures of the device surface where something
+    waits, under the name of the call that failed.
+
+    Where the device's memory is the host's (`host_visible`), `numpy` and the protocols give views: later calls that
+    write the array show in them, once `wait` has returned. A view outlives the array and its device.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+        float32, float64, float16 or bfloat16 (of the package ml_dtypes).
+    device : Device
+    nbytes : int
+    host_visible : bool
+        Whether the array is in memory that NumPy can look at.
+
+    Raises
+    ------
+    DeviceError
+        By anything that waits or copies, if the device was closed or lost.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> array = vkrnn.asarray(np.arange(6, dtype=np.float32).reshape(3, 2))
+    >>> array[1:].numpy()
+    array([[2., 3.],
+           [4., 5.]], dtype=float32)
+    >>> (output,) = vkrnn.single_gate_rnn(vkrnn.zeros((5, 3, 4)), vkrnn.zeros((4, 4)))
+    >>> output.shape, output.dtype
+    ((5, 3, 4), dtype('float32'))
+    """
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.nbytes // self.dtype.itemsize
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Wait for what writes the array and return it: a view where the host sees the memory, else a copy."""
+        if self.host_visible:
+            return self._view()
+        copy = np.empty(self.shape, self.dtype)
+        self._read(copy)
+        return copy
+
+    def copy_from(self, source: npt.NDArray[Any]) -> None:
+        """Fill the array from a NumPy array of its shape and dtype, which may change as soon as this returns.
+
+        Calls before it still see what was there. Where the host sees the memory, this waits for them.
+
+        Raises
+        ------
+        TypeError
+            If `source` is no NumPy array or of another dtype.
+        ValueError
+            If it has another shape.
+        """
+        _require_ndarray("Array.copy_from", "source", source)
+        if _native(source.dtype) != self.dtype:
+            raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
+        if source.shape != self.shape:
+            raise ValueError(f"[Array.copy_from] source: expected shape {list(self.shape)}, got {list(source.shape)}")
+        self._write(np.require(source, self.dtype, "CA"))
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Self:
+        """Return a part along the first axis, without a copy: ``array[3]``, ``array[2:5]``."""
+        if not self.shape:
+            raise IndexError("[Array] index: an array without axes has no parts")
+        length, *rest = self.shape
+        stride = self.nbytes // length if length else 0
+        if isinstance(index, slice):
+            first, end, step = index.indices(length)
+            if step != 1:
+                raise IndexError(f"[Array] index: expected a slice with step 1, got step {step}; others are not contiguous")
+            return type(self)(self, first * stride, [max(end - first, 0), *rest])
+        try:
+            at = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"[Array] index: expected an int or a slice along the first axis, got {type(index).__name__}"
+            ) from None
+        if not -length <= at < length:
+            raise IndexError(f"[Array] index: expected {-length} to {length - 1}, got {at}")
+        return type(self)(self, at % length * stride, rest)
+
+    def __len__(self) -> int:
+        """Return the length of the first axis."""
+        if not self.shape:
+            raise TypeError("[Array] len() of an array without axes")
+        return int(self.shape[0])
+
+    def __iter__(self) -> Iterator[Self]:
+        """Go through the parts along the first axis."""
+        return (self[index] for index in range(len(self)))
+
+    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Give NumPy what `numpy` returns."""
+        converts = dtype is not None and np.dtype(dtype) != self.dtype
+        if copy is False and (converts or not self.host_visible):
+            reason = f"conversion to {np.dtype(dtype)}" if converts else "memory that is not the host's"
+            raise ValueError(f"[Array] copy=False: {reason} needs a copy")
+        array = self.numpy()
+        if converts:
+            return array.astype(dtype)
+        return array.copy() if copy and self.host_visible else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """Give the memory to another library, as memory of the CPU; see `numpy.ndarray.__dlpack__` for the options.
+
+        Raises
+        ------
+        BufferError
+            If the memory is not the host's, or the dtype is bfloat16.
+        """
+        if not self.host_visible:
+            raise BufferError(f"[Array] the memory of {self.device.name} is not the host's; copy it with numpy()")
+        if self.dtype.name == "bfloat16":
+            raise BufferError("[Array] NumPy exports no bfloat16 through DLPack")
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's name of the CPU, (1, 0)."""
+        return (1, 0)
+
+    def __repr__(self) -> str:
+        """Show what it is, never the numbers: showing those would wait."""
+        return f"<vkrnn.Array {list(self.shape)} {self.dtype} on {self.device.name}>"
+
+
+def asarray(array: npt.NDArray[Any] | Array, *, device: DeviceLike | None = None) -> Array:
+    """Copy a NumPy array into a device's memory.
+
+    Parameters
+    ----------
+    array : numpy.ndarray or Array
+        float32, float64, float16 or bfloat16. An `Array` is returned as it is.
+    device : Device or int or str, optional
+        `default_device()` if not given.
+
+    Raises
+    ------
+    TypeError
+        If it is no array or of another dtype.
+    ValueError
+        If an `Array` is on another device than `device`.
+    MemoryError, DeviceError
+        As a call.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> vkrnn.asarray(np.ones((2, 3), np.float32)).nbytes
+    24
+    """
+    if isinstance(array, Array):
+        if device is not None and resolve(device, "[asarray]") is not array.device:
+            raise ValueError(f"[asarray] device: expected {array.device!r}, where the array is, got {device!r}")
+        return array
+    _require_ndarray("asarray", "array", array)
+    made = _make("asarray", array.shape, array.dtype, device, host_writes=True)
+    made.copy_from(array)
+    return made
+
+
+def empty(
+    shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None
+) -> Array:
+    """Make an array on a device; what is in it is undefined.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+    dtype : data type, default float32
+        float32, float64, float16 or bfloat16.
+    device : Device or int or str, optional
+        `default_device()` if not given.
+
+    Raises
+    ------
+    TypeError
+        If the dtype is another one.
+    ValueError
+        If an axis is negative.
+    MemoryError, DeviceError
+        As a call.
+
+    Examples
+    --------
+    >>> import vkrnn
+    >>> vkrnn.empty((5, 3), "float16").shape
+    (5, 3)
+    """
+    return _make("empty", shape, dtype, device, host_writes=False)
+
+
+def zeros(
+    shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None
+) -> Array:
+    """Make an array of zeros on a device; parameters and errors are those of `empty`.
+
+    Examples
+    --------
+    >>> import vkrnn
+    >>> vkrnn.zeros(3).numpy()
+    array([0., 0., 0.], dtype=float32)
+    """
+    made = _make("zeros", shape, dtype, device, host_writes=True)
+    made._clear()
+    return made
+
+
+def _make(
+    user: str, shape: Sequence[int] | int, dtype: npt.DTypeLike, device: DeviceLike | None, *, host_writes: bool
+) -> Array:
+    axes = [operator.index(axis) for axis in ([shape] if isinstance(shape, SupportsIndex) else shape)]
+    if any(axis < 0 for axis in axes):
+        raise ValueError(f"[{user}] shape: expected axes of at least 0, got {axes}")
+    native = _native(np.dtype(dtype))
+    if native.name not in _DTYPES:
+        raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {native}")
+    return on_device(resolve(device, f"[{user}]"), native, axes, host_writes=host_writes)
+
+
+def on_device(device: Device, dtype: np.dtype[Any], shape: Sequence[int], *, host_writes: bool = False) -> Array:
+    """Make an array on a device, contents undefined; `host_writes` if the host is to fill it."""
+    return Array(device, device.open("[Array]"), dtype, shape, host_writes)
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype.newbyteorder("=")
+
+
+def _require_ndarray(user: str, argument: str, value: object) -> None:
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"[{user}] {argument}: expected a numpy.ndarray, got {type(value).__name__}")
