@@ -41,11 +41,39 @@ void write(const Array& array, const py::array& from) {
                          &interrupted);
 }
 
-void read(const Array& array, py::array& to) {
-    void* data = to.mutable_data();
+py::array view(const py::object& self) {
+    const auto& array = self.cast<const Array&>();
+    return {array.dtype, array.shape, strides_of(array), host_memory(array), self};
+}
+
+// An array for the host to read, in memory that the device writes: an Array, or a numpy.ndarray where that is scarce.
+py::object result_array(py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
+                        std::vector<py::ssize_t> shape) {
+    Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
+    array.storage = array.device->allocate_for_host(array.nbytes());
+    if (array.storage) {
+        return py::cast(std::move(array));
+    }
+    return py::array(dtype, array.shape);
+}
+
+// A copy for the host of an array that it does not see.
+py::array fetch(const Array& array) {
+    const py::object object = result_array(array.owner, array.device, array.dtype, array.shape);
+    const InputOperand from{nullptr, array.storage, array.offset};
+    if (py::isinstance<Array>(object)) {
+        const auto& copy = object.cast<const Array&>();
+        {
+            const py::gil_scoped_release release;
+            array.device->copy({nullptr, copy.storage, 0}, from, array.nbytes(), &interrupted);
+        }
+        return view(object);
+    }
+    auto copy = object.cast<py::array>();
+    void* const to = copy.mutable_data();
     const py::gil_scoped_release release;
-    array.device->download(data, {.host = nullptr, .storage = array.storage, .offset = array.offset}, array.nbytes(),
-                           &interrupted);
+    array.device->download(to, from, array.nbytes(), &interrupted);
+    return copy;
 }
 
 }  // namespace
@@ -82,13 +110,9 @@ void register_arrays(py::module_& module) {
         .def_property_readonly("nbytes", &Array::nbytes)
         .def_property_readonly("host_visible", [](const Array& array) { return array.storage->host() != nullptr; })
         .def("wait", &wait)
-        .def("_view",
-             [](const py::object& self) {
-                 const auto& array = self.cast<const Array&>();
-                 return py::array(array.dtype, array.shape, strides_of(array), host_memory(array), self);
-             })
+        .def("_view", &view)
         .def("_write", &write, py::arg("source"))
-        .def("_read", &read, py::arg("target"))
+        .def("_fetch", &fetch)
         .def("_clear",
              [](const Array& array) {
                  const py::gil_scoped_release release;
@@ -108,6 +132,7 @@ void register_arrays(py::module_& module) {
             return py::buffer_info(host_memory(array), array.dtype.itemsize(), format,
                                    static_cast<py::ssize_t>(array.shape.size()), array.shape, strides_of(array));
         });
+    module.def("result_array", &result_array, py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"));
 }
 
 }  // namespace vkrnn::python

@@ -150,8 +150,8 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             continue;
         }
         if (!py::isinstance<py::array>(value)) {
-            throw TypeError(prefix + " " + name + ": expected a numpy.ndarray or a vkrnn.Array, got " +
-                            type_name(value));
+            const std::string array = argument == Argument::lengths ? "" : " or a vkrnn.Array";
+            throw TypeError(prefix + " " + name + ": expected a numpy.ndarray" + array + ", got " + type_name(value));
         }
         const auto array = py::reinterpret_borrow<py::array>(value);
         TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};

@@ -7,12 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from vkrnn import _core
 from vkrnn._out import checked_out
-from vkrnn.arrays import Array, on_device
+from vkrnn.arrays import on_device
 from vkrnn.devices import Device, resolve
 from vkrnn.results import Results
 
@@ -87,15 +84,13 @@ def run(function: str, given: Mapping[str, Any]) -> Results:
     device = checked.resolved(owner)
     opened = device.open(checked.prefix)
     dtype = given["source"].dtype.newbyteorder("=")
-    # Where the host sees the device's memory, results for NumPy are there, and NumPy looks at them.
-    in_place = owner is not None or device.profile.unified_memory
 
-    def make(shape: tuple[int, ...]) -> Array | npt.NDArray[Any]:
-        return on_device(device, dtype, shape) if in_place else np.empty(shape, dtype)
+    def make(shape: tuple[int, ...]) -> Any:
+        return on_device(device, dtype, shape) if owner else _core.result_array(device, opened, dtype, shape)
 
     arrays = _core.run(opened, call, out, owner is None, make)
     if owner is None:
-        arrays = [array.numpy() if isinstance(array, Array) else array for array in arrays]
+        arrays = [array._view() if isinstance(array, _core.Array) else array for array in arrays]
     return Results(function, [name for name, _ in call.results], arrays, checked.absent())
 
 

@@ -70,11 +70,7 @@ class Array(_core.Array):
 
     def numpy(self) -> npt.NDArray[Any]:
         """Wait for what writes the array and return it: a view where the host sees the memory, else a copy."""
-        if self.host_visible:
-            return self._view()
-        copy = np.empty(self.shape, self.dtype)
-        self._read(copy)
-        return copy
+        return self._view() if self.host_visible else self._fetch()
 
     def copy_from(self, source: npt.NDArray[Any]) -> None:
         """Fill the array from a NumPy array of its shape and dtype, which may change as soon as this returns.

@@ -88,6 +88,10 @@ public:
     // for what was there before. Throws MemoryError, DeviceError.
     virtual std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) = 0;
 
+    // The same for something that the host is to read: the storage has host(). Null where such memory is scarce, and
+    // copying to other memory of the host is better.
+    virtual std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) = 0;
+
     // What follows is carried out in the order of the calls, without waiting for one another. It throws MemoryError,
     // DeviceError, and Interrupted where it had to wait; storage must be of this device, and operands must not overlap
     // with results.
@@ -99,9 +103,10 @@ public:
     virtual void run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results,
                      bool wait, std::string_view label, const Poll& poll) = 0;
 
-    // From host memory, which may change on return; and to host memory, when what was to be written there is.
+    // From host memory, which may change on return; to host memory, which is written on return; between storages.
     virtual void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) = 0;
 
     // Waits until everything that writes the storage is done; or for all there is. A failure of the device is reported

@@ -42,7 +42,14 @@ std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     const bool addressed = use == Use::device;
     Allocation made;
-    made.buffer = raii::Buffer(device.handle(), BufferCreateInfo{.size = bytes, .usage = usage_of(use)});
+    const auto& families = device.families();
+    made.buffer = raii::Buffer(
+        device.handle(),
+        BufferCreateInfo{.size = bytes,
+                         .usage = usage_of(use),
+                         .sharingMode = families.size() > 1 ? SharingMode::eConcurrent : SharingMode::eExclusive,
+                         .queueFamilyIndexCount = static_cast<std::uint32_t>(families.size()),
+                         .pQueueFamilyIndices = families.data()});
     const MemoryAllocateFlagsInfo flags{.flags = MemoryAllocateFlagBits::eDeviceAddress};
     made.memory = raii::DeviceMemory(device.handle(),
                                      MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,

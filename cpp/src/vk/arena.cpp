@@ -48,14 +48,6 @@ std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes) {
     return total;
 }
 
-std::uint64_t Arena::held() const {
-    std::uint64_t total = 0;
-    for (const Allocation& block : blocks_) {
-        total += block.whole.bytes;
-    }
-    return total;
-}
-
 bool Arena::pack(std::span<const std::uint64_t> sizes, std::vector<Spot>* spots) const {
     std::vector<std::uint64_t> room;
     room.reserve(blocks_.size());
@@ -98,7 +90,7 @@ void Arena::grow(std::span<const std::uint64_t> sizes) {
             room.push_back(std::max(limit, aligned_piece(sizes[done])));
         }
     }
-    blocks_.clear();
+    release();
     std::vector<Allocation> blocks;
     for (const std::uint64_t left : room) {
         const std::uint64_t used = std::max(limit, left) - left;
@@ -110,6 +102,9 @@ void Arena::grow(std::span<const std::uint64_t> sizes) {
         }
     }
     blocks_ = std::move(blocks);
+    for (const Allocation& block : blocks_) {
+        held_ += block.whole.bytes;
+    }
 }
 
 }  // namespace vkrnn::vk

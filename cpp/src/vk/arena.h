@@ -1,6 +1,7 @@
 // What calls compute in: device memory that is handed out anew for every call and kept between calls.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,9 +26,12 @@ public:
     void place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slices);
 
     // Gives all memory back; slices are void.
-    void release() { blocks_.clear(); }
+    void release() {
+        blocks_.clear();
+        held_ = 0;
+    }
 
-    [[nodiscard]] std::uint64_t held() const;
+    [[nodiscard]] std::uint64_t held() const { return held_; }  // thread-safe
 
 private:
     struct Spot {
@@ -40,6 +44,7 @@ private:
 
     const LogicalDevice& device_;
     std::vector<Allocation> blocks_;
+    std::atomic<std::uint64_t> held_ = 0;
     std::vector<Spot> spots_;
 };
 

@@ -1,5 +1,6 @@
 #include "binding.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <stdexcept>
@@ -19,29 +20,27 @@ bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch 
 
 }  // namespace
 
-PoolStorage& own_storage(const Storage& storage, const Pool& pool) {
-    const auto* own = dynamic_cast<const PoolStorage*>(&storage);
-    if (own == nullptr || &own->pool() != &pool) {
+PoolStorage& Pools::own(const Storage& storage) const {
+    const auto* found = dynamic_cast<const PoolStorage*>(&storage);
+    if (found == nullptr || (&found->pool() != device.get() && &found->pool() != results.get())) {
         throw std::invalid_argument("storage of another device");
     }
-    return const_cast<PoolStorage&>(*own);  // NOLINT(cppcoreguidelines-pro-type-const-cast): its points are no contents
+    return const_cast<PoolStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): its points, no contents
 }
 
-Binding::Binding(std::shared_ptr<Pool> pool, Pool& results, const Plan& plan, bool host_waits)
-    : pool_(std::move(pool)),
-      results_(results),
-      plan_(plan),
-      host_waits_(host_waits),
-      placements_(plan.buffers.size()) {}
+Binding::Binding(const Pools& pools, Workers& workers, const Plan& plan, bool host_waits)
+    : pools_(pools), workers_(workers), plan_(plan), host_waits_(host_waits), placements_(plan.buffers.size()) {}
 
 Binding::~Binding() {
-    // Of a call that failed half-way, anything may have been submitted.
-    const Point point = point_ != 0 ? point_ : pool_->timeline().submitted();
-    if (!imports_.empty()) {
-        pool_->timeline().settle(point);
+    const Timeline& timeline = pools_.device->timeline();
+    if (point_ == 0) {
+        submitted(timeline.submitted());  // a call that failed half-way: anything may be under way
     }
-    pool_->give_back(std::move(temporaries_), point);
-    results_.give_back(std::move(fetched_), point);
+    if (!imports_.empty()) {
+        timeline.settle(point_);
+    }
+    pools_.device->give_back(std::move(temporaries_), point_);
+    pools_.results->give_back(std::move(fetched_), point_);
 }
 
 const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
@@ -59,7 +58,7 @@ void Binding::place_scratch(Arena& arena) {
         }
     }
     if (!arena.fits(sizes)) {
-        pool_->timeline().settle(pool_->timeline().submitted());
+        pools_.device->timeline().settle(pools_.device->timeline().submitted());
     }
     std::vector<Slice> slices;
     arena.place(sizes, slices);
@@ -84,8 +83,8 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
             continue;
         }
         placement = slice_of(inputs[i].storage, inputs[i].offset, bytes);
-        read_.push_back(&own_storage(*inputs[i].storage, *pool_));
-        if (placement.address % kWordBytes != 0) {
+        read_.push_back(&pools_.own(*inputs[i].storage));
+        if (placement.address == 0 || placement.address % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
             before_.push_back({placement, aligned});
             placement = aligned;
@@ -102,8 +101,12 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
             continue;
         }
         placement = slice_of(results[i].storage, results[i].offset, bytes);
-        written_.push_back(&own_storage(*results[i].storage, *pool_));
-        if (placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {  // whole words are written
+        written_.push_back(&pools_.own(*results[i].storage));
+        if (placement.address == 0) {  // the host's memory
+            downloaded_ += bytes;
+        }
+        // Whole words are written.
+        if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
             after_.push_back({aligned, placement});
             placement = aligned;
@@ -112,7 +115,7 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
 }
 
 Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
-    const PoolStorage& own = own_storage(*storage, *pool_);
+    const PoolStorage& own = pools_.own(*storage);
     if (offset > own.bytes() || bytes > own.bytes() - offset) {
         throw std::out_of_range("a tensor that reaches beyond its storage");
     }
@@ -120,7 +123,7 @@ Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t o
 }
 
 Slice Binding::temporary(std::uint64_t bytes, bool idle) {
-    temporaries_.splice(temporaries_.begin(), pool_->take(bytes, idle));
+    temporaries_.splice(temporaries_.begin(), pools_.device->take(bytes, idle));
     return temporaries_.front().slice.part(0, bytes);
 }
 
@@ -131,10 +134,10 @@ Slice Binding::bind_host(const void* data, std::uint64_t bytes, Transfer& transf
         return slice;
     }
     uploaded_ += bytes;
-    const bool mapped = pool_->timeline().device()->unified_memory();
+    const bool mapped = pools_.device->timeline().device()->unified_memory();
     slice = temporary(bytes, mapped);
     if (mapped) {
-        copy_bytes(slice.host, data, bytes);
+        workers_.copy(slice.host, data, bytes);
     } else {
         transfer.upload(slice, data, poll);
     }
@@ -147,7 +150,7 @@ Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
     if (slice.host != nullptr) {
         fetches_.push_back({to, slice});
     } else if (bytes <= kLargestFetch) {
-        fetched_.splice(fetched_.begin(), results_.take(bytes, false));
+        fetched_.splice(fetched_.begin(), pools_.results->take(bytes, false));
         const Slice visible = fetched_.front().slice.part(0, bytes);
         after_.push_back({slice, visible});
         fetches_.push_back({to, visible});
@@ -158,7 +161,7 @@ Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
 }
 
 bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
-    const LogicalDevice& device = *pool_->timeline().device();
+    const LogicalDevice& device = *pools_.device->timeline().device();
     if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport ||
         std::bit_cast<std::uintptr_t>(data) % kVectorBytes != 0) {
         return false;
@@ -170,6 +173,16 @@ bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
     }
     slice = imports_.back().whole;
     return true;
+}
+
+Point Binding::arrays_uploaded() const {
+    Point latest = 0;
+    for (const auto& storages : {read_, written_}) {
+        for (const PoolStorage* storage : storages) {
+            latest = std::max(latest, storage->uploaded());
+        }
+    }
+    return latest;
 }
 
 void Binding::submitted(Point point) {
@@ -184,7 +197,7 @@ void Binding::submitted(Point point) {
 
 void Binding::fetch() {
     for (const Download& each : fetches_) {
-        copy_bytes(each.to, each.from.host, each.from.bytes);
+        workers_.copy(each.to, each.from.host, each.from.bytes);
     }
 }
 

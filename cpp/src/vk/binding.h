@@ -15,14 +15,19 @@
 
 namespace vkrnn::vk {
 
-// The storage as this layer made it. Throws std::invalid_argument where it belongs to another device.
-PoolStorage& own_storage(const Storage& storage, const Pool& pool);
+// The memory of a device that arrays are in.
+struct Pools {
+    std::shared_ptr<Pool> device;
+    std::shared_ptr<Pool> results;  // of the host, for the device to write; without it where the host sees the former
+
+    // The storage as this layer made it. Throws std::invalid_argument where it belongs to another device.
+    [[nodiscard]] PoolStorage& own(const Storage& storage) const;
+};
 
 class Binding {
 public:
-    // `host_waits`: the host's memory stays as it is until the call is done. `results` is for those on their way to
-    // host memory.
-    Binding(std::shared_ptr<Pool> pool, Pool& results, const Plan& plan, bool host_waits);
+    // `host_waits`: the host's memory stays as it is until the call is done.
+    Binding(const Pools& pools, Workers& workers, const Plan& plan, bool host_waits);
     // Gives back what was taken for the call.
     ~Binding();
     Binding(const Binding&) = delete;
@@ -42,6 +47,9 @@ public:
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
     [[nodiscard]] std::span<const Copy> before() const { return before_; }
     [[nodiscard]] std::span<const Copy> after() const { return after_; }
+
+    // When the arrays that the host filled are there, on the timeline of uploads.
+    [[nodiscard]] Point arrays_uploaded() const;
 
     // The call was submitted and is done at the point.
     void submitted(Point point);
@@ -69,8 +77,8 @@ private:
     bool import(const void* data, std::uint64_t bytes, Slice& slice);
     Slice slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
 
-    std::shared_ptr<Pool> pool_;
-    Pool& results_;
+    const Pools pools_;
+    Workers& workers_;
     const Plan& plan_;
     bool host_waits_;
     Point point_ = 0;

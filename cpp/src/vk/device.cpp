@@ -45,7 +45,16 @@ std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unifie
         .minImportedHostPointerAlignment;
 }
 
-raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family,
+// That of calls and, where it is another one, that of uploads.
+std::vector<std::uint32_t> families_of(const raii::PhysicalDevice& physical, bool unified) {
+    std::vector<std::uint32_t> families{compute_family(physical).value()};
+    if (const auto transfers = transfer_family(physical); transfers && !unified) {
+        families.push_back(*transfers);
+    }
+    return families;
+}
+
+raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std::uint32_t>& families,
                     const std::vector<const char*>& extensions) {
     const auto there = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features,
                                              PhysicalDeviceVulkan12Features, PhysicalDeviceVulkan13Features>();
@@ -70,10 +79,13 @@ raii::Device create(const raii::PhysicalDevice& physical, std::uint32_t family,
         .features = {.shaderFloat64 = core.shaderFloat64, .shaderInt64 = true, .shaderInt16 = core.shaderInt16}};
 
     const float priority = 1.0f;
-    const DeviceQueueCreateInfo queue{.queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority};
+    std::vector<DeviceQueueCreateInfo> queues;
+    for (const std::uint32_t family : families) {
+        queues.push_back({.queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority});
+    }
     return {physical, DeviceCreateInfo{.pNext = &features,
-                                       .queueCreateInfoCount = 1,
-                                       .pQueueCreateInfos = &queue,
+                                       .queueCreateInfoCount = static_cast<std::uint32_t>(queues.size()),
+                                       .pQueueCreateInfos = queues.data(),
                                        .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                        .ppEnabledExtensionNames = extensions.data()}};
 }
@@ -95,14 +107,17 @@ LogicalDevice::LogicalDevice(std::shared_ptr<const Context> context, Context::Ca
     : context_(std::move(context)),
       profile_(std::move(candidate.profile)),
       physical_(std::move(candidate.physical)),
-      queue_family_(compute_family(physical_).value()),
-      memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
-      timestamp_period_(tick_nanoseconds(physical_, queue_family_)),
-      fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       unified_memory_(profile_.unified_memory && !staging_wanted()),
+      families_(families_of(physical_, unified_memory_)),
+      memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
+      timestamp_period_(tick_nanoseconds(physical_, families_.front())),
+      fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
-      handle_(create(physical_, queue_family_, extensions(memory_budget_, host_import_alignment_ != 0))),
-      queue_(handle_, queue_family_, 0) {}
+      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0))) {
+    for (const std::uint32_t family : families_) {
+        lanes_.push_back({family, raii::Queue(handle_, family, 0)});
+    }
+}
 
 std::uint64_t LogicalDevice::free_memory(std::uint64_t held) const {
     std::uint64_t free = 0;

@@ -1,8 +1,9 @@
-// A logical device with its queue, and what the files beside this one need to know of it.
+// A logical device with its queues, and what the files beside this one need to know of it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "context.h"
 #include "vkrnn/profile.h"
@@ -19,8 +20,17 @@ public:
     [[nodiscard]] const Profile& profile() const { return profile_; }
     [[nodiscard]] const raii::PhysicalDevice& physical() const { return physical_; }
     [[nodiscard]] const raii::Device& handle() const { return handle_; }
-    [[nodiscard]] const raii::Queue& queue() const { return queue_; }
-    [[nodiscard]] std::uint32_t queue_family() const { return queue_family_; }
+
+    struct Lane {
+        std::uint32_t family = 0;
+        raii::Queue queue = nullptr;
+    };
+    // Where calls are submitted, and where uploads of arrays are: a queue of their own if the device has one that does
+    // nothing else, so that they go on while it computes and downloads.
+    [[nodiscard]] const Lane& calls() const { return lanes_.front(); }
+    [[nodiscard]] const Lane& uploads() const { return lanes_.back(); }
+    // What a buffer is shared between.
+    [[nodiscard]] const std::vector<std::uint32_t>& families() const { return families_; }
 
     // Nanoseconds of one tick of a timestamp; 0 where the queue has none.
     [[nodiscard]] double timestamp_period() const { return timestamp_period_; }
@@ -43,14 +53,14 @@ private:
     std::shared_ptr<const Context> context_;
     Profile profile_;
     raii::PhysicalDevice physical_;
-    std::uint32_t queue_family_;
+    bool unified_memory_;
+    std::vector<std::uint32_t> families_;
     bool memory_budget_;
     double timestamp_period_;
     bool fixes_subgroup_size_;
-    bool unified_memory_;
     std::uint64_t host_import_alignment_;
     raii::Device handle_;
-    raii::Queue queue_;
+    std::vector<Lane> lanes_;  // one or two
 };
 
 }  // namespace vkrnn::vk

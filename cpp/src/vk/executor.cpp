@@ -8,11 +8,13 @@
 #include "arena.h"
 #include "binding.h"
 #include "error.h"
+#include "host_memory.h"
 #include "kernel.h"
 #include "recorder.h"
 #include "storage.h"
 #include "stream.h"
 #include "transfer.h"
+#include "workers.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -24,6 +26,8 @@ constexpr std::size_t kPlans = 512;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 const std::string kArray = "[Array] ";
+
+constexpr std::uint64_t kMostForHost = std::uint64_t{4} << 30;
 
 // Asking how much is free costs more than a small call.
 constexpr std::uint64_t kMany = 16 << 20;
@@ -62,29 +66,42 @@ std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> in
 struct Executor::Work {
     Work(std::shared_ptr<const Context> context, Context::Candidate candidate)
         : device(std::make_shared<LogicalDevice>(std::move(context), std::move(candidate))),
-          timeline(std::make_shared<Timeline>(device)),
-          pool(std::make_shared<Pool>(timeline, Use::device)),
-          results(timeline, Use::download),
+          timeline(std::make_shared<Timeline>(device, device->calls())),
+          upload_timeline(&device->uploads() == &device->calls()
+                              ? timeline
+                              : std::make_shared<Timeline>(device, device->uploads())),
+          pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},
+          for_host(std::min(kMostForHost, host_memory_available() / 8)),
           arena(*device),
           kernels(*device),
           stream(*timeline),
-          transfer(*timeline, stream),
+          transfer(*timeline, stream, workers),
+          upload_stream(*upload_timeline),
+          upload_transfer(*upload_timeline, upload_stream, workers),
           recorder(*device, kernels, stream) {}
     ~Work() {
         timeline->settle(timeline->submitted());
+        upload_timeline->settle(upload_timeline->submitted());
         kernels.save(false);
     }
     Work(const Work&) = delete;
     Work& operator=(const Work&) = delete;
 
+    [[nodiscard]] std::uint64_t submissions() const {
+        return timeline->submitted() + (upload_timeline == timeline ? 0 : upload_timeline->submitted());
+    }
+
     std::shared_ptr<const LogicalDevice> device;
-    std::shared_ptr<Timeline> timeline;
-    std::shared_ptr<Pool> pool;
-    Pool results;  // on their way to the host
+    std::shared_ptr<Timeline> timeline, upload_timeline;
+    Pools pools;
+    std::uint64_t for_host;  // bytes of pinned memory that results may be left in
+    Workers workers;
     Arena arena;
     Kernels kernels;
     Stream stream;
     Transfer transfer;
+    Stream upload_stream;
+    Transfer upload_transfer;
     Recorder recorder;
 };
 
@@ -94,7 +111,8 @@ Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate ca
       process_(process_id()),
       plans_(kPlans),
       work_(std::make_shared<Work>(std::move(context), std::move(candidate))),
-      pool_(work_->pool) {}
+      pool_(work_->pools.device),
+      results_(work_->pools.results) {}
 
 Executor::~Executor() { close(); }
 
@@ -105,6 +123,7 @@ void Executor::close() {
         closed_ = true;
         return;
     }
+    const Turn::Held upload_turn = upload_turn_.take({});
     const Turn::Held turn = turn_.take({});
     closed_ = true;
     std::shared_ptr<Work> going;
@@ -112,7 +131,7 @@ void Executor::close() {
         const std::lock_guard lock(mutex_);
         if (work_) {
             retire(*work_);
-            statistics_.bytes_allocated = statistics_.pipelines = 0;
+            statistics_.submissions = work_->submissions();
         }
         going = std::move(work_);
     }
@@ -150,22 +169,21 @@ std::shared_ptr<Executor::Work> Executor::work_to_wait_for(const std::string& pr
     return work(prefix);
 }
 
-void Executor::in_turn(const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body) {
+void Executor::in_turn(Turn& turn, const std::string& prefix, const Poll& poll,
+                       const std::function<void(Work&)>& body) {
     check_usable(prefix);
-    const Turn::Held turn = turn_.take(poll);
+    const Turn::Held held = turn.take(poll);
     check_usable(prefix);  // closed or lost meanwhile
     try {
         body(*work_);
     } catch (...) {
-        snapshot(*work_);
         fail(prefix);
     }
-    snapshot(*work_);
 }
 
-void Executor::wait_for(const Work& work, Point point, const std::string& prefix, const Poll& poll) {
+void Executor::wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll) {
     try {
-        work.timeline->wait(point, poll);
+        timeline.wait(point, poll);
     } catch (...) {
         fail(prefix);
     }
@@ -195,8 +213,9 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
     const std::string prefix = error_prefix(label);
     const auto at_work = work(prefix);
     if (bytes > kMany) {
-        const std::uint64_t unused = at_work->pool->unused() + at_work->arena.held();  // makes way for larger pieces
-        const std::uint64_t held = at_work->pool->held() + at_work->arena.held();
+        const std::uint64_t unused =
+            at_work->pools.device->unused() + at_work->arena.held();  // makes way for larger pieces
+        const std::uint64_t held = at_work->pools.device->held() + at_work->arena.held();
         const std::uint64_t free = at_work->device->free_memory(held) + unused;
         if (bytes > free) {
             throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " +
@@ -217,7 +236,7 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
 
 std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_writes) {
     const auto at_work = work(kArray);
-    Pool& pool = *at_work->pool;
+    Pool& pool = *at_work->pools.device;
     const std::uint64_t free =
         bytes > kMany ? at_work->device->free_memory(pool.held()) + pool.unused() : profile_.max_allocation;
     if (bytes > std::min(free, profile_.max_allocation - kAlignment)) {
@@ -227,9 +246,25 @@ std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_write
     }
     try {
         const bool idle = host_writes && at_work->device->unified_memory();
-        return std::make_shared<PoolStorage>(at_work->pool, pool.take(bytes, idle), bytes);
+        return std::make_shared<PoolStorage>(at_work->pools.device, pool.take(bytes, idle), bytes);
     } catch (...) {
         rethrow_translated(kArray, bytes, free);
+    }
+}
+
+std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
+    const auto at_work = work(kArray);
+    if (at_work->device->unified_memory()) {
+        return allocate(bytes, false);
+    }
+    Pool& pool = *at_work->pools.results;
+    if (pool.held() - pool.unused() + bytes > at_work->for_host) {
+        return nullptr;
+    }
+    try {
+        return std::make_shared<PoolStorage>(at_work->pools.results, pool.take(bytes, false), bytes);
+    } catch (...) {
+        return nullptr;
     }
 }
 
@@ -238,9 +273,9 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto at_work = work(prefix);
-    Binding binding(at_work->pool, at_work->results, plan, wait);
+    Binding binding(at_work->pools, at_work->workers, plan, wait);
     Point point = 0;
-    in_turn(prefix, poll, [&](Work& now) {
+    in_turn(turn_, prefix, poll, [&](Work& now) {
         {
             const std::lock_guard lock(mutex_);
             retire(now);
@@ -257,18 +292,21 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
         }
         now.stream.begin(poll);
         binding.bind(inputs, results, now.transfer, poll);
+        now.stream.after(*now.upload_timeline, binding.arrays_uploaded());
         now.stream.start(first_capacity(plan, profile_));
         point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
         now.transfer.submitted(point);
         binding.submitted(point);
         const std::lock_guard lock(mutex_);
         pending_.push_back({point, prefix, now.recorder.last_timing()});
+        statistics_.dispatches = now.recorder.dispatches();
+        now.kernels.save(true);
     });
     if (wait) {
-        wait_for(*at_work, point, prefix, poll);
+        wait_for(*at_work->timeline, point, prefix, poll);
         binding.fetch();
         if (binding.has_downloads()) {
-            in_turn(prefix, poll, [&](Work& now) { binding.download(now.transfer, poll); });
+            in_turn(turn_, prefix, poll, [&](Work& now) { binding.download(now.transfer, poll); });
         }
     }
     const std::lock_guard lock(mutex_);
@@ -280,18 +318,20 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
 
 void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) {
     const auto at_work = work(kArray);
-    PoolStorage& storage = own_storage(*to.storage, *at_work->pool);
+    PoolStorage& storage = at_work->pools.own(*to.storage);
     const Slice slice = storage.slice().part(to.offset, bytes);
     if (slice.host != nullptr) {
-        wait_for(*at_work, storage.used(), kArray, poll);
-        copy_bytes(slice.host, from, bytes);
+        wait_for(*at_work->timeline, storage.used(), kArray, poll);
+        at_work->workers.copy(slice.host, from, bytes);
     } else {
-        in_turn(kArray, poll, [&](Work& now) {
-            now.stream.begin(poll);
-            now.transfer.upload(slice, from, poll);
-            const Point point = now.stream.submit();
-            now.transfer.submitted(point);
-            storage.write(point);
+        Turn& turn = at_work->upload_timeline == at_work->timeline ? turn_ : upload_turn_;
+        in_turn(turn, kArray, poll, [&](Work& now) {
+            now.upload_stream.begin(poll);
+            now.upload_stream.after(*now.timeline, storage.used());
+            now.upload_transfer.upload(slice, from, poll);
+            const Point point = now.upload_stream.submit();
+            now.upload_transfer.submitted(point);
+            storage.upload(now.upload_timeline, point);
         });
     }
     const std::lock_guard lock(mutex_);
@@ -300,42 +340,74 @@ void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t b
 
 void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
     const auto at_work = work_to_wait_for(kArray);
-    const PoolStorage& storage = own_storage(*from.storage, *at_work->pool);
+    const PoolStorage& storage = at_work->pools.own(*from.storage);
     const Slice slice = storage.slice().part(from.offset, bytes);
-    wait_for(*at_work, storage.written(), kArray, poll);
+    wait_for_contents(*at_work, storage, poll);
     if (slice.host != nullptr) {
-        copy_bytes(to, slice.host, bytes);
+        at_work->workers.copy(to, slice.host, bytes);
     } else {
-        in_turn(kArray, poll, [&](Work& now) { now.transfer.download(to, slice, poll); });
+        in_turn(turn_, kArray, poll, [&](Work& now) { now.transfer.download(to, slice, poll); });
     }
     const std::lock_guard lock(mutex_);
     statistics_.bytes_downloaded += bytes;
 }
 
+void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+    const auto at_work = work(kArray);
+    PoolStorage& target = at_work->pools.own(*to.storage);
+    PoolStorage& source = at_work->pools.own(*from.storage);
+    submit_copy({source, target}, poll, [&](const raii::CommandBuffer& commands) {
+        const BufferCopy region{.srcOffset = source.slice().offset + from.offset,
+                                .dstOffset = target.slice().offset + to.offset,
+                                .size = bytes};
+        commands.copyBuffer(source.slice().buffer, target.slice().buffer, region);
+    });
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_downloaded += target.slice().address == 0 ? bytes : 0;
+}
+
 void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
     const auto at_work = work(kArray);
-    PoolStorage& storage = own_storage(*to, *at_work->pool);
+    PoolStorage& storage = at_work->pools.own(*to);
     const Slice& slice = storage.slice();
     if (slice.host != nullptr) {
-        wait_for(*at_work, storage.used(), kArray, poll);
+        wait_for(*at_work->timeline, storage.used(), kArray, poll);
         std::memset(slice.host, 0, slice.bytes);
         return;
     }
-    in_turn(kArray, poll, [&](Work& now) {
-        now.stream.begin(poll);
-        now.stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
-        storage.write(now.stream.submit());
+    submit_copy({storage, storage}, poll, [&](const raii::CommandBuffer& commands) {
+        commands.fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
     });
+}
+
+// Submits commands of their own that read one storage and write the other.
+void Executor::submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
+                           const std::function<void(const raii::CommandBuffer&)>& record) {
+    const auto& [source, target] = storages;
+    in_turn(turn_, kArray, poll, [&](Work& now) {
+        now.stream.begin(poll);
+        now.stream.after(*now.upload_timeline, std::max(source.uploaded(), target.uploaded()));
+        record(now.stream.commands());
+        const Point point = now.stream.submit();
+        source.use(point);
+        target.write(point);
+    });
+}
+
+void Executor::wait_for_contents(const Work& work, const PoolStorage& storage, const Poll& poll) {
+    wait_for(*work.timeline, storage.written(), kArray, poll);
+    wait_for(*work.upload_timeline, storage.uploaded(), kArray, poll);
 }
 
 void Executor::wait(const Storage& storage, const Poll& poll) {
     const auto at_work = work_to_wait_for(kArray);
-    wait_for(*at_work, own_storage(storage, *at_work->pool).written(), kArray, poll);
+    wait_for_contents(*at_work, at_work->pools.own(storage), poll);
 }
 
 void Executor::synchronize(const Poll& poll) {
     const auto at_work = work_to_wait_for("[Device] ");
-    wait_for(*at_work, at_work->timeline->submitted(), "[Device] ", poll);
+    wait_for(*at_work->timeline, at_work->timeline->submitted(), "[Device] ", poll);
+    wait_for(*at_work->upload_timeline, at_work->upload_timeline->submitted(), "[Device] ", poll);
 }
 
 // Forgets the calls that are done. With the mutex held.
@@ -351,24 +423,19 @@ void Executor::retire(const Work& work) const {
     }
 }
 
-// What only the turn's holder may look at.
-void Executor::snapshot(const Work& work) {
-    const std::lock_guard lock(mutex_);
-    statistics_.bytes_allocated = work.arena.held() + work.transfer.held() + work.results.held();
-    statistics_.pipelines = work.kernels.size();
-    statistics_.submissions = work.timeline->submitted();
-    statistics_.dispatches = work.recorder.dispatches();
-}
-
 Statistics Executor::statistics() const {
     const std::lock_guard lock(mutex_);
-    if (work_) {
-        retire(*work_);
-    }
     Statistics statistics = statistics_;
     statistics.plans = plans_.size();
-    if (const auto pool = pool_.lock()) {
-        statistics.bytes_allocated += pool->held();
+    if (work_) {
+        retire(*work_);
+        statistics.last_device_seconds = statistics_.last_device_seconds;
+        statistics.submissions = work_->submissions();
+        statistics.pipelines = work_->kernels.size();
+        statistics.bytes_allocated = work_->arena.held() + work_->transfer.held() + work_->upload_transfer.held();
+    }
+    for (const auto& pool : {pool_.lock(), results_.lock()}) {
+        statistics.bytes_allocated += pool ? pool->held() : 0;
     }
     return statistics;
 }

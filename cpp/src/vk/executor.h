@@ -7,10 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "context.h"
 #include "plan_cache.h"
-#include "pool.h"
+#include "storage.h"
 #include "turn.h"
 #include "vkrnn/device.h"
 
@@ -30,10 +31,12 @@ public:
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
+    std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
     void run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results, bool wait,
              std::string_view label, const Poll& poll) override;
     void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
     void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
     void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) override;
     void wait(const Storage& storage, const Poll& poll) override;
     void synchronize(const Poll& poll) override;
@@ -56,23 +59,26 @@ private:
     [[nodiscard]] std::shared_ptr<Work> work(const std::string& prefix) const;
     // The same; of a lost device it throws how it was lost.
     [[nodiscard]] std::shared_ptr<Work> work_to_wait_for(const std::string& prefix) const;
-    void in_turn(const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body);
-    void wait_for(const Work& work, Point point, const std::string& prefix, const Poll& poll);
+    void in_turn(Turn& turn, const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body);
+    void wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll);
     [[noreturn]] void fail(const std::string& prefix);
     void retire(const Work& work) const;
-    void snapshot(const Work& work);
+    void wait_for_contents(const Work& work, const PoolStorage& storage, const Poll& poll);
+    void submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
+                     const std::function<void(const raii::CommandBuffer&)>& record);
 
     const Profile profile_;
     const Flavour flavour_;
     const long process_;  // that opened the device: it is of no use in a fork
     PlanCache plans_;
-    Turn turn_;  // held by whoever records and submits, and copies through the rings
+    Turn turn_;         // held by whoever records and submits calls, and copies through their rings
+    Turn upload_turn_;  // the same of uploads; taken first
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
 
-    mutable std::mutex mutex_;        // of what follows
-    std::shared_ptr<Work> work_;      // null once closed
-    std::weak_ptr<const Pool> pool_;  // as long as anybody has arrays
-    std::string failure_;             // how the device was lost
+    mutable std::mutex mutex_;                  // of what follows
+    std::shared_ptr<Work> work_;                // null once closed
+    std::weak_ptr<const Pool> pool_, results_;  // as long as anybody has arrays
+    std::string failure_;                       // how the device was lost
     mutable std::deque<Pending> pending_;
     mutable Statistics statistics_;
 };

@@ -37,6 +37,7 @@ Pipeline Kernels::get(const Kernel& kernel) {
     auto found = pipelines_.find(kernel);
     if (found == pipelines_.end()) {
         found = pipelines_.emplace(kernel, compile(kernel)).first;
+        size_ = pipelines_.size();
         unsaved_ = true;
     }
     return *found->second;

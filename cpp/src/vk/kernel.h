@@ -1,6 +1,7 @@
 // Compiled pipelines, by kernel.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <map>
@@ -29,7 +30,7 @@ public:
     // follows the last one by less than a second.
     void save(bool at_leisure) noexcept;
 
-    [[nodiscard]] std::size_t size() const { return pipelines_.size(); }
+    [[nodiscard]] std::size_t size() const { return size_; }  // thread-safe
 
 private:
     raii::Pipeline compile(const Kernel& kernel);
@@ -39,6 +40,7 @@ private:
     raii::PipelineLayout layout_ = nullptr;
     raii::PipelineCache cache_ = nullptr;
     std::map<Kernel, raii::Pipeline> pipelines_;
+    std::atomic<std::size_t> size_ = 0;
     bool unsaved_ = false;
     double saved_at_ = -1e9;  // seconds of the steady clock
 };

@@ -61,6 +61,19 @@ std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical
     return std::nullopt;
 }
 
+std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physical) {
+    constexpr QueueFlags kAllowed =
+        QueueFlagBits::eTransfer | QueueFlagBits::eSparseBinding | QueueFlagBits::eProtected;
+    const auto families = physical.getQueueFamilyProperties();
+    for (std::uint32_t family = 0; family < families.size(); ++family) {
+        const QueueFlags flags = families[family].queueFlags;
+        if ((flags & QueueFlagBits::eTransfer) && !(flags & ~kAllowed)) {
+            return family;
+        }
+    }
+    return std::nullopt;
+}
+
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted) {
     // AMD's uncached types are for debugging: slow, and refused unless a feature is enabled.
     const MemoryPropertyFlags unwanted = MemoryPropertyFlagBits::eDeviceCoherentAMD |

@@ -19,6 +19,9 @@ Profile read_profile(const raii::PhysicalDevice& physical);
 // The first queue family that computes.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 
+// The first queue family that does nothing but transfers.
+std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physical);
+
 // The first memory type with all of `wanted`.
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted);
 

@@ -9,14 +9,28 @@ PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::ui
       pool_(std::move(pool)),
       lease_(std::move(lease)),
       process_(process_id()),
-      used_(lease_.front().last_use) {}
+      used_(lease_.front().last_use),
+      written_(lease_.front().last_use) {}
 
 PoolStorage::~PoolStorage() {
     if (process_ == process_id()) {
+        if (uploads_) {
+            uploads_->settle(uploaded_);  // as a rule it was waited for long ago
+        }
         pool_->give_back(std::move(lease_), used_);
     } else {
         // In a fork the driver's objects are of no use, and may not even be destroyed.
-        static_cast<void>(new std::shared_ptr<Pool>(std::move(pool_)));  // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
+    }
+}
+
+void PoolStorage::upload(const std::shared_ptr<const Timeline>& timeline, Point point) {
+    if (timeline.get() == &pool_->timeline()) {
+        write(point);
+    } else {
+        uploads_ = timeline;
+        uploaded_ = point;
     }
 }
 

@@ -23,11 +23,17 @@ public:
     [[nodiscard]] Point used() const { return used_; }
     [[nodiscard]] Point written() const { return written_; }
 
+    // What fills it from the host, on a timeline that may be another.
+    void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
+    [[nodiscard]] Point uploaded() const { return uploaded_; }
+
 private:
     std::shared_ptr<Pool> pool_;
     Pool::Pieces lease_;
     long process_;
-    std::atomic<Point> used_, written_ = 0;
+    std::atomic<Point> used_, written_;  // what was there before counts: it may not be done
+    std::atomic<Point> uploaded_ = 0;
+    std::shared_ptr<const Timeline> uploads_;
 };
 
 }  // namespace vkrnn::vk

@@ -1,6 +1,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "vkrnn/error.h"
 
@@ -22,7 +23,7 @@ Stream::Stream(Timeline& timeline) : timeline_(timeline) {
     for (Slot& slot : slots_) {
         slot.pool =
             raii::CommandPool(device.handle(), CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
-                                                                     .queueFamilyIndex = device.queue_family()});
+                                                                     .queueFamilyIndex = timeline.family()});
         raii::CommandBuffers buffers(device.handle(), CommandBufferAllocateInfo{.commandPool = *slot.pool,
                                                                                 .level = CommandBufferLevel::ePrimary,
                                                                                 .commandBufferCount = 1});
@@ -36,20 +37,27 @@ void Stream::begin(const Poll& poll) {
     current_ = next;
     slots_[next].pool.reset();
     slots_[next].commands.begin(CommandBufferBeginInfo{.flags = CommandBufferUsageFlagBits::eOneTimeSubmit});
-    barrier(Stage::eComputeShader | Stage::eAllTransfer, Access::eMemoryRead | Access::eMemoryWrite);
+    barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
+}
+
+void Stream::after(const Timeline& other, Point point) {
+    if (point != 0 && &other != &timeline_) {
+        other_ = &other;
+        other_point_ = point;
+    }
 }
 
 Point Stream::submit() {
     barrier(Stage::eHost, Access::eHostRead);
     Slot& slot = slots_[current_];
     slot.commands.end();
-    slot.point = timeline_.submit(slot.commands);
+    slot.point = timeline_.submit(slot.commands, std::exchange(other_, nullptr), other_point_);
     submitted_at_[loop_submissions_++ % 2] = Clock::now();
     return slot.point;
 }
 
 void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
-    const MemoryBarrier2 memory{.srcStageMask = Stage::eComputeShader | Stage::eAllTransfer,
+    const MemoryBarrier2 memory{.srcStageMask = Stage::eAllCommands,
                                 .srcAccessMask = Access::eMemoryWrite,
                                 .dstStageMask = stages,
                                 .dstAccessMask = access};

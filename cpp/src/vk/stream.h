@@ -22,6 +22,9 @@ public:
     // their way. Throws like Timeline::wait.
     void begin(const Poll& poll);
 
+    // The next submission waits for another timeline to have reached the point.
+    void after(const Timeline& other, Point point);
+
     // Submits the command buffer being recorded, and says when it is done, and the host sees what it wrote.
     // Throws vk::SystemError.
     Point submit();
@@ -50,6 +53,8 @@ private:
     Timeline& timeline_;
     std::array<Slot, 32> slots_;  // used in turn; the host may be this far ahead of the device
     std::size_t current_ = 0;
+    const Timeline* other_ = nullptr;  // that the next submission waits for
+    Point other_point_ = 0;
     // Of the loop: when its last command buffers were submitted, one was last seen done, and the poll last asked.
     std::uint32_t capacity_ = 0;
     std::uint32_t loop_submissions_ = 0;

@@ -7,20 +7,26 @@
 
 namespace vkrnn::vk {
 
-Timeline::Timeline(std::shared_ptr<const LogicalDevice> device) : device_(std::move(device)) {
+Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::Lane& lane)
+    : device_(std::move(device)), lane_(lane) {
     const SemaphoreTypeCreateInfo type{.semaphoreType = SemaphoreType::eTimeline};
     semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
 }
 
-Point Timeline::submit(const raii::CommandBuffer& commands) {
+Point Timeline::submit(const raii::CommandBuffer& commands, const Timeline* other, Point other_point) {
     const Point point = submitted_ + 1;
     const CommandBufferSubmitInfo buffer{.commandBuffer = *commands};
+    const SemaphoreSubmitInfo wait{.semaphore = other != nullptr ? *other->semaphore_ : nullptr,
+                                   .value = other_point,
+                                   .stageMask = PipelineStageFlagBits2::eAllCommands};
     const SemaphoreSubmitInfo signal{
         .semaphore = *semaphore_, .value = point, .stageMask = PipelineStageFlagBits2::eAllCommands};
-    device_->queue().submit2(SubmitInfo2{.commandBufferInfoCount = 1,
-                                         .pCommandBufferInfos = &buffer,
-                                         .signalSemaphoreInfoCount = 1,
-                                         .pSignalSemaphoreInfos = &signal});
+    lane_.queue.submit2(SubmitInfo2{.waitSemaphoreInfoCount = other != nullptr ? 1u : 0u,
+                                    .pWaitSemaphoreInfos = &wait,
+                                    .commandBufferInfoCount = 1,
+                                    .pCommandBufferInfos = &buffer,
+                                    .signalSemaphoreInfoCount = 1,
+                                    .pSignalSemaphoreInfos = &signal});
     submitted_ = point;
     return point;
 }

@@ -1,4 +1,4 @@
-// The timeline of a device's queue: the n-th submission is done when the timeline reaches n.
+// The timeline of a queue: the n-th submission is done when the timeline reaches n.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,16 @@ using Point = std::uint64_t;  // of the timeline; 0 has always been reached
 // All but submit() may be called by any thread.
 class Timeline {
 public:
-    // Throws vk::SystemError.
-    explicit Timeline(std::shared_ptr<const LogicalDevice> device);
+    // `lane` is one of the device's. Throws vk::SystemError.
+    Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::Lane& lane);
 
     [[nodiscard]] const std::shared_ptr<const LogicalDevice>& device() const { return device_; }
 
-    // Submits the command buffer, and says when it is done. One thread at a time. Throws vk::SystemError.
-    Point submit(const raii::CommandBuffer& commands);
+    [[nodiscard]] std::uint32_t family() const { return lane_.family; }
+
+    // Submits the command buffer, and says when it is done. It waits for another timeline to have reached
+    // `other_point`. One thread at a time. Throws vk::SystemError.
+    Point submit(const raii::CommandBuffer& commands, const Timeline* other, Point other_point);
 
     // Of the last submission.
     [[nodiscard]] Point submitted() const { return submitted_; }
@@ -43,6 +46,7 @@ public:
 
 private:
     std::shared_ptr<const LogicalDevice> device_;
+    const LogicalDevice::Lane& lane_;
     raii::Semaphore semaphore_ = nullptr;
     std::atomic<Point> submitted_ = 0;
     std::atomic<Point> lost_from_ = ~Point{0};

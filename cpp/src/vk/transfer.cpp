@@ -1,9 +1,6 @@
 #include "transfer.h"
 
 #include <algorithm>
-#include <cstring>
-#include <thread>
-#include <vector>
 
 namespace vkrnn::vk {
 
@@ -18,7 +15,7 @@ static_assert((kParts + 2) * Ring::kPart <= Ring::kBytes);
 Slice Ring::reserve(std::uint64_t bytes, const Poll& poll) {
     if (!memory_.whole.buffer) {
         memory_ = allocate(*timeline_.device(), use_, kBytes);
-        free_until_ = kBytes;
+        free_until_ = held_ = kBytes;
     }
     const std::uint64_t room = aligned_piece(bytes);
     if (at_ % kBytes + room > kBytes) {
@@ -46,7 +43,7 @@ void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
         }
         const std::uint64_t bytes = std::min(to.bytes - done, Ring::kPart);
         const Slice part = up_.reserve(bytes, poll);
-        copy_bytes(part.host, source + done, bytes);
+        workers_.copy(part.host, source + done, bytes);
         const BufferCopy region{.srcOffset = part.offset, .dstOffset = to.offset + done, .size = bytes};
         stream_.commands().copyBuffer(part.buffer, to.buffer, region);
         recorded_ += bytes;
@@ -69,7 +66,7 @@ void Transfer::download(void* to, const Slice& from, const Poll& poll) {
     const auto finish_oldest = [&] {
         const Part& part = parts.front();
         timeline_.wait(part.point, poll);
-        copy_bytes(static_cast<std::byte*>(to) + part.at, part.slice.host, part.slice.bytes);
+        workers_.copy(static_cast<std::byte*>(to) + part.at, part.slice.host, part.slice.bytes);
         parts.pop_front();
     };
     for (std::uint64_t done = 0; done < from.bytes;) {
@@ -88,23 +85,6 @@ void Transfer::download(void* to, const Slice& from, const Poll& poll) {
     }
     while (!parts.empty()) {
         finish_oldest();
-    }
-}
-
-void copy_bytes(void* to, const void* from, std::uint64_t bytes) {
-    constexpr std::uint64_t kEach = 1 << 20;  // below this a thread is not worth starting
-    const std::uint64_t wanted = std::min<std::uint64_t>({bytes / kEach, std::thread::hardware_concurrency() / 2, 8});
-    const std::uint64_t threads = std::max<std::uint64_t>(wanted, 1);
-    const std::uint64_t each = align(bytes / threads, 4096);
-    std::vector<std::jthread> others;
-    for (std::uint64_t at = each; at < bytes; at += each) {
-        others.emplace_back([=] {
-            std::memcpy(static_cast<std::byte*>(to) + at, static_cast<const std::byte*>(from) + at,
-                        std::min(each, bytes - at));
-        });
-    }
-    if (bytes != 0) {  // an empty array may well be at null, which memcpy does not take
-        std::memcpy(to, from, std::min(each, bytes));
     }
 }
 

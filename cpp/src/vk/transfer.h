@@ -1,13 +1,15 @@
-// Copies between host memory and memory that the host cannot map, through rings of pinned memory: the processor copies
-// one part while the device copies another.
+// Copies between the host's memory and memory that the host cannot map, through rings of pinned memory: the processor
+// copies one part while the device copies another.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 
 #include "allocation.h"
 #include "stream.h"
+#include "workers.h"
 
 namespace vkrnn::vk {
 
@@ -17,7 +19,7 @@ public:
     // The memory is allocated at the first reserve(). The timeline must outlive the ring.
     Ring(const Timeline& timeline, Use use) : timeline_(timeline), use_(use) {}
 
-    static constexpr std::uint64_t kBytes = 64 << 20;
+    static constexpr std::uint64_t kBytes = 128 << 20;
     static constexpr std::uint64_t kPart = kBytes / 8;  // at most, in one piece
 
     // The next `bytes`, once the device is done with them. Throws vk::SystemError and like Timeline::wait.
@@ -25,7 +27,7 @@ public:
     // The device uses what was reserved since the last call up to the point.
     void use_until(Point point);
 
-    [[nodiscard]] std::uint64_t held() const { return memory_.whole.bytes; }
+    [[nodiscard]] std::uint64_t held() const { return held_; }  // thread-safe
 
 private:
     struct Used {
@@ -36,16 +38,20 @@ private:
     const Timeline& timeline_;
     Use use_;
     Allocation memory_;
+    std::atomic<std::uint64_t> held_ = 0;
     std::deque<Used> used_;                  // the oldest first
     std::uint64_t at_ = 0, free_until_ = 0;  // positions that only grow; modulo kBytes they are places in the memory
 };
 
-// Not thread-safe, except that copying to the host goes on in several threads of its own.
 class Transfer {
 public:
-    // Both must outlive the transfer.
-    Transfer(Timeline& timeline, Stream& stream)
-        : timeline_(timeline), stream_(stream), up_(timeline, Use::upload), down_(timeline, Use::download) {}
+    // All must outlive the transfer.
+    Transfer(Timeline& timeline, Stream& stream, Workers& workers)
+        : timeline_(timeline),
+          stream_(stream),
+          workers_(workers),
+          up_(timeline, Use::upload),
+          down_(timeline, Use::download) {}
 
     // Copies from the host; records into the stream's open command buffer, which it submits now and then for a new one.
     // The last part is in the command buffer that is open afterwards: call submitted() for it. Throws like
@@ -61,11 +67,9 @@ public:
 private:
     Timeline& timeline_;
     Stream& stream_;
+    Workers& workers_;
     Ring up_, down_;
     std::uint64_t recorded_ = 0;  // bytes of uploads in the open command buffer
 };
-
-// memcpy, by several threads where there is much to copy.
-void copy_bytes(void* to, const void* from, std::uint64_t bytes);
 
 }  // namespace vkrnn::vk
