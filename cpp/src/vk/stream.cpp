@@ -41,7 +41,8 @@ void Stream::begin(const Poll& poll) {
 }
 
 void Stream::after(const Timeline& other, Point point) {
-    if (point != 0 && &other != &timeline_) {
+    // Waiting for what is there already takes a driver longer than asking.
+    if (point != 0 && &other != &timeline_ && other.reached().value_or(0) < point) {
         other_ = &other;
         other_point_ = point;
     }
