@@ -58,7 +58,12 @@ T_N = "T = 5 from source.shape[0], N = 3 from source.shape[1]"
 
 TYPES = [
     Bad("lstm", {"source": [[[1.0]]]}, TypeError, "[lstm] source: expected a numpy.ndarray or a vkrnn.Array, got list"),
-    Bad("lstm", {"recurrent_weight": None}, TypeError, "[lstm] recurrent_weight: expected a numpy.ndarray or a vkrnn.Array, got None"),
+    Bad(
+        "lstm",
+        {"recurrent_weight": None},
+        TypeError,
+        "[lstm] recurrent_weight: expected a numpy.ndarray or a vkrnn.Array, got None",
+    ),
     Bad("gru", {"bias": 1.0}, TypeError, "[gru] bias: expected a numpy.ndarray or a vkrnn.Array, got float"),
     Bad("gru", {"descriptor": "tanh"}, TypeError, "[gru] descriptor: expected a GRUDescriptor, got a str"),
     Bad("gru", {"descriptor": GRUDescriptor}, TypeError, "[gru] descriptor: expected a GRUDescriptor, got a type"),

@@ -110,19 +110,6 @@ void register_arrays(py::module_& module) {
         .def_property_readonly("nbytes", &Array::nbytes)
         .def_property_readonly("host_visible", [](const Array& array) { return array.storage->host() != nullptr; })
         .def("wait", &wait)
-        .def("_view", &view)
-        .def("_write", &write, py::arg("source"))
-        .def("_fetch", &fetch)
-        .def("_clear",
-             [](const Array& array) {
-                 const py::gil_scoped_release release;
-                 array.device->clear(array.storage, &interrupted);
-             })
-        .def("_overlaps",
-             [](const Array& array, const Array& other) {
-                 return array.storage == other.storage && array.offset < other.offset + other.nbytes() &&
-                        other.offset < array.offset + array.nbytes();
-             })
         .def_buffer([](const Array& array) {
             const std::string name = dtype_name(array.dtype);
             const char* format = name == "float32"   ? "f"
@@ -132,6 +119,23 @@ void register_arrays(py::module_& module) {
             return py::buffer_info(host_memory(array), array.dtype.itemsize(), format,
                                    static_cast<py::ssize_t>(array.shape.size()), array.shape, strides_of(array));
         });
+    module.def("view", &view, py::arg("array"));
+    module.def("fetch", &fetch, py::arg("array"));
+    module.def("write", &write, py::arg("array"), py::arg("source"));
+    module.def(
+        "clear",
+        [](const Array& array) {
+            const py::gil_scoped_release release;
+            array.device->clear(array.storage, &interrupted);
+        },
+        py::arg("array"));
+    module.def(
+        "overlap",
+        [](const Array& one, const Array& other) {
+            return one.storage == other.storage && one.offset < other.offset + other.nbytes() &&
+                   other.offset < one.offset + one.nbytes();
+        },
+        py::arg("one"), py::arg("other"));
     module.def("result_array", &result_array, py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"));
 }
 

@@ -83,8 +83,8 @@ void require_room(const Profile& profile, const Plan& plan, const std::string& p
                       plan.bytes(), profile.memory_bytes);
 }
 
-// Runs the call. `out` has a place for each result: an array, or None for one that `make(shape)` is to make. `wait`: when
-// it returns, the results are there. Returns the results.
+// Runs the call. `out` has a place for each result: an array, or None for one that `make(shape)` is to make. `wait`:
+// when it returns, the results are there. Returns the results.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out, bool wait,
              const py::function& make) {
     const Call& call = checked.call;

@@ -98,7 +98,8 @@ void register_devices(py::module_& module) {
         .def_property_readonly("closed", &Device::closed)
         .def_property_readonly("lost", &Device::lost)
         .def("statistics", &statistics)
-        .def("synchronize", [](Device& device) { device.synchronize(&interrupted); }, WithoutGil())
+        .def(
+            "synchronize", [](Device& device) { device.synchronize(&interrupted); }, WithoutGil())
         .def("close", &Device::close, WithoutGil())
         .def("lose_for_test", &Device::lose_for_test);
 

@@ -90,7 +90,7 @@ def run(function: str, given: Mapping[str, Any]) -> Results:
 
     arrays = _core.run(opened, call, out, owner is None, make)
     if owner is None:
-        arrays = [array._view() if isinstance(array, _core.Array) else array for array in arrays]
+        arrays = [_core.view(array) if isinstance(array, _core.Array) else array for array in arrays]
     return Results(function, [name for name, _ in call.results], arrays, checked.absent())
 
 

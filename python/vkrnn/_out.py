@@ -27,20 +27,15 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
     device: Device | None = call.device
     if out is None:
         return [None] * len(call.results), device
-    if isinstance(out, (Array, np.ndarray)):
-        out = (out,)
-    if not isinstance(out, (tuple, list)) or len(out) != len(call.results):
-        got = f"{len(out)} entries" if isinstance(out, (tuple, list)) else type(out).__name__
-        names = ", ".join(name for name, _ in call.results)
-        raise TypeError(f"{prefix} out: expected an array or None for each of {names}, got {got}")
+    given = _one_for_each_result(call, out, prefix)
     taken = dict(call.arrays)
-    on_devices = any(isinstance(array, Array) for array in (*taken.values(), *out))
+    on_devices = any(isinstance(array, Array) for array in (*taken.values(), *given))
     dtype = taken["source"].dtype.newbyteorder("=")
-    for (name, shape), array in zip(call.results, out, strict=True):
+    for (name, shape), array in zip(call.results, given, strict=True):
         if array is None:
             continue
         where = f"{prefix} out: {name}:"
-        _check_kind(array, on_devices, where)
+        _check_kind(array, where, on_devices=on_devices)
         if array.dtype != dtype:
             raise TypeError(f"{where} expected dtype {dtype}, got {array.dtype}")
         if array.shape != shape:
@@ -48,15 +43,26 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
         if isinstance(array, Array):
             device = device or array.device
             if array.device is not device:
-                raise ValueError(f"{where} expected an array on {device!r}, where others are, got one on {array.device!r}")
+                raise ValueError(
+                    f"{where} expected an array on {device!r}, where others are, got one on {array.device!r}"
+                )
         for other, theirs in taken.items():
             if _overlap(array, theirs):
                 raise ValueError(f"{where} expected memory of its own, got some of {other}'s")
         taken[f"the result {name}"] = array
-    return list(out), device
+    return given, device
 
 
-def _check_kind(array: Any, on_devices: bool, where: str) -> None:
+def _one_for_each_result(call: _core.Call, out: Any, prefix: str) -> list[Any]:
+    given = [out] if isinstance(out, (Array, np.ndarray)) else out
+    if not isinstance(given, (tuple, list)) or len(given) != len(call.results):
+        got = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(out).__name__
+        names = ", ".join(name for name, _ in call.results)
+        raise TypeError(f"{prefix} out: expected an array or None for each of {names}, got {got}")
+    return list(given)
+
+
+def _check_kind(array: Any, where: str, *, on_devices: bool) -> None:
     kind, text = (Array, "a vkrnn.Array, as others are") if on_devices else (np.ndarray, "a numpy.ndarray")
     if not isinstance(array, kind):
         raise TypeError(f"{where} expected {text}, got {type(array).__name__}")
@@ -67,5 +73,5 @@ def _check_kind(array: Any, on_devices: bool, where: str) -> None:
 def _overlap(one: Any, other: Any) -> bool:
     # What NumPy arrays a call on a device's arrays has are read before it returns.
     if isinstance(one, Array) and isinstance(other, Array):
-        return one._overlaps(other)
+        return _core.overlap(one, other)
     return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.may_share_memory(one, other)

@@ -70,7 +70,7 @@ class Array(_core.Array):
 
     def numpy(self) -> npt.NDArray[Any]:
         """Wait for what writes the array and return it: a view where the host sees the memory, else a copy."""
-        return self._view() if self.host_visible else self._fetch()
+        return _core.view(self) if self.host_visible else _core.fetch(self)
 
     def copy_from(self, source: npt.NDArray[Any]) -> None:
         """Fill the array from a NumPy array of its shape and dtype, which may change as soon as this returns.
@@ -89,7 +89,7 @@ class Array(_core.Array):
             raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
         if source.shape != self.shape:
             raise ValueError(f"[Array.copy_from] source: expected shape {list(self.shape)}, got {list(source.shape)}")
-        self._write(np.require(source, self.dtype, "CA"))
+        _core.write(self, np.require(source, self.dtype, ["C", "A"]))
 
     def __getitem__(self, index: SupportsIndex | slice) -> Self:
         """Return a part along the first axis, without a copy: ``array[3]``, ``array[2:5]``."""
@@ -100,7 +100,9 @@ class Array(_core.Array):
         if isinstance(index, slice):
             first, end, step = index.indices(length)
             if step != 1:
-                raise IndexError(f"[Array] index: expected a slice with step 1, got step {step}; others are not contiguous")
+                raise IndexError(
+                    f"[Array] index: expected a slice with step 1, got step {step}; others are not contiguous"
+                )
             return type(self)(self, first * stride, [max(end - first, 0), *rest])
         try:
             at = operator.index(index)
@@ -122,16 +124,16 @@ class Array(_core.Array):
         """Go through the parts along the first axis."""
         return (self[index] for index in range(len(self)))
 
-    def __array__(self, dtype: npt.DTypeLike = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """Give NumPy what `numpy` returns."""
-        converts = dtype is not None and np.dtype(dtype) != self.dtype
-        if copy is False and (converts or not self.host_visible):
-            reason = f"conversion to {np.dtype(dtype)}" if converts else "memory that is not the host's"
-            raise ValueError(f"[Array] copy=False: {reason} needs a copy")
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001
+        """Give NumPy what `numpy` returns, converted to `dtype` if one is given."""
+        if copy is False and not self.host_visible:
+            raise ValueError("[Array] copy=False: memory that is not the host's has to be copied")
         array = self.numpy()
-        if converts:
-            return array.astype(dtype)
-        return array.copy() if copy and self.host_visible else array
+        if dtype is None or np.dtype(dtype) == self.dtype:
+            return array.copy() if copy and self.host_visible else array
+        if copy is False:
+            raise ValueError(f"[Array] copy=False: conversion from {self.dtype} to {np.dtype(dtype)} needs a copy")
+        return array.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
         """Give the memory to another library, as memory of the CPU; see `numpy.ndarray.__dlpack__` for the options.
@@ -191,9 +193,7 @@ def asarray(array: npt.NDArray[Any] | Array, *, device: DeviceLike | None = None
     return made
 
 
-def empty(
-    shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None
-) -> Array:
+def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None) -> Array:
     """Make an array on a device; what is in it is undefined.
 
     Parameters
@@ -222,9 +222,7 @@ def empty(
     return _make("empty", shape, dtype, device, host_writes=False)
 
 
-def zeros(
-    shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None
-) -> Array:
+def zeros(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None) -> Array:
     """Make an array of zeros on a device; parameters and errors are those of `empty`.
 
     Examples
@@ -234,7 +232,7 @@ def zeros(
     array([0., 0., 0.], dtype=float32)
     """
     made = _make("zeros", shape, dtype, device, host_writes=True)
-    made._clear()
+    _core.clear(made)
     return made
 
 

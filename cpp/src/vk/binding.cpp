@@ -20,6 +20,27 @@ bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch 
 
 }  // namespace
 
+std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> inputs,
+                              std::span<const ResultOperand> results) {
+    std::vector<std::uint64_t> sizes;
+    for (const PlanBuffer& buffer : plan.buffers) {
+        if (buffer.role == Role::scratch || buffer.role == Role::constant) {
+            sizes.push_back(buffer.bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(inputs.size(), plan.inputs.size()); ++i) {
+        if (!inputs[i].storage && plan.inputs[i].second < plan.buffers.size()) {
+            sizes.push_back(plan.buffers[plan.inputs[i].second].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(results.size(), plan.results.size()); ++i) {
+        if (!results[i].storage && plan.results[i] < plan.buffers.size()) {
+            sizes.push_back(plan.buffers[plan.results[i]].bytes);
+        }
+    }
+    return packed_bytes(sizes);
+}
+
 PoolStorage& Pools::own(const Storage& storage) const {
     const auto* found = dynamic_cast<const PoolStorage*>(&storage);
     if (found == nullptr || (&found->pool() != device.get() && &found->pool() != results.get())) {

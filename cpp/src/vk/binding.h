@@ -24,6 +24,10 @@ struct Pools {
     [[nodiscard]] PoolStorage& own(const Storage& storage) const;
 };
 
+// What a call takes besides the arrays that are on the device already.
+std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> inputs,
+                              std::span<const ResultOperand> results);
+
 class Binding {
 public:
     // `host_waits`: the host's memory stays as it is until the call is done.

@@ -5,16 +5,8 @@
 #include <cstring>
 #include <optional>
 
-#include "arena.h"
-#include "binding.h"
 #include "error.h"
-#include "host_memory.h"
-#include "kernel.h"
-#include "recorder.h"
-#include "storage.h"
-#include "stream.h"
-#include "transfer.h"
-#include "workers.h"
+#include "work.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -27,8 +19,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 const std::string kArray = "[Array] ";
 
-constexpr std::uint64_t kMostForHost = std::uint64_t{4} << 30;
-
 // Asking how much is free costs more than a small call.
 constexpr std::uint64_t kMany = 16 << 20;
 
@@ -38,72 +28,7 @@ double first_capacity(const Plan& plan, const Profile& profile) {
     return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
 }
 
-// What the call takes besides the arrays that are on the device already.
-std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> inputs,
-                              std::span<const ResultOperand> results) {
-    std::vector<std::uint64_t> sizes;
-    for (const PlanBuffer& buffer : plan.buffers) {
-        if (buffer.role == Role::scratch || buffer.role == Role::constant) {
-            sizes.push_back(buffer.bytes);
-        }
-    }
-    for (std::size_t i = 0; i < std::min(inputs.size(), plan.inputs.size()); ++i) {
-        if (!inputs[i].storage && plan.inputs[i].second < plan.buffers.size()) {
-            sizes.push_back(plan.buffers[plan.inputs[i].second].bytes);
-        }
-    }
-    for (std::size_t i = 0; i < std::min(results.size(), plan.results.size()); ++i) {
-        if (!results[i].storage && plan.results[i] < plan.buffers.size()) {
-            sizes.push_back(plan.buffers[plan.results[i]].bytes);
-        }
-    }
-    return packed_bytes(sizes);
-}
-
 }  // namespace
-
-// What goes when the device is closed, but for what arrays hold on to; in order of construction.
-struct Executor::Work {
-    Work(std::shared_ptr<const Context> context, Context::Candidate candidate)
-        : device(std::make_shared<LogicalDevice>(std::move(context), std::move(candidate))),
-          timeline(std::make_shared<Timeline>(device, device->calls())),
-          upload_timeline(&device->uploads() == &device->calls()
-                              ? timeline
-                              : std::make_shared<Timeline>(device, device->uploads())),
-          pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},
-          for_host(std::min(kMostForHost, host_memory_available() / 8)),
-          arena(*device),
-          kernels(*device),
-          stream(*timeline),
-          transfer(*timeline, stream, workers),
-          upload_stream(*upload_timeline),
-          upload_transfer(*upload_timeline, upload_stream, workers),
-          recorder(*device, kernels, stream) {}
-    ~Work() {
-        timeline->settle(timeline->submitted());
-        upload_timeline->settle(upload_timeline->submitted());
-        kernels.save(false);
-    }
-    Work(const Work&) = delete;
-    Work& operator=(const Work&) = delete;
-
-    [[nodiscard]] std::uint64_t submissions() const {
-        return timeline->submitted() + (upload_timeline == timeline ? 0 : upload_timeline->submitted());
-    }
-
-    std::shared_ptr<const LogicalDevice> device;
-    std::shared_ptr<Timeline> timeline, upload_timeline;
-    Pools pools;
-    std::uint64_t for_host;  // bytes of pinned memory that results may be left in
-    Workers workers;
-    Arena arena;
-    Kernels kernels;
-    Stream stream;
-    Transfer transfer;
-    Stream upload_stream;
-    Transfer upload_transfer;
-    Recorder recorder;
-};
 
 Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, Flavour flavour)
     : profile_(candidate.profile),
@@ -153,13 +78,13 @@ void Executor::check_usable(const std::string& prefix) const {
     }
 }
 
-std::shared_ptr<Executor::Work> Executor::work(const std::string& prefix) const {
+std::shared_ptr<Work> Executor::work(const std::string& prefix) const {
     const std::lock_guard lock(mutex_);
     check_usable(prefix);
     return work_;
 }
 
-std::shared_ptr<Executor::Work> Executor::work_to_wait_for(const std::string& prefix) const {
+std::shared_ptr<Work> Executor::work_to_wait_for(const std::string& prefix) const {
     {
         const std::lock_guard lock(mutex_);
         if (lost_ && !closed_) {
@@ -432,7 +357,7 @@ Statistics Executor::statistics() const {
         statistics.last_device_seconds = statistics_.last_device_seconds;
         statistics.submissions = work_->submissions();
         statistics.pipelines = work_->kernels.size();
-        statistics.bytes_allocated = work_->arena.held() + work_->transfer.held() + work_->upload_transfer.held();
+        statistics.bytes_allocated = work_->held();
     }
     for (const auto& pool : {pool_.lock(), results_.lock()}) {
         statistics.bytes_allocated += pool ? pool->held() : 0;

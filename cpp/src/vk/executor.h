@@ -17,6 +17,8 @@
 
 namespace vkrnn::vk {
 
+struct Work;
+
 class Executor final : public Device {
 public:
     // Throws vk::SystemError.
@@ -47,7 +49,6 @@ public:
     void lose_for_test() override { lose_next_ = true; }
 
 private:
-    struct Work;
     // A call that may not be done yet.
     struct Pending {
         Point point;
