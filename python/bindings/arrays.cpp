@@ -1,6 +1,5 @@
 // Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
-#include <functional>
-#include <numeric>
+#include <limits>
 
 #include "bindings.h"
 #include "vkrnn/error.h"
@@ -79,8 +78,15 @@ py::array fetch(const Array& array) {
 }  // namespace
 
 std::uint64_t Array::nbytes() const {
-    const auto count = std::accumulate(shape.begin(), shape.end(), py::ssize_t{1}, std::multiplies<>());
-    return static_cast<std::uint64_t>(count * dtype.itemsize());
+    auto bytes = static_cast<std::uint64_t>(dtype.itemsize());
+    for (const py::ssize_t axis : shape) {
+        const auto length = static_cast<std::uint64_t>(axis);
+        if (length != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / length) {
+            return std::numeric_limits<std::uint64_t>::max();  // more than there can be
+        }
+        bytes *= length;
+    }
+    return bytes;
 }
 
 void register_arrays(py::module_& module) {

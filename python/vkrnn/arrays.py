@@ -127,12 +127,12 @@ class Array(_core.Array):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001
         """Give NumPy what `numpy` returns, converted to `dtype` if one is given."""
         if copy is False and not self.host_visible:
-            raise ValueError("[Array] copy=False: memory that is not the host's has to be copied")
+            raise ValueError("[Array] copy=False: memory that is not the host's needs a copy")
         array = self.numpy()
         if dtype is None or np.dtype(dtype) == self.dtype:
             return array.copy() if copy and self.host_visible else array
         if copy is False:
-            raise ValueError(f"[Array] copy=False: conversion from {self.dtype} to {np.dtype(dtype)} needs a copy")
+            raise ValueError(f"[Array] copy=False: conversion to {np.dtype(dtype)} needs a copy")
         return array.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:

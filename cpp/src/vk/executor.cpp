@@ -57,6 +57,7 @@ void Executor::close() {
         if (work_) {
             retire(*work_);
             statistics_.submissions = work_->submissions();
+            statistics_.dispatches = work_->recorder.dispatches();
         }
         going = std::move(work_);
     }
@@ -178,7 +179,7 @@ std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_write
 }
 
 std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
-    const auto at_work = work(kArray);
+    const auto at_work = work_to_wait_for(kArray);
     if (at_work->device->unified_memory()) {
         return allocate(bytes, false);
     }
@@ -224,7 +225,6 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
         binding.submitted(point);
         const std::lock_guard lock(mutex_);
         pending_.push_back({point, prefix, now.recorder.last_timing()});
-        statistics_.dispatches = now.recorder.dispatches();
         now.kernels.save(true);
     });
     if (wait) {
@@ -278,7 +278,7 @@ void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes,
 }
 
 void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
-    const auto at_work = work(kArray);
+    const auto at_work = work_to_wait_for(kArray);
     PoolStorage& target = at_work->pools.own(*to.storage);
     PoolStorage& source = at_work->pools.own(*from.storage);
     submit_copy({source, target}, poll, [&](const raii::CommandBuffer& commands) {
@@ -356,6 +356,7 @@ Statistics Executor::statistics() const {
         retire(*work_);
         statistics.last_device_seconds = statistics_.last_device_seconds;
         statistics.submissions = work_->submissions();
+        statistics.dispatches = work_->recorder.dispatches();
         statistics.pipelines = work_->kernels.size();
         statistics.bytes_allocated = work_->held();
     }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -42,7 +43,7 @@ public:
     [[nodiscard]] std::uint32_t last_timing() const { return timing_; }
     [[nodiscard]] double device_seconds(std::uint32_t timing) const;
 
-    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // recorded so far
+    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // recorded so far; thread-safe
 
 private:
     // A dispatch with its pipeline and addresses looked up.
@@ -72,7 +73,7 @@ private:
     raii::QueryPool queries_ = nullptr;
     std::uint32_t timing_ = 0;
     bool labels_;
-    std::uint64_t dispatches_ = 0;
+    std::atomic<std::uint64_t> dispatches_ = 0;
 
     // Of the run going on; kept to save allocations.
     std::vector<Pipeline> pipelines_;
