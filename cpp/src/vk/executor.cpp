@@ -281,11 +281,8 @@ void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint
     const auto at_work = work_to_wait_for(kArray);
     PoolStorage& target = at_work->pools.own(*to.storage);
     PoolStorage& source = at_work->pools.own(*from.storage);
-    submit_copy({source, target}, poll, [&](const raii::CommandBuffer& commands) {
-        const BufferCopy region{.srcOffset = source.slice().offset + from.offset,
-                                .dstOffset = target.slice().offset + to.offset,
-                                .size = bytes};
-        commands.copyBuffer(source.slice().buffer, target.slice().buffer, region);
+    submit_copy({source, target}, poll, [&](const Stream& stream) {
+        stream.copy(source.slice().part(from.offset, bytes), target.slice().part(to.offset, bytes));
     });
     const std::lock_guard lock(mutex_);
     statistics_.bytes_downloaded += target.slice().address == 0 ? bytes : 0;
@@ -300,19 +297,19 @@ void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
         std::memset(slice.host, 0, slice.bytes);
         return;
     }
-    submit_copy({storage, storage}, poll, [&](const raii::CommandBuffer& commands) {
-        commands.fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
+    submit_copy({storage, storage}, poll, [&](const Stream& stream) {
+        stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
     });
 }
 
 // Submits commands of their own that read one storage and write the other.
 void Executor::submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
-                           const std::function<void(const raii::CommandBuffer&)>& record) {
+                           const std::function<void(const Stream&)>& record) {
     const auto& [source, target] = storages;
     in_turn(turn_, kArray, poll, [&](Work& now) {
         now.stream.begin(poll);
         now.stream.after(*now.upload_timeline, std::max(source.uploaded(), target.uploaded()));
-        record(now.stream.commands());
+        record(now.stream);
         const Point point = now.stream.submit();
         source.use(point);
         target.write(point);

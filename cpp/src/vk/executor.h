@@ -12,6 +12,7 @@
 #include "context.h"
 #include "plan_cache.h"
 #include "storage.h"
+#include "stream.h"
 #include "turn.h"
 #include "vkrnn/device.h"
 
@@ -66,7 +67,7 @@ private:
     void retire(const Work& work) const;
     void wait_for_contents(const Work& work, const PoolStorage& storage, const Poll& poll);
     void submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
-                     const std::function<void(const raii::CommandBuffer&)>& record);
+                     const std::function<void(const Stream&)>& record);
 
     const Profile profile_;
     const Flavour flavour_;

@@ -153,8 +153,7 @@ void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placement
 
 void Recorder::copy(std::span<const Copy> copies) {
     for (const Copy& each : copies) {
-        const BufferCopy region{.srcOffset = each.from.offset, .dstOffset = each.to.offset, .size = each.to.bytes};
-        stream_.commands().copyBuffer(each.from.buffer, each.to.buffer, region);
+        stream_.copy(each.from, each.to);
     }
 }
 

@@ -40,6 +40,13 @@ void Stream::begin(const Poll& poll) {
     barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
 }
 
+void Stream::copy(const Slice& from, const Slice& to) const {
+    if (to.bytes != 0) {
+        const BufferCopy region{.srcOffset = from.offset, .dstOffset = to.offset, .size = to.bytes};
+        commands().copyBuffer(from.buffer, to.buffer, region);
+    }
+}
+
 void Stream::after(const Timeline& other, Point point) {
     // Waiting for what is there already takes a driver longer than asking.
     if (point != 0 && &other != &timeline_ && other.reached().value_or(0) < point) {

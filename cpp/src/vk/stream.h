@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
+#include "allocation.h"
 #include "timeline.h"
 #include "vulkan.h"
 
@@ -24,6 +25,9 @@ public:
 
     // The next submission waits for another timeline to have reached the point.
     void after(const Timeline& other, Point point);
+
+    // Records a copy of as many bytes as `to` has, which may be none.
+    void copy(const Slice& from, const Slice& to) const;
 
     // Submits the command buffer being recorded, and says when it is done, and the host sees what it wrote.
     // Throws vk::SystemError.

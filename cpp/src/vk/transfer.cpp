@@ -44,8 +44,7 @@ void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
         const std::uint64_t bytes = std::min(to.bytes - done, Ring::kPart);
         const Slice part = up_.reserve(bytes, poll);
         workers_.copy(part.host, source + done, bytes);
-        const BufferCopy region{.srcOffset = part.offset, .dstOffset = to.offset + done, .size = bytes};
-        stream_.commands().copyBuffer(part.buffer, to.buffer, region);
+        stream_.copy(part, to.part(done, bytes));
         recorded_ += bytes;
         done += bytes;
     }
@@ -76,8 +75,7 @@ void Transfer::download(void* to, const Slice& from, const Poll& poll) {
         }
         const Slice slice = down_.reserve(bytes, poll);
         stream_.begin(poll);
-        const BufferCopy region{.srcOffset = from.offset + done, .dstOffset = slice.offset, .size = bytes};
-        stream_.commands().copyBuffer(from.buffer, slice.buffer, region);
+        stream_.copy(from.part(done, bytes), slice);
         const Point point = stream_.submit();
         down_.use_until(point);
         parts.push_back({done, slice, point});
