@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
 
 import vkrnn  # noqa: E402
+from resident import WAYS, opened  # noqa: E402
 from vkrnn import _core  # noqa: E402
 
 VALIDATION = os.environ.get("VKRNN_VALIDATION") == "1"
@@ -25,6 +26,20 @@ _messages: list[str] = []  # of this process and, in xdist's controller, of its 
 def device() -> vkrnn.Device:
     """Return the device that calls run on by default."""
     return vkrnn.default_device()
+
+
+@pytest.fixture(params=WAYS)
+def own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    """Return a device of the test's own, which it may close or lose; memory goes either way."""
+    with opened(request.param) as device:
+        yield device
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def either(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    """Return a device for a module's tests; memory goes either way."""
+    with opened(request.param) as device:
+        yield device
 
 
 @pytest.fixture(scope="session")

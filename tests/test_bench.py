@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,20 +28,24 @@ MEASURES = {
     "import",
     "first call, cold caches",
     "first call, warm caches",
+    "call on arrays",
+    "submissions",
+    "copying",
 }
+COPIES = {"upload", "download", "both at once"}
 
 
-def smoke(name: str, folder: Path) -> list[dict[str, Any]]:
+def smoke(name: str, folder: Path, **environment: str) -> list[dict[str, Any]]:
     """Run a benchmark with tiny sizes and return its records."""
     output = folder / f"{name}.jsonl"
     command = [sys.executable, "-m", f"bench.{name}", "--smoke", "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "error" in done.stdout or "call" in done.stdout  # the table
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["cells", "gemm", "overhead", "first_call", "scaling"])
+@pytest.mark.parametrize("name", ["cells", "gemm", "overhead", "copies", "first_call", "scaling"])
 def test_smoke(name: str, tmp_path: Path) -> None:
     """Every record has every field, plausible numbers, and vkrnn's answers were checked."""
     records = smoke(name, tmp_path)
@@ -51,10 +56,28 @@ def test_smoke(name: str, tmp_path: Path) -> None:
         assert 0 < record["p10"] <= record["median"] <= record["p90"] < math.inf
         assert record["n"] >= 1
         assert record["bytes"] > 0
-        assert record["flops"] > 0
+        assert record["flops"] > 0 or record["op"] in COPIES
         assert record["checked"] is (record["error"] is not None)
     own = [record for record in records if record["implementation"] == "vkrnn"]
     assert all(record["checked"] and record["error"] < 5e-6 for record in own)
+
+
+def test_overhead_of_calls_on_arrays(tmp_path: Path) -> None:
+    """Each operation is timed on arrays too, and makes a submission."""
+    records = smoke("overhead", tmp_path)
+    operations = {record["op"] for record in records}
+    assert len(operations) == 6
+    for measure in ("host call", "call on arrays", "submissions"):
+        assert {record["op"] for record in records if record["measure"] == measure} == operations
+    assert all(record["median"] >= 1 for record in records if record["measure"] == "submissions")
+
+
+def test_copies_to_memory_that_the_host_does_not_see(tmp_path: Path) -> None:
+    """All operations, checked, each beside NumPy's."""
+    records = smoke("copies", tmp_path, VKRNN_STAGING="1")
+    assert all(record["checked"] and record["error"] == 0 for record in records)
+    for name, operations in {"vkrnn": {*COPIES, "NumPy call"}, "numpy": COPIES}.items():
+        assert {record["op"] for record in records if record["implementation"] == name} == operations
 
 
 def test_scaling_finds_exponents() -> None:

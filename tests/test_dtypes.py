@@ -14,6 +14,7 @@ import vkrnn
 import vkrnn.reference
 from cases import CASES, Case, gradient_inputs, gradient_names, inputs
 from comparison import assert_close
+from resident import dtype_of
 from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES
 from vkrnn import SingleGateRNNDescriptor
 from vkrnn.results import Results
@@ -31,11 +32,6 @@ COVERING = [case for case in CASES if case.tags or case.values != "modest" or ca
 
 def by_id(case: Case) -> str:
     return case.id
-
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype; NumPy has no bfloat16 of its own."""
-    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 def cast(case: Case, dtype: np.dtype[Any]) -> Arrays:

@@ -40,4 +40,4 @@ def test_stands_without_outputs(path: Path) -> None:
 
 def test_there_are_notebooks() -> None:
     """The folder was found."""
-    assert [path.stem for path in NOTEBOOKS] == ["01_quickstart", "02_cells"]
+    assert [path.stem for path in NOTEBOOKS] == ["01_quickstart", "02_cells", "03_resident_training"]

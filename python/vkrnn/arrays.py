@@ -29,7 +29,8 @@ class Array(_core.Array):
     waits, under the name of the call that failed.
 
     Where the device's memory is the host's (`host_visible`), `numpy` and the protocols give views: later calls that
-    write the array show in them, once `wait` has returned. A view outlives the array and its device.
+    write the array show in them, once `wait` has returned. A view outlives the array and its device. Before you write
+    into a view, wait for the calls that read the array as well: `Device.synchronize`.
 
     Attributes
     ----------
@@ -89,6 +90,8 @@ class Array(_core.Array):
             raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
         if source.shape != self.shape:
             raise ValueError(f"[Array.copy_from] source: expected shape {list(self.shape)}, got {list(source.shape)}")
+        if self.host_visible and np.may_share_memory(source, _core.view(self)):
+            source = source.copy()
         _core.write(self, np.require(source, self.dtype, ["C", "A"]))
 
     def __getitem__(self, index: SupportsIndex | slice) -> Self:
@@ -239,7 +242,7 @@ def zeros(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, devi
 def _make(
     user: str, shape: Sequence[int] | int, dtype: npt.DTypeLike, device: DeviceLike | None, *, host_writes: bool
 ) -> Array:
-    axes = [operator.index(axis) for axis in ([shape] if isinstance(shape, SupportsIndex) else shape)]
+    axes = [operator.index(axis) for axis in np.atleast_1d(np.asarray(shape, object))]
     if any(axis < 0 for axis in axes):
         raise ValueError(f"[{user}] shape: expected axes of at least 0, got {axes}")
     native = _native(np.dtype(dtype))

@@ -12,8 +12,7 @@ namespace {
 constexpr std::uint64_t kSmallestImport = 256 << 10;
 // What is larger goes to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
-// Kernels load vectors of four elements; and words, of two, in the 16-bit types.
-constexpr std::uint64_t kVectorBytes = 16;
+// Kernels load whole words; of two elements, in the 16-bit types.
 constexpr std::uint64_t kWordBytes = 4;
 
 bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch || buffer.role == Role::constant; }
@@ -183,8 +182,9 @@ Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
 
 bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
     const LogicalDevice& device = *pools_.device->timeline().device();
+    const std::uint64_t vector = 4 * compute_bytes(plan_.spec.dtype);  // kernels load four elements at a time
     if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport ||
-        std::bit_cast<std::uintptr_t>(data) % kVectorBytes != 0) {
+        std::bit_cast<std::uintptr_t>(data) % vector != 0) {
         return false;
     }
     try {

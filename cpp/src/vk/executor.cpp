@@ -253,7 +253,12 @@ void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t b
         in_turn(turn, kArray, poll, [&](Work& now) {
             now.upload_stream.begin(poll);
             now.upload_stream.after(*now.timeline, storage.used());
-            now.upload_transfer.upload(slice, from, poll);
+            try {
+                now.upload_transfer.upload(slice, from, poll);
+            } catch (...) {
+                storage.upload(now.upload_timeline, now.upload_timeline->submitted());  // a part may be under way
+                throw;
+            }
             const Point point = now.upload_stream.submit();
             now.upload_transfer.submitted(point);
             storage.upload(now.upload_timeline, point);

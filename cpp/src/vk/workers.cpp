@@ -9,10 +9,12 @@ namespace {
 constexpr std::uint64_t kLarge = 2 << 20;  // what is smaller is copied before the others have woken up
 constexpr std::uint64_t kPage = 4096;
 
-// Besides the one that asks: half of the processors' threads saturate a memory.
-std::size_t helpers() { return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, 8) - 1; }
-
 }  // namespace
+
+// Half of the processors' threads saturate a memory.
+std::size_t Workers::usual_helpers() {
+    return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, 8) - 1;
+}
 
 Workers::~Workers() {
     {
@@ -26,14 +28,14 @@ Workers::~Workers() {
 }
 
 void Workers::start() {
-    for (std::size_t i = 0; i < helpers(); ++i) {
+    for (std::size_t i = 0; i < helpers_; ++i) {
         threads_.emplace_back([this, i] { work(i + 1); });
     }
 }
 
 void Workers::copy(void* to, const void* from, std::uint64_t bytes) {
     const std::unique_lock one(one_at_a_time_, std::try_to_lock);
-    if (bytes < kLarge || !one.owns_lock() || helpers() == 0) {
+    if (bytes < kLarge || !one.owns_lock() || helpers_ == 0) {
         if (bytes != 0) {  // an empty array may well be at null, which memcpy does not take
             std::memcpy(to, from, bytes);
         }
@@ -76,7 +78,7 @@ void Workers::work(std::size_t index) {
 
 void Workers::copy_share(std::size_t index) const {
     const std::uint64_t shares = threads_.size() + 1;
-    const std::uint64_t each = (bytes_ / shares + kPage - 1) / kPage * kPage;
+    const std::uint64_t each = ((bytes_ + shares - 1) / shares + kPage - 1) / kPage * kPage;
     const std::uint64_t first = std::min(bytes_, index * each);
     std::memcpy(to_ + first, from_ + first, std::min(each, bytes_ - first));
 }

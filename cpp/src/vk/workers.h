@@ -12,7 +12,8 @@ namespace vkrnn::vk {
 
 class Workers {
 public:
-    Workers() = default;
+    // So many besides the thread that asks; by default as many as keep a memory busy.
+    explicit Workers(std::size_t helpers = usual_helpers()) : helpers_(helpers) {}
     ~Workers();
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
@@ -21,10 +22,12 @@ public:
     void copy(void* to, const void* from, std::uint64_t bytes);
 
 private:
+    static std::size_t usual_helpers();
     void start();
     void work(std::size_t index);
     void copy_share(std::size_t index) const;
 
+    const std::size_t helpers_;
     std::mutex one_at_a_time_;
     std::vector<std::thread> threads_;
     std::mutex mutex_;  // of what follows

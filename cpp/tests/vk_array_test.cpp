@@ -1,0 +1,427 @@
+// Storage and calls that do not wait, through the public face of the Vulkan layer.
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "vk/transfer.h"
+#include "vk_plans.h"
+
+namespace vkrnn::test {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+
+Bytes pattern(std::size_t count, unsigned seed = 1) {
+    Bytes bytes(count);
+    for (std::size_t i = 0; i < count; ++i) {
+        bytes[i] = static_cast<unsigned char>(((i + seed) * 2654435761u) >> 13);
+    }
+    return bytes;
+}
+
+// Both ways: memory that the host sees where the device has it, and memory that it does not.
+class Arrays : public Vulkan, public testing::WithParamInterface<bool> {
+protected:
+    using Shared = std::shared_ptr<Storage>;
+
+    Shared put(const void* data, std::uint64_t bytes) {
+        auto storage = device_->allocate(bytes, true);
+        device_->upload({.host = nullptr, .storage = storage}, data, bytes, {});
+        return storage;
+    }
+    Shared put(const Words& words) { return put(words.data(), words.size() * 4); }
+    Shared put(const Bytes& bytes) { return put(bytes.data(), bytes.size()); }
+
+    Bytes bytes_of(const Shared& storage, std::uint64_t offset, std::uint64_t count) {
+        Bytes bytes(count, 0xEE);
+        device_->download(bytes.data(), {.host = nullptr, .storage = storage, .offset = offset}, count, {});
+        return bytes;
+    }
+    Bytes bytes_of(const Shared& storage) { return bytes_of(storage, 0, storage->bytes()); }
+    Words words_of(const Shared& storage) {
+        Words words(storage->bytes() / 4, 0xdeadbeef);
+        device_->download(words.data(), {.host = nullptr, .storage = storage}, words.size() * 4, {});
+        return words;
+    }
+
+    // Without waiting.
+    void start(const Plan& plan, const std::vector<InputOperand>& inputs, const ResultOperand& result,
+               const char* label = "test", const Poll& poll = {}) {
+        device_->run(plan, inputs, std::span(&result, 1), false, label, poll);
+    }
+    Shared added(const Shared& input, const char* label = "test") {
+        auto result = device_->allocate(input->bytes(), false);
+        start(add_plan(input->bytes() / 4), {{.storage = input}}, {.storage = result}, label);
+        return result;
+    }
+    // A call that takes a while.
+    static Plan slow_plan(std::uint64_t result_bytes, std::int64_t steps = 4000) {
+        Plan plan = fold_plan(steps);
+        plan.buffers[0].bytes = result_bytes;
+        return plan;
+    }
+
+    const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
+    std::shared_ptr<Device> device_ = Device::open(0);
+    const bool mapped_ = device_->profile().unified_memory && !GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Memory, Arrays, testing::Values(false, true),
+                         [](const auto& instance) { return instance.param ? "staging" : "direct"; });
+
+TEST_P(Arrays, GoThereAndBack) {
+    std::uint64_t total = 0;
+    for (const std::uint64_t bytes : {0, 1, 3, 4, 255, 256, 257, 65536, 65537, (1 << 20) + 3}) {
+        const Bytes wanted = pattern(bytes);
+        Bytes source = wanted;
+        const Shared storage = put(source);
+        std::fill(source.begin(), source.end(), 0);  // it may change once upload() has returned
+        EXPECT_EQ(storage->bytes(), bytes);
+        EXPECT_EQ(storage->host() != nullptr, mapped_);
+        EXPECT_EQ(bytes_of(storage), wanted) << bytes;
+        total += bytes;
+        EXPECT_EQ(device_->statistics().bytes_uploaded, total);
+        EXPECT_EQ(device_->statistics().bytes_downloaded, total);
+    }
+    EXPECT_EQ(device_->statistics().calls, 0u);
+}
+
+TEST_P(Arrays, PartsAtOddOffsets) {
+    Bytes wanted = pattern(1001);
+    const Shared storage = put(wanted);
+    for (const std::uint64_t offset : {1, 13, 256, 511}) {
+        const Bytes part = pattern(101 + offset % 2, 7);
+        device_->upload({.host = nullptr, .storage = storage, .offset = offset}, part.data(), part.size(), {});
+        std::copy(part.begin(), part.end(), wanted.begin() + static_cast<std::ptrdiff_t>(offset));
+        EXPECT_EQ(bytes_of(storage, offset, part.size()), part);
+        EXPECT_EQ(bytes_of(storage), wanted);
+    }
+}
+
+TEST_P(Arrays, ClearingComesAfterWhatWasUnderWay) {
+    for (const std::uint64_t bytes : {4u, 258u, 100001u}) {
+        const Shared storage = put(pattern(bytes));
+        start(slow_plan(4), {}, {.storage = storage});
+        device_->clear(storage, {});
+        EXPECT_EQ(bytes_of(storage), Bytes(bytes, 0));
+    }
+}
+
+TEST_P(Arrays, UploadsComeAfterWhatWasUnderWay) {
+    const Shared storage = put(Words{5, 6, 7});
+    const Shared sum = added(storage);
+    start(slow_plan(12), {}, {.storage = storage});  // writes
+    const Words late{8, 9, 10};
+    device_->upload({.host = nullptr, .storage = storage}, late.data(), 12, {});
+    EXPECT_EQ(words_of(storage), late);
+    EXPECT_EQ(words_of(sum), (Words{6, 7, 8}));
+}
+
+TEST_P(Arrays, CallsFollowOneAnother) {
+    for (const std::size_t count : {5, 100003}) {
+        Words wanted = counting(count);
+        Shared last = put(wanted);
+        for (int call = 0; call < 100; ++call) {
+            last = added(last);
+        }
+        std::for_each(wanted.begin(), wanted.end(), [](auto& word) { word += 100; });
+        EXPECT_EQ(words_of(last), wanted);
+    }
+    EXPECT_EQ(device_->statistics().calls, 200u);
+}
+
+TEST_P(Arrays, HostOperandsMayChangeOnReturn) {
+    for (const std::size_t count : {7, 300007}) {
+        Words words = counting(count);
+        const Shared result = device_->allocate(count * 4, false);
+        start(slow_plan(4), {}, {.storage = device_->allocate(4, false)});
+        start(add_plan(count), {{.host = words.data()}}, {.storage = result});
+        std::fill(words.begin(), words.end(), 0);
+        EXPECT_EQ(words_of(result), plus_one(counting(count)));
+    }
+    EXPECT_EQ(device_->statistics().bytes_imported, 0u);
+}
+
+TEST_P(Arrays, OperandsAtOddOffsetsAndOfOddSizes) {
+    constexpr std::size_t kCount = 333;
+    for (std::uint64_t from = 0; from < 6; ++from) {
+        for (std::uint64_t to = 0; to < 6; ++to) {
+            Bytes source = pattern(kCount * 4 + 8, 3);
+            Bytes wanted = pattern(kCount * 4 + 8, 4);
+            const Shared input = put(source);
+            const Shared result = put(wanted);
+            Plan plan = add_plan(kCount);
+            plan.buffers[0].bytes = plan.buffers[2].bytes =
+                kCount * 4 - to % 3;  // the last word's end belongs to others
+            start(plan, {{.storage = input, .offset = from}}, {.storage = result, .offset = to});
+            Words words(kCount);
+            std::memcpy(words.data(), source.data() + from, plan.buffers[0].bytes);
+            words = plus_one(words);
+            std::memcpy(wanted.data() + to, words.data(), plan.buffers[2].bytes);
+            // Carries run upwards: the last word's other bytes cannot have been read into these.
+            EXPECT_EQ(bytes_of(result), wanted) << from << " " << to;
+            EXPECT_EQ(bytes_of(input), source);
+        }
+    }
+}
+
+TEST_P(Arrays, MayBeDroppedInFlight) {
+    std::vector<Shared> results;
+    for (int round = 0; round < 30; ++round) {
+        Shared input = put(counting(20011));
+        results.push_back(added(added(input)));  // what is between goes at once
+        input.reset();
+        put(Words(20011, 0));  // may well get the same memory
+        device_->clear(device_->allocate(20011 * 4, true), {});
+    }
+    for (const Shared& result : results) {
+        ASSERT_EQ(words_of(result), plus_one(plus_one(counting(20011))));
+    }
+}
+
+TEST_P(Arrays, AnArraysMemoryIsTheHostsAfterWaiting) {
+    constexpr std::uint64_t kBytes = 200000;
+    for (int round = 0; round < 3; ++round) {
+        start(slow_plan(kBytes), {}, {.storage = device_->allocate(kBytes, false)});  // and dropped, still under way
+        const Shared storage = device_->allocate(kBytes, false);
+        device_->wait(*storage, {});
+        if (mapped_) {
+            const Bytes bytes = pattern(kBytes);
+            std::memcpy(storage->host(), bytes.data(), kBytes);
+            device_->synchronize({});
+            EXPECT_EQ(std::memcmp(storage->host(), bytes.data(), kBytes), 0) << "an earlier call wrote there";
+        } else {
+            EXPECT_EQ(storage->host(), nullptr);
+        }
+    }
+}
+
+TEST_P(Arrays, AnInterruptedCallsMemoryIsNotGivenAwayTooSoon) {
+    constexpr std::uint64_t kBytes = 200000;
+    for (int round = 0; round < 3; ++round) {
+        Shared result = device_->allocate(kBytes, false);
+        int asked = 0;
+        EXPECT_THROW(start(slow_plan(kBytes, 500'000), {}, {.storage = result}, "test", [&] { return ++asked == 2; }),
+                     Interrupted);
+        result.reset();
+        const Bytes bytes = pattern(kBytes);
+        const Shared storage = put(bytes);
+        device_->synchronize({});
+        EXPECT_EQ(bytes_of(storage), bytes) << "the interrupted call wrote there";
+    }
+}
+
+TEST_P(Arrays, WaitingMayBeInterrupted) {
+    const Shared result = device_->allocate(4, false);
+    start(slow_plan(4, 60000), {}, {.storage = result});
+    EXPECT_THROW(device_->wait(*result, [] { return true; }), Interrupted);
+    EXPECT_THROW(device_->synchronize([] { return true; }), Interrupted);
+    EXPECT_EQ(words_of(result), Words{fold(60000)});
+}
+
+TEST_P(Arrays, LargerThanTheRing) {
+    const std::size_t count = (vk::Ring::kBytes + 3 * vk::Ring::kPart) / 4 + 7;
+    const Words words = counting(count);
+    const Shared storage = put(words);
+    EXPECT_TRUE(words_of(storage) == words);  // no EXPECT_EQ: nobody wants to see them
+    // The same as operands of a call that waits: y = 0, then its last words are those of x and 1.
+    constexpr std::size_t kLast = 1000;
+    Plan plan = add_plan(kLast);
+    plan.buffers[0].bytes = plan.buffers[2].bytes = count * 4;
+    auto first = std::get<Dispatch>(plan.steps[0]), second = std::get<Dispatch>(plan.steps[1]);
+    first.push = make_block(AddPush{place(0, (count - kLast) * 4), place(1, 0), kLast, 0}, 2);
+    second.push = make_block(AddPush{place(1, 0), place(2, (count - kLast) * 4), kLast, 0}, 2);
+    plan.steps = {Clear{2}, first, second};
+    Words wanted(count, 0);
+    std::transform(words.end() - kLast, words.end(), wanted.end() - kLast, [](auto word) { return word + 1; });
+    EXPECT_TRUE(run(*device_, plan, words) == wanted);
+    EXPECT_TRUE(words_of(storage) == words);
+}
+
+TEST_P(Arrays, ALostDeviceIsBlamedOnTheFirstCallThatWasNotDone) {
+    const Shared input = put(counting(100));
+    const Shared first = added(input, "first");
+    device_->lose_for_test();
+    const Shared second = added(first, "second");
+    const Shared third = added(second, "third");
+    EXPECT_FALSE(device_->lost());
+    device_->wait(*first, {});  // was done before
+    const std::string message = message_of<DeviceError>([&] { device_->wait(*third, {}); });
+    EXPECT_EQ(message.find("[second] the device was lost: "), 0u) << message;
+    EXPECT_NE(message.find("; open a new vkrnn.Device"), std::string::npos) << message;
+    EXPECT_TRUE(device_->lost());
+    // Whoever waits is told the same; whoever wants something new, that it is too late.
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->wait(*first, {}); }), message);
+    EXPECT_EQ(message_of<DeviceError>([&] { words_of(second); }), message);
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->synchronize({}); }), message);
+    const std::string late = "the device was lost in an earlier call; open a new vkrnn.Device";
+    EXPECT_EQ(message_of<DeviceError>([&] { put(Words{1}); }), "[Array] " + late);
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->clear(first, {}); }), "[Array] " + late);
+    EXPECT_EQ(message_of<DeviceError>([&] { start(add_plan(100), {{.storage = first}}, {.storage = second}); }),
+              "[test] " + late);
+}
+
+TEST_P(Arrays, ALossMayShowWhereAnUploadWaits) {
+    const Shared storage = put(counting(100));
+    device_->lose_for_test();
+    start(add_plan(100), {{.storage = storage}}, {.storage = device_->allocate(400, false)}, "reader");
+    const Words words = counting(100);
+    const auto upload = [&] { device_->upload({.host = nullptr, .storage = storage}, words.data(), 400, {}); };
+    const auto synchronize = [&] { device_->synchronize({}); };
+    if (!mapped_) {
+        upload();  // goes to a ring of its own
+    }
+    const std::string message = mapped_ ? message_of<DeviceError>(upload) : message_of<DeviceError>(synchronize);
+    EXPECT_EQ(message.find("[reader] the device was lost: "), 0u) << message;
+    EXPECT_EQ(message_of<DeviceError>(synchronize), message);
+}
+
+TEST_P(Arrays, ClosedDevice) {
+    const Shared storage = put(counting(1000));
+    const Shared result = added(storage);
+    device_->close();
+    const std::string closed = "the device is closed; open a new vkrnn.Device";
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->wait(*storage, {}); }), "[Array] " + closed);
+    EXPECT_EQ(message_of<DeviceError>([&] { words_of(storage); }), "[Array] " + closed);
+    EXPECT_EQ(message_of<DeviceError>([&] { put(Words{1}); }), "[Array] " + closed);
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->clear(storage, {}); }), "[Array] " + closed);
+    EXPECT_EQ(message_of<DeviceError>([&] { device_->synchronize({}); }), "[Device] " + closed);
+    EXPECT_EQ(message_of<DeviceError>([&] { start(add_plan(9), {{.storage = storage}}, {.storage = result}); }),
+              "[test] " + closed);
+    EXPECT_GT(device_->statistics().bytes_allocated, 0u);  // the arrays'
+    device_.reset();
+    if (mapped_) {
+        // Closing waited for what was under way; the memory stays.
+        const Words wanted = plus_one(counting(1000));
+        EXPECT_EQ(std::memcmp(result->host(), wanted.data(), 4000), 0);
+        EXPECT_EQ(std::memcmp(storage->host(), counting(1000).data(), 4000), 0);
+    }
+}
+
+TEST_P(Arrays, NothingIsHeldOnceDeviceAndArraysAreGone) {
+    Shared storage = put(counting(100000));
+    device_->close();
+    EXPECT_GE(device_->statistics().bytes_allocated, 400000u);
+    storage.reset();
+    EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
+}
+
+TEST_P(Arrays, RefusesWhatTheBindingsNeverPass) {
+    const auto message = [&](const std::vector<InputOperand>& inputs, const ResultOperand& result) {
+        return message_of<Error>([&] { start(add_plan(100), inputs, result); });
+    };
+    const Shared storage = put(counting(100));
+    const Shared result = device_->allocate(400, false);
+    Words words(100);
+    EXPECT_EQ(message({{.storage = storage}}, {.host = words.data()}),
+              "[test] internal error: a result in host memory of a call that does not wait");
+    EXPECT_EQ(message({{.storage = storage, .offset = 1}}, {.storage = result}),
+              "[test] internal error: a tensor that reaches beyond its storage");
+    EXPECT_EQ(message({}, {.storage = result}), "[test] internal error: the arrays do not go with the plan");
+    const auto other = Device::open(0);
+    EXPECT_EQ(message({{.storage = other->allocate(400, false)}}, {.storage = result}),
+              "[test] internal error: storage of another device");
+    EXPECT_EQ(words_of(added(storage)), plus_one(counting(100)));
+}
+
+TEST_P(Arrays, TooLargeAnArray) {
+    const std::uint64_t before = device_->statistics().bytes_allocated;
+    const std::uint64_t asked = std::uint64_t{1} << 50;
+    try {
+        device_->allocate(asked, false);
+        FAIL();
+    } catch (const MemoryError& error) {
+        const std::string message = error.what();
+        EXPECT_EQ(message.find("[Array] the array needs 1.0 PiB (1,125,899,906,842,624 bytes), "), 0u) << message;
+        EXPECT_NE(message.find(" can be had on " + device_->profile().name), std::string::npos) << message;
+        EXPECT_EQ(error.asked, asked);
+    }
+    EXPECT_EQ(device_->statistics().bytes_allocated, before);
+    EXPECT_EQ(words_of(put(Words{1, 2})), (Words{1, 2}));
+}
+
+TEST_P(Arrays, MemoryStaysFlat) {
+    std::uint64_t held = 0;
+    const Shared input = put(counting(30011));
+    for (int call = 0; call < 600; ++call) {
+        Shared last = input;
+        for (int i = 0; i < 3; ++i) {
+            last = added(last);  // the results before go while their readers are under way
+        }
+        if (call == 100) {
+            held = device_->statistics().bytes_allocated;
+        }
+    }
+    device_->synchronize({});
+    EXPECT_EQ(device_->statistics().bytes_allocated, held);
+}
+
+TEST_P(Arrays, ThreadsSubmitAndWaitAsTheyLike) {
+    const Shared shared = put(counting(5003));
+    std::atomic<int> right = 0;
+    std::atomic<bool> done = false;
+    std::vector<std::thread> threads;
+    for (std::size_t thread = 0; thread < 4; ++thread) {
+        threads.emplace_back([&, thread] {
+            for (std::size_t round = 0; round < 20; ++round) {
+                const Words words = counting(100 + thread * 1000 + round);
+                Shared own = put(words), theirs = shared;
+                for (int call = 0; call < 5; ++call) {
+                    own = added(own);
+                    theirs = added(theirs);
+                }
+                if (round % 3 == 0) {
+                    device_->synchronize({});
+                }
+                const bool rest = words_of(theirs)[5002] == 5005u + 5 && words_of(own).back() == words.back() + 5;
+                right += rest && run(*device_, add_plan(words.size()), words) == plus_one(words);
+            }
+        });
+    }
+    std::thread watcher([&] {
+        while (!done) {
+            EXPECT_GE(device_->statistics().bytes_allocated, shared->bytes());
+            EXPECT_FALSE(device_->lost() || device_->closed());
+            std::this_thread::yield();
+        }
+    });
+    for (auto& thread : threads) {
+        thread.join();
+    }
+    done = true;
+    watcher.join();
+    EXPECT_EQ(right, 80);
+    EXPECT_EQ(device_->statistics().calls, 80u * 11);
+}
+
+TEST_P(Arrays, ADeviceMayBeClosedUnderOthersHands) {
+    for (int round = 0; round < 5; ++round) {
+        device_ = Device::open(0);
+        std::atomic<int> started = 0;
+        std::vector<std::thread> threads;
+        for (int thread = 0; thread < 3; ++thread) {
+            threads.emplace_back([&] {
+                try {
+                    for (;; ++started) {
+                        const Shared input = put(counting(1000));
+                        ASSERT_EQ(words_of(added(input)), plus_one(counting(1000)));
+                    }
+                } catch (const DeviceError& error) {
+                    const std::string message = error.what();
+                    EXPECT_NE(message.find("] the device is closed; open a new vkrnn.Device"), std::string::npos)
+                        << message;
+                }
+            });
+        }
+        while (started < 20) {
+            std::this_thread::yield();
+        }
+        device_->close();
+        for (auto& thread : threads) {
+            thread.join();
+        }
+        EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn::test

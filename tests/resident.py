@@ -1,0 +1,88 @@
+"""What the tests of arrays on devices share: how a device is opened, arrays put there, results compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from cases import Case, gradient_inputs
+from vkrnn.results import Results
+
+Array = NDArray[Any]
+
+KINDS = ("float32", "float64", "float16", "bfloat16")
+# Memory that the host sees where the device has it, and memory that it does not, as on a discrete GPU.
+WAYS = ("mapped", "staged")
+
+
+@contextmanager
+def opened(way: str) -> Iterator[vkrnn.Device]:
+    """Open a device of the caller's own, whose memory goes one of the `WAYS`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VKRNN_STAGING", "1" if way == "staged" else "0")
+        device = vkrnn.Device(vkrnn.default_device().index)
+        device.open()
+    yield device
+    device.close()
+
+
+def sees(device: vkrnn.Device) -> bool:
+    """Return whether NumPy can look at the device's memory."""
+    return vkrnn.empty(1, device=device).host_visible
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype; NumPy has no bfloat16 of its own."""
+    return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
+
+
+def numbers(shape: tuple[int, ...], dtype: str = "float32", first: int = 1) -> Array:
+    """Return consecutive small integers, which every dtype holds; none is zero."""
+    size = int(np.prod(shape))
+    return ((np.arange(size) + first - 1) % 100 + 1).reshape(shape).astype(dtype_of(dtype))
+
+
+def put(arrays: Mapping[str, Array], device: vkrnn.Device | None = None) -> dict[str, Any]:
+    """Put the arrays on the device."""
+    return {name: vkrnn.asarray(array, device=device) for name, array in arrays.items()}
+
+
+def shifted(array: Array, device: vkrnn.Device | None = None) -> vkrnn.Array:
+    """Put an array on the device behind something else, as a slice: in 16 bits at an odd word, as a rule."""
+    if array.ndim == 0:
+        return vkrnn.asarray(np.stack([array, array]), device=device)[1]
+    ahead = np.full((1, *array.shape[1:]), 7, array.dtype)
+    return vkrnn.asarray(np.concatenate([ahead, array]), device=device)[1:]
+
+
+def above(case: Case, forward: Results, dtype: np.dtype[Any], device: vkrnn.Device | None = None) -> dict[str, Any]:
+    """Return what the gradients take besides the inputs: where the forward results are arrays, everything is."""
+    taken = gradient_inputs(case, forward)
+    if not isinstance(forward.output, vkrnn.Array):
+        return {name: array.astype(dtype, copy=False) for name, array in taken.items()}
+    return {
+        name: array if isinstance(array, vkrnn.Array) else vkrnn.asarray(array.astype(dtype), device=device)
+        for name, array in taken.items()
+    }
+
+
+def assert_same_array(got: Any, wanted: Array) -> None:
+    """Fail unless `got` is an array on a device with the same bits."""
+    assert isinstance(got, vkrnn.Array)
+    assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
+    copied = got.numpy()
+    assert (copied.shape, copied.dtype) == (wanted.shape, wanted.dtype)
+    np.testing.assert_array_equal(np.frombuffer(copied.tobytes(), np.uint8), np.frombuffer(wanted.tobytes(), np.uint8))
+
+
+def assert_same(got: Results, wanted: Results) -> None:
+    """Fail unless the results are arrays on a device, and in names and bits what NumPy arrays gave."""
+    assert (got._fields, got._reasons) == (wanted._fields, wanted._reasons)
+    for one, other in zip(got, wanted, strict=True):
+        assert_same_array(one, other)

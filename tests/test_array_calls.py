@@ -1,0 +1,237 @@
+"""Calls on arrays: mixed with NumPy's, `out`, order without waits, what is copied and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import Case, inputs
+from resident import (
+    KINDS,
+    Array,
+    above,
+    assert_same,
+    assert_same_array,
+    dtype_of,
+    numbers,
+    opened,
+    put,
+    sees,
+)
+from vkrnn import SingleGateRNNDescriptor
+
+CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset({"input_weight", "bias", "init_state", "init_cell", "mask", "peephole"}))
+LINEAR = SingleGateRNNDescriptor(activation="none")
+
+
+def refused(error: type[Exception], message: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Fail unless the call raises that error with that message, all of it."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    assert str(caught.value) == message
+
+
+def lstm(arrays: dict[str, Any], **rest: Any) -> Any:
+    """Return the results of a training call."""
+    return vkrnn.lstm(**arrays, descriptor=CASE.descriptor(training=True), **rest)
+
+
+@pytest.fixture(name="arrays")
+def _arrays() -> dict[str, Any]:
+    return {**inputs(CASE)}
+
+
+# NumPy's and ours
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_one_array_makes_all_results_arrays(either: vkrnn.Device, dtype: str) -> None:
+    """Whichever it is; on its device, with the same bits, forward and gradients."""
+    kind = dtype_of(dtype)
+    arrays: dict[str, Any] = {name: array.astype(kind) for name, array in inputs(CASE).items()}
+    plain = lstm(arrays)
+    upstream = above(CASE, plain, kind)
+    gradients = vkrnn.lstm_gradients(**arrays, **upstream)
+    assert all(type(result) is np.ndarray for result in (*plain, *gradients))
+    for name, array in arrays.items():
+        got = lstm(arrays | put({name: array}, either))
+        assert_same(got, plain)
+        assert all(result.device is either for result in got)
+    for name, array in (arrays | upstream).items():
+        assert_same(vkrnn.lstm_gradients(**arrays | upstream | put({name: array}, either)), gradients)
+
+
+def test_results_show_themselves(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """As with NumPy arrays."""
+    assert repr(lstm(put(arrays, either))) == repr(lstm(arrays))
+
+
+def test_the_arrays_device_is_the_calls(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Whatever is current; it may be named too, and nothing else may."""
+    resident = put(arrays, either)
+    other = vkrnn.default_device()
+    with other:
+        assert lstm(resident).output.device is either
+    assert lstm(resident, device=either).output.device is either
+    message = f"[lstm 'a'] device: expected {either!r}, where the arrays are, got "
+    refused(ValueError, f"{message}{other!r}", lstm, resident, name="a", device=other)
+    refused(ValueError, f"{message}0", lstm, resident, name="a", device=0)
+
+
+def test_arrays_of_different_devices(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Are refused before either device is touched, also two of the same hardware."""
+    with opened("mapped") as other:
+        mixed = put(arrays, either) | put({"bias": arrays["bias"]}, other)
+        before = either.statistics(), other.statistics()
+        message = f"bias: expected an array on {either!r}, where others are, got one on {other!r}"
+        refused(ValueError, f"[lstm] {message}", lstm, mixed)
+        refused(ValueError, f"[lstm 'two'] {message}", lstm, mixed, name="two")
+        assert (either.statistics(), other.statistics()) == before
+
+
+def test_messages_are_those_of_numpy_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Shapes, dtypes, lengths."""
+    resident = put(arrays, either)
+    wrong: list[tuple[dict[str, Array], type[Exception]]] = [
+        ({"bias": numbers((15,))}, ValueError),
+        ({"source": numbers((5, 3))}, ValueError),
+        ({"init_state": numbers((4, 4))}, ValueError),
+        ({"bias": numbers((16,), "float16")}, TypeError),
+        ({"source": numbers((5, 3, 7), "float64")}, TypeError),
+    ]
+    before = either.statistics()["calls"]
+    for change, error in wrong:
+        with pytest.raises(error) as plain:
+            lstm(arrays | change)
+        refused(error, str(plain.value), lstm, resident | put(change, either))
+    message = "[lstm] lengths: expected dtype int32 or another integer, got float32"
+    refused(TypeError, message, lstm, resident, lengths=vkrnn.zeros(3, device=either))
+    message = "[lstm] bias: expected a numpy.ndarray or a vkrnn.Array, got list"
+    refused(TypeError, message, lstm, resident | {"bias": [1.0]})
+    assert either.statistics()["calls"] == before
+
+
+def test_plans_and_checks_take_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """The plan is that of NumPy arrays; the check's reference gets the same numbers."""
+    resident = put(arrays, either)
+    assert vkrnn.plan(vkrnn.lstm, **resident) == vkrnn.plan(vkrnn.lstm, **arrays, device=either)
+    report = vkrnn.check(vkrnn.lstm, **resident)
+    assert report.ok, report
+    assert [entry.error for entry in report.comparisons] == [
+        entry.error for entry in vkrnn.check(vkrnn.lstm, **arrays, device=either).comparisons
+    ]
+
+
+# Without waiting
+
+
+def test_long_chains_run_in_order(either: vkrnn.Device) -> None:
+    """Each call takes what the one before returned, none waits; more calls than command buffers."""
+    case = Case("gru", 5, 3, 12, 4, {}, frozenset({"bias", "init_state"}))
+    arrays: dict[str, Any] = {**inputs(case)}
+    state, resident = arrays["init_state"], put(arrays, either)
+    last = resident["init_state"]
+    for _ in range(100):
+        state = vkrnn.gru(**arrays | {"init_state": state}, device=either).output[-1]
+        last = vkrnn.gru(**resident | {"init_state": last}).output[-1]
+    assert_same_array(last, state)
+
+
+def test_forwards_and_backwards_without_waiting(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Training steps whose weights come from gradients: the next source is the last source's gradient."""
+    plain: Any = arrays["source"]
+    resident = put(arrays, either)
+    moved = resident["source"]
+    for _ in range(10):
+        there, here = lstm(resident | {"source": moved}), lstm(arrays | {"source": plain}, device=either)
+        kind = dtype_of("float32")
+        moved = vkrnn.lstm_gradients(**resident | {"source": moved}, **above(CASE, there, kind, either)).source
+        plain = vkrnn.lstm_gradients(**arrays | {"source": plain}, **above(CASE, here, kind), device=either).source
+    assert_same_array(moved, plain)
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_numpy_arguments_may_change_at_once(either: vkrnn.Device, size: str) -> None:
+    """A call on arrays takes NumPy's as they are when it is made, aligned ones and others, while another goes on."""
+    T, N, H = (5, 3, 4) if size == "small" else (500, 16, 64)
+    busy = vkrnn.zeros((2000, 8, 64), device=either), vkrnn.zeros((64, 64), device=either)
+    weight = vkrnn.zeros((H, H), device=either)
+    memory = np.zeros(T * N * H * 4 + 64, np.uint8)
+    for first in (0, 4, -memory.ctypes.data % 64):
+        source = memory[first : first + T * N * H * 4].view(np.float32).reshape(T, N, H)
+        source[...] = numbers((T, N, H))
+        vkrnn.single_gate_rnn(*busy)
+        got = vkrnn.single_gate_rnn(source, weight, descriptor=LINEAR).output
+        source[...] = 0
+        assert_same_array(got, numbers((T, N, H)))
+
+
+def test_lengths_may_change_at_once(either: vkrnn.Device) -> None:
+    """They are NumPy's in every call."""
+    source = vkrnn.asarray(numbers((5, 3, 4)), device=either)
+    lengths = np.array([2, 5, 1], np.int32)
+    wanted = vkrnn.single_gate_rnn(numbers((5, 3, 4)), np.zeros((4, 4), np.float32), lengths=lengths.copy())
+    got = vkrnn.single_gate_rnn(source, np.zeros((4, 4), np.float32), lengths=lengths)
+    lengths[:] = 5
+    assert_same(got, wanted)
+
+
+def test_copy_from_keeps_its_place_in_the_order(either: vkrnn.Device) -> None:
+    """Calls before it see what was there, calls after it what was copied, without a wait of the caller's."""
+    source = vkrnn.empty((50, 3, 64), device=either)
+    weight = vkrnn.zeros((64, 64), device=either)
+    results = []
+    for step in range(40):
+        source.copy_from(numbers((50, 3, 64), first=step))
+        results.append(vkrnn.single_gate_rnn(source, weight, descriptor=LINEAR).output)
+    for step, result in enumerate(results):
+        assert_same_array(result, numbers((50, 3, 64), first=step))
+
+
+# What is copied
+
+
+def test_large_aligned_arguments_are_read_where_they_are(either: vkrnn.Device) -> None:
+    """Of a call on NumPy arrays, where the device can; others are copied. The bits are the same."""
+    T, N, H = 64, 32, 64
+    weight = np.full((H, H), 2.0**-10, np.float32)
+    memory = np.zeros(T * N * H * 4 + 8192, np.uint8)
+    start = -memory.ctypes.data % 4096
+    imports = False
+    answers = []
+    for shift in (0, 64, 4):  # of a page, within a page, of nothing but a number
+        first = start + shift
+        source = memory[first : first + T * N * H * 4].view(np.float32).reshape(T, N, H)
+        source[...] = numbers((T, N, H))
+        before = either.statistics()
+        answers.append(vkrnn.single_gate_rnn(source, weight, device=either).output)
+        after = either.statistics()
+        imported, uploaded = (after[key] - before[key] for key in ("bytes_imported", "bytes_uploaded"))
+        assert imported + uploaded == source.nbytes + weight.nbytes
+        assert imported in (0, source.nbytes)
+        assert imported == 0 or (sees(either) and shift != 4)
+        imports = imports or bool(imported)
+        np.testing.assert_array_equal(source, numbers((T, N, H)))
+    if either.profile.driver == "llvmpipe":  # which can
+        assert imports == sees(either)
+    for answer in answers:
+        np.testing.assert_array_equal(answer, answers[0])
+
+
+def test_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Nothing goes up or down in calls on them, and NumPy's among them go up once."""
+    resident = put(arrays, either)
+    keys = ("bytes_uploaded", "bytes_downloaded", "bytes_imported")
+    before = [either.statistics()[key] for key in keys]
+    last = lstm(resident)
+    either.synchronize()
+    assert [either.statistics()[key] for key in keys] == before
+    lstm(resident | {"bias": arrays["bias"]})
+    assert either.statistics()["bytes_uploaded"] == before[0] + arrays["bias"].nbytes
+    last.output.numpy()
+    copied = 0 if sees(either) else last.output.nbytes
+    assert either.statistics()["bytes_downloaded"] == before[1] + copied

@@ -1,0 +1,303 @@
+"""What becomes of arrays and calls under way: dropped, interrupted, closed, lost; and what a training loop moves."""
+
+from __future__ import annotations
+
+import gc
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import Case, inputs
+from resident import above, assert_same, assert_same_array, dtype_of, numbers, put, sees
+from vkrnn import SingleGateRNNDescriptor
+
+LINEAR = SingleGateRNNDescriptor(activation="none")
+CASE = Case("lstm", 6, 4, 8, 12, {}, frozenset({"input_weight", "bias", "init_state", "init_cell"}))
+CLOSED = "the device is closed; open a new vkrnn.Device"
+LATE = "the device was lost in an earlier call; open a new vkrnn.Device"
+
+
+def call(array: vkrnn.Array, **rest: Any) -> vkrnn.Array:
+    """Return a result [T, N, H] of which every number is the source's."""
+    weight = np.zeros((array.shape[-1],) * 2, np.float32)
+    result: vkrnn.Array = vkrnn.single_gate_rnn(array, weight, descriptor=LINEAR, **rest).output
+    return result
+
+
+def message_of(function: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """Return what the DeviceError says."""
+    with pytest.raises(vkrnn.DeviceError) as caught:
+        function(*args, **kwargs)
+    return str(caught.value)
+
+
+# Training
+
+
+class Training:
+    """A layer that is trained, everything on the device: arrays for all results are made once."""
+
+    def __init__(self, device: vkrnn.Device) -> None:
+        """Put everything there."""
+        arrays: dict[str, Any] = {**inputs(CASE)}
+        self.descriptor = CASE.descriptor(training=True)
+        self.resident = put(arrays, device)
+        forward = vkrnn.lstm(**arrays, descriptor=self.descriptor)
+        self.upstream = above(CASE, forward, dtype_of("float32"))
+        gradients = vkrnn.lstm_gradients(**arrays, **self.upstream, descriptor=self.descriptor)
+        self.forward_out = [vkrnn.zeros(array.shape, device=device) for array in forward]
+        self.gradients_out = [vkrnn.zeros(array.shape, device=device) for array in gradients]
+        self.upstream = put(self.upstream, device)
+
+    def step(self, batch: Any) -> tuple[Any, Any]:
+        """Return forward results and gradients for a batch."""
+        self.resident["source"].copy_from(batch)
+        forward = vkrnn.lstm(**self.resident, descriptor=self.descriptor, out=self.forward_out)
+        saved = {"z_state": forward.z_state, "cell_output_fwd": forward.cell_output}
+        upstream = self.upstream | saved
+        gradients = vkrnn.lstm_gradients(
+            **self.resident, **upstream, descriptor=self.descriptor, out=self.gradients_out
+        )
+        return forward, gradients
+
+
+def test_a_training_loop_moves_its_batches_and_nothing_else(own: vkrnn.Device) -> None:
+    """Up go exactly the batches, nothing comes down, and no memory is taken."""
+    training = Training(own)
+    batches = [inputs(CASE)["source"] * np.float32(1 + step / 8) for step in range(20)]
+    training.step(batches[0])
+    own.synchronize()
+    before = own.statistics()
+    for batch in batches:
+        training.step(batch)
+    own.synchronize()
+    after = own.statistics()
+    grown = {key: after[key] - before[key] for key in after if not key.startswith("last_")}
+    assert grown["bytes_uploaded"] == sum(batch.nbytes for batch in batches)
+    for key in ("bytes_downloaded", "bytes_imported", "bytes_allocated", "pipelines", "plans"):
+        assert grown[key] == 0, key
+    assert grown["calls"] == 40
+    # And it is the batches that were trained with.
+    arrays: dict[str, Any] = {**inputs(CASE), "source": batches[-1]}
+    forward, gradients = training.step(batches[-1])
+    wanted: Any = vkrnn.lstm(**arrays, descriptor=training.descriptor)
+    assert_same(forward, wanted)
+    upstream = above(CASE, wanted, dtype_of("float32"))
+    assert_same(gradients, vkrnn.lstm_gradients(**arrays, **upstream, descriptor=training.descriptor))
+
+
+def test_memory_stays_flat_where_results_are_new(own: vkrnn.Device) -> None:
+    """Without `out` too: what is dropped is used again."""
+    arrays, upstream = inputs(CASE), None
+    resident = put(arrays, own)
+    held = []
+    for step in range(300):
+        forward = vkrnn.lstm(**resident, descriptor=CASE.descriptor(training=True))
+        upstream = above(CASE, forward, dtype_of("float32"), own)
+        vkrnn.lstm_gradients(**resident, **upstream)
+        if step % 50 == 20:
+            held.append(own.statistics()["bytes_allocated"])
+    assert len(set(held[1:])) == 1
+
+
+# Dropped
+
+
+def test_arrays_dropped_under_way(own: vkrnn.Device) -> None:
+    """Inputs and results go as soon as the call has returned; others get the memory, results stay right."""
+    results = []
+    for step in range(60):
+        wanted = numbers((40, 3, 64), first=step)
+        results.append((call(call(vkrnn.asarray(wanted, device=own))), wanted))
+        vkrnn.zeros((40, 3, 64), device=own)
+        vkrnn.asarray(np.zeros((40, 3, 64), np.float32), device=own)
+        if step % 7 == 0:
+            results = results[1:]
+    for result, wanted in results:
+        assert_same_array(result, wanted)
+
+
+def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
+    """The arrays keep it."""
+    index = own.index
+    device: vkrnn.Device | None = vkrnn.Device(index)
+    result = call(vkrnn.asarray(numbers((400, 3, 64)), device=device))
+    device = None
+    gc.collect()
+    assert_same_array(result, numbers((400, 3, 64)))
+    assert result.device.index == index
+    assert device is None
+    result.device.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("way", ["mapped", "staged"])
+def test_a_wait_can_be_interrupted(way: str) -> None:
+    """Ctrl-C reaches numpy() while the device works; the result is there for the next who asks."""
+    program = """
+    import signal, numpy as np, vkrnn
+    source, weight = vkrnn.asarray(np.ones((4_000, 16, 64), np.float32)), vkrnn.zeros((64, 64))
+    vkrnn.single_gate_rnn(source, weight).output.wait()
+    result = vkrnn.single_gate_rnn(source, weight).output
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    try:
+        result.numpy()
+    except KeyboardInterrupt:
+        print("interrupted", end=" ")
+    print((result.numpy() == 1).all())
+    """
+    program = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + textwrap.dedent(program)
+    environment = {"VKRNN_STAGING": "1" if way == "staged" else "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", "import os\nos.environ.update(" + repr(environment) + ")\n" + program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.stdout == "interrupted True\n", done.stderr
+
+
+# Closed
+
+
+def test_a_closed_device_refuses_everything(own: vkrnn.Device) -> None:
+    """Whole messages; what needs no device works; nothing crashes."""
+    array: Any = vkrnn.asarray(numbers((5, 3, 64)), device=own)
+    result = vkrnn.zeros((5, 3, 64), device=own)
+    late = call(array)
+    own.close()
+    uses: dict[str, Callable[[], object]] = {
+        "numpy": late.numpy,
+        "wait": late.wait,
+        "copy_from": lambda: array.copy_from(numbers((5, 3, 64))),
+        "part": array[1:].numpy,
+        "asarray of it": lambda: np.asarray(array),
+        "array of it": lambda: np.array(array),
+        "array method": array.__array__,
+        "empty": lambda: vkrnn.empty(3, device=own),
+        "zeros": lambda: vkrnn.zeros(3, device=own),
+        "asarray": lambda: vkrnn.asarray(numbers((3,)), device=own),
+    }
+    assert {name: message_of(use) for name, use in uses.items()} == dict.fromkeys(uses, f"[Array] {CLOSED}")
+    assert message_of(own.synchronize) == f"[Device] {CLOSED}"
+    assert message_of(call, array) == f"[single_gate_rnn] {CLOSED}"
+    assert message_of(call, array, name="x", out=result) == f"[single_gate_rnn 'x'] {CLOSED}"
+    assert message_of(call, numbers((5, 3, 64)), out=result) == f"[single_gate_rnn] {CLOSED}"
+    lstm_weight = np.zeros((64, 16), np.float32)
+    assert message_of(vkrnn.lstm, array, lstm_weight) == f"[lstm] {CLOSED}"
+    with pytest.raises(BufferError):
+        memoryview(array)
+    assert (len(array), array[1:].shape, array.nbytes) == (5, (4, 3, 64), 5 * 3 * 64 * 4)
+    assert vkrnn.asarray(array) is array
+    assert repr(array) == f"<vkrnn.Array [5, 3, 64] float32 on {own.name}>"
+    assert array.device.closed
+
+
+def test_a_closed_device_holds_what_arrays_hold(own: vkrnn.Device) -> None:
+    """Until they go."""
+    array = call(vkrnn.asarray(numbers((500, 3, 64)), device=own))
+    own.close()
+    assert own.statistics()["bytes_allocated"] >= array.nbytes
+    del array
+    gc.collect()
+    assert own.statistics()["bytes_allocated"] == 0
+
+
+def test_dlpack_of_a_closed_device(own: vkrnn.Device) -> None:
+    """An error of one kind or the other."""
+    array = vkrnn.zeros(3, device=own)
+    visible = array.host_visible
+    own.close()
+    with pytest.raises(vkrnn.DeviceError if visible else BufferError) as caught:
+        np.from_dlpack(array)
+    copy = f"[Array] the memory of {own.name} is not the host's; copy it with numpy()"
+    assert str(caught.value) == (f"[Array] {CLOSED}" if visible else copy)
+
+
+def test_arrays_of_a_device_that_was_replaced() -> None:
+    """A default device that was closed gives way to a new one; its arrays stay its own."""
+    old = vkrnn.default_device()
+    array = vkrnn.asarray(numbers((5, 3, 64)))
+    old.close()
+    assert message_of(call, array) == f"[single_gate_rnn] {CLOSED}"
+    new = vkrnn.asarray(numbers((5, 3, 64)))
+    assert new.device is vkrnn.default_device() is not old
+    assert_same_array(call(new), numbers((5, 3, 64)))
+    with pytest.raises(ValueError) as caught:
+        vkrnn.single_gate_rnn(new, array[0])
+    message = f"expected an array on {new.device!r}, where others are, got one on {old!r}"
+    assert str(caught.value) == f"[single_gate_rnn] recurrent_weight: {message}"
+
+
+# Lost
+
+
+def test_a_lost_device_is_blamed_on_the_call_that_failed(own: vkrnn.Device) -> None:
+    """At the wait, not at the call; the calls before it are not, nor are those after."""
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
+    first = call(array, name="first")
+    own.open().lose_for_test()
+    second = call(first, name="second")
+    third = call(second, name="third")
+    before = own.lost
+    first.wait()
+    if sees(own):
+        assert_same_array(first, numbers((5, 3, 64)))
+    message = message_of(third.wait)
+    told = r"\[single_gate_rnn 'second'\] the device was lost: .+; open a new vkrnn\.Device"
+    assert re.fullmatch(told, message)
+    assert (before, own.lost) == (False, True)
+    for use in (third.numpy, second.numpy, second.wait, first.numpy, array.numpy, own.synchronize, array[1:].numpy):
+        assert message_of(use) == message
+    for array_again in (np.asarray, np.array):
+        assert message_of(array_again, third) == message
+    assert message_of(call, array) == f"[single_gate_rnn] {LATE}"
+    assert message_of(call, array, name="x") == f"[single_gate_rnn 'x'] {LATE}"
+    assert message_of(array.copy_from, numbers((5, 3, 64))) == f"[Array] {LATE}"
+    assert message_of(vkrnn.empty, 3, device=own) == f"[Array] {LATE}"
+    assert message_of(vkrnn.zeros, 3, device=own) == f"[Array] {LATE}"
+    assert message_of(vkrnn.asarray, numbers((3,)), device=own) == f"[Array] {LATE}"
+    own.close()
+    assert message_of(third.wait) == f"[Array] {CLOSED}"
+
+
+@pytest.mark.parametrize("wait", ["numpy", "wait", "synchronize", "call", "asarray"])
+def test_whoever_waits_first_is_told(own: vkrnn.Device, wait: str) -> None:
+    """A call on NumPy arrays waits too, and tells of the call before it."""
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
+    own.open().lose_for_test()
+    result = call(array, name="it")
+    uses: dict[str, Callable[[], object]] = {
+        "numpy": result.numpy,
+        "wait": result.wait,
+        "synchronize": own.synchronize,
+        "call": lambda: vkrnn.single_gate_rnn(numbers((5, 3, 4)), np.zeros((4, 4), np.float32), device=own),
+        "asarray": lambda: np.asarray(result),
+    }
+    told = r"\[single_gate_rnn 'it'\] the device was lost: .+; open a new vkrnn\.Device"
+    assert re.fullmatch(told, message_of(uses[wait]))
+    assert own.lost
+
+
+def test_a_new_device_after_a_lost_one(own: vkrnn.Device) -> None:
+    """Works; the arrays of the lost one may be dropped at any time."""
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
+    own.open().lose_for_test()
+    results = [call(array) for _ in range(20)]
+    message_of(own.synchronize)
+    new = vkrnn.Device(own.index)
+    assert_same_array(call(vkrnn.asarray(numbers((5, 3, 64)), device=new)), numbers((5, 3, 64)))
+    del array, results
+    gc.collect()
+    own.close()
+    assert own.statistics()["bytes_allocated"] == 0
+    new.close()

@@ -1,0 +1,163 @@
+"""Arrays and calls from several threads: on one device, on several, on one that is closed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+import vkrnn
+from cases import CASES, Case, inputs
+from resident import WAYS, above, assert_same, dtype_of, opened, put
+
+THREADS = 4
+# Of every cell and direction, few sizes alike.
+CHOSEN = [case for case in CASES if not case.tags][3::61]
+
+
+class Wanted:
+    """A case, and what it gives when nobody else is about."""
+
+    def __init__(self, case: Case, dtype: str) -> None:
+        """Run it on NumPy arrays."""
+        kind = dtype_of(dtype)
+        self.case, self.kind = case, kind
+        self.arrays: dict[str, Any] = {name: array.astype(kind) for name, array in inputs(case).items()}
+        self.forward = self.run(self.arrays)
+        self.upstream = above(case, self.forward, kind)
+        self.gradients = self.differentiate(self.arrays, self.upstream)
+
+    def run(self, arrays: dict[str, Any], **rest: Any) -> Any:
+        """Return the results of a training call."""
+        return getattr(vkrnn, self.case.cell)(**arrays, descriptor=self.case.descriptor(training=True), **rest)
+
+    def differentiate(self, arrays: dict[str, Any], upstream: dict[str, Any], **rest: Any) -> Any:
+        """Return the gradients."""
+        function = getattr(vkrnn, f"{self.case.cell}_gradients")
+        return function(**arrays, **upstream, descriptor=self.case.descriptor(), **rest)
+
+    def on_numpy_arrays(self, device: vkrnn.Device) -> None:
+        """Do it again, and compare the bits."""
+        for got, wanted in (
+            (self.run(self.arrays, device=device), self.forward),
+            (self.differentiate(self.arrays, self.upstream, device=device), self.gradients),
+        ):
+            for one, other in zip(got, wanted, strict=True):
+                assert one.tobytes() == other.tobytes()
+
+    def on_arrays(self, device: vkrnn.Device, resident: dict[str, Any]) -> None:
+        """Do the same on arrays, some of which threads share; the first results are dropped under way."""
+        self.run(resident)
+        forward = self.run(resident)
+        gradients = self.differentiate(resident, above(self.case, forward, self.kind, device))
+        mixed = resident | {"source": self.arrays["source"]}
+        again = self.run(mixed)
+        assert_same(gradients, self.gradients)
+        assert_same(forward, self.forward)
+        assert_same(again, self.forward)
+
+
+def together(work: Callable[[int], None], count: int = THREADS) -> None:
+    """Do the work in as many threads, which begin at the same time; fail as the first that fails."""
+    barrier = threading.Barrier(count)
+
+    def begin(thread: int) -> None:
+        barrier.wait()
+        work(thread)
+
+    with ThreadPoolExecutor(count) as pool:
+        for future in [pool.submit(begin, thread) for thread in range(count)]:
+            future.result()
+
+
+def everything() -> list[Wanted]:
+    """Return the cases, in one dtype after the other."""
+    dtypes = ("float32", "bfloat16", "float64")
+    return [Wanted(case, dtypes[index % len(dtypes)]) for index, case in enumerate(CHOSEN)]
+
+
+def test_one_device(own: vkrnn.Device) -> None:
+    """Calls of differing shapes and dtypes, on NumPy arrays and on arrays of everybody's; bit for bit."""
+    wanted = everything()
+    shared = [put(each.arrays, own) for each in wanted]
+
+    def work(thread: int) -> None:
+        order = np.random.default_rng(thread).permutation(len(wanted))
+        for index in order:
+            each = wanted[index]
+            if (index + thread) % 3 == 0:
+                each.on_numpy_arrays(own)
+            else:
+                each.on_arrays(own, shared[index] if index % 2 else put(each.arrays, own))
+            if index % 5 == 0:
+                own.synchronize()
+                assert own.statistics()["bytes_allocated"] > 0
+
+    together(work)
+    assert not own.lost
+
+
+def test_several_devices() -> None:
+    """One for two threads each, memory going either way; one thread opens and closes its own all the time."""
+    wanted = everything()[::2]
+    with opened(WAYS[0]) as one, opened(WAYS[1]) as other:
+
+        def work(thread: int) -> None:
+            if thread == THREADS:
+                for each in wanted[:4]:
+                    mine = vkrnn.Device(one.index)
+                    each.on_arrays(mine, put(each.arrays, mine))
+                    each.run(put(each.arrays, mine))  # under way when the device closes
+                    mine.close()
+                return
+            device = (one, other)[thread % 2]
+            for index in np.random.default_rng(thread).permutation(len(wanted)):
+                wanted[index].on_arrays(device, put(wanted[index].arrays, device))
+
+        together(work, THREADS + 1)
+
+
+def test_closed_under_others_hands(own: vkrnn.Device) -> None:
+    """Whoever is at it gets right results or the error; nothing hangs, nothing crashes."""
+    each = Wanted(CHOSEN[0], "float32")
+    messages: list[str] = []
+    under_way = threading.Semaphore(0)
+
+    def work(thread: int) -> None:
+        if thread == 0:
+            for _ in range(3 * (THREADS - 1)):
+                under_way.acquire()
+            own.close()
+            return
+        try:
+            while True:
+                each.on_arrays(own, put(each.arrays, own))
+                each.on_numpy_arrays(own)
+                under_way.release()
+        except vkrnn.DeviceError as error:
+            messages.append(str(error))
+
+    together(work)
+    assert len(messages) == THREADS - 1
+    for message in messages:
+        prefix, rest = message.split("] ", 1)
+        assert prefix in ("[Array", f"[{each.case.cell}", f"[{each.case.cell}_gradients")
+        assert rest == "the device is closed; open a new vkrnn.Device"
+
+
+def test_views_and_waits_from_other_threads(own: vkrnn.Device) -> None:
+    """What one thread computes, others read: each sees all of it, whoever waits first."""
+    each = Wanted(CHOSEN[1], "float32")
+    resident = put(each.arrays, own)
+    for _ in range(10):
+        forward = each.run(resident)
+
+        def work(thread: int, forward: Any = forward) -> None:
+            if thread == 0:
+                forward[0].wait()
+            assert_same(forward, each.forward)
+
+        together(work)

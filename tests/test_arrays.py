@@ -1,0 +1,333 @@
+"""Arrays on a device: made, filled, read, sliced, shown, refused."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from resident import KINDS, assert_same_array, dtype_of, numbers, sees
+
+SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (0,), (3, 0, 2), (5, 3, 4), (3, 5, 7), (1, 1, 1), (2, 3, 1, 5)]
+ANY = "float32, float64, float16 or bfloat16"
+
+
+def refused(error: type[Exception], message: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+    """Fail unless the call raises that error with that message, all of it."""
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    assert str(caught.value) == message
+
+
+# Made
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """Of every dtype and rank, with its attributes."""
+    source = numbers(shape, dtype)
+    array = vkrnn.asarray(source, device=either)
+    assert (array.shape, array.dtype, array.device) == (shape, source.dtype, either)
+    assert (array.nbytes, array.ndim, array.size) == (source.nbytes, source.ndim, source.size)
+    assert repr(array) == f"<vkrnn.Array {list(shape)} {dtype} on {either.name}>"
+    assert_same_array(array, source)
+
+
+def test_where_the_host_sees_the_memory(either: vkrnn.Device) -> None:
+    """Of a device whose memory it shares, unless told to do without."""
+    staged = either.statistics()["bytes_downloaded"]
+    array = vkrnn.zeros(3, device=either)
+    assert array.host_visible in ({True, False} if either.profile.unified_memory else {False})
+    array.numpy()
+    copied = either.statistics()["bytes_downloaded"] - staged
+    assert copied == (0 if array.host_visible else 12)
+
+
+@pytest.mark.parametrize("dtype", ["float64", ">f8", ">f4", ">f2"])
+def test_any_layout_will_do(either: vkrnn.Device, dtype: str) -> None:
+    """Strides, byte order, memory that is read-only or not aligned; none of it shows afterwards."""
+    plain = numbers((5, 3, 4)).astype(dtype)
+    apart = np.repeat(plain, 2, axis=2)[:, :, ::2]
+    read_only = plain.copy()
+    read_only.flags.writeable = False
+    shifted = np.frombuffer(b"x" + plain.tobytes(), np.uint8)[1:].view(plain.dtype).reshape(plain.shape)
+    wanted = plain.astype(plain.dtype.newbyteorder("="))
+    for source in (plain, apart, np.asfortranarray(plain), plain[::-1][::-1], read_only, shifted):
+        assert_same_array(vkrnn.asarray(source, device=either), wanted)
+
+
+def test_an_array_stays_what_it_is(either: vkrnn.Device) -> None:
+    """`asarray` takes one as it is, on its own device."""
+    array = vkrnn.zeros((5, 3), device=either)
+    assert vkrnn.asarray(array) is array
+    assert vkrnn.asarray(array, device=either) is array
+    other = vkrnn.default_device()
+    message = f"[asarray] device: expected {either!r}, where the array is, got "
+    refused(ValueError, f"{message}{other!r}", vkrnn.asarray, array, device=other)
+    refused(ValueError, f"{message}0", vkrnn.asarray, array, device=0)
+
+
+def test_the_device_that_arrays_are_made_on(own: vkrnn.Device) -> None:
+    """The one named, else the current one."""
+    usual = vkrnn.default_device()
+    made: list[Callable[..., vkrnn.Array]] = [vkrnn.empty, vkrnn.zeros]
+    made += [lambda length, **rest: vkrnn.asarray(numbers((length,)), **rest)]
+    for make in made:
+        assert make(3).device is usual
+        assert make(3, device=own).device is own
+        assert make(3, device=usual.name).device.name == usual.name
+        with own:
+            assert make(3).device is own
+
+
+@pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
+def test_shapes_and_dtypes(make: Callable[..., vkrnn.Array], either: vkrnn.Device) -> None:
+    """An int or several, whatever counts as one; any name of a dtype, float32 if none."""
+    shapes: list[tuple[Any, tuple[int, ...]]] = [
+        (3, (3,)),
+        (np.int64(3), (3,)),
+        ((), ()),
+        ([5, np.int8(3)], (5, 3)),
+    ]
+    for given, shape in shapes:
+        array = make(given, device=either)
+        assert (array.shape, array.dtype, array.numpy().shape) == (shape, np.dtype(np.float32), shape)
+    for dtype in ("float16", np.float16, np.dtype("e"), ">f2"):
+        assert make(3, dtype, device=either).dtype == np.dtype(np.float16)
+        assert make(3, dtype, device=either).dtype.isnative
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_zeros_where_something_else_was(either: vkrnn.Device, dtype: str) -> None:
+    """Memory comes from a pool, and has been used before."""
+    for shape in ((7,), (333, 3), (100_003,)):
+        vkrnn.asarray(numbers(shape, dtype), device=either)  # dropped at once
+        assert_same_array(vkrnn.zeros(shape, dtype, device=either), np.zeros(shape, dtype_of(dtype)))
+
+
+WRONG: list[tuple[Callable[..., object], tuple[Any, ...], type[Exception], str]] = [
+    (vkrnn.asarray, ([1.0],), TypeError, "[asarray] array: expected a numpy.ndarray, got list"),
+    (vkrnn.asarray, (None,), TypeError, "[asarray] array: expected a numpy.ndarray, got NoneType"),
+    (vkrnn.asarray, (np.float32(1),), TypeError, "[asarray] array: expected a numpy.ndarray, got float32"),
+    (vkrnn.asarray, (np.zeros(3, np.int32),), TypeError, f"[asarray] dtype: expected {ANY}, got int32"),
+    (vkrnn.asarray, (np.zeros(3, bool),), TypeError, f"[asarray] dtype: expected {ANY}, got bool"),
+    (vkrnn.empty, (3, "int64"), TypeError, f"[empty] dtype: expected {ANY}, got int64"),
+    (vkrnn.zeros, (3, "complex64"), TypeError, f"[zeros] dtype: expected {ANY}, got complex64"),
+    (vkrnn.empty, ((3, -1),), ValueError, "[empty] shape: expected axes of at least 0, got [3, -1]"),
+    (vkrnn.zeros, (-2,), ValueError, "[zeros] shape: expected axes of at least 0, got [-2]"),
+]
+
+
+@pytest.mark.parametrize(("make", "args", "error", "message"), WRONG, ids=[message for *_, message in WRONG])
+def test_messages(make: Callable[..., object], args: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    """Whole."""
+    refused(error, message, make, *args)
+
+
+@pytest.mark.parametrize("user", ["asarray", "empty", "zeros"])
+def test_messages_about_the_device(user: str) -> None:
+    """As a call's, under the function's name."""
+    argument: Any = numbers((3,)) if user == "asarray" else 3
+    listed = ", ".join(f"{device.index}: {device.name}" for device in vkrnn.devices())
+    message = f"[{user}] device: expected a part of a device's name, got 'abacus' ({listed})"
+    refused(ValueError, message, getattr(vkrnn, user), argument, device="abacus")
+    message = f"[{user}] device: expected a vkrnn.Device, an int or a str, got float"
+    refused(TypeError, message, getattr(vkrnn, user), argument, device=0.5)
+
+
+@pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
+def test_axes_that_are_no_integers(make: Callable[..., object]) -> None:
+    """Python says so."""
+    for shape in (2.5, (3, 2.5), "ab", None):
+        with pytest.raises(TypeError):
+            make(shape)
+
+
+@pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
+def test_too_large(make: Callable[..., object], either: vkrnn.Device) -> None:
+    """The message says how much and where; nothing is held then."""
+    before = either.statistics()["bytes_allocated"]
+    with pytest.raises(MemoryError) as caught:
+        make((2**20, 2**30), device=either)
+    size = r"[0-9.]+ [KMGTP]iB \([0-9,]+ bytes\)"
+    asked = re.escape("[Array] the array needs 4.0 PiB (4,503,599,627,370,496 bytes), ")
+    assert re.fullmatch(rf"{asked}{size} can be had on {re.escape(either.name)}", str(caught.value))
+    assert either.statistics()["bytes_allocated"] == before
+
+
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**62, 4), (2**63 - 1, 2**63 - 1), (2**61 + 1, 8)], ids=str)
+def test_larger_than_any_memory(shape: tuple[int, ...], either: vkrnn.Device) -> None:
+    """Sizes that overflow 64 bits are not small."""
+    with pytest.raises((MemoryError, ValueError), match=r"^\[(Array|empty)\] "):
+        vkrnn.empty(shape, device=either)
+
+
+# Filled
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_copy_from(either: vkrnn.Device, dtype: str) -> None:
+    """The source may change at once; any layout will do."""
+    array = vkrnn.empty((5, 3, 7), dtype, device=either)
+    uploaded = either.statistics()["bytes_uploaded"]
+    source = numbers((5, 3, 7), dtype)
+    wanted = source.copy()
+    array.copy_from(source)
+    source[:] = 0
+    assert_same_array(array, wanted)
+    assert either.statistics()["bytes_uploaded"] == uploaded + wanted.nbytes
+    array.copy_from(wanted[::-1])
+    assert_same_array(array, wanted[::-1].copy())
+    if dtype != "bfloat16":  # which has no other byte order
+        array.copy_from(wanted.astype(wanted.dtype.newbyteorder(">")))
+        assert_same_array(array, wanted)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_copy_from_into_a_part(either: vkrnn.Device, dtype: str) -> None:
+    """In 16 bits the part begins and ends within a word; what stands beside it stays."""
+    for rows, width in ((7, 1), (5, 3), (5, 4)):
+        wanted = numbers((rows, width), dtype)
+        array = vkrnn.asarray(wanted, device=either)
+        for first, end in ((1, 4), (0, 1), (3, rows), (2, 2)):
+            part = numbers((end - first, width), dtype, first=50 + first)
+            array[first:end].copy_from(part)
+            wanted[first:end] = part
+            assert_same_array(array, wanted)
+
+
+def test_copy_from_its_own_memory(either: vkrnn.Device) -> None:
+    """What overlaps comes out as NumPy would have it."""
+    for count in (10, 100_000, 1_000_003):
+        wanted = numbers((count,))
+        for target, source in ((slice(1, None), slice(None, -1)), (slice(None, -3), slice(3, None))):
+            array = vkrnn.asarray(wanted, device=either)
+            array[target].copy_from(array.numpy()[source])
+            shifted = wanted.copy()
+            shifted[target] = wanted[source]
+            assert_same_array(array, shifted)
+
+
+def test_copy_from_messages(either: vkrnn.Device) -> None:
+    """Whole; nothing is written."""
+    array = vkrnn.zeros((5, 3), device=either)
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ([[1.0]], TypeError, "source: expected a numpy.ndarray, got list"),
+        (array, TypeError, "source: expected a numpy.ndarray, got Array"),
+        (np.ones((5, 3)), TypeError, "source: expected dtype float32, got float64"),
+        (np.ones((5, 3), np.int32), TypeError, "source: expected dtype float32, got int32"),
+        (np.ones((3, 5), np.float32), ValueError, "source: expected shape [5, 3], got [3, 5]"),
+        (np.ones((1, 3), np.float32), ValueError, "source: expected shape [5, 3], got [1, 3]"),
+        (np.ones((), np.float32), ValueError, "source: expected shape [5, 3], got []"),
+    ]
+    for source, error, message in wrong:
+        refused(error, f"[Array.copy_from] {message}", array.copy_from, source)
+    assert_same_array(array, np.zeros((5, 3), np.float32))
+
+
+# Sliced
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("shape", [(7,), (5, 3), (5, 3, 4), (3, 0, 2)], ids=str)
+def test_parts(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """What NumPy makes of the index; parts of parts; nothing is copied."""
+    wanted = numbers(shape, dtype)
+    array = vkrnn.asarray(wanted, device=either)
+    before = either.statistics()
+    length = shape[0]
+    slices = [slice(None), slice(1, None), slice(-2, None), slice(1, -1), slice(2, 1), slice(9, 12), slice(-9, 2)]
+    parts = [(array[index], wanted[index]) for index in slices]
+    parts += [(array[index], wanted[index : index + 1].reshape(shape[1:])) for index in range(length)]
+    parts += [(array[np.int64(-1)], wanted[length - 1 : length].reshape(shape[1:]))]
+    parts += [(array[1:][1:][0], wanted[2:3].reshape(shape[1:])), (array[1:][:1][-1:], wanted[1:2])]
+    after = either.statistics()
+    assert {name: after[name] for name in after} == before
+    for part, piece in parts:
+        assert part.device is either
+        assert part.host_visible == array.host_visible
+        assert_same_array(part, piece)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_parts_share_memory(either: vkrnn.Device, dtype: str) -> None:
+    """With the array and with one another, and keep it."""
+    array = vkrnn.zeros((5, 3), dtype, device=either)
+    array[2].copy_from(numbers((3,), dtype))
+    wanted = np.zeros((5, 3), dtype_of(dtype))
+    wanted[2] = numbers((3,), dtype)
+    assert_same_array(array, wanted)
+    assert_same_array(array[1:4][1], wanted[2])
+    part = array[2:]
+    del array
+    other = vkrnn.asarray(numbers((5, 3), dtype), device=either)  # would take the memory were it free
+    assert_same_array(part, wanted[2:])
+    assert_same_array(other, numbers((5, 3), dtype))
+
+
+def test_length_and_iteration(either: vkrnn.Device) -> None:
+    """Along the first axis."""
+    wanted = numbers((5, 3))
+    array = vkrnn.asarray(wanted, device=either)
+    assert len(array) == 5
+    for part, row in zip(array, wanted, strict=True):
+        assert_same_array(part, row)
+    assert [float(part.numpy()) for part in array[0]] == wanted[0].tolist()
+    assert list(vkrnn.empty((0, 3), device=either)) == []
+    scalar = vkrnn.empty((), device=either)
+    refused(TypeError, "[Array] len() of an array without axes", len, scalar)
+    refused(TypeError, "[Array] len() of an array without axes", iter, scalar)
+
+
+def test_indices_that_do_not_do(either: vkrnn.Device) -> None:
+    """Whole messages."""
+    array = vkrnn.zeros((5, 3), device=either)
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (5, IndexError, "index: expected -5 to 4, got 5"),
+        (-6, IndexError, "index: expected -5 to 4, got -6"),
+        (
+            slice(None, None, 2),
+            IndexError,
+            "index: expected a slice with step 1, got step 2; others are not contiguous",
+        ),
+        (
+            slice(None, None, -1),
+            IndexError,
+            "index: expected a slice with step 1, got step -1; others are not contiguous",
+        ),
+        ((1, 2), TypeError, "index: expected an int or a slice along the first axis, got tuple"),
+        (1.0, TypeError, "index: expected an int or a slice along the first axis, got float"),
+        (None, TypeError, "index: expected an int or a slice along the first axis, got NoneType"),
+        (..., TypeError, "index: expected an int or a slice along the first axis, got ellipsis"),
+    ]
+    for index, error, message in wrong:
+        refused(error, f"[Array] {message}", array.__getitem__, index)
+    refused(IndexError, "[Array] index: expected 0 to -1, got 0", vkrnn.empty((0, 2), device=either).__getitem__, 0)
+    scalar = vkrnn.zeros((), device=either)
+    for index in (0, slice(None), ()):
+        refused(IndexError, "[Array] index: an array without axes has no parts", scalar.__getitem__, index)
+
+
+def test_arrays_stay_in_their_process(either: vkrnn.Device) -> None:
+    """A pickle would have to hold the device."""
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(vkrnn.zeros(3, device=either))
+
+
+def test_waiting_for_nothing(either: vkrnn.Device) -> None:
+    """Returns."""
+    array = vkrnn.asarray(numbers((3,)), device=either)
+    array.wait()
+    either.synchronize()
+    assert_same_array(array, numbers((3,)))
+
+
+def test_sees_agrees(either: vkrnn.Device) -> None:
+    """Every array of a device goes the same way."""
+    assert {vkrnn.empty(shape, device=either).host_visible for shape in (0, 1, 100_000)} == {sees(either)}

@@ -1,0 +1,86 @@
+"""Every case of the table in every dtype on arrays: the bits of the call on NumPy arrays, which other tests look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import CASES, Case, inputs
+from resident import KINDS, Array, above, assert_same, dtype_of, put, shifted
+from test_lengths import lengths_of
+from vkrnn.results import Results
+
+
+def by_id(case: Case) -> str:
+    return case.id
+
+
+def run(case: Case, arrays: dict[str, Any], lengths: Array | None, **rest: Any) -> Results:
+    """Return the results of a training call."""
+    results: Results = getattr(vkrnn, case.cell)(
+        **arrays, lengths=lengths, descriptor=case.descriptor(training=True), **rest
+    )
+    return results
+
+
+def differentiate(
+    case: Case, arrays: dict[str, Any], upstream: dict[str, Any], lengths: Array | None, **rest: Any
+) -> Results:
+    """Return the gradients."""
+    results: Results = getattr(vkrnn, f"{case.cell}_gradients")(
+        **arrays, **upstream, lengths=lengths, descriptor=case.descriptor(), **rest
+    )
+    return results
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("case", CASES, ids=by_id)
+def test_arrays_are_no_different(case: Case, dtype: str) -> None:
+    """Forward, then gradients of what forward left on the device, without a wait; with lengths and without."""
+    kind = dtype_of(dtype)
+    arrays = {name: array.astype(kind) for name, array in inputs(case).items()}
+    resident = put(arrays)
+    for lengths in (None, lengths_of(case)):
+        forward = run(case, resident, lengths)
+        gradients = differentiate(case, resident, above(case, forward, kind), lengths)
+        plain = run(case, arrays, lengths)
+        assert_same(forward, plain)
+        assert_same(gradients, differentiate(case, arrays, above(case, plain, kind), lengths))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(resident[name].numpy(), array, err_msg=f"{name} was written to")
+
+
+def results_behind_others(results: Results, device: vkrnn.Device) -> list[vkrnn.Array]:
+    """Return slices for results of these shapes, each behind something else and before it."""
+    return [
+        vkrnn.asarray(np.full((array.shape[0] + 2, *array.shape[1:]), 7, array.dtype), device=device)
+        for array in results
+    ]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("case", [case for case in CASES if not case.tags][::13], ids=by_id)
+def test_slices_are_no_different(case: Case, dtype: str, either: vkrnn.Device) -> None:
+    """Slices go in and come out, in 16 bits at odd words and of odd sizes; what stands beside them stays."""
+    kind = dtype_of(dtype)
+    arrays = {name: array.astype(kind) for name, array in inputs(case).items()}
+    slices: dict[str, Any] = {name: shifted(array, either) for name, array in arrays.items()}
+
+    def between(call: Callable[..., Results], wanted: Results) -> Results:
+        whole = results_behind_others(wanted, either)
+        got = call(out=[array[1:-1] for array in whole])
+        assert_same(got, wanted)
+        for array in whole:
+            assert (array.numpy()[[0, -1]] == 7).all()
+        return got
+
+    plain = run(case, arrays, None)
+    forward = between(lambda out: run(case, slices, None, out=out), plain)
+    upstream = {name: shifted(array, either) for name, array in above(case, plain, kind).items()}
+    wanted = differentiate(case, arrays, above(case, plain, kind), None)
+    between(lambda out: differentiate(case, slices, upstream, None, out=out), wanted)
+    assert_same(forward, plain)
