@@ -28,6 +28,9 @@ DEVICE = "device timestamps"  # the work alone, by the device's clock; uploads a
 IMPORT = "import"  # of vkrnn, NumPy included, in a fresh process
 COLD = "first call, cold caches"  # wall time of a fresh process's first call, opening the device included
 WARM = "first call, warm caches"  # the same where another process has made the same call before
+RESIDENT = "call on arrays"  # wall time until a call on arrays on the device returns; it does not wait for the device
+SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
+COPYING = "copying"  # of a host call, all but the device's work
 
 # Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
 CHECK_TOLERANCE = 1e-4
@@ -37,7 +40,7 @@ THREADS = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement: a line of JSON. Times are in seconds."""
+    """One measurement: a line of JSON. Times are in seconds; only `SUBMISSIONS` is none."""
 
     commit: str
     implementation: str  # "vkrnn", "numpy", "torch"
@@ -45,7 +48,7 @@ class Record:
     driver: str  # a library and its version where there is no driver
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # HOST_CALL, SUBMIT, DEVICE; IMPORT, COLD, WARM
+    measure: str  # HOST_CALL, SUBMIT, DEVICE; IMPORT, COLD, WARM; RESIDENT, SUBMISSIONS; COPYING
     median: float
     p10: float
     p90: float
@@ -93,7 +96,7 @@ class Problem:
     workload: str
     bytes: int
     flops: float
-    ideal: Mapping[str, npt.NDArray[np.float64]]
+    ideal: Mapping[str, npt.NDArray[Any]]  # float64 where it was computed
     contenders: Sequence[Contender]
 
 

@@ -1,4 +1,9 @@
-"""The host time of a warm small call, and where it goes: Python, the core, the device."""
+"""The host time of a warm small call, and where it goes: Python, the core, the device; beside it, the call on arrays.
+
+A call on arrays that are on the device returns before it is done. It is timed in rows of a few calls, with the device
+idle before and a wait after them that is not timed, so that no time of the device's is in it, unless the device is the
+same processor.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,27 @@ import vkrnn
 from vkrnn import reference
 
 from . import common
-from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Problem, Sizes, milliseconds, show, table, timed
+from .common import (
+    DEVICE,
+    HOST_CALL,
+    RESIDENT,
+    SUBMISSIONS,
+    SUBMIT,
+    Contender,
+    Problem,
+    Sizes,
+    milliseconds,
+    show,
+    table,
+    timed,
+)
 from .problems import GATES, Arrays, named_gradients
 
 SIZES = Sizes(8, 1, 8, 8)
 FLOOR_SECONDS = 200e-6
+RESIDENT_FLOOR_SECONDS = 30e-6
 MOST_CALLS = 2000
+ROW = 16  # calls on arrays between two waits; the host may run further ahead than that before it has to wait
 
 
 def _contender(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
@@ -39,6 +59,34 @@ def _contender(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Cont
     return Contender("vkrnn", device.name, device.driver_version, run, answer)
 
 
+def _on_arrays(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
+    """Return the same calls on arrays on the device."""
+    there = arrays.on(device)
+    forward = there.forward(vkrnn, training=True)
+
+    def work() -> vkrnn.Results:
+        return there.gradients(vkrnn, forward) if gradients else there.forward(vkrnn)
+
+    def row() -> None:
+        for _ in range(ROW):
+            work()
+
+    def run() -> dict[str, float]:
+        device.synchronize()
+        before = device.statistics()["submissions"]
+        seconds = timed(row)
+        submissions = device.statistics()["submissions"] - before
+        device.synchronize()
+        return {RESIDENT: seconds / ROW, SUBMISSIONS: submissions / ROW}
+
+    def answer() -> Mapping[str, npt.NDArray[np.float32]]:
+        results = work()
+        named = named_gradients(results) if gradients else {"output": results.output}
+        return {name: array.numpy() for name, array in named.items()}
+
+    return Contender("vkrnn", device.name, device.driver_version, run, answer)
+
+
 def problems(device: vkrnn.Device) -> Iterator[Problem]:
     """Yield forward and gradients of each cell."""
     for cell in GATES:
@@ -47,9 +95,9 @@ def problems(device: vkrnn.Device) -> Iterator[Problem]:
         for gradients in (False, True):
             ideal = named_gradients(arrays.gradients(reference, forward)) if gradients else {"output": forward.output}
             moved, flops = arrays.cost(device, gradients=gradients)
-            contender = _contender(arrays, device, gradients=gradients)
+            contenders = [make(arrays, device, gradients=gradients) for make in (_contender, _on_arrays)]
             op = f"{cell}_gradients" if gradients else cell
-            yield Problem(op, str(SIZES), moved, flops, ideal, [contender])
+            yield Problem(op, str(SIZES), moved, flops, ideal, contenders)
 
 
 def main() -> None:
@@ -61,17 +109,25 @@ def main() -> None:
     rows = []
     for records in groups:
         by_measure = {record.measure: record for record in records}
-        host, submit, work = (by_measure[name].median for name in (HOST_CALL, SUBMIT, DEVICE))
+        host, submit, work, resident = (by_measure[name].median for name in (HOST_CALL, SUBMIT, DEVICE, RESIDENT))
         parts = [host, by_measure[HOST_CALL].p90, host - submit, submit - work, work]
-        rows.append([records[0].op, *map(milliseconds, parts), str(records[0].n)])
-    header = ["operation", "call", "p90", "Python", "core", "device", "calls"]
+        on_arrays = [resident, by_measure[RESIDENT].p90]
+        submissions = by_measure[SUBMISSIONS].median
+        calls = by_measure[HOST_CALL].n
+        rows.append([records[0].op, *map(milliseconds, (*parts, *on_arrays)), f"{submissions:g}", str(calls)])
+    header = ["operation", "call", "p90", "Python", "core", "device", "on arrays", "p90", "submissions", "calls"]
     show([f"{device!r}, {device.flavour!r}", f"{SIZES}, medians", "", *table(header, rows), ""])
     for records in groups:
         times = {record.measure: record.median * 1e6 for record in records}
         op = records[0].op
-        host = times[HOST_CALL] - times[DEVICE]
-        show([common.verdict(f"{op}, host's part", host, FLOOR_SECONDS * 1e6, "us", at_least=False)])
-        show([common.verdict(f"{op}, whole call", times[HOST_CALL], FLOOR_SECONDS * 1e6, "us", at_least=False)])
+        parts_of_call = {
+            "host's part": times[HOST_CALL] - times[DEVICE],
+            "whole call": times[HOST_CALL],
+        }
+        for what, reached in parts_of_call.items():
+            show([common.verdict(f"{op}, {what}", reached, FLOOR_SECONDS * 1e6, "us", at_least=False)])
+        floor = RESIDENT_FLOOR_SECONDS * 1e6
+        show([common.verdict(f"{op}, call on arrays", times[RESIDENT], floor, "us", at_least=False)])
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ class Arrays:
 
     cell: str
     sizes: Sizes
-    given: Mapping[str, Floats]
-    source_gradient: Floats
+    given: Mapping[str, Any]  # NumPy arrays, or arrays on a device
+    source_gradient: Any
 
     @staticmethod
     def draw(cell: str, sizes: Sizes) -> Arrays:
@@ -59,6 +59,11 @@ class Arrays:
         if cell == "gru":
             given["secondary_bias"] = weight(sizes.H)
         return Arrays(cell, sizes, given, rng.standard_normal((sizes.T, sizes.N, sizes.H), np.float32))
+
+    def on(self, device: vkrnn.Device) -> Arrays:
+        """Return the same, copied to the device."""
+        given = {name: vkrnn.asarray(array, device=device) for name, array in self.given.items()}
+        return Arrays(self.cell, self.sizes, given, vkrnn.asarray(self.source_gradient, device=device))
 
     def forward(self, module: Any, *, training: bool = False, **options: Any) -> vkrnn.Results:
         """Call the cell's function of `module`, which is `vkrnn` or `vkrnn.reference`."""
@@ -116,7 +121,7 @@ class Arrays:
         return 2 * moved + 2 * spare.nbytes, flops + back.flops
 
 
-def named_gradients(results: vkrnn.Results) -> dict[str, npt.NDArray[Any]]:
+def named_gradients(results: vkrnn.Results) -> dict[str, Any]:
     """Return gradients by names that do not collide with those of the forward results."""
     return {f"gradient of {name}": array for name, array in results._asdict().items()}
 
