@@ -6,15 +6,18 @@ import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 from vkrnn import mpsgraph
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 
 
-def test_example_runs() -> None:
-    """The example gives what it shows."""
-    results = doctest.testfile(str(README), module_relative=False)
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "arrays.md"], ids=lambda page: page.name)
+def test_examples_run(page: Path) -> None:
+    """The examples give what they show."""
+    results = doctest.testfile(str(page), module_relative=False)
     assert results.attempted >= 5
     assert results.failed == 0
 

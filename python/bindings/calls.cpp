@@ -1,7 +1,5 @@
 // Calls: arrays in, checked, run, arrays out.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <limits>
 #include <stdexcept>
 
@@ -69,20 +67,6 @@ ResultOperand result_operand(const PlanBuffer& buffer, const py::object& object)
     return {array.mutable_data()};
 }
 
-std::string gibibytes(std::uint64_t bytes) {
-    std::array<char, 32> text{};
-    std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / (1 << 30));
-    return text.data();
-}
-
-// What can never fit is refused before arrays are copied for it and made for its results.
-void require_room(const Profile& profile, const Plan& plan, const std::string& prefix) {
-    if (plan.bytes() <= profile.memory_bytes) return;
-    throw MemoryError(prefix + " the call needs " + gibibytes(plan.bytes()) + " of device memory, at most " +
-                          gibibytes(profile.memory_bytes) + " can be free on " + profile.name,
-                      plan.bytes(), profile.memory_bytes);
-}
-
 // Runs the call. `out` has a place for each result: an array, or None for one that `make(shape)` is to make. `wait`:
 // when it returns, the results are there. Returns the results.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out, bool wait,
@@ -93,21 +77,22 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         const py::gil_scoped_release release;
         return device->plan(call.spec);
     }();
-    require_room(device->profile(), *plan, prefix);
 
-    std::vector<py::array> kept;
-    std::vector<InputOperand> inputs;
-    std::uint64_t bytes = plan->bytes();  // that are not there yet
+    // What can never fit is refused before arrays are copied for it and made for its results.
+    std::uint64_t bytes = plan->bytes();
     for (const auto& [argument, index] : plan->inputs) {
-        const PlanBuffer& buffer = plan->buffers.at(index);
-        inputs.push_back(input_operand(buffer, array_of(checked, argument), kept));
-        if (inputs.back().storage) bytes -= buffer.bytes;
+        if (py::isinstance<Array>(array_of(checked, argument))) bytes -= plan->buffers.at(index).bytes;
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
         if (!out[i].is_none()) bytes -= plan->buffers.at(plan->results.at(i)).bytes;
     }
     device->require_room(*plan, bytes, prefix);
 
+    std::vector<py::array> kept;
+    std::vector<InputOperand> inputs;
+    for (const auto& [argument, index] : plan->inputs) {
+        inputs.push_back(input_operand(plan->buffers.at(index), array_of(checked, argument), kept));
+    }
     py::list arrays;
     std::vector<ResultOperand> results;
     for (std::size_t i = 0; i < call.results.size(); ++i) {
