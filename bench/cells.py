@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from statistics import geometric_mean
 
 import vkrnn
 
@@ -17,7 +18,15 @@ from .baseline_torch import find_torch, on_torch
 from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, milliseconds, show, table
 from .problems import GATES, Arrays, on_vkrnn
 
-CPU_SIZES = (Sizes(128, 1, 128, 128), Sizes(64, 32, 256, 256), Sizes(32, 8, 512, 512), Sizes(100, 16, 128, 128))
+CPU_SIZES = (
+    Sizes(128, 1, 128, 128),
+    Sizes(64, 32, 256, 256),
+    Sizes(32, 8, 512, 512),
+    Sizes(100, 16, 128, 128),
+    Sizes(50, 64, 512, 512),
+    Sizes(200, 1, 512, 512),
+    Sizes(512, 4, 64, 64),
+)
 GPU_SIZES = (
     Sizes(50, 1, 1024, 1024),
     Sizes(512, 1, 256, 256),
@@ -28,7 +37,11 @@ GPU_SIZES = (
 SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
 
 # On a GPU: vkrnn's device time at most cuDNN's.
-FLOORS = (("lstm", str(GPU_SIZES[0])), ("lstm", str(GPU_SIZES[1])))
+GPU_FLOORS = (("lstm", str(GPU_SIZES[0])), ("lstm", str(GPU_SIZES[1])))
+# On a CPU, of the other's time : vkrnn's whole call: the geometric mean over all rows, and the worst row.
+CPU_FLOORS = {"torch": (1.3, 0.7), "numpy": (1.0, 1.0)}
+WORST_ROWS = 5
+DISTURBED = 1.3  # median : p10 above which something else had the machine for most of a contender's turns
 
 
 def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iterator[Contender]:
@@ -49,15 +62,7 @@ def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device)
         for size in sizes:
             arrays = Arrays.draw(cell, size)
             for gradients in (False, True):
-                moved, flops = arrays.cost(device, gradients=gradients)
-                yield Problem(
-                    op=f"{cell} + gradients" if gradients else cell,
-                    workload=str(size),
-                    bytes=moved,
-                    flops=flops,
-                    ideal=arrays.ideal(gradients=gradients),
-                    contenders=list(contenders(arrays, device, gradients=gradients)),
-                )
+                yield arrays.problem(device, list(contenders(arrays, device, gradients=gradients)), gradients=gradients)
 
 
 def row(records: Sequence[Record]) -> list[str]:
@@ -80,10 +85,10 @@ def header(records: Sequence[Record]) -> list[str]:
     return ["operation", "workload", "vkrnn call", "vkrnn device", "GFLOP/s", *columns, "error"]
 
 
-def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
-    """Yield a line for each floor that this run can judge."""
+def gpu_verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each floor on a GPU that this run can judge."""
     for records in groups:
-        if (records[0].op, records[0].workload) not in FLOORS:
+        if (records[0].op, records[0].workload) not in GPU_FLOORS:
             continue
         times = {(record.implementation, record.measure): record.median for record in records}
         if ("torch", DEVICE) in times:
@@ -92,12 +97,59 @@ def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
             yield common.verdict(what, ratio, 1.0, "times", at_least=True)
 
 
-def parse() -> argparse.Namespace:
-    """Read the command line."""
-    parser = common.arguments(__doc__ or "")
+def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each contender and row whose time, and so whose ratio, is not to be trusted."""
+    for record in (record for records in groups for record in records):
+        spread = record.median / record.p10
+        if record.measure in (HOST_CALL, DEVICE) and spread > DISTURBED:
+            what = f"{record.implementation}, {record.op} {record.workload}, {record.measure}"
+            yield f"disturbed    {what}: median {spread:.2f} times p10"
+
+
+def host_ratios(groups: Sequence[Sequence[Record]], other: str) -> dict[tuple[str, str], float]:
+    """Return by operation and workload how many times as long as vkrnn's whole call the other's takes."""
+    ratios = {}
+    for records in groups:
+        times = {record.implementation: record.median for record in records if record.measure == HOST_CALL}
+        if other in times:
+            ratios[records[0].op, records[0].workload] = times[other] / times["vkrnn"]
+    return ratios
+
+
+def cpu_summary(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield the geometric means of the ratios by operation, the worst rows, and the floors on a CPU."""
+    by_other = {other: host_ratios(groups, other) for other in CPU_FLOORS}
+    by_other = {other: ratios for other, ratios in by_other.items() if ratios}
+    if not by_other:
+        return
+    rows = []
+    for op in [*dict.fromkeys(records[0].op for records in groups), "all"]:
+        chosen = ([r for (of, _), r in ratios.items() if op in (of, "all")] for ratios in by_other.values())
+        rows.append([op, *(f"{geometric_mean(values):.2f}" for values in chosen)])
+    yield from table(["geometric mean, whole call", *(f"{other} : vkrnn" for other in by_other)], rows)
+    yield ""
+    for other, ratios in by_other.items():
+        worst = sorted(ratios.items(), key=lambda item: item[1])[:WORST_ROWS]
+        listed = ((f"{op}, {workload}", f"{ratio:.2f}") for (op, workload), ratio in worst)
+        yield from table([f"worst rows, {other} : vkrnn", "whole call"], listed)
+        yield ""
+    for other, ratios in by_other.items():
+        mean, least = CPU_FLOORS[other]
+        what = f"{other}'s time : vkrnn's whole call"
+        yield common.verdict(f"{what}, geometric mean", geometric_mean(ratios.values()), mean, "times", at_least=True)
+        yield common.verdict(f"{what}, worst row", min(ratios.values()), least, "times", at_least=True)
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Return a parser with the options of all benchmarks, and which cells."""
+    parser = common.arguments(description)
     parser.add_argument("--cells", nargs="+", choices=sorted(GATES), default=list(GATES), help="which cells (all)")
+    return parser
+
+
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Let the workloads be chosen."""
     parser.add_argument("--sizes", nargs="+", metavar="T,N,I,H", help="workloads; the device's kind decides")
-    return parser.parse_args()
 
 
 def sizes_of(options: argparse.Namespace, device: vkrnn.Device) -> Sequence[Sizes]:
@@ -111,7 +163,9 @@ def sizes_of(options: argparse.Namespace, device: vkrnn.Device) -> Sequence[Size
 
 def main() -> None:
     """Measure, print a table, say which floors were reached."""
-    options = parse()
+    parser = arguments(__doc__ or "")
+    add_sizes(parser)
+    options = parser.parse_args()
     device = common.open_device(options.device)
     sizes = sizes_of(options, device)
     count = len(options.cells) * len(sizes) * 2
@@ -121,7 +175,8 @@ def main() -> None:
     show([f"{device!r}, {device.flavour!r}", "medians; ratios against vkrnn's host call / its device time", ""])
     for name, driver in {(record.implementation, record.driver) for group in groups for record in group}:
         show([f"{name}: {driver}"])
-    show(["", *table(header(groups[0]), map(row, groups)), "", *verdicts(groups)])
+    summary = cpu_summary if device.type == "cpu" else gpu_verdicts
+    show(["", *table(header(groups[0]), map(row, groups)), "", *summary(groups), *disturbed(groups)])
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ Floats = npt.NDArray[np.float32]
 HOST_CALL = "host call"  # wall time of the call in Python, host arrays or host tensors in and out
 SUBMIT = "submit"  # vkrnn's core from entry to return: upload, submission, wait, download
 DEVICE = "device timestamps"  # the work alone, by the device's clock; uploads and downloads excluded
+IMPORT = "import"  # of vkrnn, NumPy included, in a fresh process
+COLD = "first call, cold caches"  # wall time of a fresh process's first call, opening the device included
+WARM = "first call, warm caches"  # the same where another process has made the same call before
 
 # Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
 CHECK_TOLERANCE = 1e-4
@@ -42,7 +45,7 @@ class Record:
     driver: str  # a library and its version where there is no driver
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # HOST_CALL, SUBMIT or DEVICE
+    measure: str  # HOST_CALL, SUBMIT, DEVICE; IMPORT, COLD, WARM
     median: float
     p10: float
     p90: float
@@ -152,21 +155,22 @@ def _timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[
             return
 
 
-def measure(problem: Problem, pace: Pace, progress: tqdm[Any]) -> list[Record]:
-    """Check every contender, then time them in turns."""
-    errors = [check(problem, contender) for contender in problem.contenders]
-    for contender in problem.contenders:
+def measure(problems: Sequence[Problem], pace: Pace, progress: tqdm[Any]) -> list[Record]:
+    """Check every contender of the problems, then time them all in turns."""
+    entries = [(problem, contender) for problem in problems for contender in problem.contenders]
+    errors = [check(problem, contender) for problem, contender in entries]
+    for _, contender in entries:
         _work_for(pace.warm_up, contender.run)
-    samples: list[dict[str, list[float]]] = [{} for _ in problem.contenders]
+    samples: list[dict[str, list[float]]] = [{} for _ in entries]
     for _ in range(pace.rounds):
-        for contender, collected in zip(problem.contenders, samples, strict=True):
+        for (_, contender), collected in zip(entries, samples, strict=True):
             for sample in _timed_turn(pace, contender.run):
                 for name, seconds in sample.items():
                     collected.setdefault(name, []).append(seconds)
         progress.update()
     return [
         _record(problem, contender, error, name, seconds)
-        for contender, error, collected in zip(problem.contenders, errors, samples, strict=True)
+        for (problem, contender), error, collected in zip(entries, errors, samples, strict=True)
         for name, seconds in collected.items()
     ]
 
@@ -192,12 +196,15 @@ def _record(problem: Problem, contender: Contender, error: float | None, name: s
     )
 
 
-def measure_all(problems: Iterable[Problem], count: int, pace: Pace, output: Path | None) -> Iterator[list[Record]]:
-    """Measure the problems one after the other; write their records as they come."""
+def measure_all(
+    problems: Iterable[Problem | Sequence[Problem]], count: int, pace: Pace, output: Path | None
+) -> Iterator[list[Record]]:
+    """Measure the problems one after the other, those of a sequence in turns; write their records as they come."""
     with tqdm(total=count * pace.rounds, unit="round", disable=None, leave=False) as progress:
-        for problem in problems:
-            progress.set_description(f"{problem.op} {problem.workload}")
-            records = measure(problem, pace, progress)
+        for item in problems:
+            group = [item] if isinstance(item, Problem) else item
+            progress.set_description(f"{group[0].op} {group[0].workload}")
+            records = measure(group, pace, progress)
             if output is not None:
                 with output.open("a") as file:
                     file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
@@ -244,10 +251,12 @@ def show(lines: Iterable[str] = ("",)) -> None:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return aligned lines; the first column to the left, the others to the right."""
+    """Return the aligned lines of a Markdown table; the first column to the left, the others to the right."""
     cells = [list(header), *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in cells]
+    first, *others = ([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in cells)
+    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [f"| {' | '.join(row)} |" for row in (first, rule, *others)]
 
 
 def milliseconds(seconds: float) -> str:

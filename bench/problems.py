@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import vkrnn
 from vkrnn import reference
 
-from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Floats, Sizes
+from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Floats, Problem, Sizes
 
 GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 
@@ -77,14 +77,23 @@ class Arrays:
         )
         return results
 
-    def both(self, module: Any, **options: Any) -> dict[str, npt.NDArray[Any]]:
-        """Return the output and the gradients by name."""
-        forward = self.forward(module, training=True, **options)
-        return {"output": forward.output, **named_gradients(self.gradients(module, forward, **options))}
+    def answer(self, module: Any, *, gradients: bool, **options: Any) -> dict[str, npt.NDArray[Any]]:
+        """Return the output, and the gradients if wanted, by name. A call before gradients is a training one."""
+        forward = self.forward(module, training=gradients, **options)
+        back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
+        return {"output": forward.output, **back}
 
-    def ideal(self, *, gradients: bool) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the float64 reference's answer."""
-        return self.both(reference) if gradients else {"output": self.forward(reference).output}
+    def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
+        """Return the forward call, or that and the gradients, as a problem for those contenders."""
+        moved, flops = self.cost(device, gradients=gradients)
+        return Problem(
+            op=f"{self.cell} + gradients" if gradients else self.cell,
+            workload=str(self.sizes),
+            bytes=moved,
+            flops=flops,
+            ideal=self.answer(reference, gradients=gradients),
+            contenders=contenders,
+        )
 
     def cost(self, device: vkrnn.Device, *, gradients: bool) -> tuple[int, float]:
         """Return the bytes that go in and out, and the flops of the matrix products."""
@@ -113,7 +122,7 @@ def named_gradients(results: vkrnn.Results) -> dict[str, npt.NDArray[Any]]:
 
 
 def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
-    """Return vkrnn on that device. The forward call before gradients is a training one."""
+    """Return vkrnn on that device."""
 
     def run() -> dict[str, float]:
         totals = {HOST_CALL: 0.0, SUBMIT: 0.0, DEVICE: 0.0}
@@ -133,8 +142,6 @@ def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Conten
         return totals
 
     def answer() -> Mapping[str, npt.NDArray[Any]]:
-        if gradients:
-            return arrays.both(vkrnn, device=device)
-        return {"output": arrays.forward(vkrnn, device=device).output}
+        return arrays.answer(vkrnn, gradients=gradients, device=device)
 
     return Contender("vkrnn", device.name, device.driver_version, run, answer)
