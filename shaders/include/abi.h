@@ -49,6 +49,38 @@ struct GemmPush {
 };
 const uint kGemmPlaces = 3u;
 
+// ---- matrix product for llvmpipe: C = C_in + A B for one block of k ---------------------------------------------------
+// Specialization constants.
+const uint kBroadcastLanes = 0u;    // of a subgroup; a panel of B and C is twice as wide
+const uint kBroadcastPanels = 1u;   // of a workgroup: one per subgroup
+const uint kBroadcastRows = 2u;     // of A, of a subgroup's tile
+const uint kBroadcastDepth = 3u;    // of the block of k, a multiple of 8
+const uint kBroadcastAColumns = 4u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
+const uint kBroadcastTable = 8u;    // the most workgroups along an axis
+// Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
+struct BroadcastGemmPush {
+    Address a, b, c_in, c;
+    Stride a_step;                      // bytes: A is at a + max(step + lag, 0) * a_step
+    int step, lag;
+    uint lda, ld_in, ldc;               // elements
+    uint panel, c_in_panel;             // bytes from one panel to the next
+    uint a_z, b_z, c_in_z, c_z;         // bytes from one z to the next
+    uint padding;
+    uint table[kBroadcastTable];        // 0, 1, 2, ...
+};
+const uint kBroadcastGemmPlaces = 4u;
+const uint kBroadcastGemmCounter = 40u;   // byte of `step`
+
+// ---- a matrix as panels: out(panel, row, column) = in(row, panel * width + column), or zero where there is none ----------
+struct PackPush {
+    Address in_, out_;
+    Stride in_row, in_column, out_panel;   // elements
+    uint rows, columns;                    // of the matrix
+    uint width, out_rows, out_row;         // columns and rows of a panel; elements from row to row
+    uint padding;
+};
+const uint kPackPlaces = 2u;
+
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
 // A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
 // Specialization constants.
