@@ -174,9 +174,10 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
             for (std::int64_t x = 0; x < groups_x; x += kTable) {
                 const std::int64_t column = x * panels_each * width;
                 abi::BroadcastGemmPush push = new_push();
+                const bool first = slab + row + x == 0;
                 push.a = p.a + static_cast<Place>((row * p.lda + slab * depth) * element);
                 push.b = builder.at(p.b.buffer, column * p.b.depth + slab * depth * width);
-                push.c = builder.at(p.out, (slab * p.rows + row) * p.n + column);
+                push.c = p.out + static_cast<Place>(((slab * p.rows + row) * p.n + column) * element);
                 push.c_in = builder.at(builder.lane_zeros(), 0);
                 push.a_step = p.a_step * element;
                 push.step = p.step;
@@ -192,9 +193,13 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                                 {word(std::min(kTable, groups_x - x)), word(std::min(kTable, (p.rows - row) / rows)),
                                  word(std::min(kTable, slabs - slab))},
                                 make_block(push, abi::kBroadcastGemmPlaces),
-                                true});
+                                first});
             }
     return made;
+}
+
+void copy_elements(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t elements) {
+    copy(builder, label, from, to, {1, elements, elements, 1, elements, 1, elements, 1, 0}, false);
 }
 
 }  // namespace vkrnn

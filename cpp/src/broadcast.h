@@ -28,10 +28,12 @@ struct StepProduct {
     std::int64_t a_step = 0;   // elements from one index to the next; the index is max(step + lag, 0)
     std::int32_t step = 0, lag = 0;
     Panels b;
-    std::size_t zeros = 0, out = 0;
+    Place out = 0;
 };
 std::int64_t step_slabs(std::int64_t k);
-// One dispatch, or several where there are many panels or rows; the counter is abi::kBroadcastGemmCounter.
+// One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);
+
+void copy_elements(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t elements);
 
 }  // namespace vkrnn

@@ -61,15 +61,15 @@ const uint kBroadcastTable = 8u;    // the most workgroups along an axis
 struct BroadcastGemmPush {
     Address a, b, c_in, c;
     Stride a_step;                      // bytes: A is at a + max(step + lag, 0) * a_step
-    int step, lag;
     uint lda, ld_in, ldc;               // elements
     uint panel, c_in_panel;             // bytes from one panel to the next
     uint a_z, b_z, c_in_z, c_z;         // bytes from one z to the next
+    int lag, step;
     uint padding;
     uint table[kBroadcastTable];        // 0, 1, 2, ...
 };
 const uint kBroadcastGemmPlaces = 4u;
-const uint kBroadcastGemmCounter = 40u;   // byte of `step`
+const uint kBroadcastCounter = 80u;     // byte of `step`, here and below
 
 // ---- a matrix as panels: out(panel, row, column) = in(row, panel * width + column), or zero where there is none ----------
 struct PackPush {
@@ -187,6 +187,47 @@ const uint kHasLengths = 11u;          // 1: batch rows end at steps of their ow
 const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
 const uint kStepConstants = 17u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
+
+// ---- the time loop for llvmpipe, one direction a dispatch ------------------------------------------------------------------
+// Specialization constants, besides those of the step kernels: kLocalSize is the subgroup's size, kLanes the blocks of
+// units of a workgroup.
+const uint kSlabs = 17u;               // parts of the recurrent product's sums
+const uint kOrders = 18u;              // bits
+const uint kReads = 19u;               // bits
+const uint kBroadcastStepConstants = 20u;
+const uint kSourceBackwards = 1u;      // source order runs against the steps
+const uint kOutputBackwards = 2u;
+const uint kCellIsState = 4u;          // the cell state is kept for one step only
+const uint kReadsBias = 1u;
+const uint kReadsVectors = 2u;
+const uint kReadsCarry = 4u;           // backward: there is a gradient of h besides the recurrent product's
+
+// Where step 0 of each tensor lies. Forward:
+const uint kStepProduct = 0u;          // [slabs, N, slots, H]
+const uint kStepSaved = 1u;
+const uint kStepVectors = 2u;
+const uint kStepPreviousHidden = 3u;
+const uint kStepPreviousCell = 4u;
+const uint kStepCell = 5u;
+const uint kStepHidden = 6u;
+const uint kStepProjected = 7u;
+const uint kStepBias = 8u;
+// Backward, besides those up to kStepCell; no cell has all of them.
+const uint kStepRecurrentDelta = 4u;
+const uint kStepCandidateProduct = 5u;
+const uint kStepUpstream = 6u;
+const uint kStepDelta = 7u;
+const uint kStepCarryHidden = 8u;      // gradients that the later step left, and this one leaves
+const uint kStepCarryCell = 9u;
+const uint kBroadcastViews = 10u;
+// Workgroups: x numbers groups of blocks of units, y + kBroadcastTable * z batch rows.
+struct BroadcastStepPush {
+    Address at[kBroadcastViews];
+    int step;
+    uint N, H, directions;
+    uint table[kBroadcastTable];       // 0, 1, 2, ...
+};
+const uint kBroadcastStepPlaces = kBroadcastViews;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi
