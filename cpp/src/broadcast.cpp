@@ -8,32 +8,40 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kTable = abi::kBroadcastTable;
-constexpr std::int64_t kRows = 8;        // of a tile: the most that the registers hold
-constexpr std::int64_t kDepth = 128;     // of a block of k: more is more code than the instruction cache holds
-constexpr std::int64_t kStepDepth = 64;  // likewise, of the steps' products
-constexpr std::int64_t kCacheElements = 256 * 1024;  // of C, over which the blocks of k pass one after the other
+constexpr std::int64_t kRows = 8;       // of a tile: with two vectors in each as many sums as the registers hold
+constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
+constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
 constexpr std::int64_t kSmallest = 16;               // of m, n and k: less is not worth packing
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
 
 std::int64_t panel_width(const PlanBuilder& builder) { return std::int64_t{2} * builder.profile().subgroup_size; }
 
-// The largest multiple of 8 up to `limit` that divides k; `limit` where that would be a small one.
-std::int64_t block_of(std::int64_t k, std::int64_t limit) {
-    for (std::int64_t block = std::min(limit, k / 8 * 8); block * 3 >= limit && block > 0; block -= 8)
-        if (k % block == 0) return block;
-    return std::min(limit, round_up(k, 8));
-}
+// How a workgroup splits k: `depth` is unrolled, and as many subgroups as there are `blocks` take one each.
+struct Split {
+    std::int64_t depth, blocks;
+    [[nodiscard]] std::int64_t whole() const { return depth * blocks; }
+};
 
-std::int64_t panels_per_group(std::int64_t panels) {
-    return panels % 8 == 0 && panels > 8 ? 8 : panels % 4 == 0 && panels > 4 ? 4 : 1;
+// The largest part of k that divides it; blocks of the full depth, the last one padded, where all that do are small.
+Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks) {
+    Split best{most_depth, 1};
+    bool divides = k % most_depth == 0;
+    for (std::int64_t blocks = most_blocks; blocks >= 1; blocks /= 2)
+        for (std::int64_t depth = most_depth; depth >= std::min(kLeastDepth, most_depth); depth -= 8)
+            if (k % (depth * blocks) == 0 && (!divides || depth * blocks > best.whole())) {
+                best = {depth, blocks};
+                divides = true;
+            }
+    return best;
 }
 
 std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t panels, std::int64_t rows, std::int64_t depth, bool columns) {
-    return builder.kernel("gemm_broadcast",
-                          {builder.profile().subgroup_size, word(panels), word(rows), word(depth), columns});
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
+                        bool columns) {
+    return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
+                                             word(panels), word(split.depth), columns});
 }
 
 abi::BroadcastGemmPush new_push() {
@@ -103,9 +111,9 @@ Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix&
 
 bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
                        bool independent) {
-    const std::int64_t width = panel_width(builder), block = block_of(whole.k, kDepth);
-    const std::int64_t k = round_up(whole.k, block), m = round_up(whole.m, kRows), n = round_up(whole.n, width);
-    const std::int64_t panels_each = panels_per_group(n / width), groups_x = n / width / panels_each;
+    const std::int64_t width = panel_width(builder);
+    const Split split = split_of(whole.k, kMostDepth, kRows);
+    const std::int64_t k = round_up(whole.k, split.whole()), m = round_up(whole.m, kRows), n = round_up(whole.n, width);
     if (n != whole.n) bias.reset();  // the kernel would read past its end
     for (std::int64_t batch = 0; batch < whole.batches; ++batch) {
         Product p = whole;
@@ -113,22 +121,20 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         p.b.offset += batch * p.b.batch;
         p.c.offset += batch * p.c.batch;
         const Padded a = padded_a(builder, label, p.a, p.m, p.k, m, k, independent);
-        const Panels b = pack_panels(builder, label, p.b, p.n, p.k, block, independent || a.copied);
+        const Panels b = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent || a.copied);
         // Eight bytes are stored at a time, whole tiles.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
-        const std::size_t kernel = gemm_kernel(builder, panels_each, kRows, block, p.a.columns);
+        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns);
 
-        const std::int64_t most = std::min(kTable * kTable, std::max<std::int64_t>(1, kCacheElements / (kRows * n)));
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kRows;) {
-            // Full rows of the grid of tiles, then what is left.
-            const std::int64_t left = std::min(most, m / kRows - tile);
-            const std::int64_t y = std::min(left, kTable), z = left / y;
-            for (std::int64_t first_k = 0; first_k < k; first_k += block)
-                for (std::int64_t x = 0; x < groups_x; x += kTable) {
+            // Full rows of the grid of tiles, then what is left. The blocks of k pass over what stays in a cache.
+            const std::int64_t y = std::min(kTable, m / kRows - tile), z = std::min(kTable, (m / kRows - tile) / y);
+            for (std::int64_t x = 0; x < n / width; x += kTable)
+                for (std::int64_t first_k = 0; first_k < k; first_k += split.whole()) {
                     abi::BroadcastGemmPush push = new_push();
-                    const std::int64_t row = tile * kRows, column = x * panels_each * width;
+                    const std::int64_t row = tile * kRows, column = x * width;
                     const bool first = first_k == 0;
                     const std::int64_t a_row = a.matrix.columns ? 1 : a.matrix.ld;
                     const std::int64_t a_k = a.matrix.columns ? a.matrix.ld : 1;
@@ -146,8 +152,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.c_z = word(y * kRows * c.ld * element);
                     push.c_in_z = first ? 0 : push.c_z;
                     builder.dispatch(label, kernel,
-                                     {word(std::min(kTable, groups_x - x)), word(y), word(z)},
-                                     make_block(push, abi::kBroadcastGemmPlaces), x > 0);
+                                     {word(std::min(kTable, n / width - x)), word(y), word(z)},
+                                     make_block(push, abi::kBroadcastGemmPlaces), first && x + tile > 0);
                 }
             tile += y * z;
         }
@@ -159,24 +165,46 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
     return bias.has_value();
 }
 
-std::int64_t step_slabs(std::int64_t k) { return ceil_div(k, block_of(k, kStepDepth)); }
+namespace {
+
+// A tile of few batch rows takes more panels instead; their loads are what costs most to compile.
+struct StepTile {
+    std::int64_t rows, panels;
+    Split split;
+};
+
+StepTile step_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
+    StepTile tile{std::gcd(rows, kRows), 1, {}};
+    tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kRows / tile.rows));
+    tile.split = split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    return tile;
+}
+
+}  // namespace
+
+std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    return ceil_div(k, step_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+}
 
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& p) {
-    const std::int64_t width = panel_width(builder), depth = block_of(p.k, kStepDepth), slabs = p.k / depth;
-    const std::int64_t rows = std::gcd(p.rows, kRows);
-    const std::int64_t panels_each = panels_per_group(p.b.count);
-    const std::int64_t groups_x = p.b.count / panels_each;
-    const std::size_t kernel = gemm_kernel(builder, panels_each, rows, depth, false);
+    const std::int64_t width = panel_width(builder);
+    const StepTile tile = step_tile(p.rows, p.b.count, p.k);
+    const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false);
     const auto element = static_cast<std::int64_t>(sizeof(float));
     std::vector<Dispatch> made;
+    // z is the slab, or where there is one only, more panels.
+    const std::int64_t z_groups = slabs == 1 ? std::clamp<std::int64_t>(groups / kTable, 1, kTable) : 1;
     for (std::int64_t slab = 0; slab < slabs; slab += kTable)
-        for (std::int64_t row = 0; row < p.rows; row += rows * kTable)
-            for (std::int64_t x = 0; x < groups_x; x += kTable) {
-                const std::int64_t column = x * panels_each * width;
+        for (std::int64_t row = 0; row < p.rows; row += tile.rows * kTable)
+            for (std::int64_t x = 0; x < groups;) {
+                const std::int64_t each = std::min(kTable, groups - x);
+                const std::int64_t z = slabs > 1 ? std::min(kTable, slabs - slab)
+                                                 : std::min(z_groups, (groups - x) / each);
+                const std::int64_t column = x * tile.panels * width;
                 abi::BroadcastGemmPush push = new_push();
-                const bool first = slab + row + x == 0;
-                push.a = p.a + static_cast<Place>((row * p.lda + slab * depth) * element);
-                push.b = builder.at(p.b.buffer, column * p.b.depth + slab * depth * width);
+                push.a = p.a + static_cast<Place>((row * p.lda + slab * part) * element);
+                push.b = builder.at(p.b.buffer, column * p.b.depth + slab * part * width);
                 push.c = p.out + static_cast<Place>(((slab * p.rows + row) * p.n + column) * element);
                 push.c_in = builder.at(builder.lane_zeros(), 0);
                 push.a_step = p.a_step * element;
@@ -185,15 +213,15 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                 push.lda = word(p.lda);
                 push.ldc = word(p.n);
                 push.panel = word(p.b.depth * width * element);
-                push.a_z = word(depth * element);
-                push.b_z = word(depth * width * element);
-                push.c_z = word(p.rows * p.n * element);
+                push.a_z = slabs > 1 ? word(part * element) : 0;
+                push.b_z = slabs > 1 ? word(part * width * element) : word(each * tile.panels) * push.panel;
+                push.c_z = word((slabs > 1 ? p.rows * p.n : each * tile.panels * width) * element);
                 made.push_back({label,
                                 kernel,
-                                {word(std::min(kTable, groups_x - x)), word(std::min(kTable, (p.rows - row) / rows)),
-                                 word(std::min(kTable, slabs - slab))},
+                                {word(each), word(std::min(kTable, (p.rows - row) / tile.rows)), word(z)},
                                 make_block(push, abi::kBroadcastGemmPlaces),
-                                first});
+                                made.empty()});
+                x += slabs > 1 ? each : each * z;
             }
     return made;
 }

@@ -30,7 +30,7 @@ struct StepProduct {
     Panels b;
     Place out = 0;
 };
-std::int64_t step_slabs(std::int64_t k);
+std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k);
 // One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);
 

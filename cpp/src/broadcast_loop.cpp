@@ -129,7 +129,7 @@ public:
         const std::int64_t H = spec_.H, gates = spec_.G() * H;
         n_ = transposed ? H : gates;
         k_ = transposed ? gates : H;
-        slabs_ = step_slabs(k_);
+        slabs_ = step_slabs(builder, spec_.N, n_, k_);
         out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * n_);
         for (std::int64_t d = 0; d < spec_.D(); ++d)
             panels_[static_cast<std::size_t>(d)] =
@@ -188,9 +188,10 @@ bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spe
 
 bool can_broadcast_loop(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
-    const std::int64_t depth = spec.gradients ? spec.G() * spec.H : spec.H;
+    const std::int64_t gates = spec.G() * spec.H;
+    const std::int64_t slabs = step_slabs(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
     return builder.broadcasts() && spec.H % (std::int64_t{2} * builder.profile().subgroup_size) == 0 &&
-           step_slabs(depth) <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) &&
+           slabs <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) &&
            !spec.has(Argument::lengths);
 }
 

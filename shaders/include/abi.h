@@ -52,11 +52,12 @@ const uint kGemmPlaces = 3u;
 // ---- matrix product for llvmpipe: C = C_in + A B for one block of k ---------------------------------------------------
 // Specialization constants.
 const uint kBroadcastLanes = 0u;    // of a subgroup; a panel of B and C is twice as wide
-const uint kBroadcastPanels = 1u;   // of a workgroup: one per subgroup
-const uint kBroadcastRows = 2u;     // of A, of a subgroup's tile
-const uint kBroadcastDepth = 3u;    // of the block of k, a multiple of 8
-const uint kBroadcastAColumns = 4u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
-const uint kBroadcastTable = 8u;    // the most workgroups along an axis
+const uint kBroadcastBlocks = 1u;   // of k, of a workgroup: one per subgroup
+const uint kBroadcastRows = 2u;     // of a workgroup's tile; rows * panels is a multiple of the blocks
+const uint kBroadcastPanels = 3u;   // of a workgroup's tile
+const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
+const uint kBroadcastAColumns = 5u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
+const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {
     Address a, b, c_in, c;
