@@ -226,8 +226,9 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
     return made;
 }
 
-void copy_elements(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t elements) {
-    copy(builder, label, from, to, {1, elements, elements, 1, elements, 1, elements, 1, 0}, false);
+void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,
+               std::int64_t columns, std::int64_t row) {
+    copy(builder, label, from, to, {rows, columns, row, 1, columns, rows, row, 1, 0}, false);
 }
 
 }  // namespace vkrnn

@@ -34,6 +34,8 @@ std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int6
 // One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);
 
-void copy_elements(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t elements);
+// Copies rows of `columns` elements that begin `row` elements apart in both places.
+void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,
+               std::int64_t columns, std::int64_t row);
 
 }  // namespace vkrnn

@@ -44,9 +44,10 @@ public:
         bool keep = false;
     };
 
+    // Of one step; where there are `steps`, of so many from there on, which z numbers.
     [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, const std::string& driver,
-                                                   const Options& options, std::int64_t direction,
-                                                   std::int64_t step) const {
+                                                   const Options& options, std::int64_t direction, std::int64_t step,
+                                                   std::int64_t steps = 0) const {
         const std::int64_t lanes = builder_.profile().subgroup_size, blocks = spec_.H / (2 * lanes);
         const std::int64_t each = blocks % kTable == 0 ? kTable : blocks % 4 == 0 ? 4 : 1;
         std::vector<std::uint32_t> constants = cell_constants(spec_, abi::kBroadcastStepConstants);
@@ -63,7 +64,9 @@ public:
 
         std::vector<Dispatch> made;
         for (std::int64_t row = 0; row < spec_.N;) {
-            const std::int64_t y = std::min(kTable, spec_.N - row), z = std::min(kTable, (spec_.N - row) / y);
+            const std::int64_t y = std::min(kTable, spec_.N - row);
+            const std::int64_t more = steps > 0 ? 1 : std::min(kTable, (spec_.N - row) / y);
+            const std::int64_t z = steps > 0 ? steps : more;
             for (std::int64_t x = 0; x < blocks / each; x += kTable) {
                 abi::BroadcastStepPush push{};
                 for (std::size_t view = 0; view < abi::kBroadcastViews; ++view) {
@@ -82,7 +85,7 @@ public:
                                 make_block(push, abi::kBroadcastStepPlaces),
                                 row + x == 0});
             }
-            row += y * z;
+            row += y * more;
         }
         return made;
     }
@@ -283,7 +286,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
 
     const auto start = [&](Argument gradient, std::size_t carry) {
         if (spec.has(gradient))
-            copy_elements(builder, "last state", builder.at(inputs[gradient], 0), builder.at(carry, 0), elements);
+            copy_rows(builder, "last state", builder.at(inputs[gradient], 0), builder.at(carry, 0), 1, elements, elements);
         else
             builder.clear(carry);
     };
@@ -311,6 +314,33 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
         add_all(builder, product.dispatches("product back", d, 0));
         add_all(builder, step.dispatches("first step back", "backward", options, d, 0));
     }
+}
+
+bool can_broadcast_replay(const PlanBuilder& builder) {
+    return can_broadcast_loop(builder) && !builder.spec().has(Argument::peephole);
+}
+
+void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand) {
+    const Spec& spec = builder.spec();
+    CellStep step(builder);
+    step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
+    if (spec.has(Argument::output_fwd))
+        step.sequence(abi::kStepPreviousHidden, inputs[Argument::output_fwd], 1, Order::output);
+    if (spec.has(Argument::cell_output_fwd))
+        step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
+    step.sequence(abi::kStepOperand, operand, 1, Order::source);
+    const std::int64_t row = spec.D() * spec.H, blocks = (spec.T - 1) / kTable;
+    const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
+    Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        const std::int64_t first = row_order(spec, Order::source, d).first * spec.N * row + d * spec.H;
+        copy_rows(builder, "replay: first step", builder.at(init, d * spec.H), builder.at(operand, first), spec.N,
+                  spec.H, row);
+        if (blocks > 0) append(several.body, step.dispatches("replay", "replay", {}, d, 1, kTable));
+        const std::int64_t done = 1 + blocks * kTable;
+        if (done < spec.T) add_all(builder, step.dispatches("replay", "replay", {}, d, done, spec.T - done));
+    }
+    if (blocks > 0) builder.add(std::move(several));
 }
 
 }  // namespace vkrnn

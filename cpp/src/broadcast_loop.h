@@ -25,4 +25,8 @@ struct BackwardLoop {
 };
 void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop);
 
+// What the recurrent products multiplied, h[k-1], for all steps in source order, as [T, N, D * H].
+bool can_broadcast_replay(const PlanBuilder& builder);
+void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand);
+
 }  // namespace vkrnn

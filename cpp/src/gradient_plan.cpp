@@ -85,8 +85,11 @@ private:
     void prepare() {
         // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
         params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
-        builder_.add(all_steps_dispatch(builder_, "replay",
-                                        step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
+        if (can_broadcast_replay(builder_))
+            broadcast_replay(builder_, inputs_, operand_);
+        else
+            builder_.add(all_steps_dispatch(builder_, "replay",
+                                            step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
         if (portable_steps_)
             builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
         if (!reset_after_) return;

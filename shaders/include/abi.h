@@ -220,6 +220,8 @@ const uint kStepUpstream = 6u;
 const uint kStepDelta = 7u;
 const uint kStepCarryHidden = 8u;      // gradients that the later step left, and this one leaves
 const uint kStepCarryCell = 9u;
+// Replay: h[k-1], in source order.
+const uint kStepOperand = 6u;
 const uint kBroadcastViews = 10u;
 // Workgroups: x numbers groups of blocks of units, y + kBroadcastTable * z batch rows.
 struct BroadcastStepPush {

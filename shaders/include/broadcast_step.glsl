@@ -18,7 +18,11 @@ layout(push_constant, std430) uniform Push { BroadcastStepPush p; } push;
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
+#ifdef Z_IS_STEP
+uint row() { return UNIFORM(gl_WorkGroupID.y); }
+#else
 uint row() { return UNIFORM(gl_WorkGroupID.y) + kBroadcastTable * UNIFORM(gl_WorkGroupID.z); }
+#endif
 uint unit() { return (UNIFORM(gl_WorkGroupID.x) * blocks + UNIFORM(gl_LocalInvocationID.z)) * 2 * lanes; }
 
 // Row of the batch in tensors of [steps, N, directions, slots, H]; a step that runs backwards stands before step 0.
