@@ -29,18 +29,22 @@ void main() {
     Address a = push.p.a + Address(max(push.p.step + push.p.lag, 0) * push.p.a_step) + z * Address(push.p.a_z) +
                 Address((tile * rows * (a_columns != 0 ? 1 : push.p.lda) + k_first * (a_columns != 0 ? push.p.lda : 1)) * 4);
     Address b = push.p.b + group * panels * Address(push.p.panel) + z * Address(push.p.b_z) + k_first * width * 4;
-    float sum[2 * runs];
+    precise float sum[2 * runs];
     [[unroll]] for (uint i = 0; i < 2 * runs; ++i) sum[i] = 0.0;
+    // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     [[unroll]] for (uint run = 0; run < depth / kRun; ++run)
-        [[unroll]] for (uint i = 0; i < kRun; ++i) {
+        [[unroll]] for (uint i = 0; i < kRun; i += 2) {
             uint k = run * kRun + i;
-            float w[2 * panels];
-            [[unroll]] for (uint v = 0; v < 2 * panels; ++v)
-                w[v] = load_lanes(b + Address(v / 2 * push.p.panel) + (k * width + v % 2 * lanes) * 4);
+            float w[2][2 * panels];
+            [[unroll]] for (uint v = 0; v < 4 * panels; ++v)
+                w[v / (2 * panels)][v % (2 * panels)] = load_lanes(
+                    b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
-                float one = load_uniform(a_columns != 0 ? a + Address(k * push.p.lda * 4) + r * 4
-                                                        : a + Address(r * push.p.lda * 4) + k * 4);
-                [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += one * w[v];
+                Address at = a_columns != 0 ? a + Address(k * push.p.lda * 4) + r * 4
+                                            : a + Address(r * push.p.lda * 4) + k * 4;
+                float one = load_uniform(at);
+                float two = load_uniform(a_columns != 0 ? a + Address((k + 1) * push.p.lda * 4) + r * 4 : at + 4);
+                [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += one * w[0][v] + two * w[1][v];
             }
         }
     // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
