@@ -7,7 +7,8 @@
 #   *.comp, kernels/*.comp     one kernel each, named after the file
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
 #
-# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
+# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64, but for those with "broadcast"
+# in their names.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
@@ -64,7 +65,11 @@ function(vkrnn_add_kernels target folder)
     set(SHADER_COUNT 0)
     foreach(source ${kernels})
         get_filename_component(stem ${source} NAME_WE)
-        foreach(type "" ${ARGN})
+        set(types ${ARGN})
+        if(stem MATCHES "broadcast")
+            set(types)
+        endif()
+        foreach(type "" ${types})
             set(kernel ${stem})
             set(define)
             if(type STREQUAL "FLOAT64")

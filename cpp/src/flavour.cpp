@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <string>
 
 #include "abi.h"
@@ -10,6 +11,13 @@ namespace vkrnn {
 namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
+
+// Releases of llvmpipe that are known to make vector code of what is written for them.
+bool compiles_broadcasts(const Profile& profile) {
+    int major = 0;
+    return profile.driver == "llvmpipe" && std::sscanf(profile.driver_version.c_str(), "Mesa %d.", &major) == 1 &&
+           (major == 22 || major == 25);
+}
 
 void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
     if (!holds) {
@@ -23,7 +31,7 @@ Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
     if (profile.type == DeviceType::cpu) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
-        flavour.gemm = "register";
+        flavour.gemm = compiles_broadcasts(profile) ? "broadcast" : "register";
         flavour.lanes = 1;
         flavour.rows = std::min(8u, profile.subgroup_size);
         flavour.workgroup = profile.subgroup_size;
@@ -39,8 +47,9 @@ Flavour choose_flavour(const Profile& profile) {
 void check_flavour(const Flavour& flavour, const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
     require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
-    require(flavour.gemm == "register" || (flavour.gemm == "tiled" && can_tile(profile)), "gemm",
-            can_tile(profile) ? "'register' or 'tiled'" : "'register'", "'" + flavour.gemm + "'");
+    require(flavour.gemm == "register" || flavour.gemm == "broadcast" || (flavour.gemm == "tiled" && can_tile(profile)),
+            "gemm", can_tile(profile) ? "'register', 'tiled' or 'broadcast'" : "'register' or 'broadcast'",
+            "'" + flavour.gemm + "'");
     require(std::has_single_bit(flavour.lanes) && flavour.lanes <= subgroup, "lanes",
             "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
     // With one lane, the subgroup loads a row of the operand per invocation.

@@ -2,6 +2,7 @@
 // leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
 #include "gradient_plan.h"
 
+#include "broadcast_loop.h"
 #include "inputs.h"
 
 namespace vkrnn {
@@ -46,7 +47,7 @@ private:
         // Without an input weight the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
         recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
-        transposed_ = builder_.scratch("transposed weight", D * G * H * H);
+        if (portable_steps_) transposed_ = builder_.scratch("transposed weight", D * G * H * H);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
@@ -84,9 +85,13 @@ private:
     void prepare() {
         // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
         params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
-        builder_.add(all_steps_dispatch(builder_, "replay",
-                                        step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
-        builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
+        if (can_broadcast_replay(builder_))
+            broadcast_replay(builder_, inputs_, operand_);
+        else
+            builder_.add(all_steps_dispatch(builder_, "replay",
+                                            step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
+        if (portable_steps_)
+            builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
         if (!reset_after_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false};
@@ -96,6 +101,18 @@ private:
     }
 
     void run_back() {
+        builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
+        if (broadcast_) {
+            broadcast_backward_loop(builder_, inputs_,
+                                    {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_});
+            if (has(Argument::init_state)) {
+                // Of what step 0 hands down the portable kernel forms the rest; most cells carry nothing besides.
+                if (!reset_after_) builder_.clear(carry_hidden_);
+                const std::size_t kernel = step_kernel(builder_, "backward", {0, false});
+                builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
+            }
+            return;
+        }
         Loop loop{T, static_cast<std::int32_t>(T - 1), -1, abi::kStepCounter, {}};
         const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
         loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
@@ -106,7 +123,6 @@ private:
         }
         builder_.add(std::move(loop));
         if (has(Argument::init_state)) builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
-        builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
     }
 
     // Deltas of `slots` slots from `first` on, as the operand whose columns are summed over all rows.
@@ -181,6 +197,9 @@ private:
     const bool reset_after_ = spec_.descriptor.has(Flag::reset_after);
     // Slot of the gate whose product the reset gate enters (GRU): the last in either order.
     const std::int64_t candidate_ = G - 1;
+
+    const bool broadcast_ = can_broadcast_loop(builder_);
+    const bool portable_steps_ = !broadcast_ || spec_.has(Argument::init_state);
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, transposed_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, params_ = 0;

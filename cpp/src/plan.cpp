@@ -1,6 +1,7 @@
 // Forward plans: x W^T for all steps at once, then one step after the other.
 #include "vkrnn/plan.h"
 
+#include "broadcast_loop.h"
 #include "gradient_plan.h"
 #include "inputs.h"
 #include "vkrnn/error.h"
@@ -19,6 +20,8 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     const bool phases = two_phases(spec);
 
     StepBlock first(spec);
+    const bool broadcast = can_broadcast_loop(builder);
+    bool has_bias = false;
     std::size_t projected = inputs[Argument::source];
     if (spec.has(Argument::input_weight)) {
         projected = builder.scratch("projected", T * N * D * G * H);
@@ -26,23 +29,39 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
         project.a = {inputs[Argument::source], 0, spec.I, 0, false};
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
-        builder.product("project", project);
+        std::optional<Matrix> bias;
+        if (broadcast && spec.has(Argument::bias)) bias = Matrix{inputs[Argument::bias], 0, 0, 0, false};
+        has_bias = builder.product("project", project, false, bias);
     }
     first.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(first);
-    first.sequence(abi::kHidden, builder.result("output", T * N * D * H), 1, Order::output);
+    ForwardLoop loop_buffers{.projected = projected, .hidden = builder.result("output", T * N * D * H), .cell = 0,
+                             .saved = 0, .training = training, .cell_is_state = false,
+                             .adds_bias = spec.has(Argument::bias) && !has_bias};
+    first.sequence(abi::kHidden, loop_buffers.hidden, 1, Order::output);
     if (cell.states > 1) {
-        if (training || descriptor.has(Flag::produce_cell))
-            first.sequence(abi::kCell, builder.result("cell_output", T * N * D * H), 1, Order::output);
-        else
-            first.state(abi::kCell, builder.scratch("cell", N * D * H));
+        loop_buffers.cell_is_state = !training && !descriptor.has(Flag::produce_cell);
+        if (loop_buffers.cell_is_state) {
+            loop_buffers.cell = builder.scratch("cell", N * D * H);
+            first.state(abi::kCell, loop_buffers.cell);
+        } else {
+            loop_buffers.cell = builder.result("cell_output", T * N * D * H);
+            first.sequence(abi::kCell, loop_buffers.cell, 1, Order::output);
+        }
     }
-    if (training)
-        first.sequence(abi::kSaved, builder.result("z_state", T * N * D * G * H), G, Order::output);
-    else if (phases)
+    if (training) {
+        loop_buffers.saved = builder.result("z_state", T * N * D * G * H);
+        first.sequence(abi::kSaved, loop_buffers.saved, G, Order::output);
+    } else if (phases)
         first.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
     if (phases) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
     first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
+
+    builder.count_flops(static_cast<double>(T) * step_flops(spec));
+    if (broadcast) {
+        broadcast_forward_loop(builder, inputs, loop_buffers);
+        return builder.finish();
+    }
 
     const std::size_t params = builder.constant("parameters", first.block());
     Loop loop{T, 0, 1, abi::kStepCounter, {}};
@@ -54,7 +73,6 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     } else {
         loop.body.push_back(step_dispatch(builder, "step", step_kernel(builder, "forward", {0, training}), params, 0));
     }
-    builder.count_flops(static_cast<double>(T) * step_flops(spec));
     builder.add(std::move(loop));
     return builder.finish();
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "broadcast.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -133,7 +134,18 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
     plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
 }
 
-void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {
+std::size_t PlanBuilder::lane_zeros() {
+    if (!lane_zeros_) {
+        lane_zeros_ = scratch("zeros of a panel", std::int64_t{2} * profile_.subgroup_size);
+        clear(*lane_zeros_);
+    }
+    return *lane_zeros_;
+}
+
+bool PlanBuilder::broadcasts() const { return plan_.flavour.gemm == "broadcast" && plan_.spec.dtype != Dtype::float64; }
+
+bool PlanBuilder::product(const std::string& label, const Product& p, bool independent, std::optional<Matrix> bias) {
+    if (broadcasts() && suits_broadcast(p)) return broadcast_product(*this, label, p, std::move(bias), independent);
     const bool tiled = plan_.flavour.gemm == "tiled";
     const std::int64_t tile_m = tiled ? abi::kTiledTile : abi::kRegisterTileM;
     const std::int64_t tile_n = tiled ? abi::kTiledTile : std::int64_t{abi::kRegisterTileN} * profile_.subgroup_size;
@@ -176,7 +188,7 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
              groups(tiles, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
     count_flops(2.0 * static_cast<double>(p.batches * size) * static_cast<double>(p.k));
 
-    if (slabs == 1) return;
+    if (slabs == 1) return false;
     RowSum sum;
     sum.rows = slabs;
     sum.width = p.batches * size;
@@ -184,6 +196,7 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
     sum.out = p.c.buffer;
     sum.out_offset = p.c.offset;
     row_sum(label + ": add slabs", sum);
+    return false;
 }
 
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {

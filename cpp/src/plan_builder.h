@@ -54,13 +54,23 @@ public:
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
     // `independent`: needs nothing that the step before it wrote.
-    void product(const std::string& label, const Product& product, bool independent = false);
+    // `bias`: where the n elements lie that each row's sums start from, if the flavour can do that: it says whether.
+    bool product(const std::string& label, const Product& product, bool independent = false,
+                 std::optional<Matrix> bias = {});
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows, std::int64_t columns,
                    std::int64_t batches, bool independent = false);
     void clear(std::size_t buffer) { plan_.steps.emplace_back(Clear{buffer}); }
     void add(Step step) { plan_.steps.push_back(std::move(step)); }
     void count_flops(double flops) { plan_.flops += flops; }
+
+    // Whether products run in the broadcast flavour, which has no float64.
+    [[nodiscard]] bool broadcasts() const;
+    // As many zeros as any load of the broadcast flavour takes.
+    std::size_t lane_zeros();
+    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
+    void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
+                  bool independent);
 
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
@@ -80,15 +90,13 @@ private:
     std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
-    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
     void convert(const std::string& label, std::size_t from, std::size_t to, std::int64_t elements, bool narrow,
                  bool independent);
-    void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
-                  bool independent);
 
     Plan plan_;
     const Profile& profile_;
     std::vector<Narrowing> narrowings_;
+    std::optional<std::size_t> lane_zeros_;
 };
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

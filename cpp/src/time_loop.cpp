@@ -101,26 +101,31 @@ std::uint32_t rows_of(const Spec& spec, const Flavour& flavour) {
 
 }  // namespace
 
+std::vector<std::uint32_t> cell_constants(const Spec& spec, std::size_t count) {
+    const Cell& cell = spec.cell();
+    std::vector<std::uint32_t> constants(count);
+    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
+        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
+    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
+    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
+    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
+    for (std::size_t i = 0; i < kActivationSlots; ++i)
+        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
+    return constants;
+}
+
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
     const Spec& spec = builder.spec();
-    const Cell& cell = spec.cell();
-    std::vector<std::uint32_t> constants(abi::kStepConstants);
+    std::vector<std::uint32_t> constants = cell_constants(spec, abi::kStepConstants);
     constants[abi::kLocalSize] = builder.flavour().workgroup;
     constants[abi::kLanes] = builder.flavour().lanes;
     constants[abi::kRows] = rows_of(spec, builder.flavour());
     constants[abi::kVectorLoads] = spec.H % 4 == 0;
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
-    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
-        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
-    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
-    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
     constants[abi::kKeep] = options.keep;
-    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
-    for (std::size_t i = 0; i < kActivationSlots; ++i)
-        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
-    return builder.kernel(std::string(cell.shader) + "_" + driver, std::move(constants));
+    return builder.kernel(std::string(spec.cell().shader) + "_" + driver, std::move(constants));
 }
 
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,

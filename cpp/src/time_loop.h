@@ -45,6 +45,9 @@ private:
     abi::StepParams params_{};
 };
 
+// `count` specialization constants of a step kernel, of which those are set that the cells' own code reads.
+std::vector<std::uint32_t> cell_constants(const Spec& spec, std::size_t count);
+
 // What the step kernels are specialized to besides the spec.
 struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two

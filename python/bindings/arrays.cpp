@@ -1,4 +1,5 @@
 // Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
+#include <functional>
 #include <limits>
 
 #include "bindings.h"
@@ -33,11 +34,16 @@ std::byte* host_memory(const Array& array) {
     return host + array.offset;
 }
 
-void write(const Array& array, const py::array& from) {
-    const void* data = from.data();
+// `from` is plain, of the array's type and shape.
+void write(const Array& array, py::array from) {
+    const auto* const data = static_cast<const std::byte*>(from.data());
+    const std::byte* const own = array.storage->host() == nullptr ? nullptr : array.storage->host() + array.offset;
+    if (own != nullptr && std::less<>()(data, own + array.nbytes()) && std::less<>()(own, data + array.nbytes())) {
+        from = from.attr("copy")();  // a part of a view of the array
+    }
+    const void* const source = from.data();
     const py::gil_scoped_release release;
-    array.device->upload({.host = nullptr, .storage = array.storage, .offset = array.offset}, data, array.nbytes(),
-                         &interrupted);
+    array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
 }
 
 py::array view(const py::object& self) {

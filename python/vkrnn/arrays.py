@@ -90,8 +90,6 @@ class Array(_core.Array):
             raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
         if source.shape != self.shape:
             raise ValueError(f"[Array.copy_from] source: expected shape {list(self.shape)}, got {list(source.shape)}")
-        if self.host_visible and np.may_share_memory(source, _core.view(self)):
-            source = source.copy()
         _core.write(self, np.require(source, self.dtype, ["C", "A"]))
 
     def __getitem__(self, index: SupportsIndex | slice) -> Self:

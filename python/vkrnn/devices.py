@@ -87,8 +87,8 @@ class Device:
 
     @property
     def flavour(self) -> _core.Flavour:
-        """How the device runs the work."""
-        return self._flavour
+        """How the device runs the work. A flavour that fails its self-test when the device is opened is replaced."""
+        return self._flavour if self._opened is None else self._opened.flavour
 
     @property
     def name(self) -> str:

@@ -49,6 +49,39 @@ struct GemmPush {
 };
 const uint kGemmPlaces = 3u;
 
+// ---- matrix product for llvmpipe: C = C_in + A B for one block of k ---------------------------------------------------
+// Specialization constants.
+const uint kBroadcastLanes = 0u;    // of a subgroup; a panel of B and C is twice as wide
+const uint kBroadcastBlocks = 1u;   // of k, of a workgroup: one per subgroup
+const uint kBroadcastRows = 2u;     // of a workgroup's tile; rows * panels is a multiple of the blocks
+const uint kBroadcastPanels = 3u;   // of a workgroup's tile
+const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
+const uint kBroadcastAColumns = 5u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
+const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
+// Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
+struct BroadcastGemmPush {
+    Address a, b, c_in, c;
+    Stride a_step;                      // bytes: A is at a + max(step + lag, 0) * a_step
+    uint lda, ld_in, ldc;               // elements
+    uint panel, c_in_panel;             // bytes from one panel to the next
+    uint a_z, b_z, c_in_z, c_z;         // bytes from one z to the next
+    int lag, step;
+    uint padding;
+    uint table[kBroadcastTable];        // 0, 1, 2, ...
+};
+const uint kBroadcastGemmPlaces = 4u;
+const uint kBroadcastCounter = 80u;     // byte of `step`, here and below
+
+// ---- a matrix as panels: out(panel, row, column) = in(row, panel * width + column), or zero where there is none ----------
+struct PackPush {
+    Address in_, out_;
+    Stride in_row, in_column, out_panel;   // elements
+    uint rows, columns;                    // of the matrix
+    uint width, out_rows, out_row;         // columns and rows of a panel; elements from row to row
+    uint padding;
+};
+const uint kPackPlaces = 2u;
+
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
 // A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
 // Specialization constants.
@@ -155,6 +188,49 @@ const uint kHasLengths = 11u;          // 1: batch rows end at steps of their ow
 const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
 const uint kStepConstants = 17u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
+
+// ---- the time loop for llvmpipe, one direction a dispatch ------------------------------------------------------------------
+// Specialization constants, besides those of the step kernels: kLocalSize is the subgroup's size, kLanes the blocks of
+// units of a workgroup.
+const uint kSlabs = 17u;               // parts of the recurrent product's sums
+const uint kOrders = 18u;              // bits
+const uint kReads = 19u;               // bits
+const uint kBroadcastStepConstants = 20u;
+const uint kSourceBackwards = 1u;      // source order runs against the steps
+const uint kOutputBackwards = 2u;
+const uint kCellIsState = 4u;          // the cell state is kept for one step only
+const uint kReadsBias = 1u;
+const uint kReadsVectors = 2u;
+const uint kReadsCarry = 4u;           // backward: there is a gradient of h besides the recurrent product's
+
+// Where step 0 of each tensor lies. Forward:
+const uint kStepProduct = 0u;          // [slabs, N, slots, H]
+const uint kStepSaved = 1u;
+const uint kStepVectors = 2u;
+const uint kStepPreviousHidden = 3u;
+const uint kStepPreviousCell = 4u;
+const uint kStepCell = 5u;
+const uint kStepHidden = 6u;
+const uint kStepProjected = 7u;
+const uint kStepBias = 8u;
+// Backward, besides those up to kStepCell; no cell has all of them.
+const uint kStepRecurrentDelta = 4u;
+const uint kStepCandidateProduct = 5u;
+const uint kStepUpstream = 6u;
+const uint kStepDelta = 7u;
+const uint kStepCarryHidden = 8u;      // gradients that the later step left, and this one leaves
+const uint kStepCarryCell = 9u;
+// Replay: h[k-1], in source order.
+const uint kStepOperand = 6u;
+const uint kBroadcastViews = 10u;
+// Workgroups: x numbers groups of blocks of units, y + kBroadcastTable * z batch rows.
+struct BroadcastStepPush {
+    Address at[kBroadcastViews];
+    int step;
+    uint N, H, directions;
+    uint table[kBroadcastTable];       // 0, 1, 2, ...
+};
+const uint kBroadcastStepPlaces = kBroadcastViews;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

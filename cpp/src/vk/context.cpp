@@ -13,6 +13,7 @@
 #include <unistd.h>
 #endif
 
+#include "cpu_driver.h"
 #include "profile.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
@@ -132,6 +133,7 @@ Context::Context() : process_(process_id()), loader_(load()) {
                                   .ppEnabledLayerNames = layers.data(),
                                   .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                   .ppEnabledExtensionNames = extensions.data()};
+    widen_vectors();
     try {
         instance_ = raii::Instance(loader_, info);
         if (validation) {

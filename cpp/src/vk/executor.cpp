@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "error.h"
+#include "self_test.h"
 #include "work.h"
 
 namespace vkrnn::vk {
@@ -381,7 +382,13 @@ std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flav
                               std::to_string(candidates.size()) + " is " + std::to_string(candidates.size() - 1));
         }
         vk::Context::Candidate& candidate = candidates[index];
-        const Flavour chosen = flavour ? *flavour : choose_flavour(candidate.profile);
+        Flavour chosen = flavour ? *flavour : choose_flavour(candidate.profile);
+        if (chosen.gemm == "broadcast") {
+            vk::Executor other(context, std::move(context->candidates()[index]), chosen);  // leaves no trace in this one
+            if (!vk::broadcasts_right(other)) {
+                chosen.gemm = "register";
+            }
+        }
         return std::make_shared<vk::Executor>(std::move(context), std::move(candidate), chosen);
     } catch (...) {
         vk::rethrow_translated("opening the device: ");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache_file.h"
+#include "cpu_driver.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::vk {
@@ -31,6 +32,9 @@ Kernels::Kernels(const LogicalDevice& device) : device_(device) {
     layout_ = raii::PipelineLayout(
         device.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
     cache_ = open_cache(device.handle(), file_, properties);
+    if (device.profile().driver == "llvmpipe") {
+        pin_workers();
+    }
 }
 
 Pipeline Kernels::get(const Kernel& kernel) {

@@ -1,0 +1,234 @@
+#include "broadcast.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace vkrnn {
+
+namespace {
+
+constexpr std::int64_t kTable = abi::kBroadcastTable;
+constexpr std::int64_t kRows = 8;       // of a tile: with two vectors in each as many sums as the registers hold
+constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
+constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
+constexpr std::int64_t kSmallest = 16;               // of m, n and k: less is not worth packing
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
+
+std::int64_t panel_width(const PlanBuilder& builder) { return std::int64_t{2} * builder.profile().subgroup_size; }
+
+// How a workgroup splits k: `depth` is unrolled, and as many subgroups as there are `blocks` take one each.
+struct Split {
+    std::int64_t depth, blocks;
+    [[nodiscard]] std::int64_t whole() const { return depth * blocks; }
+};
+
+// The largest part of k that divides it; blocks of the full depth, the last one padded, where all that do are small.
+Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks) {
+    Split best{most_depth, 1};
+    bool divides = k % most_depth == 0;
+    for (std::int64_t blocks = most_blocks; blocks >= 1; blocks /= 2)
+        for (std::int64_t depth = most_depth; depth >= std::min(kLeastDepth, most_depth); depth -= 8)
+            if (k % (depth * blocks) == 0 && (!divides || depth * blocks > best.whole())) {
+                best = {depth, blocks};
+                divides = true;
+            }
+    return best;
+}
+
+std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
+                        bool columns) {
+    return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
+                                             word(panels), word(split.depth), columns});
+}
+
+abi::BroadcastGemmPush new_push() {
+    abi::BroadcastGemmPush push{};
+    std::iota(std::begin(push.table), std::end(push.table), 0u);
+    return push;
+}
+
+struct Copy {
+    std::int64_t rows, columns;                // of the source
+    std::int64_t row_stride, column_stride;    // of the source
+    std::int64_t width, out_rows, out_row;     // of a panel
+    std::int64_t panels, out_panel;
+};
+
+void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what, bool independent) {
+    abi::PackPush push{};
+    push.in_ = from;
+    push.out_ = to;
+    push.in_row = what.row_stride;
+    push.in_column = what.column_stride;
+    push.out_panel = what.out_panel;
+    push.rows = word(what.rows);
+    push.columns = word(what.columns);
+    push.width = word(what.width);
+    push.out_rows = word(what.out_rows);
+    push.out_row = word(what.out_row);
+    const std::int64_t groups = ceil_div(what.width * what.out_rows, abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("pack", {}), builder.groups(groups, what.panels),
+                     make_block(push, abi::kPackPlaces), independent);
+}
+
+// An operand or result with its padding: what the kernel reads and writes whole.
+struct Padded {
+    Matrix matrix;
+    bool copied = false;
+};
+
+Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a, std::int64_t m, std::int64_t k,
+                std::int64_t m_padded, std::int64_t k_padded, bool independent) {
+    if (m == m_padded && k == k_padded) return {a, false};
+    const std::int64_t major = a.columns ? k : m, minor = a.columns ? m : k;
+    const std::int64_t out_major = a.columns ? k_padded : m_padded, out_minor = a.columns ? m_padded : k_padded;
+    const std::size_t buffer = builder.scratch(label + ": padded operand", out_major * out_minor);
+    copy(builder, label + ": pad", builder.at(a.buffer, a.offset), builder.at(buffer, 0),
+         {major, minor, a.ld, 1, out_minor, out_major, out_minor, 1, 0}, independent);
+    return {{buffer, 0, out_minor, 0, a.columns}, true};
+}
+
+}  // namespace
+
+bool suits_broadcast(const Product& product) {
+    return std::min({product.m, product.n, product.k}) >= kSmallest;
+}
+
+Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
+                   std::int64_t depth_multiple, bool independent) {
+    const std::int64_t width = panel_width(builder);
+    const Panels panels{builder.scratch(label + ": panels", ceil_div(n, width) * width * round_up(k, depth_multiple)),
+                        ceil_div(n, width), round_up(k, depth_multiple)};
+    copy(builder, label + ": pack", builder.at(b.buffer, b.offset), builder.at(panels.buffer, 0),
+         {k, n, b.columns ? b.ld : 1, b.columns ? 1 : b.ld, width, panels.depth, width, panels.count,
+          width * panels.depth},
+         independent);
+    return panels;
+}
+
+bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
+                       bool independent) {
+    const std::int64_t width = panel_width(builder);
+    const Split split = split_of(whole.k, kMostDepth, kRows);
+    const std::int64_t k = round_up(whole.k, split.whole()), m = round_up(whole.m, kRows), n = round_up(whole.n, width);
+    if (n != whole.n) bias.reset();  // the kernel would read past its end
+    for (std::int64_t batch = 0; batch < whole.batches; ++batch) {
+        Product p = whole;
+        p.a.offset += batch * p.a.batch;
+        p.b.offset += batch * p.b.batch;
+        p.c.offset += batch * p.c.batch;
+        const Padded a = padded_a(builder, label, p.a, p.m, p.k, m, k, independent);
+        const Panels b = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent || a.copied);
+        // Eight bytes are stored at a time, whole tiles.
+        const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
+        const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
+        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns);
+
+        const auto element = static_cast<std::int64_t>(sizeof(float));
+        for (std::int64_t tile = 0; tile < m / kRows;) {
+            // Full rows of the grid of tiles, then what is left. The blocks of k pass over what stays in a cache.
+            const std::int64_t y = std::min(kTable, m / kRows - tile), z = std::min(kTable, (m / kRows - tile) / y);
+            for (std::int64_t x = 0; x < n / width; x += kTable)
+                for (std::int64_t first_k = 0; first_k < k; first_k += split.whole()) {
+                    abi::BroadcastGemmPush push = new_push();
+                    const std::int64_t row = tile * kRows, column = x * width;
+                    const bool first = first_k == 0;
+                    const std::int64_t a_row = a.matrix.columns ? 1 : a.matrix.ld;
+                    const std::int64_t a_k = a.matrix.columns ? a.matrix.ld : 1;
+                    push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a_row + first_k * a_k);
+                    push.b = builder.at(b.buffer, column * k + first_k * width);
+                    push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
+                    push.c_in = !first ? push.c : bias ? builder.at(bias->buffer, bias->offset + column)
+                                                       : builder.at(builder.lane_zeros(), 0);
+                    push.lda = word(a.matrix.ld);
+                    push.ld_in = first ? 0 : word(c.ld);
+                    push.ldc = word(c.ld);
+                    push.panel = word(k * width * element);
+                    push.c_in_panel = first && !bias ? 0 : word(width * element);
+                    push.a_z = word(y * kRows * a_row * element);
+                    push.c_z = word(y * kRows * c.ld * element);
+                    push.c_in_z = first ? 0 : push.c_z;
+                    builder.dispatch(label, kernel,
+                                     {word(std::min(kTable, n / width - x)), word(y), word(z)},
+                                     make_block(push, abi::kBroadcastGemmPlaces), first && x + tile > 0);
+                }
+            tile += y * z;
+        }
+        builder.count_flops(2.0 * static_cast<double>(p.m * p.n) * static_cast<double>(p.k));
+        if (!direct)
+            copy(builder, label + ": unpad", builder.at(c.buffer, 0), builder.at(p.c.buffer, p.c.offset),
+                 {p.m, p.n, n, 1, p.n, p.m, p.c.ld, 1, 0}, false);
+    }
+    return bias.has_value();
+}
+
+namespace {
+
+// A tile of few batch rows takes more panels instead; their loads are what costs most to compile.
+struct StepTile {
+    std::int64_t rows, panels;
+    Split split;
+};
+
+StepTile step_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
+    StepTile tile{std::gcd(rows, kRows), 1, {}};
+    tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kRows / tile.rows));
+    tile.split = split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    return tile;
+}
+
+}  // namespace
+
+std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    return ceil_div(k, step_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+}
+
+std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& p) {
+    const std::int64_t width = panel_width(builder);
+    const StepTile tile = step_tile(p.rows, p.b.count, p.k);
+    const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false);
+    const auto element = static_cast<std::int64_t>(sizeof(float));
+    std::vector<Dispatch> made;
+    // z is the slab, or where there is one only, more panels.
+    const std::int64_t z_groups = slabs == 1 ? std::clamp<std::int64_t>(groups / kTable, 1, kTable) : 1;
+    for (std::int64_t slab = 0; slab < slabs; slab += kTable)
+        for (std::int64_t row = 0; row < p.rows; row += tile.rows * kTable)
+            for (std::int64_t x = 0; x < groups;) {
+                const std::int64_t each = std::min(kTable, groups - x);
+                const std::int64_t z = slabs > 1 ? std::min(kTable, slabs - slab)
+                                                 : std::min(z_groups, (groups - x) / each);
+                const std::int64_t column = x * tile.panels * width;
+                abi::BroadcastGemmPush push = new_push();
+                push.a = p.a + static_cast<Place>((row * p.lda + slab * part) * element);
+                push.b = builder.at(p.b.buffer, column * p.b.depth + slab * part * width);
+                push.c = p.out + static_cast<Place>(((slab * p.rows + row) * p.n + column) * element);
+                push.c_in = builder.at(builder.lane_zeros(), 0);
+                push.a_step = p.a_step * element;
+                push.step = p.step;
+                push.lag = p.lag;
+                push.lda = word(p.lda);
+                push.ldc = word(p.n);
+                push.panel = word(p.b.depth * width * element);
+                push.a_z = slabs > 1 ? word(part * element) : 0;
+                push.b_z = slabs > 1 ? word(part * width * element) : word(each * tile.panels) * push.panel;
+                push.c_z = word((slabs > 1 ? p.rows * p.n : each * tile.panels * width) * element);
+                made.push_back({label,
+                                kernel,
+                                {word(each), word(std::min(kTable, (p.rows - row) / tile.rows)), word(z)},
+                                make_block(push, abi::kBroadcastGemmPlaces),
+                                made.empty()});
+                x += slabs > 1 ? each : each * z;
+            }
+    return made;
+}
+
+void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,
+               std::int64_t columns, std::int64_t row) {
+    copy(builder, label, from, to, {rows, columns, row, 1, columns, rows, row, 1, 0}, false);
+}
+
+}  // namespace vkrnn

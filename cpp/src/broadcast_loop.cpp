@@ -1,0 +1,346 @@
+#include "broadcast_loop.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace vkrnn {
+
+namespace {
+
+constexpr std::int64_t kTable = abi::kBroadcastTable;
+constexpr std::int64_t kMostSlabs = 32;  // of a step's product: the cell's code loads and adds them one by one
+
+// The cell's dispatches: where the tensors of each view of the abi lie.
+class CellStep {
+public:
+    explicit CellStep(PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {}
+
+    // [T, N, D * slots * H]
+    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order) {
+        const std::int64_t row = spec_.D() * slots * spec_.H;
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            set(view, d, builder_.at(buffer, row_order(spec_, order, d).first * spec_.N * row + d * slots * spec_.H),
+                row);
+    }
+    // [N, D * H]
+    void state(abi::uint view, std::size_t buffer) {
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            set(view, d, builder_.at(buffer, d * spec_.H), spec_.D() * spec_.H);
+    }
+    // [D, slots, H]
+    void vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
+        for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, builder_.at(buffer, d * slots * spec_.H), 0);
+    }
+    // [D, slabs, N, slots * H]
+    void product(std::size_t buffer, std::int64_t slabs, std::int64_t slots) {
+        const std::int64_t row = slots * spec_.H;
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            set(abi::kStepProduct, d, builder_.at(buffer, d * slabs * spec_.N * row), row);
+    }
+
+    struct Options {
+        std::int64_t slabs = 1;
+        std::uint32_t orders = 0, reads = 0;
+        bool keep = false;
+    };
+
+    // Of one step; where there are `steps`, of so many from there on, which z numbers.
+    [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, const std::string& driver,
+                                                   const Options& options, std::int64_t direction, std::int64_t step,
+                                                   std::int64_t steps = 0) const {
+        const std::int64_t lanes = builder_.profile().subgroup_size, blocks = spec_.H / (2 * lanes);
+        const std::int64_t each = blocks % kTable == 0 ? kTable : blocks % 4 == 0 ? 4 : 1;
+        std::vector<std::uint32_t> constants = cell_constants(spec_, abi::kBroadcastStepConstants);
+        constants[abi::kLocalSize] = static_cast<std::uint32_t>(lanes);
+        constants[abi::kLanes] = static_cast<std::uint32_t>(each);
+        constants[abi::kKeep] = options.keep;
+        constants[abi::kSlabs] = static_cast<std::uint32_t>(options.slabs);
+        constants[abi::kOrders] = options.orders |
+                                  (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
+                                  (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
+        constants[abi::kReads] = options.reads;
+        const std::size_t kernel =
+            builder_.kernel(std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
+
+        std::vector<Dispatch> made;
+        for (std::int64_t row = 0; row < spec_.N;) {
+            const std::int64_t y = std::min(kTable, spec_.N - row);
+            const std::int64_t more = steps > 0 ? 1 : std::min(kTable, (spec_.N - row) / y);
+            const std::int64_t z = steps > 0 ? steps : more;
+            for (std::int64_t x = 0; x < blocks / each; x += kTable) {
+                abi::BroadcastStepPush push{};
+                for (std::size_t view = 0; view < abi::kBroadcastViews; ++view) {
+                    const View& at = views_[static_cast<std::size_t>(direction)][view];
+                    push.at[view] = at.place + static_cast<Place>(row * at.row + x * each * 2 * lanes) * sizeof(float);
+                }
+                push.step = static_cast<std::int32_t>(step);
+                push.N = static_cast<std::uint32_t>(spec_.N);
+                push.H = static_cast<std::uint32_t>(spec_.H);
+                push.directions = static_cast<std::uint32_t>(spec_.D());
+                std::iota(std::begin(push.table), std::end(push.table), 0u);
+                made.push_back({label,
+                                kernel,
+                                {static_cast<std::uint32_t>(std::min(kTable, blocks / each - x)),
+                                 static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)},
+                                make_block(push, abi::kBroadcastStepPlaces),
+                                row + x == 0});
+            }
+            row += y * more;
+        }
+        return made;
+    }
+
+private:
+    struct View {
+        Place place = 0;       // of step 0
+        std::int64_t row = 0;  // elements from one batch row to the next
+    };
+
+    void set(abi::uint view, std::int64_t direction, Place place, std::int64_t row) {
+        views_[static_cast<std::size_t>(direction)][view] = {place, row};
+    }
+    [[nodiscard]] bool backwards(Order order, std::int64_t direction) const {
+        return row_order(spec_, order, direction).increment < 0;
+    }
+
+    PlanBuilder& builder_;
+    const Spec& spec_;
+    std::array<std::array<View, abi::kBroadcastViews>, 2> views_{};
+};
+
+void append(std::vector<Dispatch>& to, std::vector<Dispatch> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(to));
+}
+
+void add_all(PlanBuilder& builder, std::vector<Dispatch> dispatches) {
+    for (Dispatch& dispatch : dispatches) builder.add(std::move(dispatch));
+}
+
+std::size_t zero_state(PlanBuilder& builder) {
+    const Spec& spec = builder.spec();
+    const std::size_t zeros = builder.scratch("zero state", spec.N * spec.D() * spec.H);
+    builder.clear(zeros);
+    return zeros;
+}
+
+// The product of what stands in rows of `order` with the recurrent weights, into [D, slabs, N, n].
+class RecurrentProduct {
+public:
+    RecurrentProduct(PlanBuilder& builder, std::size_t weights, bool transposed, std::size_t operand,
+                     std::int64_t slots, Order order, std::int32_t lag)
+        : builder_(builder), spec_(builder.spec()), operand_(operand), slots_(slots), order_(order), lag_(lag) {
+        const std::int64_t H = spec_.H, gates = spec_.G() * H;
+        n_ = transposed ? H : gates;
+        k_ = transposed ? gates : H;
+        slabs_ = step_slabs(builder, spec_.N, n_, k_);
+        out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * n_);
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            panels_[static_cast<std::size_t>(d)] =
+                pack_panels(builder, "recurrent weight", {weights, d * gates * H, H, 0, transposed}, n_, k_, 8, true);
+    }
+
+    [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, std::int64_t direction,
+                                                   std::int64_t step) const {
+        const std::int64_t row = spec_.D() * slots_ * spec_.H;
+        const RowOrder rows = row_order(spec_, order_, direction);
+        StepProduct product = common(direction, step);
+        product.a = builder_.at(operand_, rows.first * spec_.N * row + direction * slots_ * spec_.H);
+        product.lda = row;
+        product.a_step = rows.increment * spec_.N * row;
+        product.lag = lag_;
+        return step_product(builder_, label, product);
+    }
+    // With a state of [N, D * H] in place of the sequence.
+    [[nodiscard]] std::vector<Dispatch> of_state(const std::string& label, std::size_t state,
+                                                 std::int64_t direction) const {
+        StepProduct product = common(direction, 0);
+        product.a = builder_.at(state, direction * spec_.H);
+        product.lda = spec_.D() * spec_.H;
+        return step_product(builder_, label, product);
+    }
+
+    [[nodiscard]] std::int64_t slabs() const { return slabs_; }
+    [[nodiscard]] std::size_t out() const { return out_; }
+
+private:
+    [[nodiscard]] StepProduct common(std::int64_t direction, std::int64_t step) const {
+        StepProduct product;
+        product.rows = spec_.N;
+        product.n = n_;
+        product.k = k_;
+        product.step = static_cast<std::int32_t>(step);
+        product.b = panels_[static_cast<std::size_t>(direction)];
+        product.out = builder_.at(out_, direction * slabs_ * spec_.N * n_);
+        return product;
+    }
+
+    PlanBuilder& builder_;
+    const Spec& spec_;
+    std::size_t operand_;
+    std::int64_t slots_;
+    Order order_;
+    std::int32_t lag_;
+    std::int64_t n_ = 0, k_ = 0, slabs_ = 0;
+    std::size_t out_ = 0;
+    std::array<Panels, 2> panels_{};
+};
+
+bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spec.cell().vectors); }
+
+}  // namespace
+
+bool can_broadcast_loop(const PlanBuilder& builder) {
+    const Spec& spec = builder.spec();
+    const std::int64_t gates = spec.G() * spec.H;
+    const std::int64_t slabs = step_slabs(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
+    return builder.broadcasts() && spec.H % (std::int64_t{2} * builder.profile().subgroup_size) == 0 &&
+           slabs <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) &&
+           !spec.has(Argument::lengths);
+}
+
+void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const ForwardLoop& loop) {
+    const Spec& spec = builder.spec();
+    const Cell& cell = spec.cell();
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], false, loop.hidden, 1, Order::output,
+                                   -1);
+    CellStep step(builder);
+    step.product(product.out(), product.slabs(), spec.G());
+    step.sequence(abi::kStepProjected, loop.projected, spec.G(), Order::source);
+    step.sequence(abi::kStepHidden, loop.hidden, 1, Order::output);
+    if (loop.training) step.sequence(abi::kStepSaved, loop.saved, spec.G(), Order::output);
+    CellStep::Options options{product.slabs(), loop.cell_is_state ? abi::kCellIsState : 0, 0, loop.training};
+    if (loop.adds_bias) {
+        step.vector(abi::kStepBias, inputs[Argument::bias], spec.G());
+        options.reads |= abi::kReadsBias;
+    }
+    if (has_vectors(spec)) {
+        step.vector(abi::kStepVectors, inputs[*cell.vectors], cell.vector_count);
+        options.reads |= abi::kReadsVectors;
+    }
+    const auto cell_at = [&](abi::uint view) {
+        if (loop.cell_is_state)
+            step.state(view, loop.cell);
+        else
+            step.sequence(view, loop.cell, 1, Order::output);
+    };
+    if (cell.states > 1) cell_at(abi::kStepCell);
+
+    // Step 0 starts from other buffers than the steps after it.
+    const std::size_t zeros =
+        spec.has(Argument::init_state) && (cell.states == 1 || spec.has(Argument::init_cell)) ? 0 : zero_state(builder);
+    step.state(abi::kStepPreviousHidden, spec.has(Argument::init_state) ? inputs[Argument::init_state] : zeros);
+    if (cell.states > 1)
+        step.state(abi::kStepPreviousCell, spec.has(Argument::init_cell) ? inputs[Argument::init_cell] : zeros);
+    if (!spec.has(Argument::init_state)) builder.clear(product.out());
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        if (spec.has(Argument::init_state))
+            add_all(builder, product.of_state("first product", inputs[Argument::init_state], d));
+        add_all(builder, step.dispatches("first step", "forward", options, d, 0));
+    }
+    if (spec.T == 1) return;
+    step.sequence(abi::kStepPreviousHidden, loop.hidden, 1, Order::output);
+    if (cell.states > 1) cell_at(abi::kStepPreviousCell);
+    Loop steps{spec.T - 1, 1, 1, abi::kBroadcastCounter, {}};
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        append(steps.body, product.dispatches("product", d, 1));
+        append(steps.body, step.dispatches("step", "forward", options, d, 1));
+    }
+    builder.add(std::move(steps));
+}
+
+void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop) {
+    const Spec& spec = builder.spec();
+    const Cell& cell = spec.cell();
+    const bool carries = spec.descriptor.cell == CellKind::gru;  // h reaches the step before not by the product alone
+    const std::int64_t elements = spec.N * spec.D() * spec.H;
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], true, loop.recurrent_delta, spec.G(),
+                                   Order::source, 1);
+    CellStep step(builder);
+    step.product(product.out(), product.slabs(), 1);
+    step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
+    step.sequence(abi::kStepUpstream, inputs[Argument::source_gradient], 1, Order::output);
+    step.sequence(abi::kStepDelta, loop.delta, spec.G(), Order::source);
+    step.state(abi::kStepCarryHidden, loop.carry_hidden);
+    CellStep::Options options{product.slabs(), 0, carries ? abi::kReadsCarry : 0, false};
+    if (has_vectors(spec)) {
+        step.vector(abi::kStepVectors, inputs[*cell.vectors], cell.vector_count);
+        options.reads |= abi::kReadsVectors;
+    }
+    if (cell.states > 1) {
+        step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
+        step.state(abi::kStepCarryCell, loop.carry_cell);
+    } else if (carries) {
+        step.sequence(abi::kStepRecurrentDelta, loop.recurrent_delta, spec.G(), Order::source);
+        step.sequence(abi::kStepCandidateProduct, loop.candidate_product, 1, Order::source);
+    }
+    const auto previous = [&](bool first) {
+        const auto set = [&](abi::uint view, Argument sequence, Argument state) {
+            if (!first)
+                step.sequence(view, inputs[sequence], 1, Order::output);
+            else
+                step.state(view, spec.has(state) ? inputs[state] : zero_state(builder));
+        };
+        if (carries) set(abi::kStepPreviousHidden, Argument::output_fwd, Argument::init_state);
+        if (cell.states > 1) set(abi::kStepPreviousCell, Argument::cell_output_fwd, Argument::init_cell);
+    };
+
+    const auto start = [&](Argument gradient, std::size_t carry) {
+        if (spec.has(gradient))
+            copy_rows(builder, "last state", builder.at(inputs[gradient], 0), builder.at(carry, 0), 1, elements, elements);
+        else
+            builder.clear(carry);
+    };
+    CellStep::Options last = options;
+    if (carries || spec.has(Argument::state_gradient)) {
+        start(Argument::state_gradient, loop.carry_hidden);
+        last.reads |= abi::kReadsCarry;
+    }
+    if (cell.states > 1) start(Argument::cell_gradient, loop.carry_cell);
+    builder.clear(product.out());
+    previous(spec.T == 1);
+    for (std::int64_t d = 0; d < spec.D(); ++d)
+        add_all(builder, step.dispatches("last step back", "backward", last, d, spec.T - 1));
+    if (spec.T > 2) {
+        Loop steps{spec.T - 2, static_cast<std::int32_t>(spec.T - 2), -1, abi::kBroadcastCounter, {}};
+        for (std::int64_t d = 0; d < spec.D(); ++d) {
+            append(steps.body, product.dispatches("product back", d, 1));
+            append(steps.body, step.dispatches("step back", "backward", options, d, 1));
+        }
+        builder.add(std::move(steps));
+    }
+    if (spec.T == 1) return;
+    previous(true);
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        add_all(builder, product.dispatches("product back", d, 0));
+        add_all(builder, step.dispatches("first step back", "backward", options, d, 0));
+    }
+}
+
+bool can_broadcast_replay(const PlanBuilder& builder) {
+    return can_broadcast_loop(builder) && !builder.spec().has(Argument::peephole);
+}
+
+void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand) {
+    const Spec& spec = builder.spec();
+    CellStep step(builder);
+    step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
+    if (spec.has(Argument::output_fwd))
+        step.sequence(abi::kStepPreviousHidden, inputs[Argument::output_fwd], 1, Order::output);
+    if (spec.has(Argument::cell_output_fwd))
+        step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
+    step.sequence(abi::kStepOperand, operand, 1, Order::source);
+    const std::int64_t row = spec.D() * spec.H, blocks = (spec.T - 1) / kTable;
+    const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
+    Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        const std::int64_t first = row_order(spec, Order::source, d).first * spec.N * row + d * spec.H;
+        copy_rows(builder, "replay: first step", builder.at(init, d * spec.H), builder.at(operand, first), spec.N,
+                  spec.H, row);
+        if (blocks > 0) append(several.body, step.dispatches("replay", "replay", {}, d, 1, kTable));
+        const std::int64_t done = 1 + blocks * kTable;
+        if (done < spec.T) add_all(builder, step.dispatches("replay", "replay", {}, d, done, spec.T - done));
+    }
+    if (blocks > 0) builder.add(std::move(several));
+}
+
+}  // namespace vkrnn

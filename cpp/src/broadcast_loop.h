@@ -1,0 +1,32 @@
+// The time loop in the broadcast flavour: for each step and direction the recurrent product, then the cell.
+#pragma once
+
+#include "broadcast.h"
+#include "inputs.h"
+
+namespace vkrnn {
+
+// Whether the loop can run in this flavour; where it cannot, the portable steps take its place.
+bool can_broadcast_loop(const PlanBuilder& builder);
+
+// The buffers of a forward call. Those that a cell or call lacks are not looked at.
+struct ForwardLoop {
+    std::size_t projected = 0, hidden = 0, cell = 0, saved = 0;
+    bool training = false;
+    bool cell_is_state = false;  // the cell's buffer is of one step
+    bool adds_bias = false;      // the projection does not have it yet
+};
+void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const ForwardLoop& loop);
+
+// The buffers of a gradients call. Leaves in carry_hidden and carry_cell what step 0 hands down, but for the recurrent
+// product of its deltas.
+struct BackwardLoop {
+    std::size_t delta = 0, recurrent_delta = 0, candidate_product = 0, carry_hidden = 0, carry_cell = 0;
+};
+void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop);
+
+// What the recurrent products multiplied, h[k-1], for all steps in source order, as [T, N, D * H].
+bool can_broadcast_replay(const PlanBuilder& builder);
+void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand);
+
+}  // namespace vkrnn

@@ -1,0 +1,88 @@
+#include "self_test.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "abi.h"
+
+namespace vkrnn::vk {
+namespace {
+
+// Every workgroup number, every subgroup of a workgroup and every row of a tile takes part; depth is as small as can be,
+// for the time it takes to compile. The numbers are small integers, so sums are exact in any order.
+constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 4, kGroups = 2;
+constexpr std::uint32_t kM = kRows * kGroups * kGroups, kK = kDepth * kBlocks;
+
+float a_at(std::uint32_t m, std::uint32_t k) { return static_cast<float>((m * 7 + k * 3) % 11) - 5; }
+float b_at(std::uint32_t k, std::uint32_t n) { return static_cast<float>((k * 5 + n * 13) % 17) - 8; }
+
+Plan product_plan(std::uint32_t lanes) {
+    const std::uint32_t width = 2 * lanes, n = width * kGroups;
+    const auto bytes = [](std::uint32_t elements) { return std::uint64_t{elements} * sizeof(float); };
+    Plan plan;
+    plan.buffers = {{"a", Role::input, bytes(kM * kK), {}},
+                    {"b", Role::input, bytes(kK * n), {}},
+                    {"c_in", Role::input, bytes(n), {}},
+                    {"c", Role::result, bytes(kM * n), {}}};
+    plan.inputs = {{Argument::source, 0}, {Argument::input_weight, 1}, {Argument::bias, 2}};
+    plan.results = {3};
+    plan.kernels = {{"gemm_broadcast", {lanes, kBlocks, kRows, 1, kDepth, 0}}};
+    abi::BroadcastGemmPush push{};
+    push.a = place(0, 0);
+    push.b = place(1, 0);
+    push.c_in = place(2, 0);
+    push.c = place(3, 0);
+    push.lda = kK;
+    push.ldc = n;
+    push.panel = kK * width * sizeof(float);
+    push.c_in_panel = width * sizeof(float);
+    push.a_z = kGroups * kRows * kK * sizeof(float);
+    push.c_z = kGroups * kRows * n * sizeof(float);
+    std::iota(std::begin(push.table), std::end(push.table), 0u);
+    plan.steps = {
+        Dispatch{"self-test", 0, {kGroups, kGroups, kGroups}, make_block(push, abi::kBroadcastGemmPlaces), true}};
+    return plan;
+}
+
+bool is_told_to_fail() {
+    const char* value = std::getenv("VKRNN_FAIL_SELF_TEST");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+}  // namespace
+
+bool broadcasts_right(Device& device) {
+    if (is_told_to_fail()) {
+        return false;
+    }
+    const std::uint32_t lanes = device.profile().subgroup_size, width = 2 * lanes, n = width * kGroups;
+    std::vector<float> a(kM * kK), b(kK * n), start(n), c(kM * n);
+    for (std::uint32_t i = 0; i < kM * kK; ++i) {
+        a[i] = a_at(i / kK, i % kK);
+    }
+    for (std::uint32_t k = 0; k < kK; ++k) {
+        for (std::uint32_t j = 0; j < n; ++j) {
+            b[(j / width * kK + k) * width + j % width] = b_at(k, j);
+        }
+    }
+    std::iota(start.begin(), start.end(), 1.0f);
+    const InputOperand inputs[] = {{a.data()}, {b.data()}, {start.data()}};
+    const ResultOperand results[] = {{c.data()}};
+    device.run(product_plan(lanes), inputs, results, true, "self-test", {});
+    for (std::uint32_t m = 0; m < kM; ++m) {
+        for (std::uint32_t j = 0; j < n; ++j) {
+            float sum = start[j];
+            for (std::uint32_t k = 0; k < kK; ++k) {
+                sum += a_at(m, k) * b_at(k, j);
+            }
+            if (c[m * n + j] != sum) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,40 @@
+// How shaders are written that llvmpipe compiles to vector code. It turns a load into one scalar load only where the
+// address is made of constants and push constants and no loop, branch or return surrounds it; every other load, and every
+// store, is a loop over the invocations of the subgroup. So these kernels are straight lines: everything is unrolled,
+// workgroup numbers are read through a table of 0, 1, 2, ... in the push constants, loads are uniform, and a store moves
+// eight bytes an invocation. The driver reads `gl_LocalInvocationID.z` that way too: a subgroup lies in one z, because the
+// workgroup is one subgroup wide, but Vulkan does not promise that such an index works; the device's self-test proves it.
+#ifndef VKRNN_BROADCAST_GLSL
+#define VKRNN_BROADCAST_GLSL
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "memory.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint64_t value; };
+
+#define UNIFORM(number) push.p.table[number]
+
+float load_uniform(Address at) { return Scalar(at).value; }
+
+// `lanes` consecutive elements from a uniform address: the compiler folds the selections into one vector load.
+float load_lanes(Address at) {
+    float found = load_uniform(at);
+    [[unroll]] for (uint i = 1; i < lanes; ++i) {
+        float one = load_uniform(at + i * 4);
+        found = gl_SubgroupInvocationID == i ? one : found;
+    }
+    return found;
+}
+
+// Stores twice `lanes` consecutive elements, of which `low` and `high` hold a half each.
+void store_lanes(Address at, float low, float high) {
+    uint even = 2 * gl_SubgroupInvocationID & (lanes - 1), odd = even + 1;
+    bool first = gl_SubgroupInvocationID < lanes / 2;
+    float low_even = subgroupShuffle(low, even), high_even = subgroupShuffle(high, even);
+    float low_odd = subgroupShuffle(low, odd), high_odd = subgroupShuffle(high, odd);
+    uvec2 pair = floatBitsToUint(vec2(first ? low_even : high_even, first ? low_odd : high_odd));
+    Pair(at + gl_SubgroupInvocationID * 8).value = packUint2x32(pair);
+}
+
+#endif

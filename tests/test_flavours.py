@@ -1,0 +1,110 @@
+"""Flavours of the products and of the time loop: whatever the device's own flavour is, all give the same answers.
+
+The table's cases are taken to sizes at which the broadcast flavour packs, tiles and splits, since smaller ones do not
+reach it: panels of two vectors, blocks of k of 32 to 64, tiles of 8 rows.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import vkrnn
+import vkrnn.reference
+from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from comparison import assert_close
+
+# T, N, I, H: one row; rows and steps beyond a table of 8; odd sizes around aligned ones.
+SIZES = ((3, 1, 40, 64), (11, 12, 35, 32), (2, 70, 33, 96), (9, 2, 64, 128))
+
+
+def widened(case: Case, sizes: tuple[int, int, int, int]) -> Case:
+    """Return the case at other sizes."""
+    T, N, I, H = sizes
+    if "input_weight" not in case.present:
+        I = case.D * case.G * H
+    mask = None if case.mask_shape is None else tuple(1 if n == 1 else s for n, s in zip(case.mask_shape, (T, N, H * case.D), strict=False))
+    return replace(case, T=T, N=N, I=I, H=H, mask_shape=mask, tags=frozenset())
+
+
+def selected() -> Iterator[Case]:
+    """Yield each combination of options of the table once, the sizes in turn."""
+    seen = set()
+    for case in CASES:
+        if case.tags or case.values != "modest" or case.seed != 0 or case.mask_shape is not None:
+            continue
+        key = (case.cell, tuple(sorted(case.options.items())), case.present, case.lenient)
+        if key not in seen:
+            seen.add(key)
+            yield widened(case, SIZES[len(seen) % len(SIZES)])
+    for cell in GATES:
+        for sizes in SIZES:
+            for reverse in (False, True):
+                present = frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"}
+                yield Case(cell, *sizes, {"reverse": reverse, **({"reset_after": True} if cell == "gru" else {})}, present)
+
+
+def results(case: Case, device: vkrnn.Device) -> dict[str, object]:
+    """Return the results of a training call and of its gradients."""
+    arrays = inputs(case)
+    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
+    back = getattr(vkrnn, f"{case.cell}_gradients")(
+        **arrays, **gradient_inputs(case, forward), descriptor=case.descriptor(), device=device
+    )
+    return {**forward._asdict(), **{f"gradient of {name}": array for name, array in back._asdict().items()}}
+
+
+@pytest.fixture(name="devices", scope="module")
+def _devices() -> Iterator[tuple[vkrnn.Device, vkrnn.Device]]:
+    index = vkrnn.default_device().index
+    pair = vkrnn.Device(index, gemm="broadcast"), vkrnn.Device(index, gemm="register")
+    pair[0].open()
+    if pair[0].flavour.gemm != "broadcast":
+        pytest.skip("the device fails the flavour's self-test")
+    yield pair
+    for device in pair:
+        device.close()
+
+
+@pytest.mark.parametrize("case", dict.fromkeys(selected()), ids=lambda case: case.id)
+def test_the_broadcast_flavour_gives_the_same_answers(case: Case, devices: tuple[vkrnn.Device, vkrnn.Device]) -> None:
+    """Outputs and gradients of every combination of options agree with the portable flavour's."""
+    wanted = results(case, devices[1])
+    got = results(case, devices[0])
+    assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_the_broadcast_flavour_is_planned(cell: str, devices: tuple[vkrnn.Device, vkrnn.Device]) -> None:
+    """It has kernels of its own for large products and for the steps, and leaves small products to the portable one."""
+    options = {"reset_after": True} if cell == "gru" else {}
+    for sizes, found in (((9, 2, 64, 128), True), ((9, 2, 7, 5), False)):
+        case = Case(cell, *sizes, options, frozenset({"input_weight", "bias"}))
+        text = str(vkrnn.plan(getattr(vkrnn, cell), **inputs(case), descriptor=case.descriptor(), device=devices[0]))
+        assert ("gemm_broadcast" in text) is found
+        assert (f"{cell}_broadcast_forward" in text) is found
+        assert "gemm broadcast" in text
+
+
+def test_a_device_that_fails_the_self_test_falls_back() -> None:
+    """The flavour is asked for, the test fails, and calls run right in the portable flavour."""
+    program = """
+import numpy as np, vkrnn
+device = vkrnn.Device(gemm="broadcast")
+assert device.flavour.gemm == "broadcast"
+R = np.full((64, 64), 0.01, np.float32)
+x = np.ones((3, 2, 64), np.float32)
+plan = lambda: str(vkrnn.plan(vkrnn.single_gate_rnn, x, R, device=device))
+got = vkrnn.single_gate_rnn(x, R, device=device).output
+assert device.flavour.gemm == "register", device.flavour
+assert "gemm register" in plan() and "broadcast" not in plan()
+np.testing.assert_allclose(got, vkrnn.reference.single_gate_rnn(x, R).output, rtol=1e-5)
+"""
+    environment = os.environ | {"VKRNN_FAIL_SELF_TEST": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
