@@ -10,8 +10,8 @@
 namespace vkrnn::vk {
 namespace {
 
-// Every workgroup number, every subgroup of a workgroup and every row of a tile takes part; depth is as small as can be,
-// for the time it takes to compile. The numbers are small integers, so sums are exact in any order.
+// Every workgroup number, every subgroup of a workgroup and every row of a tile takes part; depth is as small as can
+// be, for the time it takes to compile. The numbers are small integers, so sums are exact in any order.
 constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 4, kGroups = 2;
 constexpr std::uint32_t kM = kRows * kGroups * kGroups, kK = kDepth * kBlocks;
 
