@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def selected() -> Iterator[Case]:
                 yield Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"})
 
 
-def results(case: Case, device: vkrnn.Device) -> dict[str, object]:
+def results(case: Case, device: vkrnn.Device) -> dict[str, Any]:
     """Return the results of a training call and of its gradients."""
     arrays = inputs(case)
     forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
