@@ -8,10 +8,10 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kTable = abi::kBroadcastTable;
-constexpr std::int64_t kRows = 8;       // of a tile: with two vectors in each as many sums as the registers hold
+constexpr std::int64_t kRows = 8;         // of a tile: with two vectors in each as many sums as the registers hold
 constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
 constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
-constexpr std::int64_t kSmallest = 16;               // of m, n and k: less is not worth packing
+constexpr std::int64_t kSmallest = 16;    // of m, n and k: less is not worth packing
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
 
@@ -51,9 +51,9 @@ abi::BroadcastGemmPush new_push() {
 }
 
 struct Copy {
-    std::int64_t rows, columns;                // of the source
-    std::int64_t row_stride, column_stride;    // of the source
-    std::int64_t width, out_rows, out_row;     // of a panel
+    std::int64_t rows, columns;              // of the source
+    std::int64_t row_stride, column_stride;  // of the source
+    std::int64_t width, out_rows, out_row;   // of a panel
     std::int64_t panels, out_panel;
 };
 
@@ -93,9 +93,7 @@ Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a,
 
 }  // namespace
 
-bool suits_broadcast(const Product& product) {
-    return std::min({product.m, product.n, product.k}) >= kSmallest;
-}
+bool suits_broadcast(const Product& product) { return std::min({product.m, product.n, product.k}) >= kSmallest; }
 
 Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
                    std::int64_t depth_multiple, bool independent) {
@@ -141,8 +139,9 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a_row + first_k * a_k);
                     push.b = builder.at(b.buffer, column * k + first_k * width);
                     push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
-                    push.c_in = !first ? push.c : bias ? builder.at(bias->buffer, bias->offset + column)
-                                                       : builder.at(builder.lane_zeros(), 0);
+                    push.c_in = !first ? push.c
+                                : bias ? builder.at(bias->buffer, bias->offset + column)
+                                       : builder.at(builder.lane_zeros(), 0);
                     push.lda = word(a.matrix.ld);
                     push.ld_in = first ? 0 : word(c.ld);
                     push.ldc = word(c.ld);
@@ -151,8 +150,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.a_z = word(y * kRows * a_row * element);
                     push.c_z = word(y * kRows * c.ld * element);
                     push.c_in_z = first ? 0 : push.c_z;
-                    builder.dispatch(label, kernel,
-                                     {word(std::min(kTable, n / width - x)), word(y), word(z)},
+                    builder.dispatch(label, kernel, {word(std::min(kTable, n / width - x)), word(y), word(z)},
                                      make_block(push, abi::kBroadcastGemmPlaces), first && x + tile > 0);
                 }
             tile += y * z;
@@ -199,8 +197,8 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
         for (std::int64_t row = 0; row < p.rows; row += tile.rows * kTable)
             for (std::int64_t x = 0; x < groups;) {
                 const std::int64_t each = std::min(kTable, groups - x);
-                const std::int64_t z = slabs > 1 ? std::min(kTable, slabs - slab)
-                                                 : std::min(z_groups, (groups - x) / each);
+                const std::int64_t z =
+                    slabs > 1 ? std::min(kTable, slabs - slab) : std::min(z_groups, (groups - x) / each);
                 const std::int64_t column = x * tile.panels * width;
                 abi::BroadcastGemmPush push = new_push();
                 push.a = p.a + static_cast<Place>((row * p.lda + slab * part) * element);

@@ -55,8 +55,7 @@ public:
         constants[abi::kLanes] = static_cast<std::uint32_t>(each);
         constants[abi::kKeep] = options.keep;
         constants[abi::kSlabs] = static_cast<std::uint32_t>(options.slabs);
-        constants[abi::kOrders] = options.orders |
-                                  (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
+        constants[abi::kOrders] = options.orders | (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
                                   (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
         constants[abi::kReads] = options.reads;
         const std::size_t kernel =
@@ -192,10 +191,10 @@ bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spe
 bool can_broadcast_loop(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
     const std::int64_t gates = spec.G() * spec.H;
-    const std::int64_t slabs = step_slabs(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
+    const std::int64_t slabs =
+        step_slabs(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
     return builder.broadcasts() && spec.H % (std::int64_t{2} * builder.profile().subgroup_size) == 0 &&
-           slabs <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) &&
-           !spec.has(Argument::lengths);
+           slabs <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) && !spec.has(Argument::lengths);
 }
 
 void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const ForwardLoop& loop) {
@@ -286,7 +285,8 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
 
     const auto start = [&](Argument gradient, std::size_t carry) {
         if (spec.has(gradient))
-            copy_rows(builder, "last state", builder.at(inputs[gradient], 0), builder.at(carry, 0), 1, elements, elements);
+            copy_rows(builder, "last state", builder.at(inputs[gradient], 0), builder.at(carry, 0), 1, elements,
+                      elements);
         else
             builder.clear(carry);
     };

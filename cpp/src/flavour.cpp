@@ -12,11 +12,23 @@ namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
 
-// Releases of llvmpipe that are known to make vector code of what is written for them.
-bool compiles_broadcasts(const Profile& profile) {
-    int major = 0;
-    return profile.driver == "llvmpipe" && std::sscanf(profile.driver_version.c_str(), "Mesa %d.", &major) == 1 &&
-           (major == 22 || major == 25);
+// Releases of llvmpipe that make vector code of what is written for them; later ones crash or are slow on it.
+bool can_broadcast(const Profile& profile) {
+    int major = 0, minor = 0;
+    const bool known = std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &major, &minor) == 2 &&
+                       ((major == 22 && minor == 3) || (major == 25 && minor == 0));
+    return profile.driver == "llvmpipe" && known;
+}
+
+// The products' flavours that the device has, as an error message lists them.
+std::string gemm_flavours(const Profile& profile) {
+    const std::string tiled = can_tile(profile) ? "'tiled'" : "",
+                      broadcast = can_broadcast(profile) ? "'broadcast'" : "";
+    if (tiled.empty() || broadcast.empty()) {
+        const std::string other = tiled + broadcast;
+        return other.empty() ? "'register'" : "'register' or " + other;
+    }
+    return "'register', " + tiled + " or " + broadcast;
 }
 
 void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
@@ -31,7 +43,7 @@ Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
     if (profile.type == DeviceType::cpu) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
-        flavour.gemm = compiles_broadcasts(profile) ? "broadcast" : "register";
+        flavour.gemm = can_broadcast(profile) ? "broadcast" : "register";
         flavour.lanes = 1;
         flavour.rows = std::min(8u, profile.subgroup_size);
         flavour.workgroup = profile.subgroup_size;
@@ -47,9 +59,9 @@ Flavour choose_flavour(const Profile& profile) {
 void check_flavour(const Flavour& flavour, const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
     require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
-    require(flavour.gemm == "register" || flavour.gemm == "broadcast" || (flavour.gemm == "tiled" && can_tile(profile)),
-            "gemm", can_tile(profile) ? "'register', 'tiled' or 'broadcast'" : "'register' or 'broadcast'",
-            "'" + flavour.gemm + "'");
+    require(flavour.gemm == "register" || (flavour.gemm == "tiled" && can_tile(profile)) ||
+                (flavour.gemm == "broadcast" && can_broadcast(profile)),
+            "gemm", gemm_flavours(profile), "'" + flavour.gemm + "'");
     require(std::has_single_bit(flavour.lanes) && flavour.lanes <= subgroup, "lanes",
             "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
     // With one lane, the subgroup loads a row of the operand per invocation.

@@ -35,8 +35,12 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     }
     first.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(first);
-    ForwardLoop loop_buffers{.projected = projected, .hidden = builder.result("output", T * N * D * H), .cell = 0,
-                             .saved = 0, .training = training, .cell_is_state = false,
+    ForwardLoop loop_buffers{.projected = projected,
+                             .hidden = builder.result("output", T * N * D * H),
+                             .cell = 0,
+                             .saved = 0,
+                             .training = training,
+                             .cell_is_state = false,
                              .adds_bias = spec.has(Argument::bias) && !has_bias};
     first.sequence(abi::kHidden, loop_buffers.hidden, 1, Order::output);
     if (cell.states > 1) {

@@ -50,7 +50,7 @@ void main() {
     // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
     uint own = block * runs * width & kIndexMask;
     [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
-        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + i * lanes + l] = subgroupShuffle(sum[i], l);
+        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (i * lanes + l)] = subgroupShuffle(sum[i], l);
     barrier();
 
     [[unroll]] for (uint i = 0; i < runs / blocks; ++i) {
@@ -62,7 +62,7 @@ void main() {
         [[unroll]] for (uint other = 0; other < blocks; ++other) {
             float low_part = 0.0, high_part = 0.0;
             [[unroll]] for (uint l = 0; l < lanes; ++l) {
-                float low_one = sums[at + other * runs * width + l], high_one = sums[at + (other * runs * width + lanes + l)];
+                float low_one = sums[at + (other * runs * width + l)], high_one = sums[at + (other * runs * width + lanes + l)];
                 low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
                 high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
             }
