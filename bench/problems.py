@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,12 @@ TAKEN = {
     "lstm": {"z_state": "z_state", "cell_output_fwd": "cell_output"},
     "gru": {"z_state": "z_state", "output_fwd": "output"},
 }
+
+
+@functools.cache
+def descriptor(cell: str, *, training: bool = False) -> Any:
+    """Return a descriptor, made once as in a program."""
+    return DESCRIPTORS[cell](training=training)
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Arrays:
     def forward(self, module: Any, *, training: bool = False, **options: Any) -> vkrnn.Results:
         """Call the cell's function of `module`, which is `vkrnn` or `vkrnn.reference`."""
         function = getattr(module, self.cell)
-        results: vkrnn.Results = function(**self.given, descriptor=DESCRIPTORS[self.cell](training=training), **options)
+        results: vkrnn.Results = function(**self.given, descriptor=descriptor(self.cell, training=training), **options)
         return results
 
     def gradients(self, module: Any, forward: vkrnn.Results, **options: Any) -> vkrnn.Results:
@@ -77,7 +84,7 @@ class Arrays:
             **self.given,
             source_gradient=self.source_gradient,
             **{name: getattr(forward, result) for name, result in TAKEN[self.cell].items()},
-            descriptor=DESCRIPTORS[self.cell](),
+            descriptor=descriptor(self.cell),
             **options,
         )
         return results
@@ -104,7 +111,7 @@ class Arrays:
         """Return the bytes that go in and out, and the flops of the matrix products."""
         spare = np.zeros((self.sizes.T, self.sizes.N, self.sizes.H), np.float32)
         moved = sum(array.nbytes for array in self.given.values())
-        plan = vkrnn.plan(getattr(vkrnn, self.cell), **self.given, descriptor=DESCRIPTORS[self.cell](), device=device)
+        plan = vkrnn.plan(getattr(vkrnn, self.cell), **self.given, descriptor=descriptor(self.cell), device=device)
         flops = plan.flops
         if not gradients:
             return moved + spare.nbytes, flops
@@ -115,7 +122,7 @@ class Arrays:
             **self.given,
             source_gradient=spare,
             **kept,
-            descriptor=DESCRIPTORS[self.cell](),
+            descriptor=descriptor(self.cell),
             device=device,
         )
         return 2 * moved + 2 * spare.nbytes, flops + back.flops

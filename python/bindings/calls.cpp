@@ -111,7 +111,18 @@ bool interrupted() {
     return PyErr_CheckSignals() != 0;
 }
 
-std::string dtype_name(const py::dtype& dtype) { return py::str(dtype.attr("name")).cast<std::string>(); }
+// NumPy makes the name anew each time, in Python: slow, for what every argument of every call is asked.
+std::string dtype_name(const py::dtype& dtype) {
+    if (dtype.kind() == 'f') {
+        switch (dtype.itemsize()) {
+            case 2: return "float16";
+            case 4: return "float32";
+            case 8: return "float64";
+            default: break;  // others' types
+        }
+    }
+    return py::str(dtype.attr("name")).cast<std::string>();
+}
 
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label) {
