@@ -133,7 +133,7 @@ Context::Context() : process_(process_id()), loader_(load()) {
                                   .ppEnabledLayerNames = layers.data(),
                                   .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                   .ppEnabledExtensionNames = extensions.data()};
-    widen_vectors();
+    set_up_driver();
     try {
         instance_ = raii::Instance(loader_, info);
         if (validation) {

@@ -19,7 +19,6 @@ namespace vkrnn::vk {
 #ifdef __linux__
 namespace {
 
-constexpr const char* kVectorWidth = "LP_NATIVE_VECTOR_WIDTH";
 constexpr std::uint64_t kSameMoment = 5;  // clock ticks, of 10 ms mostly, between the starts of threads made together
 
 struct Thread {
@@ -89,12 +88,16 @@ std::vector<pid_t> workers() {
 
 }  // namespace
 
-void widen_vectors() {
+void set_up_driver() {
 #ifdef __x86_64__
-    if (std::getenv(kVectorWidth) == nullptr && __builtin_cpu_supports("avx512f")) {
-        setenv(kVectorWidth, "512", 0);
+    if (__builtin_cpu_supports("avx512f")) {
+        setenv("LP_NATIVE_VECTOR_WIDTH", "512", 0);
     }
 #endif
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) <= 2) {
+        setenv("LP_NUM_THREADS", "0", 0);
+    }
 }
 
 void pin_workers() {
@@ -118,7 +121,7 @@ void pin_workers() {
     }
 }
 #else
-void widen_vectors() {}
+void set_up_driver() {}
 void pin_workers() {}
 #endif
 

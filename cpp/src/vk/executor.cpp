@@ -384,7 +384,8 @@ std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flav
         vk::Context::Candidate& candidate = candidates[index];
         Flavour chosen = flavour ? *flavour : choose_flavour(candidate.profile);
         if (chosen.gemm == "broadcast") {
-            vk::Executor other(context, std::move(context->candidates()[index]), chosen);  // leaves no trace in this one
+            vk::Executor other(context, std::move(context->candidates()[index]),
+                               chosen);  // leaves no trace in this one
             if (!vk::broadcasts_right(other)) {
                 chosen.gemm = "register";
             }
