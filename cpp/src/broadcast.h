@@ -9,8 +9,8 @@ namespace vkrnn {
 bool suits_broadcast(const Product& product);
 
 // The product, by blocks of k over as many rows as stay in a cache. See PlanBuilder::product.
-bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& product,
-                       std::optional<Matrix> bias, bool independent);
+bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
+                       bool independent);
 
 // B(n, k) of a product as panels.
 struct Panels {

@@ -145,7 +145,7 @@ std::size_t PlanBuilder::lane_zeros() {
 bool PlanBuilder::broadcasts() const { return plan_.flavour.gemm == "broadcast" && plan_.spec.dtype != Dtype::float64; }
 
 bool PlanBuilder::product(const std::string& label, const Product& p, bool independent, std::optional<Matrix> bias) {
-    if (broadcasts() && suits_broadcast(p)) return broadcast_product(*this, label, p, std::move(bias), independent);
+    if (broadcasts() && suits_broadcast(p)) return broadcast_product(*this, label, p, bias, independent);
     const bool tiled = plan_.flavour.gemm == "tiled";
     const std::int64_t tile_m = tiled ? abi::kTiledTile : abi::kRegisterTileM;
     const std::int64_t tile_n = tiled ? abi::kTiledTile : std::int64_t{abi::kRegisterTileN} * profile_.subgroup_size;
