@@ -31,7 +31,12 @@ Slice Ring::reserve(std::uint64_t bytes, const Poll& poll) {
     return slice;
 }
 
-void Ring::use_until(Point point) { used_.push_back({at_, point}); }
+void Ring::use_until(Point point) {
+    if (at_ != marked_) {
+        used_.push_back({at_, point});
+        marked_ = at_;
+    }
+}
 
 void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
     const auto* source = static_cast<const std::byte*>(from);

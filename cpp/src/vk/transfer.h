@@ -39,8 +39,9 @@ private:
     Use use_;
     Allocation memory_;
     std::atomic<std::uint64_t> held_ = 0;
-    std::deque<Used> used_;                  // the oldest first
-    std::uint64_t at_ = 0, free_until_ = 0;  // positions that only grow; modulo kBytes they are places in the memory
+    std::deque<Used> used_;  // the oldest first
+    std::uint64_t at_ = 0, marked_ = 0,
+                  free_until_ = 0;  // positions that only grow; modulo kBytes they are places in the memory
 };
 
 class Transfer {
