@@ -45,6 +45,8 @@ constexpr std::uint64_t align(std::uint64_t bytes, std::uint64_t alignment) {
 // Bytes that `bytes` take where everything is aligned: an empty piece still has an address of its own.
 constexpr std::uint64_t aligned_piece(std::uint64_t bytes) { return align(bytes == 0 ? 1 : bytes, kAlignment); }
 
+[[nodiscard]] bool is_aligned(const void* data, std::uint64_t alignment);
+
 // Mapped, where the host can map it. Throws vk::SystemError.
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes);
 

@@ -1,9 +1,9 @@
 #include "binding.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 namespace vkrnn::vk {
 namespace {
@@ -48,8 +48,12 @@ PoolStorage& Pools::own(const Storage& storage) const {
     return const_cast<PoolStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): its points, no contents
 }
 
-Binding::Binding(const Pools& pools, Workers& workers, const Plan& plan, bool host_waits)
-    : pools_(pools), workers_(workers), plan_(plan), host_waits_(host_waits), placements_(plan.buffers.size()) {}
+Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits)
+    : pools_(std::move(pools)),
+      workers_(workers),
+      plan_(plan),
+      host_waits_(host_waits),
+      placements_(plan.buffers.size()) {}
 
 Binding::~Binding() {
     const Timeline& timeline = pools_.device->timeline();
@@ -183,8 +187,7 @@ Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
 bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
     const LogicalDevice& device = *pools_.device->timeline().device();
     const std::uint64_t vector = 4 * compute_bytes(plan_.spec.dtype);  // kernels load four elements at a time
-    if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport ||
-        std::bit_cast<std::uintptr_t>(data) % vector != 0) {
+    if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport || !is_aligned(data, vector)) {
         return false;
     }
     try {

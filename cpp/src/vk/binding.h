@@ -31,7 +31,7 @@ std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> in
 class Binding {
 public:
     // `host_waits`: the host's memory stays as it is until the call is done.
-    Binding(const Pools& pools, Workers& workers, const Plan& plan, bool host_waits);
+    Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits);
     // Gives back what was taken for the call.
     ~Binding();
     Binding(const Binding&) = delete;

@@ -80,6 +80,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
 
     const float priority = 1.0f;
     std::vector<DeviceQueueCreateInfo> queues;
+    queues.reserve(families.size());
     for (const std::uint32_t family : families) {
         queues.push_back({.queueFamilyIndex = family, .queueCount = 1, .pQueuePriorities = &priority});
     }
@@ -114,6 +115,7 @@ LogicalDevice::LogicalDevice(std::shared_ptr<const Context> context, Context::Ca
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
       handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0))) {
+    lanes_.reserve(families_.size());
     for (const std::uint32_t family : families_) {
         lanes_.push_back({family, raii::Queue(handle_, family, 0)});
     }

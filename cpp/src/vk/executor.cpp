@@ -287,7 +287,7 @@ void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint
     const auto at_work = work_to_wait_for(kArray);
     PoolStorage& target = at_work->pools.own(*to.storage);
     PoolStorage& source = at_work->pools.own(*from.storage);
-    submit_copy({source, target}, poll, [&](const Stream& stream) {
+    submit_copy(source, target, poll, [&](const Stream& stream) {
         stream.copy(source.slice().part(from.offset, bytes), target.slice().part(to.offset, bytes));
     });
     const std::lock_guard lock(mutex_);
@@ -303,15 +303,14 @@ void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
         std::memset(slice.host, 0, slice.bytes);
         return;
     }
-    submit_copy({storage, storage}, poll, [&](const Stream& stream) {
+    submit_copy(storage, storage, poll, [&](const Stream& stream) {
         stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
     });
 }
 
 // Submits commands of their own that read one storage and write the other.
-void Executor::submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
+void Executor::submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
                            const std::function<void(const Stream&)>& record) {
-    const auto& [source, target] = storages;
     in_turn(turn_, kArray, poll, [&](Work& now) {
         now.stream.begin(poll);
         now.stream.after(*now.upload_timeline, std::max(source.uploaded(), target.uploaded()));

@@ -7,7 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #include "context.h"
 #include "plan_cache.h"
@@ -40,7 +39,7 @@ public:
     void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
     void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
     void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
-    void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) override;
+    void clear(const std::shared_ptr<Storage>& to, const Poll& poll) override;
     void wait(const Storage& storage, const Poll& poll) override;
     void synchronize(const Poll& poll) override;
     [[nodiscard]] Statistics statistics() const override;
@@ -66,7 +65,7 @@ private:
     [[noreturn]] void fail(const std::string& prefix);
     void retire(const Work& work) const;
     void wait_for_contents(const Work& work, const PoolStorage& storage, const Poll& poll);
-    void submit_copy(const std::pair<PoolStorage&, PoolStorage&>& storages, const Poll& poll,
+    void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
                      const std::function<void(const Stream&)>& record);
 
     const Profile profile_;

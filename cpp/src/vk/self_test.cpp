@@ -22,7 +22,7 @@ float b_at(std::uint32_t k, std::uint32_t n) { return static_cast<float>((k * 5 
 
 Plan product_plan(std::uint32_t lanes) {
     const std::uint32_t width = 2 * lanes, n = width * kGroups;
-    const auto bytes = [](std::uint32_t elements) { return std::uint64_t{elements} * sizeof(float); };
+    const auto bytes = [](std::uint32_t elements) { return static_cast<std::uint32_t>(sizeof(float)) * elements; };
     Plan plan;
     plan.buffers = {{"a", Role::input, bytes(kM * kK), {}},
                     {"b", Role::input, bytes(kK * n), {}},
@@ -38,10 +38,10 @@ Plan product_plan(std::uint32_t lanes) {
     push.c = place(3, 0);
     push.lda = kK;
     push.ldc = n;
-    push.panel = kK * width * sizeof(float);
-    push.c_in_panel = width * sizeof(float);
-    push.a_z = kGroups * kRows * kK * sizeof(float);
-    push.c_z = kGroups * kRows * n * sizeof(float);
+    push.panel = bytes(kK * width);
+    push.c_in_panel = bytes(width);
+    push.a_z = bytes(kGroups * kRows * kK);
+    push.c_z = bytes(kGroups * kRows * n);
     std::iota(std::begin(push.table), std::end(push.table), 0u);
     plan.steps = {
         Dispatch{"self-test", 0, {kGroups, kGroups, kGroups}, make_block(push, abi::kBroadcastGemmPlaces), true}};
@@ -61,7 +61,7 @@ bool broadcasts_right(Device& device) {
         return false;
     }
     const std::uint32_t lanes = device.profile().subgroup_size, width = 2 * lanes, n = width * kGroups;
-    std::vector<float> a(kM * kK), b(kK * n), start(n), c(kM * n);
+    std::vector<float> a(std::size_t{kM} * kK), b(std::size_t{kK} * n), start(n), c(std::size_t{kM} * n);
     for (std::uint32_t i = 0; i < kM * kK; ++i) {
         a[i] = a_at(i / kK, i % kK);
     }

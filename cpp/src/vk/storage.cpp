@@ -1,5 +1,7 @@
 #include "storage.h"
 
+#include <new>
+
 #include "context.h"
 
 namespace vkrnn::vk {
@@ -20,8 +22,8 @@ PoolStorage::~PoolStorage() {
         pool_->give_back(std::move(lease_), used_);
     } else {
         // In a fork the driver's objects are of no use, and may not even be destroyed.
-        static_cast<void>(new auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
     }
 }
 

@@ -64,7 +64,7 @@ Point Stream::submit() {
     return slot.point;
 }
 
-void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
+void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
     const MemoryBarrier2 memory{.srcStageMask = Stage::eAllCommands,
                                 .srcAccessMask = Access::eMemoryWrite,
                                 .dstStageMask = stages,

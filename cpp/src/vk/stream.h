@@ -51,7 +51,7 @@ private:
         Point point = 0;  // of its last submission
     };
 
-    void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
+    void barrier(PipelineStageFlags2 stages, AccessFlags2 access) const;
     void adapt(Clock::time_point submitted);
 
     Timeline& timeline_;
