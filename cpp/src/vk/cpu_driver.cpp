@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -89,13 +90,10 @@ std::vector<pid_t> workers() {
 }  // namespace
 
 void set_up_driver() {
-#ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f")) {
-        setenv("LP_NATIVE_VECTOR_WIDTH", "512", 0);
-    }
-#endif
+    const char* width = std::getenv("LP_NATIVE_VECTOR_WIDTH");
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0 && CPU_COUNT(&allowed) <= 2) {
+    if (width != nullptr && std::strcmp(width, "512") == 0 && sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+        CPU_COUNT(&allowed) <= 2) {
         setenv("LP_NUM_THREADS", "0", 0);
     }
 }
