@@ -23,7 +23,7 @@ std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> in
                               std::span<const ResultOperand> results) {
     std::vector<std::uint64_t> sizes;
     for (const PlanBuffer& buffer : plan.buffers) {
-        if (buffer.role == Role::scratch || buffer.role == Role::constant) {
+        if (is_scratch(buffer)) {
             sizes.push_back(buffer.bytes);
         }
     }

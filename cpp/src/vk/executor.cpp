@@ -224,8 +224,10 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
         point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
         now.transfer.submitted(point);
         binding.submitted(point);
-        const std::lock_guard lock(mutex_);
-        pending_.push_back({point, prefix, now.recorder.last_timing()});
+        {
+            const std::lock_guard lock(mutex_);
+            pending_.push_back({point, prefix, now.recorder.last_timing()});
+        }
         now.kernels.save(true);
     });
     if (wait) {
@@ -352,11 +354,12 @@ void Executor::retire(const Work& work) const {
 
 Statistics Executor::statistics() const {
     const std::lock_guard lock(mutex_);
+    if (work_) {
+        retire(*work_);
+    }
     Statistics statistics = statistics_;
     statistics.plans = plans_.size();
     if (work_) {
-        retire(*work_);
-        statistics.last_device_seconds = statistics_.last_device_seconds;
         statistics.submissions = work_->submissions();
         statistics.dispatches = work_->recorder.dispatches();
         statistics.pipelines = work_->kernels.size();
