@@ -18,7 +18,7 @@ bool can_broadcast(const Profile& profile) {
     const bool known = std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &major, &minor) == 2 &&
                        ((major == 22 && minor == 3) || (major == 25 && minor == 0));
     // With vectors of 8 the time loop is wrong for some sizes (H = 16, 48); with 16 everything was tried.
-    return profile.driver == "llvmpipe" && known && profile.subgroup_size == 16;
+    return profile.driver == "llvmpipe" && known && profile.subgroup_size >= 8;
 }
 
 // The products' flavours that the device has, as an error message lists them.

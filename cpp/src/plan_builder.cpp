@@ -125,8 +125,8 @@ std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> c
 }
 
 std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64_t z) const {
-    const std::int64_t y = ceil_div(linear, profile_.max_group_count);
-    return {u32(ceil_div(linear, y)), u32(y), u32(z)};
+    const std::int64_t y = ceil_div(linear, abi::kGroupsInX);
+    return {y == 1 ? u32(linear) : abi::kGroupsInX, u32(y), u32(z)};
 }
 
 void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,

@@ -22,6 +22,9 @@ const uint kTanh = 2u;
 const uint kSigmoid = 3u;
 const uint kHardSigmoid = 4u;
 
+// Workgroups along x of a dispatch that has several along y: what every device takes.
+const uint kGroupsInX = 65535u;
+
 const uint kMaxGates = 4u;
 const uint kMaxStates = 2u;
 
@@ -71,6 +74,24 @@ struct BroadcastGemmPush {
 };
 const uint kBroadcastGemmPlaces = 4u;
 const uint kBroadcastCounter = 80u;     // byte of `step`, here and below
+
+// ---- devices of one CPU that share the dispatches of a call ---------------------------------------------------------------
+// Specialization constants.
+const uint kMeetPatient = 0u;       // 1: waits long, for a meeting that a dispatch with 0 has not seen happen
+const uint kMeetPatience = 4096u;   // workgroups of such a dispatch
+struct MeetPush {
+    Address meeting;                    // a number that grows by one for each device that comes
+    Address own;                        // the device's memory, as below
+    uint expected;                      // what the number is when all have come
+    uint padding;
+};
+const uint kMeetPlaces = 2u;
+// Bytes of the memory each device has for it.
+const uint kMeetGroups = 0u;        // arguments of the dispatch with kMeetPatient: three words
+const uint kMeetAlone = 12u;        // 1: the others did not come
+const uint kMeetPause = 64u;
+const uint kMeetNumber = 128u;      // the first device's is the one that all count with
+const uint kMeetBytes = 192u;
 
 // ---- a matrix as panels: out(panel, row, column) = in(row, panel * width + column), or zero where there is none ----------
 struct PackPush {

@@ -23,7 +23,8 @@ Real load(Address base, Stride index) { return Scalar(element(base, index)).valu
 Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
 void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
 
-// The linear number of this workgroup in x and y: more than 65,535 groups spread over y.
-uint linear_group() { return gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x; }
+// The linear number of this workgroup in x and y: see PlanBuilder::groups. A dispatch may be a part of a larger one, so
+// its own size tells nothing.
+uint linear_group() { return gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x; }
 
 #endif

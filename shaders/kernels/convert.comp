@@ -33,7 +33,7 @@ uint narrowed(float value) {
 }
 
 void main() {
-    uint at = (gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint at = (gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint first = at * 2;
     if (first >= p.count) return;
     Words words = Words((narrow != 0 ? p.out_ : p.in_) + Address(at) * 4);

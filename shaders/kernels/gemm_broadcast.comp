@@ -20,7 +20,8 @@ const uint kRun = 8;   // loops are nested because the driver does not unroll lo
 const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;
 const uint runs = rows * panels;   // of `width` elements each, of a tile
-shared float sums[blocks * runs * width];
+const uint kPad = runs * width;   // see below
+shared float sums[kPad + blocks * runs * width];
 
 void main() {
     uint block = UNIFORM(gl_LocalInvocationID.z), group = UNIFORM(gl_WorkGroupID.x);
@@ -50,7 +51,7 @@ void main() {
     // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
     uint own = block * runs * width & kIndexMask;
     [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
-        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (i * lanes + l)] = subgroupShuffle(sum[i], l);
+        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
     barrier();
 
     [[unroll]] for (uint i = 0; i < runs / blocks; ++i) {
@@ -62,7 +63,7 @@ void main() {
         [[unroll]] for (uint other = 0; other < blocks; ++other) {
             float low_part = 0.0, high_part = 0.0;
             [[unroll]] for (uint l = 0; l < lanes; ++l) {
-                float low_one = sums[at + (other * runs * width + l)], high_one = sums[at + (other * runs * width + lanes + l)];
+                float low_one = sums[at + (kPad + other * runs * width + l)], high_one = sums[at + (kPad + other * runs * width + lanes + l)];
                 low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
                 high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
             }

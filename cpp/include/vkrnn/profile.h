@@ -26,6 +26,7 @@ struct Profile {
     bool unified_memory = false;              // device-local memory the host can map
     bool float64 = false;                     // feature shaderFloat64
     std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
+    bool operator==(const Profile&) const = default;
 };
 
 // How a device runs the work: chosen from the profile, overridable. Part of the plan's key and of its text.

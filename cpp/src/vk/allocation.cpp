@@ -9,7 +9,8 @@ namespace {
 
 constexpr BufferUsageFlags kInputUsage =
     BufferUsageFlagBits::eStorageBuffer | BufferUsageFlagBits::eTransferSrc | BufferUsageFlagBits::eShaderDeviceAddress;
-constexpr BufferUsageFlags kDeviceUsage = kInputUsage | BufferUsageFlagBits::eTransferDst;
+constexpr BufferUsageFlags kDeviceUsage =
+    kInputUsage | BufferUsageFlagBits::eTransferDst | BufferUsageFlagBits::eIndirectBuffer;
 constexpr MemoryPropertyFlags kCoherent = MemoryPropertyFlagBits::eHostVisible | MemoryPropertyFlagBits::eHostCoherent;
 
 BufferUsageFlags usage_of(Use use) {

@@ -133,7 +133,6 @@ Context::Context() : process_(process_id()), loader_(load()) {
                                   .ppEnabledLayerNames = layers.data(),
                                   .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                   .ppEnabledExtensionNames = extensions.data()};
-    set_up_driver();
     try {
         instance_ = raii::Instance(loader_, info);
         if (validation) {
@@ -157,6 +156,32 @@ std::shared_ptr<const Context> Context::get() {
         *current = std::shared_ptr<const Context>(new Context);
     }
     return *current;
+}
+
+Context* Context::make_threadless() {
+    const WithoutThreads without;
+    auto* const made = new Context;  // NOLINT(cppcoreguidelines-owning-memory)
+    static_cast<void>(made->candidates());  // the driver starts its threads when it is first asked for devices
+    return made;
+}
+
+std::shared_ptr<const Context> Context::take_threadless() {
+    static std::mutex mutex;
+    static auto* const spare = new std::vector<Context*>;  // never destroyed, like those in it
+    const std::lock_guard lock(mutex);
+    const auto found = std::find_if(spare->begin(), spare->end(),
+                                    [](const Context* context) { return context->process_ == process_id(); });
+    Context* taken = nullptr;
+    if (found != spare->end()) {
+        taken = *found;
+        spare->erase(found);
+    } else {
+        taken = make_threadless();
+    }
+    return {taken, [](Context* context) {
+                const std::lock_guard returning(mutex);
+                spare->push_back(context);
+            }};
 }
 
 std::vector<Context::Candidate> Context::candidates() const {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -20,6 +19,8 @@ namespace vkrnn::vk {
 #ifdef __linux__
 namespace {
 
+constexpr const char* kThreads = "LP_NUM_THREADS";
+constexpr std::size_t kLargestTeam = 8;
 constexpr std::uint64_t kSameMoment = 5;  // clock ticks, of 10 ms mostly, between the starts of threads made together
 
 struct Thread {
@@ -87,16 +88,48 @@ std::vector<pid_t> workers() {
     return found.size() == rasterizers ? found : std::vector<pid_t>{};
 }
 
+// Of the calling thread.
+void set_affinity(const std::vector<int>& processors) {
+    cpu_set_t wanted;
+    CPU_ZERO(&wanted);
+    for (const int processor : processors) {
+        CPU_SET(processor, &wanted);
+    }
+    sched_setaffinity(0, sizeof(wanted), &wanted);
+}
+
 }  // namespace
 
-void set_up_driver() {
-    const char* width = std::getenv("LP_NATIVE_VECTOR_WIDTH");
+std::size_t team_size() {
     cpu_set_t allowed;
-    if (width != nullptr && std::strcmp(width, "512") == 0 && sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
-        CPU_COUNT(&allowed) <= 2) {
-        setenv("LP_NUM_THREADS", "0", 0);
+    if (std::getenv(kThreads) != nullptr || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+        return 1;
+    }
+    const auto processors = static_cast<std::size_t>(CPU_COUNT(&allowed));
+    return processors <= kLargestTeam ? processors : 1;
+}
+
+OnProcessor::OnProcessor(std::optional<std::size_t> n) {
+    cpu_set_t allowed;
+    if (!n || sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+        return;
+    }
+    for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+        if (CPU_ISSET(processor, &allowed)) {
+            before_.push_back(processor);
+        }
+    }
+    set_affinity({before_[*n % before_.size()]});
+}
+
+OnProcessor::~OnProcessor() {
+    if (!before_.empty()) {
+        set_affinity(before_);
     }
 }
+
+WithoutThreads::WithoutThreads() { setenv(kThreads, "0", 1); }
+WithoutThreads::~WithoutThreads() { unsetenv(kThreads); }
 
 void pin_workers() {
     cpu_set_t allowed;
@@ -119,7 +152,11 @@ void pin_workers() {
     }
 }
 #else
-void set_up_driver() {}
+std::size_t team_size() { return 1; }
+OnProcessor::OnProcessor(std::optional<std::size_t>) {}
+OnProcessor::~OnProcessor() = default;
+WithoutThreads::WithoutThreads() = default;
+WithoutThreads::~WithoutThreads() = default;
 void pin_workers() {}
 #endif
 

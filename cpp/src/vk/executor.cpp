@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "cpu_driver.h"
 #include "error.h"
 #include "self_test.h"
 #include "work.h"
@@ -31,12 +32,12 @@ double first_capacity(const Plan& plan, const Profile& profile) {
 
 }  // namespace
 
-Executor::Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, Flavour flavour)
-    : profile_(candidate.profile),
+Executor::Executor(std::vector<Seat> seats, Flavour flavour)
+    : profile_(seats.front().candidate.profile),
       flavour_(std::move(flavour)),
       process_(process_id()),
       plans_(kPlans),
-      work_(std::make_shared<Work>(std::move(context), std::move(candidate))),
+      work_(std::make_shared<Work>(std::move(seats))),
       pool_(work_->pools.device),
       results_(work_->pools.results) {}
 
@@ -111,6 +112,10 @@ void Executor::in_turn(Turn& turn, const std::string& prefix, const Poll& poll,
 void Executor::wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll) {
     try {
         timeline.wait(point, poll);
+        const std::lock_guard lock(mutex_);
+        if (work_ && work_->recorder.left_alone()) {
+            throw ::vk::DeviceLostError("a helper of the device did not answer");
+        }
     } catch (...) {
         fail(prefix);
     }
@@ -374,6 +379,28 @@ Statistics Executor::statistics() const {
 }  // namespace vkrnn::vk
 
 namespace vkrnn {
+namespace {
+
+// The device, and in the broadcast flavour its helpers: in instances of their own, where it has no threads.
+std::vector<vk::Seat> seats(const vk::Seat& wanted, const Flavour& flavour) {
+    const std::size_t members = flavour.gemm == "broadcast" ? vk::team_size() : 1;
+    std::vector<vk::Seat> found;
+    while (members > 1 && found.size() < members) {
+        auto context = vk::Context::take_threadless();
+        auto candidates = context->candidates();
+        const auto same = std::find_if(candidates.begin(), candidates.end(), [&](const auto& candidate) {
+            return candidate.profile == wanted.candidate.profile;
+        });
+        if (same == candidates.end()) {
+            found.clear();
+            break;
+        }
+        found.push_back({std::move(context), std::move(*same)});
+    }
+    return found.empty() ? std::vector{wanted} : std::move(found);
+}
+
+}  // namespace
 
 std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flavour>& flavour) {
     try {
@@ -383,16 +410,15 @@ std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flav
             throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
                               std::to_string(candidates.size()) + " is " + std::to_string(candidates.size() - 1));
         }
-        vk::Context::Candidate& candidate = candidates[index];
-        Flavour chosen = flavour ? *flavour : choose_flavour(candidate.profile);
+        const vk::Seat seat{std::move(context), std::move(candidates[index])};
+        Flavour chosen = flavour ? *flavour : choose_flavour(seat.candidate.profile);
         if (chosen.gemm == "broadcast") {
-            vk::Executor other(context, std::move(context->candidates()[index]),
-                               chosen);  // leaves no trace in this one
+            vk::Executor other(seats(seat, chosen), chosen);  // leaves no trace in this one
             if (!vk::broadcasts_right(other)) {
                 chosen.gemm = "register";
             }
         }
-        return std::make_shared<vk::Executor>(std::move(context), std::move(candidate), chosen);
+        return std::make_shared<vk::Executor>(seats(seat, chosen), chosen);
     } catch (...) {
         vk::rethrow_translated("opening the device: ");
     }

@@ -21,8 +21,8 @@ struct Work;
 
 class Executor final : public Device {
 public:
-    // Throws vk::SystemError.
-    Executor(std::shared_ptr<const Context> context, Context::Candidate candidate, Flavour flavour);
+    // The first seat is the device's, the others its helpers' (see team.h). Throws vk::SystemError.
+    Executor(std::vector<Seat> seats, Flavour flavour);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;

@@ -65,7 +65,8 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
     // The kernels count on the size the profile names; without this the driver may choose another one per pipeline.
     const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize =
                                                                      device_.profile().subgroup_size};
-    const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
+    const ComputePipelineCreateInfo info{.flags = PipelineCreateFlagBits::eDispatchBase,
+                                         .stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
                                                    .stage = ShaderStageFlagBits::eCompute,
                                                    .module = *module,
                                                    .pName = "main",

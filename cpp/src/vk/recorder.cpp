@@ -12,6 +12,7 @@ using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
 constexpr std::uint32_t kTimings = 64;  // more than there are command buffers
+constexpr std::uint64_t kWorthSharing = 16;  // workgroups: meeting costs about as much time as the half of them saves
 
 // A label in the command buffer for as long as the object lives; none where `on` is false.
 class Label {
@@ -52,8 +53,18 @@ void resolve(const Block& block, std::span<const Slice> placements, std::byte* t
 
 }  // namespace
 
-Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream)
-    : device_(device), kernels_(kernels), stream_(stream), labels_(device.context().debug_labels()) {
+Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream,
+                   std::span<const std::unique_ptr<Helper>> helpers)
+    : device_(device), stream_(stream), labels_(device.context().debug_labels()) {
+    members_.emplace_back(device, kernels, stream);
+    for (const auto& helper : helpers) {
+        members_.emplace_back(*helper->device, helper->kernels, helper->stream);
+    }
+    if (!helpers.empty()) {
+        for (Member& member : members_) {
+            member.join();
+        }
+    }
     if (device.timestamp_period() > 0) {
         queries_ = raii::QueryPool(device.handle(),
                                    QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2 * kTimings});
@@ -61,10 +72,13 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
 }
 
 void Recorder::prepare(const Plan& plan) {
-    pipelines_.clear();
-    for (const Kernel& kernel : plan.kernels) {
-        pipelines_.push_back(kernels_.get(kernel));
+    for (Member& member : members_) {
+        member.prepare(plan);
     }
+}
+
+bool Recorder::left_alone() const {
+    return std::any_of(members_.begin(), members_.end(), [](const Member& member) { return member.alone(); });
 }
 
 Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
@@ -78,10 +92,13 @@ Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::sp
     }
     fill_constants(plan, placements);
     copy(before);
-    transferred_ = true;  // by uploads, if by nothing else
+    transferred_ = ahead_ = true;  // by uploads, if by nothing else
     timestamp(0, Stage::eAllTransfer);
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
+    }
+    if (lent_) {
+        meet();
     }
     timestamp(1, Stage::eAllCommands);
     if (!after.empty()) {
@@ -104,9 +121,9 @@ double Recorder::device_seconds(std::uint32_t timing) const {
 }
 
 void Recorder::open() {
-    bound_ = nullptr;
+    members_.front().opened();
     recorded_ = 0;
-    computed_ = transferred_ = false;
+    helped_ = computed_ = transferred_ = false;
     if (labels_) {
         stream_.commands().beginDebugUtilsLabelEXT(DebugUtilsLabelEXT{.pLabelName = label_.c_str()});
     }
@@ -115,6 +132,11 @@ void Recorder::open() {
 Point Recorder::close() {
     if (labels_) {
         stream_.commands().endDebugUtilsLabelEXT();
+    }
+    if (helped_) {
+        for (const Member& helper : std::span(members_).subspan(1)) {
+            helper.stream().submit();
+        }
     }
     return stream_.submit();
 }
@@ -157,8 +179,8 @@ void Recorder::copy(std::span<const Copy> copies) {
     }
 }
 
-Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placements) const {
-    Ready ready{.pipeline = pipelines_.at(dispatch.kernel),
+Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placements) const {
+    Ready ready{.kernel = dispatch.kernel,
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .groups = dispatch.groups};
@@ -177,6 +199,9 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
     if (clear.buffer >= placements.size()) {
         throw std::out_of_range("a buffer to clear that the plan does not have");
     }
+    if (lent_) {
+        meet();
+    }
     if (computed_) {
         barrier(Stage::eClear, Access::eTransferWrite);
     }
@@ -184,7 +209,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
     if (slice.bytes != 0) {
         // Whole words: what is behind the buffer is the arena's padding.
         stream_.commands().fillBuffer(slice.buffer, slice.offset, (slice.bytes + 3) / 4 * 4, 0);
-        transferred_ = true;
+        transferred_ = pending_ = true;
     }
 }
 
@@ -214,23 +239,58 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::record(const Ready& ready, bool after) {
-    if (transferred_ || (after && computed_)) {
+    const auto [x, y, z] = ready.groups;
+    const bool shared = members_.size() > 1 && std::uint64_t{x} * y * z >= kWorthSharing;
+    const bool waits = transferred_ || (after && computed_);
+    ahead_ = ahead_ || (waits && pending_);
+    if (shared ? ahead_ || (waits && lent_) : waits && lent_) {
+        meet();
+    } else if (waits) {
         barrier(Stage::eComputeShader, Access::eShaderRead | Access::eShaderWrite);
         computed_ = transferred_ = false;
     }
-    const raii::CommandBuffer& commands = stream_.commands();
-    if (bound_ != ready.pipeline) {
-        commands.bindPipeline(PipelineBindPoint::eCompute, ready.pipeline);
-        bound_ = ready.pipeline;
+    if (shared) {
+        share(ready);
+        lent_ = true;
+    } else {
+        members_.front().dispatch(ready, {}, ready.groups);
     }
-    if (ready.push_bytes != 0) {
-        commands.pushConstants<std::byte>(kernels_.layout(), ShaderStageFlagBits::eCompute, 0,
-                                          ArrayProxy<const std::byte>(ready.push_bytes, ready.push.data()));
-    }
-    commands.dispatch(ready.groups[0], ready.groups[1], ready.groups[2]);
-    computed_ = true;
+    computed_ = pending_ = true;
     ++recorded_;
     ++dispatches_;
+}
+
+// Each member takes a part of the workgroups along the longest axis.
+void Recorder::share(const Ready& ready) {
+    const auto axis = static_cast<std::size_t>(std::max_element(ready.groups.begin(), ready.groups.end()) -
+                                               ready.groups.begin());
+    const std::uint64_t count = ready.groups[axis], parts = members_.size();
+    for (std::uint64_t i = 0; i < parts; ++i) {
+        const auto begin = static_cast<std::uint32_t>(count * i / parts);
+        const auto end = static_cast<std::uint32_t>(count * (i + 1) / parts);
+        std::array<std::uint32_t, 3> first{}, groups = ready.groups;
+        first[axis] = begin;
+        groups[axis] = end - begin;
+        if (begin != end) {
+            members_[i].dispatch(ready, first, groups);
+        }
+    }
+}
+
+// Whatever any member recorded before is done and seen by all of them when any goes on.
+void Recorder::meet() {
+    if (!helped_) {
+        for (Member& helper : std::span(members_).subspan(1)) {
+            helper.stream().begin(*poll_);
+            helper.opened();
+        }
+        helped_ = true;
+    }
+    met_ += static_cast<std::uint32_t>(members_.size());
+    for (Member& member : members_) {
+        member.meet(members_.front().number(), met_);
+    }
+    computed_ = transferred_ = ahead_ = pending_ = lent_ = false;
 }
 
 // Makes `stages` wait for everything pending. What is pending stays so for other stages; the caller knows.
@@ -244,7 +304,7 @@ void Recorder::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
         memory.srcStageMask |= Stage::eAllTransfer;
         memory.srcAccessMask |= Access::eTransferWrite;
     }
-    stream_.commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
+    members_.front().barrier(memory);
 }
 
 void Recorder::timestamp(std::uint32_t which, PipelineStageFlagBits2 stage) {

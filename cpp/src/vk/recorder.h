@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "allocation.h"
-#include "kernel.h"
 #include "stream.h"
+#include "team.h"
 #include "vkrnn/device.h"
 #include "vkrnn/plan.h"
 #include "vulkan.h"
@@ -25,8 +25,9 @@ struct Copy {
 
 class Recorder {
 public:
-    // All three must outlive the recorder. Throws vk::SystemError.
-    Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream);
+    // All must outlive the recorder. Throws vk::SystemError, and like Kernels::get where there are helpers.
+    Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream,
+             std::span<const std::unique_ptr<Helper>> helpers);
 
     // Compiles what is missing of the plan's kernels. Throws like Kernels::get.
     void prepare(const Plan& plan);
@@ -45,20 +46,17 @@ public:
 
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // recorded so far; thread-safe
 
-private:
-    // A dispatch with its pipeline and addresses looked up.
-    struct Ready {
-        Pipeline pipeline;
-        std::array<std::byte, kPushBytes> push;
-        std::uint32_t push_bytes;
-        std::array<std::uint32_t, 3> groups;
-    };
+    // Whether helpers were waited for in vain: what was computed since is wrong. Thread-safe.
+    [[nodiscard]] bool left_alone() const;
 
+private:
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
     void record(const Ready& ready, bool after);
+    void share(const Ready& ready);
+    void meet();
     void fill_constants(const Plan& plan, std::span<const Slice> placements);
     void copy(std::span<const Copy> copies);
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
@@ -68,25 +66,27 @@ private:
     void split_if_full();
 
     const LogicalDevice& device_;
-    Kernels& kernels_;
     Stream& stream_;
+    std::vector<Member> members_;  // the device, then its helpers
     raii::QueryPool queries_ = nullptr;
     std::uint32_t timing_ = 0;
     bool labels_;
     std::atomic<std::uint64_t> dispatches_ = 0;
 
     // Of the run going on; kept to save allocations.
-    std::vector<Pipeline> pipelines_;
     std::vector<Ready> body_;
     std::vector<std::byte> block_;
     std::string label_;
     const Poll* poll_ = nullptr;
     // Of the command buffer being recorded.
-    Pipeline bound_;
     std::uint32_t recorded_ = 0;
+    bool helped_ = false;  // helpers have one open as well
     // What no later command has waited for yet.
     bool computed_ = false;
     bool transferred_ = false;
+    // What the device did that its helpers have not waited for, up to the last barrier and since; and the reverse.
+    bool ahead_ = false, pending_ = false, lent_ = false;
+    std::uint32_t met_ = 0;  // meetings so far, of all runs
 };
 
 }  // namespace vkrnn::vk

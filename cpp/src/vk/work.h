@@ -4,22 +4,27 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "arena.h"
 #include "binding.h"
+#include "cpu_driver.h"
 #include "host_memory.h"
 #include "kernel.h"
 #include "recorder.h"
 #include "stream.h"
+#include "team.h"
 #include "transfer.h"
 #include "workers.h"
 
 namespace vkrnn::vk {
 
 struct Work {
-    // Throws vk::SystemError.
-    Work(std::shared_ptr<const Context> context, Context::Candidate candidate)
-        : device(std::make_shared<LogicalDevice>(std::move(context), std::move(candidate))),
+    // The first seat is the device's, the others its helpers'. Throws vk::SystemError.
+    explicit Work(std::vector<Seat> seats)
+        : device(open(std::move(seats.front()), seats.size() > 1 ? std::optional(0) : std::nullopt)),
           timeline(std::make_shared<Timeline>(device, device->calls())),
           upload_timeline(&device->uploads() == &device->calls()
                               ? timeline
@@ -32,7 +37,8 @@ struct Work {
           transfer(*timeline, stream, workers),
           upload_stream(*upload_timeline),
           upload_transfer(*upload_timeline, upload_stream, workers),
-          recorder(*device, kernels, stream) {}
+          helpers(seat_helpers(seats)),
+          recorder(*device, kernels, stream, helpers) {}
     ~Work() {
         timeline->settle(timeline->submitted());
         upload_timeline->settle(upload_timeline->submitted());
@@ -62,7 +68,21 @@ struct Work {
     Transfer transfer;
     Stream upload_stream;
     Transfer upload_transfer;
+    std::vector<std::unique_ptr<Helper>> helpers;
     Recorder recorder;
+
+private:
+    static std::shared_ptr<const LogicalDevice> open(Seat seat, std::optional<std::size_t> processor) {
+        const OnProcessor on(processor);
+        return std::make_shared<LogicalDevice>(std::move(seat.context), std::move(seat.candidate));
+    }
+    static std::vector<std::unique_ptr<Helper>> seat_helpers(std::vector<Seat>& seats) {
+        std::vector<std::unique_ptr<Helper>> made;
+        for (std::size_t i = 1; i < seats.size(); ++i) {
+            made.push_back(std::make_unique<Helper>(open(std::move(seats[i]), i)));
+        }
+        return made;
+    }
 };
 
 }  // namespace vkrnn::vk

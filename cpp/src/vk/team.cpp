@@ -1,0 +1,93 @@
+#include "team.h"
+
+#include <cstring>
+
+namespace vkrnn::vk {
+namespace {
+
+using Stage = PipelineStageFlagBits2;
+using Access = AccessFlagBits2;
+
+constexpr const char* kMeetShader = "broadcast_meet";
+
+// Meetings are few and must not depend on what they order.
+constexpr MemoryBarrier2 kEverything{
+    .srcStageMask = Stage::eAllCommands,
+    .srcAccessMask = Access::eMemoryWrite,
+    .dstStageMask = Stage::eAllCommands,
+    .dstAccessMask = Access::eMemoryRead | Access::eMemoryWrite,
+};
+
+}  // namespace
+
+void Member::prepare(const Plan& plan) {
+    pipelines_.clear();
+    for (const Kernel& kernel : plan.kernels) {
+        pipelines_.push_back(kernels_->get(kernel));
+    }
+}
+
+void Member::bind(Pipeline pipeline) {
+    if (bound_ != pipeline) {
+        stream_->commands().bindPipeline(PipelineBindPoint::eCompute, pipeline);
+        bound_ = pipeline;
+    }
+}
+
+void Member::push(std::span<const std::byte> bytes) const {
+    if (!bytes.empty()) {
+        stream_->commands().pushConstants<std::byte>(
+            kernels_->layout(), ShaderStageFlagBits::eCompute, 0,
+            ArrayProxy<const std::byte>(static_cast<std::uint32_t>(bytes.size()), bytes.data()));
+    }
+}
+
+void Member::dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups) {
+    bind(pipelines_.at(ready.kernel));
+    push(std::span(ready.push).first(ready.push_bytes));
+    if (first == std::array<std::uint32_t, 3>{}) {
+        stream_->commands().dispatch(groups[0], groups[1], groups[2]);
+    } else {
+        stream_->commands().dispatchBase(first[0], first[1], first[2], groups[0], groups[1], groups[2]);
+    }
+}
+
+void Member::barrier(const MemoryBarrier2& memory) const {
+    stream_->commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
+}
+
+void Member::join() {
+    place_ = allocate(*device_, Use::device, abi::kMeetBytes);
+    std::memset(place_.whole.host, 0, abi::kMeetBytes);
+    // Groups along y and z; the kernel sets those along x.
+    const std::uint32_t groups[] = {0, 1, 1};
+    std::memcpy(place_.whole.host + abi::kMeetGroups, groups, sizeof(groups));
+    meet_ = kernels_->get({kMeetShader, {0}});
+    wait_ = kernels_->get({kMeetShader, {1}});
+}
+
+void Member::meet(std::uint64_t number, std::uint32_t expected) {
+    abi::MeetPush constants{};
+    constants.meeting = number;
+    constants.own = place_.whole.address;
+    constants.expected = expected;
+    barrier(kEverything);
+    bind(meet_);
+    push(std::as_bytes(std::span(&constants, 1)));
+    stream_->commands().dispatch(1, 1, 1);
+    barrier(kEverything);
+    bind(wait_);
+    push(std::as_bytes(std::span(&constants, 1)));
+    stream_->commands().dispatchIndirect(place_.whole.buffer, place_.whole.offset + abi::kMeetGroups);
+    barrier(kEverything);
+}
+
+bool Member::alone() const {
+    std::uint32_t value = 0;
+    if (place_.whole.host != nullptr) {
+        std::memcpy(&value, place_.whole.host + abi::kMeetAlone, sizeof(value));
+    }
+    return value != 0;
+}
+
+}  // namespace vkrnn::vk

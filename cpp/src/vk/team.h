@@ -1,0 +1,95 @@
+// Devices of one CPU that share the dispatches of a call.
+//
+// llvmpipe wakes its threads for every dispatch, which takes longer than a small dispatch does. So where it runs the
+// broadcast flavour, vkrnn opens it once per processor, each time in an instance of its own and without threads: a
+// device then works in the thread that submits to it. Each takes its part of a dispatch's workgroups, and between
+// dispatches they meet by spinning on a number in memory that all see. One device is the call's: it has the memory, does
+// copies, fills and small dispatches alone, and waits for the others at the end. The others, its helpers, lend a
+// processor.
+//
+// A device address is the host's in this driver, so one device reads and writes what another allocated. Vulkan does not
+// promise that: the self-test proves it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "abi.h"
+#include "allocation.h"
+#include "kernel.h"
+#include "stream.h"
+#include "timeline.h"
+#include "vkrnn/plan.h"
+
+namespace vkrnn::vk {
+
+// A dispatch with its addresses looked up.
+struct Ready {
+    std::size_t kernel = 0;  // of the plan
+    std::array<std::byte, kPushBytes> push;
+    std::uint32_t push_bytes = 0;
+    std::array<std::uint32_t, 3> groups;
+};
+
+// A device that records its part of a plan.
+class Member {
+public:
+    // All three must outlive the member. Throws vk::SystemError.
+    Member(const LogicalDevice& device, Kernels& kernels, Stream& stream)
+        : device_(&device), kernels_(&kernels), stream_(&stream) {}
+
+    // Compiles what is missing of the plan's kernels. Throws like Kernels::get.
+    void prepare(const Plan& plan);
+    // To be called when the stream has opened a command buffer.
+    void opened() { bound_ = nullptr; }
+    // Records a part of the workgroups, from number `first` on, into the stream's command buffer.
+    void dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups);
+    void barrier(const MemoryBarrier2& memory) const;
+
+    // In a team: gets what meetings need. Throws like Kernels::get.
+    void join();
+    // Records a meeting at the number: goes on when it has been raised to `expected`, and makes everything visible.
+    void meet(std::uint64_t number, std::uint32_t expected);
+    // The address of a number to meet at.
+    [[nodiscard]] std::uint64_t number() const { return place_.whole.address + abi::kMeetNumber; }
+    // Whether a meeting was given up, because the others did not come.
+    [[nodiscard]] bool alone() const;
+
+    [[nodiscard]] Stream& stream() const { return *stream_; }
+
+private:
+    void bind(Pipeline pipeline);
+    void push(std::span<const std::byte> bytes) const;
+
+    const LogicalDevice* device_;
+    Kernels* kernels_;
+    Stream* stream_;
+    std::vector<Pipeline> pipelines_;  // of the plan prepared
+    Pipeline bound_;
+    Allocation place_;  // see abi.h
+    Pipeline meet_, wait_;
+};
+
+// A device that has nothing but its share of dispatches.
+struct Helper {
+    // Throws vk::SystemError.
+    explicit Helper(std::shared_ptr<const LogicalDevice> with)
+        : device(std::move(with)),
+          timeline(device, device->calls()),
+          kernels(*device),
+          stream(timeline) {}
+    ~Helper() { timeline.settle(timeline.submitted()); }
+    Helper(const Helper&) = delete;
+    Helper& operator=(const Helper&) = delete;
+
+    std::shared_ptr<const LogicalDevice> device;
+    Timeline timeline;
+    Kernels kernels;
+    Stream stream;
+};
+
+}  // namespace vkrnn::vk
