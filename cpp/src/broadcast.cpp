@@ -166,13 +166,13 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
 namespace {
 
 // A tile of few batch rows takes more panels instead; their loads are what costs most to compile.
-struct StepTile {
+struct GemmTile {
     std::int64_t rows, panels;
     Split split;
 };
 
-StepTile step_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
-    StepTile tile{std::gcd(rows, kRows), 1, {}};
+GemmTile gemm_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
+    GemmTile tile{std::gcd(rows, kRows), 1, {}};
     tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kRows / tile.rows));
     tile.split = split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
     return tile;
@@ -181,12 +181,18 @@ StepTile step_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
 }  // namespace
 
 std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
-    return ceil_div(k, step_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+    return ceil_div(k, gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+}
+
+bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    constexpr std::int64_t kMostSlabs = 32;
+    const Split split = gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split;
+    return k % split.whole() == 0 && k / split.whole() <= kMostSlabs;
 }
 
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& p) {
     const std::int64_t width = panel_width(builder);
-    const StepTile tile = step_tile(p.rows, p.b.count, p.k);
+    const GemmTile tile = gemm_tile(p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
     const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false);
     const auto element = static_cast<std::int64_t>(sizeof(float));
@@ -222,6 +228,70 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                 x += slabs > 1 ? each : each * z;
             }
     return made;
+}
+
+namespace {
+
+constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
+constexpr std::int64_t kInstructions = 3000;    // of a block of k, to stay in the instruction cache
+constexpr std::int64_t kSharedElements = 8192;  // what every device has
+constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
+constexpr double kCellCost = 200;               // of a part, in multiplications of a vector
+constexpr double kSubgroupCost = 40;
+
+// Multiplications of a vector that a part of the tile takes; none where the tile does not do.
+std::optional<double> cost(const StepTile& tile, const Profile& profile, std::int64_t slots) {
+    const std::int64_t sums = slots * tile.parts(), lanes = profile.subgroup_size;
+    const bool shares =
+        (tile.subgroups >= tile.parts() ||
+         (tile.parts() % tile.subgroups == 0 && tile.parts() / tile.subgroups <= kMostShares)) &&
+        (tile.subgroups <= kTable || (tile.subgroups % kTable == 0 && tile.subgroups <= kTable * kTable));
+    const std::int64_t loads = slots * tile.vectors + tile.rows;
+    if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
+        (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions)
+        return {};
+    const double products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
+    const double rest = kCellCost * static_cast<double>(std::max(tile.subgroups, tile.parts())) +
+                        kSubgroupCost * static_cast<double>(tile.subgroups);
+    return (products + rest) / static_cast<double>(tile.parts());
+}
+
+}  // namespace
+
+std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
+    const Spec& spec = builder.spec();
+    const std::int64_t lanes = builder.profile().subgroup_size;
+    std::optional<StepTile> best;
+    double least = 0;
+    for (std::int64_t rows = std::gcd(spec.N, kRows); rows >= 1; rows /= 2)
+        for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
+            for (std::int64_t depth = 8; depth <= 128; depth += 8) {
+                if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
+                const StepTile tile{rows, vectors, k / depth, depth};
+                const auto takes = cost(tile, builder.profile(), slots);
+                if (takes && (!best || *takes < least)) {
+                    best = tile;
+                    least = *takes;
+                }
+            }
+    return best;
+}
+
+StepTile unfused_tile(const PlanBuilder& builder) {
+    const std::int64_t vectors = std::gcd(builder.spec().H / std::int64_t{builder.profile().subgroup_size},
+                                          kTable);
+    return {1, vectors, vectors / 2, 0};
+}
+
+std::size_t pack_slots(PlanBuilder& builder, const SlotMatrices& matrices, std::int64_t slots, std::int64_t k,
+                       const StepTile& tile) {
+    const std::int64_t H = builder.spec().H, units = tile.vectors * std::int64_t{builder.profile().subgroup_size};
+    const std::size_t packed = builder.scratch("packed recurrent weight", slots * H * k);
+    for (std::int64_t slot = 0; slot < slots; ++slot)
+        copy(builder, "pack recurrent weight", builder.at(matrices.buffer, matrices.offset + slot * matrices.slot),
+             builder.at(packed, slot * units),
+             {k, H, matrices.column, matrices.row, units, k, slots * units, H / units, slots * units * k}, true);
+    return packed;
 }
 
 void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,

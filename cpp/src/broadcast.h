@@ -17,6 +17,25 @@ struct Panels {
     std::size_t buffer = 0;
     std::int64_t count = 0, depth = 0;  // panels of 2 * lanes columns; rows
 };
+
+// What a workgroup of the step kernels takes: see shaders/include/broadcast_step.glsl.
+struct StepTile {
+    std::int64_t rows = 1, vectors = 2;
+    std::int64_t subgroups = 1, depth = 0;
+    [[nodiscard]] std::int64_t parts() const { return rows * vectors; }
+};
+// The best tile whose kernel forms the product of rows of k elements with `slots` matrices of H rows; none where the
+// subgroups' sums would not fit into the shared memory.
+std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k);
+// A tile of a kernel that forms none.
+StepTile unfused_tile(const PlanBuilder& builder);
+// Those matrices as such a kernel reads them: element (j, k) of slot s is at offset + s * slot + j * row + k * column.
+struct SlotMatrices {
+    std::size_t buffer = 0;
+    std::int64_t offset = 0, slot = 0, row = 0, column = 0;
+};
+std::size_t pack_slots(PlanBuilder& builder, const SlotMatrices& matrices, std::int64_t slots, std::int64_t k,
+                       const StepTile& tile);
 Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
                    std::int64_t depth_multiple, bool independent);
 
@@ -30,6 +49,8 @@ struct StepProduct {
     Panels b;
     Place out = 0;
 };
+// Whether the slabs cover k exactly and are few enough for the cell's code to add up.
+bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k);
 std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k);
 // One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);

@@ -8,7 +8,6 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kTable = abi::kBroadcastTable;
-constexpr std::int64_t kMostSlabs = 32;  // of a step's product: the cell's code loads and adds them one by one
 
 // The cell's dispatches: where the tensors of each view of the abi lie.
 class CellStep {
@@ -31,15 +30,20 @@ public:
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
         for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, builder_.at(buffer, d * slots * spec_.H), 0);
     }
-    // [D, slabs, N, slots * H]
-    void product(std::size_t buffer, std::int64_t slabs, std::int64_t slots) {
+    // What kernels without a product of their own add up: [D, slabs, N, slots * H].
+    void slabs(std::size_t buffer, std::int64_t slabs, std::int64_t slots) {
         const std::int64_t row = slots * spec_.H;
         for (std::int64_t d = 0; d < spec_.D(); ++d)
             set(abi::kStepProduct, d, builder_.at(buffer, d * slabs * spec_.N * row), row);
     }
+    // The packed weights of one direction.
+    void weights(std::int64_t direction, std::size_t packed) {
+        set(abi::kStepProduct, direction, builder_.at(packed, 0), 0);
+    }
 
     struct Options {
-        std::int64_t slabs = 1;
+        StepTile tile;
+        std::int64_t slabs = 0;
         std::uint32_t orders = 0, reads = 0;
         bool keep = false;
     };
@@ -48,44 +52,48 @@ public:
     [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, const std::string& driver,
                                                    const Options& options, std::int64_t direction, std::int64_t step,
                                                    std::int64_t steps = 0) const {
-        const std::int64_t lanes = builder_.profile().subgroup_size, blocks = spec_.H / (2 * lanes);
-        const std::int64_t each = blocks % kTable == 0 ? kTable : blocks % 4 == 0 ? 4 : 1;
+        const std::int64_t lanes = builder_.profile().subgroup_size;
+        const StepTile& tile = options.tile;
+        const std::int64_t row_tiles = spec_.N / tile.rows, unit_tiles = spec_.H / (tile.vectors * lanes);
         std::vector<std::uint32_t> constants = cell_constants(spec_, abi::kBroadcastStepConstants);
         constants[abi::kLocalSize] = static_cast<std::uint32_t>(lanes);
-        constants[abi::kLanes] = static_cast<std::uint32_t>(each);
+        constants[abi::kLanes] = static_cast<std::uint32_t>(std::min(tile.subgroups, kTable));
+        constants[abi::kMoreSubgroups] = static_cast<std::uint32_t>(ceil_div(tile.subgroups, kTable));
+        constants[abi::kRows] = static_cast<std::uint32_t>(tile.rows);
+        constants[abi::kTileVectors] = static_cast<std::uint32_t>(tile.vectors);
+        constants[abi::kTileDepth] = static_cast<std::uint32_t>(tile.depth);
         constants[abi::kKeep] = options.keep;
         constants[abi::kSlabs] = static_cast<std::uint32_t>(options.slabs);
-        constants[abi::kOrders] = options.orders | (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
+        constants[abi::kOrders] = options.orders | (spec_.D() > 1 ? abi::kTwoDirections : 0) |
+                                  (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
                                   (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
         constants[abi::kReads] = options.reads;
         const std::size_t kernel =
             builder_.kernel(std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
 
         std::vector<Dispatch> made;
-        for (std::int64_t row = 0; row < spec_.N;) {
-            const std::int64_t y = std::min(kTable, spec_.N - row);
-            const std::int64_t more = steps > 0 ? 1 : std::min(kTable, (spec_.N - row) / y);
-            const std::int64_t z = steps > 0 ? steps : more;
-            for (std::int64_t x = 0; x < blocks / each; x += kTable) {
+        for (std::int64_t row = 0; row < row_tiles; row += kTable)
+            for (std::int64_t unit = 0; unit < unit_tiles;) {
+                const std::int64_t y = std::min(kTable, unit_tiles - unit);
+                const std::int64_t more = steps > 0 ? 1 : std::min(kTable, (unit_tiles - unit) / y);
                 abi::BroadcastStepPush push{};
                 for (std::size_t view = 0; view < abi::kBroadcastViews; ++view) {
                     const View& at = views_[static_cast<std::size_t>(direction)][view];
-                    push.at[view] = at.place + static_cast<Place>(row * at.row + x * each * 2 * lanes) * sizeof(float);
+                    push.at[view] = at.place + static_cast<Place>(row * tile.rows * at.row) * sizeof(float);
                 }
                 push.step = static_cast<std::int32_t>(step);
                 push.N = static_cast<std::uint32_t>(spec_.N);
                 push.H = static_cast<std::uint32_t>(spec_.H);
-                push.directions = static_cast<std::uint32_t>(spec_.D());
+                push.first_tile = static_cast<std::uint32_t>(unit);
                 std::iota(std::begin(push.table), std::end(push.table), 0u);
                 made.push_back({label,
                                 kernel,
-                                {static_cast<std::uint32_t>(std::min(kTable, blocks / each - x)),
-                                 static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)},
+                                {static_cast<std::uint32_t>(std::min(kTable, row_tiles - row)),
+                                 static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(steps > 0 ? steps : more)},
                                 make_block(push, abi::kBroadcastStepPlaces),
-                                row + x == 0});
+                                row + unit == 0});
+                unit += y * more;
             }
-            row += y * more;
-        }
         return made;
     }
 
@@ -122,44 +130,77 @@ std::size_t zero_state(PlanBuilder& builder) {
     return zeros;
 }
 
-// The product of what stands in rows of `order` with the recurrent weights, into [D, slabs, N, n].
+// The recurrent product of each step: by the cell's own kernel, or where its sums find no room there, by a kernel before
+// it that leaves them in slabs.
 class RecurrentProduct {
 public:
-    RecurrentProduct(PlanBuilder& builder, std::size_t weights, bool transposed, std::size_t operand,
-                     std::int64_t slots, Order order, std::int32_t lag)
-        : builder_(builder), spec_(builder.spec()), operand_(operand), slots_(slots), order_(order), lag_(lag) {
+    // Of `slots` matrices with rows of the operand, a sequence of [T, N, D * operand_slots * H]; step k multiplies what
+    // stands at step k + lag.
+    struct Operand {
+        std::size_t buffer;
+        std::int64_t slots;
+        Order order;
+        std::int32_t lag;
+    };
+
+    RecurrentProduct(PlanBuilder& builder, std::size_t weights, bool transposed, const Operand& operand)
+        : builder_(builder), spec_(builder.spec()), operand_(operand), fused_(tile_of(builder)) {
         const std::int64_t H = spec_.H, gates = spec_.G() * H;
         n_ = transposed ? H : gates;
         k_ = transposed ? gates : H;
-        slabs_ = step_slabs(builder, spec_.N, n_, k_);
-        out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * n_);
-        for (std::int64_t d = 0; d < spec_.D(); ++d)
-            panels_[static_cast<std::size_t>(d)] =
-                pack_panels(builder, "recurrent weight", {weights, d * gates * H, H, 0, transposed}, n_, k_, 8, true);
+        if (!fused_) {
+            slabs_ = step_slabs(builder, spec_.N, n_, k_);
+            out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * n_);
+        }
+        for (std::int64_t d = 0; d < spec_.D(); ++d) {
+            const std::int64_t first = d * gates * H;
+            if (fused_)
+                packed_[static_cast<std::size_t>(d)] = pack_slots(
+                    builder, {weights, first, H * H, transposed ? 1 : H, transposed ? H : 1}, n_ / H, k_, *fused_);
+            else
+                panels_[static_cast<std::size_t>(d)] =
+                    pack_panels(builder, "recurrent weight", {weights, first, H, 0, transposed}, n_, k_, 8, true);
+        }
     }
 
+    // The tile of the cell's kernel where that forms the product.
+    static std::optional<StepTile> tile_of(const PlanBuilder& builder) {
+        const Spec& spec = builder.spec();
+        return fused_tile(builder, spec.gradients ? 1 : spec.G(), spec.gradients ? spec.G() * spec.H : spec.H);
+    }
+
+    // Tells the step where the product, or what goes into it, is; the options of a step that has one.
+    [[nodiscard]] CellStep::Options give(CellStep& step) const {
+        if (!fused_) {
+            step.slabs(out_, slabs_, n_ / spec_.H);
+            return {unfused_tile(builder_), slabs_};
+        }
+        for (std::int64_t d = 0; d < spec_.D(); ++d) step.weights(d, packed_[static_cast<std::size_t>(d)]);
+        return {*fused_, 0};
+    }
+
+    // What has to come before the step; nothing, if it forms the product itself.
     [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, std::int64_t direction,
                                                    std::int64_t step) const {
-        const std::int64_t row = spec_.D() * slots_ * spec_.H;
-        const RowOrder rows = row_order(spec_, order_, direction);
+        if (fused_) return {};
+        const std::int64_t row = spec_.D() * operand_.slots * spec_.H;
+        const RowOrder rows = row_order(spec_, operand_.order, direction);
         StepProduct product = common(direction, step);
-        product.a = builder_.at(operand_, rows.first * spec_.N * row + direction * slots_ * spec_.H);
+        product.a = builder_.at(operand_.buffer, rows.first * spec_.N * row + direction * operand_.slots * spec_.H);
         product.lda = row;
         product.a_step = rows.increment * spec_.N * row;
-        product.lag = lag_;
+        product.lag = operand_.lag;
         return step_product(builder_, label, product);
     }
-    // With a state of [N, D * H] in place of the sequence.
+    // The same with a state of [N, D * H] in place of the sequence.
     [[nodiscard]] std::vector<Dispatch> of_state(const std::string& label, std::size_t state,
                                                  std::int64_t direction) const {
+        if (fused_) return {};
         StepProduct product = common(direction, 0);
         product.a = builder_.at(state, direction * spec_.H);
         product.lda = spec_.D() * spec_.H;
         return step_product(builder_, label, product);
     }
-
-    [[nodiscard]] std::int64_t slabs() const { return slabs_; }
-    [[nodiscard]] std::size_t out() const { return out_; }
 
 private:
     [[nodiscard]] StepProduct common(std::int64_t direction, std::int64_t step) const {
@@ -175,12 +216,11 @@ private:
 
     PlanBuilder& builder_;
     const Spec& spec_;
-    std::size_t operand_;
-    std::int64_t slots_;
-    Order order_;
-    std::int32_t lag_;
+    Operand operand_;
+    std::optional<StepTile> fused_;
     std::int64_t n_ = 0, k_ = 0, slabs_ = 0;
     std::size_t out_ = 0;
+    std::array<std::size_t, 2> packed_{};
     std::array<Panels, 2> panels_{};
 };
 
@@ -190,24 +230,26 @@ bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spe
 
 bool can_broadcast_loop(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
+    if (!builder.broadcasts() || spec.H % (std::int64_t{2} * builder.profile().subgroup_size) != 0 ||
+        two_phases(spec) || spec.has(Argument::mask) || spec.has(Argument::lengths))
+        return false;
     const std::int64_t gates = spec.G() * spec.H;
-    const std::int64_t slabs =
-        step_slabs(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
-    return builder.broadcasts() && spec.H % (std::int64_t{2} * builder.profile().subgroup_size) == 0 &&
-           slabs <= kMostSlabs && !two_phases(spec) && !spec.has(Argument::mask) && !spec.has(Argument::lengths);
+    return RecurrentProduct::tile_of(builder) ||
+           can_step_product(builder, spec.N, spec.gradients ? spec.H : gates, spec.gradients ? gates : spec.H);
 }
 
 void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const ForwardLoop& loop) {
     const Spec& spec = builder.spec();
     const Cell& cell = spec.cell();
-    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], false, loop.hidden, 1, Order::output,
-                                   -1);
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], false,
+                                   {loop.hidden, 1, Order::output, -1});
     CellStep step(builder);
-    step.product(product.out(), product.slabs(), spec.G());
+    CellStep::Options options = product.give(step);
+    options.orders = loop.cell_is_state ? abi::kCellIsState : 0;
+    options.keep = loop.training;
     step.sequence(abi::kStepProjected, loop.projected, spec.G(), Order::source);
     step.sequence(abi::kStepHidden, loop.hidden, 1, Order::output);
     if (loop.training) step.sequence(abi::kStepSaved, loop.saved, spec.G(), Order::output);
-    CellStep::Options options{product.slabs(), loop.cell_is_state ? abi::kCellIsState : 0, 0, loop.training};
     if (loop.adds_bias) {
         step.vector(abi::kStepBias, inputs[Argument::bias], spec.G());
         options.reads |= abi::kReadsBias;
@@ -230,11 +272,15 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     step.state(abi::kStepPreviousHidden, spec.has(Argument::init_state) ? inputs[Argument::init_state] : zeros);
     if (cell.states > 1)
         step.state(abi::kStepPreviousCell, spec.has(Argument::init_cell) ? inputs[Argument::init_cell] : zeros);
-    if (!spec.has(Argument::init_state)) builder.clear(product.out());
+    CellStep::Options first = options;
+    if (!spec.has(Argument::init_state) && options.slabs > 0) {
+        first.tile = unfused_tile(builder);
+        first.slabs = 0;
+    }
     for (std::int64_t d = 0; d < spec.D(); ++d) {
         if (spec.has(Argument::init_state))
             add_all(builder, product.of_state("first product", inputs[Argument::init_state], d));
-        add_all(builder, step.dispatches("first step", "forward", options, d, 0));
+        add_all(builder, step.dispatches("first step", "forward", first, d, 0));
     }
     if (spec.T == 1) return;
     step.sequence(abi::kStepPreviousHidden, loop.hidden, 1, Order::output);
@@ -252,15 +298,15 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     const Cell& cell = spec.cell();
     const bool carries = spec.descriptor.cell == CellKind::gru;  // h reaches the step before not by the product alone
     const std::int64_t elements = spec.N * spec.D() * spec.H;
-    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], true, loop.recurrent_delta, spec.G(),
-                                   Order::source, 1);
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], true,
+                                   {loop.recurrent_delta, spec.G(), Order::source, 1});
     CellStep step(builder);
-    step.product(product.out(), product.slabs(), 1);
+    CellStep::Options options = product.give(step);
+    options.reads = carries ? abi::kReadsCarry : 0;
     step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
     step.sequence(abi::kStepUpstream, inputs[Argument::source_gradient], 1, Order::output);
     step.sequence(abi::kStepDelta, loop.delta, spec.G(), Order::source);
     step.state(abi::kStepCarryHidden, loop.carry_hidden);
-    CellStep::Options options{product.slabs(), 0, carries ? abi::kReadsCarry : 0, false};
     if (has_vectors(spec)) {
         step.vector(abi::kStepVectors, inputs[*cell.vectors], cell.vector_count);
         options.reads |= abi::kReadsVectors;
@@ -290,13 +336,14 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
         else
             builder.clear(carry);
     };
-    CellStep::Options last = options;
+    CellStep::Options last = options;  // no later step hands down a product
+    last.tile = unfused_tile(builder);
+    last.slabs = 0;
     if (carries || spec.has(Argument::state_gradient)) {
         start(Argument::state_gradient, loop.carry_hidden);
         last.reads |= abi::kReadsCarry;
     }
     if (cell.states > 1) start(Argument::cell_gradient, loop.carry_cell);
-    builder.clear(product.out());
     previous(spec.T == 1);
     for (std::int64_t d = 0; d < spec.D(); ++d)
         add_all(builder, step.dispatches("last step back", "backward", last, d, spec.T - 1));
@@ -329,6 +376,7 @@ void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t op
     if (spec.has(Argument::cell_output_fwd))
         step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
     step.sequence(abi::kStepOperand, operand, 1, Order::source);
+    const CellStep::Options options{unfused_tile(builder)};
     const std::int64_t row = spec.D() * spec.H, blocks = (spec.T - 1) / kTable;
     const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
     Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};
@@ -336,9 +384,9 @@ void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t op
         const std::int64_t first = row_order(spec, Order::source, d).first * spec.N * row + d * spec.H;
         copy_rows(builder, "replay: first step", builder.at(init, d * spec.H), builder.at(operand, first), spec.N,
                   spec.H, row);
-        if (blocks > 0) append(several.body, step.dispatches("replay", "replay", {}, d, 1, kTable));
+        if (blocks > 0) append(several.body, step.dispatches("replay", "replay", options, d, 1, kTable));
         const std::int64_t done = 1 + blocks * kTable;
-        if (done < spec.T) add_all(builder, step.dispatches("replay", "replay", {}, d, done, spec.T - done));
+        if (done < spec.T) add_all(builder, step.dispatches("replay", "replay", options, d, done, spec.T - done));
     }
     if (blocks > 0) builder.add(std::move(several));
 }

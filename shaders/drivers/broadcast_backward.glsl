@@ -1,38 +1,35 @@
-// One time step backward of one direction, the recurrent product excepted: see broadcast_step.glsl. The product is of the
-// later step's deltas; at the last step the states' gradients stand where later steps carry theirs.
+// One time step backward of one direction: see broadcast_step.glsl. The product is of the later step's deltas; at the last
+// step the states' gradients stand where later steps carry theirs.
+#define PRODUCTS 1
 #include "broadcast_step.glsl"
 
-void main() {
+void run_cell() {
     int k = push.p.step, previous = max(k - 1, 0);
     Lanes up[CELL_STATES], kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES], q;
-    up[0] = load_product(1, 0);
-    Lanes upstream = load_two(place(kStepUpstream, k, kOutputBackwards, 1, 0));
-    [[unroll]] for (uint h = 0; h < 2; ++h) up[0].half_[h] += upstream.half_[h];
-    if ((reads & kReadsCarry) != 0) {
-        Lanes carried = load_two(place(kStepCarryHidden, 0, 0, 1, 0));
-        [[unroll]] for (uint h = 0; h < 2; ++h) up[0].half_[h] += carried.half_[h];
-    }
+    up[0] = load_product(0);
+    add(up[0], load_step(kStepUpstream, k, kOutputBackwards, 1, 0));
+    if ((reads & kReadsCarry) != 0) add(up[0], load_step(kStepCarryHidden, 0, 0, 1, 0));
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-        kept[g] = load_two(place(kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g)));
-        v[g].half_[0] = v[g].half_[1] = 0.0;
+        kept[g] = load_step(kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g));
+        v[g] = zeros();
     }
     if ((reads & kReadsVectors) != 0)
         [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i) v[i] = load_vector(kStepVectors, CELL_VECTORS > 1 ? slot_of(i) : 0);
-    before[0].half_[0] = before[0].half_[1] = after[0].half_[0] = after[0].half_[1] = q.half_[0] = q.half_[1] = 0.0;
+    before[0] = after[0] = q = zeros();
 #ifdef CELL_KEEPS_HIDDEN
-    before[0] = load_two(place(kStepPreviousHidden, previous, kOutputBackwards, 1, 0));
+    before[0] = load_step(kStepPreviousHidden, previous, kOutputBackwards, 1, 0);
 #endif
 #ifdef CELL_CANDIDATE
-    q = load_two(place(kStepCandidateProduct, k, kSourceBackwards, 1, 0));
+    q = load_step(kStepCandidateProduct, k, kSourceBackwards, 1, 0);
 #endif
 #if CELL_STATES > 1
-    up[1] = load_two(place(kStepCarryCell, 0, 0, 1, 0));
-    before[1] = load_two(place(kStepPreviousCell, previous, kOutputBackwards, 1, 0));
-    after[1] = load_two(place(kStepCell, k, kOutputBackwards, 1, 0));
+    up[1] = load_step(kStepCarryCell, 0, 0, 1, 0);
+    before[1] = load_step(kStepPreviousCell, previous, kOutputBackwards, 1, 0);
+    after[1] = load_step(kStepCell, k, kOutputBackwards, 1, 0);
 #endif
 
     Lanes dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
-    [[unroll]] for (uint h = 0; h < 2; ++h) {
+    [[unroll]] for (uint h = 0; h < halves; ++h) {
         Real ups[CELL_STATES], kepts[CELL_GATES], vs[CELL_GATES], befores[CELL_STATES], afters[CELL_STATES];
         [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
             kepts[g] = kept[g].half_[h];
@@ -53,15 +50,33 @@ void main() {
     }
 
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-        store_two(place(kStepDelta, k, kSourceBackwards, CELL_GATES, slot_of(g)), dx[g]);
+        store_step(kStepDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dx[g]);
 #ifdef CELL_CANDIDATE
-        store_two(place(kStepRecurrentDelta, k, kSourceBackwards, CELL_GATES, slot_of(g)), dr[g]);
+        store_step(kStepRecurrentDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dr[g]);
 #endif
     }
 #ifdef CELL_KEEPS_HIDDEN
-    store_two(place(kStepCarryHidden, 0, 0, 1, 0), carry[0]);
+    store_step(kStepCarryHidden, 0, 0, 1, 0, carry[0]);
 #endif
 #if CELL_STATES > 1
-    store_two(place(kStepCarryCell, 0, 0, 1, 0), carry[1]);
+    store_step(kStepCarryCell, 0, 0, 1, 0, carry[1]);
 #endif
+}
+
+void main() {
+    if (depth != 0) {
+#ifdef CELL_CANDIDATE
+        uint view = kStepRecurrentDelta;
+#else
+        uint view = kStepDelta;
+#endif
+        form_products(row_place(view, push.p.step + 1, kSourceBackwards, CELL_GATES, first_row()),
+                      directions * CELL_GATES * push.p.H * 4);
+    }
+    choose(0);
+    run_cell();
+    if (shares > 2) {   // no loop: the driver would not unroll it
+        choose(2);
+        run_cell();
+    }
 }

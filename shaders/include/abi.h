@@ -211,21 +211,25 @@ const uint kStepConstants = 17u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
 
 // ---- the time loop for llvmpipe, one direction a dispatch ------------------------------------------------------------------
-// Specialization constants, besides those of the step kernels: kLocalSize is the subgroup's size, kLanes the blocks of
-// units of a workgroup.
-const uint kSlabs = 17u;               // parts of the recurrent product's sums
+// Specialization constants, besides those of the step kernels: kLocalSize is the subgroup's size, kLanes the subgroups of
+// a workgroup, or kBroadcastTable of them and kMoreSubgroups times as many; kRows the batch rows of its tile.
+const uint kSlabs = 17u;               // parts of the recurrent product's sums, where other kernels formed them
 const uint kOrders = 18u;              // bits
 const uint kReads = 19u;               // bits
-const uint kBroadcastStepConstants = 20u;
+const uint kTileVectors = 20u;         // vectors of units of the tile; like its rows a power of two
+const uint kTileDepth = 21u;               // of the block of k of a subgroup, a multiple of 8; 0: the products are in slabs
+const uint kMoreSubgroups = 22u;
+const uint kBroadcastStepConstants = 23u;
 const uint kSourceBackwards = 1u;      // source order runs against the steps
 const uint kOutputBackwards = 2u;
 const uint kCellIsState = 4u;          // the cell state is kept for one step only
+const uint kTwoDirections = 8u;
 const uint kReadsBias = 1u;
 const uint kReadsVectors = 2u;
 const uint kReadsCarry = 4u;           // backward: there is a gradient of h besides the recurrent product's
 
 // Where step 0 of each tensor lies. Forward:
-const uint kStepProduct = 0u;          // [slabs, N, slots, H]
+const uint kStepProduct = 0u;          // [slabs, N, slots, H]; with a depth, the packed weights
 const uint kStepSaved = 1u;
 const uint kStepVectors = 2u;
 const uint kStepPreviousHidden = 3u;
@@ -244,11 +248,12 @@ const uint kStepCarryCell = 9u;
 // Replay: h[k-1], in source order.
 const uint kStepOperand = 6u;
 const uint kBroadcastViews = 10u;
-// Workgroups: x numbers groups of blocks of units, y + kBroadcastTable * z batch rows.
+// Workgroups: x numbers tiles of rows, y + kBroadcastTable * z tiles of units; replay: z numbers steps.
 struct BroadcastStepPush {
     Address at[kBroadcastViews];
     int step;
-    uint N, H, directions;
+    uint N, H;
+    uint first_tile;                   // of units
     uint table[kBroadcastTable];       // 0, 1, 2, ...
 };
 const uint kBroadcastStepPlaces = kBroadcastViews;

@@ -27,14 +27,15 @@ float load_lanes(Address at) {
     return found;
 }
 
-// Stores twice `lanes` consecutive elements, of which `low` and `high` hold a half each.
-void store_lanes(Address at, float low, float high) {
+// Stores `low` to `lanes` consecutive elements, and `high` to as many.
+void store_lanes(Address at_low, Address at_high, float low, float high) {
     uint even = 2 * gl_SubgroupInvocationID & (lanes - 1), odd = even + 1;
     bool first = gl_SubgroupInvocationID < lanes / 2;
     float low_even = subgroupShuffle(low, even), high_even = subgroupShuffle(high, even);
     float low_odd = subgroupShuffle(low, odd), high_odd = subgroupShuffle(high, odd);
     uvec2 pair = floatBitsToUint(vec2(first ? low_even : high_even, first ? low_odd : high_odd));
-    Pair(at + gl_SubgroupInvocationID * 8).value = packUint2x32(pair);
+    Address at = (first ? at_low : at_high - lanes * 4) + gl_SubgroupInvocationID * 8;
+    Pair(at).value = packUint2x32(pair);
 }
 
 #endif

@@ -70,6 +70,7 @@ void main() {
             low += low_part;
             high += high_part;
         }
-        store_lanes(push.p.c + z * Address(push.p.c_z) + Address(row * push.p.ldc * 4) + panel * width * 4, low, high);
+        Address end = push.p.c + z * Address(push.p.c_z) + Address(row * push.p.ldc * 4) + panel * width * 4;
+        store_lanes(end, end + lanes * 4, low, high);
     }
 }
