@@ -38,10 +38,10 @@ Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks
 
 std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
-                        bool columns) {
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
+                        bool in_window) {
     return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
-                                             word(panels), word(split.depth), columns});
+                                             word(panels), word(split.depth), columns, in_window});
 }
 
 abi::BroadcastGemmPush new_push() {
@@ -123,7 +123,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         // Eight bytes are stored at a time, whole tiles.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
-        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns);
+        const std::vector<std::size_t> windows = builder.windows({c.buffer});
+        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns, !windows.empty());
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kRows;) {
@@ -143,6 +144,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                                 : bias ? builder.at(bias->buffer, bias->offset + column)
                                        : builder.at(builder.lane_zeros(), 0);
                     push.lda = word(a.matrix.ld);
+                    if (!windows.empty()) push.c |= kInWindow;
                     push.ld_in = first ? 0 : word(c.ld);
                     push.ldc = word(c.ld);
                     push.panel = word(k * width * element);
@@ -150,8 +152,12 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.a_z = word(y * kRows * a_row * element);
                     push.c_z = word(y * kRows * c.ld * element);
                     push.c_in_z = first ? 0 : push.c_z;
-                    builder.dispatch(label, kernel, {word(std::min(kTable, n / width - x)), word(y), word(z)},
-                                     make_block(push, abi::kBroadcastGemmPlaces), first && x + tile > 0);
+                    builder.add(Dispatch{label,
+                                         kernel,
+                                         {word(std::min(kTable, n / width - x)), word(y), word(z)},
+                                         make_block(push, abi::kBroadcastGemmPlaces),
+                                         !(first && x + tile > 0),
+                                         windows});
                 }
             tile += y * z;
         }
@@ -194,7 +200,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
     const std::int64_t width = panel_width(builder);
     const GemmTile tile = gemm_tile(p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
-    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false);
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false, false);
     const auto element = static_cast<std::int64_t>(sizeof(float));
     std::vector<Dispatch> made;
     // z is the slab, or where there is one only, more panels.

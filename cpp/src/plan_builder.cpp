@@ -134,6 +134,14 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
     plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
 }
 
+std::vector<std::size_t> PlanBuilder::windows(std::vector<std::size_t> buffers) const {
+    // The alignment of a window is less than the second half.
+    const bool fit = std::all_of(buffers.begin(), buffers.end(), [&](std::size_t buffer) {
+        return plan_.buffers[buffer].bytes <= abi::kMostWindowBytes / 2;
+    });
+    return fit ? std::move(buffers) : std::vector<std::size_t>{};
+}
+
 std::size_t PlanBuilder::lane_zeros() {
     if (!lane_zeros_) {
         lane_zeros_ = scratch("zeros of a panel", std::int64_t{2} * profile_.subgroup_size);

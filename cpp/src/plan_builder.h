@@ -66,6 +66,8 @@ public:
 
     // Whether products run in the broadcast flavour, which has no float64.
     [[nodiscard]] bool broadcasts() const;
+    // The buffers as windows; none if one of them is too large.
+    [[nodiscard]] std::vector<std::size_t> windows(std::vector<std::size_t> buffers) const;
     // As many zeros as any load of the broadcast flavour takes.
     std::size_t lane_zeros();
     [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;

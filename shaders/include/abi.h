@@ -25,6 +25,10 @@ const uint kHardSigmoid = 4u;
 // Workgroups along x of a dispatch that has several along y: what every device takes.
 const uint kGroupsInX = 65535u;
 
+// Storage buffers that a kernel may write to besides what it reaches by addresses: see Dispatch::windows.
+const uint kWindows = 3u;
+const uint kMostWindowBytes = 1u << 27;   // what every device has
+
 const uint kMaxGates = 4u;
 const uint kMaxStates = 2u;
 
@@ -60,6 +64,7 @@ const uint kBroadcastRows = 2u;     // of a workgroup's tile; rows * panels is a
 const uint kBroadcastPanels = 3u;   // of a workgroup's tile
 const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 const uint kBroadcastAColumns = 5u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
+const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {

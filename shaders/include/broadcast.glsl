@@ -27,6 +27,17 @@ float load_lanes(Address at) {
     return found;
 }
 
+// Where the driver stores what is uniform without a loop: one vector at a time goes to a window (see abi.h).
+layout(set = 0, binding = 0, std430) buffer Window0 { float value[]; } window0;
+layout(set = 0, binding = 1, std430) buffer Window1 { float value[]; } window1;
+layout(set = 0, binding = 2, std430) buffer Window2 { float value[]; } window2;
+#define STORE_TO_WINDOW(window, bytes, vector)                                            \
+    {                                                                                     \
+        uint first_element = uint((bytes) >> 2);                                          \
+        [[unroll]] for (uint lane = 0; lane < lanes; ++lane)                              \
+            window.value[first_element + lane] = subgroupShuffle(vector, lane);           \
+    }
+
 // Stores `low` to `lanes` consecutive elements, and `high` to as many.
 void store_lanes(Address at_low, Address at_high, float low, float high) {
     uint even = 2 * gl_SubgroupInvocationID & (lanes - 1), odd = even + 1;

@@ -13,6 +13,7 @@ layout(constant_id = kBroadcastRows) const uint rows = 8;
 layout(constant_id = kBroadcastPanels) const uint panels = 1;
 layout(constant_id = kBroadcastDepth) const uint depth = 64;
 layout(constant_id = kBroadcastAColumns) const uint a_columns = 0;
+layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
 #include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
 
@@ -71,6 +72,11 @@ void main() {
             high += high_part;
         }
         Address end = push.p.c + z * Address(push.p.c_z) + Address(row * push.p.ldc * 4) + panel * width * 4;
-        store_lanes(end, end + lanes * 4, low, high);
+        if (in_window != 0) {
+            STORE_TO_WINDOW(window0, end, low)
+            STORE_TO_WINDOW(window0, end + lanes * 4, high)
+        } else {
+            store_lanes(end, end + lanes * 4, low, high);
+        }
     }
 }

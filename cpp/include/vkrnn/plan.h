@@ -18,10 +18,12 @@ namespace vkrnn {
 // A place in one of a plan's buffers; becomes a device address when the plan is recorded.
 // Packed so that it can stand in an abi struct where the address will be.
 using Place = std::uint64_t;
+// With this bit it becomes a number of bytes into the buffer bound as a window (see Dispatch), not an address.
+constexpr Place kInWindow = Place{1} << 63;
 constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
     return (static_cast<Place>(buffer) << 48) | byte_offset;
 }
-constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
+constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>((p & ~kInWindow) >> 48); }
 constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
 
 // Bytes for the device that begin with a number of places (8 bytes each), which recording replaces by addresses.
@@ -67,6 +69,8 @@ struct Dispatch {
     std::array<std::uint32_t, 3> groups{1, 1, 1};
     Block push;         // push constants
     bool after = true;  // waits for what the dispatch before it wrote
+    // Buffers that the kernel writes as storage buffers, by binding.
+    std::vector<std::size_t> windows = {};
     bool operator==(const Dispatch&) const = default;
 };
 

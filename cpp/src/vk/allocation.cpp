@@ -69,6 +69,12 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     if (!addressed || device.unified_memory()) {
         made.whole.host = static_cast<std::byte*>(made.memory.mapMemory(0, VK_WHOLE_SIZE));
     }
+    if (addressed) {
+        for (const auto& helper : device.helpers()) {
+            made.mirrors.push_back(import_host(*helper, made.whole.host, bytes));
+        }
+        made.whole.mirrors = made.mirrors;
+    }
     return made;
 }
 

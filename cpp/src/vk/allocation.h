@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "device.h"
 #include "vulkan.h"
@@ -16,6 +18,8 @@ enum class Use : std::uint8_t {
     download,  // what the device copies to and the host reads
 };
 
+struct Allocation;
+
 // A piece of a buffer. Valid as long as the memory it is a piece of.
 struct Slice {
     Buffer buffer;
@@ -23,10 +27,12 @@ struct Slice {
     std::uint64_t bytes = 0;
     std::uint64_t address = 0;  // device address of the slice itself; 0 where the buffer has none
     std::byte* host = nullptr;  // where the host sees the slice; null where it does not
+    // The whole buffer's memory as the device's helpers have it (see team.h), where they do.
+    std::span<const Allocation> mirrors = {};
 
     [[nodiscard]] Slice part(std::uint64_t from, std::uint64_t length) const {
         return {buffer, offset + from, length, address == 0 ? 0 : address + from,
-                host == nullptr ? nullptr : host + from};
+                host == nullptr ? nullptr : host + from, mirrors};
     }
 };
 
@@ -34,6 +40,7 @@ struct Allocation {
     raii::DeviceMemory memory = nullptr;  // before the buffer: destroyed after it
     raii::Buffer buffer = nullptr;
     Slice whole;
+    std::vector<Allocation> mirrors;  // one for each of the device's helpers; destroyed first
 };
 
 constexpr std::uint64_t kAlignment = 256;  // of every piece of memory handed out

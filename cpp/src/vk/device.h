@@ -14,7 +14,14 @@ namespace vkrnn::vk {
 class LogicalDevice {
 public:
     // Throws vk::SystemError.
-    LogicalDevice(std::shared_ptr<const Context> context, Context::Candidate candidate);
+    explicit LogicalDevice(Seat seat, std::vector<std::shared_ptr<const LogicalDevice>> helpers = {});
+
+    // Devices that see its memory: see team.h.
+    [[nodiscard]] const std::vector<std::shared_ptr<const LogicalDevice>>& helpers() const { return helpers_; }
+
+    // Whether kernels may have storage buffers bound, by push descriptors; what their offsets are multiples of.
+    [[nodiscard]] bool has_windows() const { return has_windows_; }
+    [[nodiscard]] std::uint64_t window_alignment() const { return window_alignment_; }
 
     [[nodiscard]] const Context& context() const { return *context_; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
@@ -51,6 +58,7 @@ public:
 
 private:
     std::shared_ptr<const Context> context_;
+    std::vector<std::shared_ptr<const LogicalDevice>> helpers_;
     Profile profile_;
     raii::PhysicalDevice physical_;
     bool unified_memory_;
@@ -59,6 +67,8 @@ private:
     double timestamp_period_;
     bool fixes_subgroup_size_;
     std::uint64_t host_import_alignment_;
+    bool has_windows_;
+    std::uint64_t window_alignment_;
     raii::Device handle_;
     std::vector<Lane> lanes_;  // one or two
 };

@@ -1,9 +1,11 @@
 #include "kernel.h"
 
+#include <array>
 #include <chrono>
 #include <stdexcept>
 #include <vector>
 
+#include "abi.h"
 #include "cache_file.h"
 #include "cpu_driver.h"
 #include "vkrnn/device.h"
@@ -28,9 +30,26 @@ raii::PipelineCache open_cache(const raii::Device& device, const std::filesystem
 Kernels::Kernels(const LogicalDevice& device) : device_(device) {
     const PhysicalDeviceProperties properties = device.physical().getProperties();
     file_ = cache_file(properties);
+    if (device.has_windows()) {
+        std::array<DescriptorSetLayoutBinding, abi::kWindows> bindings;
+        for (std::uint32_t i = 0; i < abi::kWindows; ++i) {
+            bindings[i] = {.binding = i,
+                           .descriptorType = DescriptorType::eStorageBuffer,
+                           .descriptorCount = 1,
+                           .stageFlags = ShaderStageFlagBits::eCompute};
+        }
+        windows_ = raii::DescriptorSetLayout(
+            device.handle(),
+            DescriptorSetLayoutCreateInfo{.flags = DescriptorSetLayoutCreateFlagBits::ePushDescriptorKHR,
+                                          .bindingCount = abi::kWindows,
+                                          .pBindings = bindings.data()});
+    }
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
     layout_ = raii::PipelineLayout(
-        device.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
+        device.handle(), PipelineLayoutCreateInfo{.setLayoutCount = device.has_windows() ? 1u : 0u,
+                                                  .pSetLayouts = &*windows_,
+                                                  .pushConstantRangeCount = 1,
+                                                  .pPushConstantRanges = &range});
     cache_ = open_cache(device.handle(), file_, properties);
     if (device.profile().driver == "llvmpipe") {
         pin_workers();

@@ -23,7 +23,7 @@ public:
     // std::invalid_argument where the package has no such shader.
     Pipeline get(const Kernel& kernel);
 
-    // All pipelines share it: push constants, nothing else.
+    // All pipelines share it: push constants, and windows where the device has them.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }
 
     // Writes the pipeline cache if anything was compiled since it was last written. `at_leisure` puts off a write that
@@ -37,6 +37,7 @@ private:
 
     const LogicalDevice& device_;
     std::filesystem::path file_;
+    raii::DescriptorSetLayout windows_ = nullptr;
     raii::PipelineLayout layout_ = nullptr;
     raii::PipelineCache cache_ = nullptr;
     std::map<Kernel, raii::Pipeline> pipelines_;

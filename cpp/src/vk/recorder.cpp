@@ -34,8 +34,8 @@ private:
     const raii::CommandBuffer* commands_;
 };
 
-// Copies the block to `to` with its places replaced by addresses. Throws std::out_of_range for a buffer that is not.
-void resolve(const Block& block, std::span<const Slice> placements, std::byte* to) {
+// Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws std::out_of_range for a buffer that is not.
+void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to) {
     if (block.places * sizeof(Place) > block.bytes.size()) {
         throw std::out_of_range("a block has more places than bytes");
     }
@@ -46,7 +46,9 @@ void resolve(const Block& block, std::span<const Slice> placements, std::byte* t
         if (place_buffer(at) >= placements.size()) {
             throw std::out_of_range("a place in a buffer the plan does not have");
         }
-        const std::uint64_t address = placements[place_buffer(at)].address + place_offset(at);
+        const Slice& slice = placements[place_buffer(at)];
+        const std::uint64_t start = (at & kInWindow) != 0 ? slice.offset % window_alignment : slice.address;
+        const std::uint64_t address = start + place_offset(at);
         std::memcpy(to + i * sizeof(address), &address, sizeof(address));
     }
 }
@@ -58,7 +60,7 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
     : device_(device), stream_(stream), labels_(device.context().debug_labels()) {
     members_.emplace_back(device, kernels, stream);
     for (const auto& helper : helpers) {
-        members_.emplace_back(*helper->device, helper->kernels, helper->stream);
+        members_.emplace_back(*helper->device, helper->kernels, helper->stream, members_.size() - 1);
     }
     if (!helpers.empty()) {
         for (Member& member : members_) {
@@ -73,7 +75,7 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
 
 void Recorder::prepare(const Plan& plan) {
     for (Member& member : members_) {
-        member.prepare(plan);
+        member.prepare(plan.kernels, &member == &members_.front());
     }
 }
 
@@ -163,7 +165,7 @@ void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placement
             throw std::out_of_range(buffer.name + ": more contents than bytes");
         }
         block_.resize(align(buffer.contents.bytes.size(), 4));
-        resolve(buffer.contents, placements, block_.data());
+        resolve(buffer.contents, placements, device_.window_alignment(), block_.data());
         for (std::size_t at = 0; at < block_.size(); at += kUpdate) {
             const std::size_t bytes = std::min(kUpdate, block_.size() - at);
             stream_.commands().updateBuffer<std::byte>(
@@ -183,7 +185,8 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
     Ready ready{.kernel = dispatch.kernel,
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
-                .groups = dispatch.groups};
+                .groups = dispatch.groups,
+                .windows = {}};
     if (dispatch.push.bytes.size() > kPushBytes || ready.push_bytes % 4 != 0) {
         throw std::length_error(dispatch.label + ": push constants of " + std::to_string(ready.push_bytes) + " bytes");
     }
@@ -191,7 +194,14 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
     if (std::max(dispatch.groups[0], dispatch.groups[1]) > profile.max_group_count || dispatch.groups[2] > 65535) {
         throw std::length_error(dispatch.label + ": more workgroups than " + profile.name + " takes");
     }
-    resolve(dispatch.push, placements, ready.push.data());
+    resolve(dispatch.push, placements, device_.window_alignment(), ready.push.data());
+    if (dispatch.windows.size() > ready.windows.size()) {
+        throw std::length_error(dispatch.label + ": too many windows");
+    }
+    ready.window_count = static_cast<std::uint32_t>(dispatch.windows.size());
+    for (std::size_t i = 0; i < dispatch.windows.size(); ++i) {
+        ready.windows[i] = placements[dispatch.windows[i]];  // resolve() has checked those that are used
+    }
     return ready;
 }
 

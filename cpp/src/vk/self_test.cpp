@@ -30,12 +30,12 @@ Plan product_plan(std::uint32_t lanes) {
                     {"c", Role::result, bytes(kM * n), {}}};
     plan.inputs = {{Argument::source, 0}, {Argument::input_weight, 1}, {Argument::bias, 2}};
     plan.results = {3};
-    plan.kernels = {{kShader, {lanes, kBlocks, kRows, 1, kDepth, 0}}};
+    plan.kernels = {{kShader, {lanes, kBlocks, kRows, 1, kDepth, 0, 1}}};
     abi::BroadcastGemmPush push{};
     push.a = place(0, 0);
     push.b = place(1, 0);
     push.c_in = place(2, 0);
-    push.c = place(3, 0);
+    push.c = place(3, 0) | kInWindow;
     push.lda = kK;
     push.ldc = n;
     push.panel = bytes(kK * width);
@@ -44,7 +44,7 @@ Plan product_plan(std::uint32_t lanes) {
     push.c_z = bytes(kGroups * kRows * n);
     std::iota(std::begin(push.table), std::end(push.table), 0u);
     plan.steps = {
-        Dispatch{"self-test", 0, {kGroups, kGroups, kGroups}, make_block(push, abi::kBroadcastGemmPlaces), true}};
+        Dispatch{"self-test", 0, {kGroups, kGroups, kGroups}, make_block(push, abi::kBroadcastGemmPlaces), true, {3}}};
     return plan;
 }
 

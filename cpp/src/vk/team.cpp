@@ -20,11 +20,20 @@ constexpr MemoryBarrier2 kEverything{
 
 }  // namespace
 
-void Member::prepare(const Plan& plan) {
-    pipelines_.clear();
-    for (const Kernel& kernel : plan.kernels) {
-        pipelines_.push_back(kernels_->get(kernel));
+void Member::prepare(std::span<const Kernel> kernels, bool at_once) {
+    prepared_ = kernels;
+    pipelines_.assign(kernels.size(), nullptr);
+    for (std::size_t i = 0; at_once && i < kernels.size(); ++i) {
+        pipeline(i);
     }
+}
+
+Pipeline Member::pipeline(std::size_t kernel) {
+    Pipeline& found = pipelines_.at(kernel);
+    if (!found) {
+        found = kernels_->get(prepared_[kernel]);
+    }
+    return found;
 }
 
 void Member::bind(Pipeline pipeline) {
@@ -42,9 +51,33 @@ void Member::push(std::span<const std::byte> bytes) const {
     }
 }
 
+void Member::open_windows(const Ready& ready) {
+    std::array<WriteDescriptorSet, abi::kWindows> writes;
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < ready.window_count; ++i) {
+        const Slice& slice = ready.windows[i];
+        const Slice seen = helper_ ? slice.mirrors[*helper_].whole.part(slice.offset, slice.bytes) : slice;
+        const std::uint64_t before = seen.offset % device_->window_alignment();
+        const DescriptorBufferInfo window{
+            .buffer = seen.buffer, .offset = seen.offset - before, .range = before + seen.bytes};
+        if (window != windows_[i]) {
+            windows_[i] = window;
+            writes[count++] = {.dstBinding = i,
+                               .descriptorCount = 1,
+                               .descriptorType = DescriptorType::eStorageBuffer,
+                               .pBufferInfo = &windows_[i]};
+        }
+    }
+    if (count != 0) {
+        stream_->commands().pushDescriptorSetKHR(PipelineBindPoint::eCompute, kernels_->layout(), 0,
+                                                 ArrayProxy<const WriteDescriptorSet>(count, writes.data()));
+    }
+}
+
 void Member::dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups) {
-    bind(pipelines_.at(ready.kernel));
+    bind(pipeline(ready.kernel));
     push(std::span(ready.push).first(ready.push_bytes));
+    open_windows(ready);
     if (first == std::array<std::uint32_t, 3>{}) {
         stream_->commands().dispatch(groups[0], groups[1], groups[2]);
     } else {

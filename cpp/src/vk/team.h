@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,20 +34,27 @@ struct Ready {
     std::array<std::byte, kPushBytes> push;
     std::uint32_t push_bytes = 0;
     std::array<std::uint32_t, 3> groups;
+    std::uint32_t window_count = 0;
+    std::array<Slice, abi::kWindows> windows;
 };
 
 // A device that records its part of a plan.
 class Member {
 public:
-    // All three must outlive the member. Throws vk::SystemError.
-    Member(const LogicalDevice& device, Kernels& kernels, Stream& stream)
-        : device_(&device), kernels_(&kernels), stream_(&stream) {}
+    // All three must outlive the member. `helper` is the number of a helper.
+    Member(const LogicalDevice& device, Kernels& kernels, Stream& stream, std::optional<std::size_t> helper = {})
+        : device_(&device), kernels_(&kernels), stream_(&stream), helper_(helper) {}
 
-    // Compiles what is missing of the plan's kernels. Throws like Kernels::get.
-    void prepare(const Plan& plan);
+    // The kernels of what will be recorded, which must outlive that. Those of a helper are compiled when they are first
+    // dispatched; others at once. Throws like Kernels::get.
+    void prepare(std::span<const Kernel> kernels, bool at_once);
     // To be called when the stream has opened a command buffer.
-    void opened() { bound_ = nullptr; }
-    // Records a part of the workgroups, from number `first` on, into the stream's command buffer.
+    void opened() {
+        bound_ = nullptr;
+        windows_ = {};
+    }
+    // Records a part of the workgroups, from number `first` on, into the stream's command buffer. Throws like
+    // Kernels::get.
     void dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups);
     void barrier(const MemoryBarrier2& memory) const;
 
@@ -62,14 +70,19 @@ public:
     [[nodiscard]] Stream& stream() const { return *stream_; }
 
 private:
+    Pipeline pipeline(std::size_t kernel);
     void bind(Pipeline pipeline);
     void push(std::span<const std::byte> bytes) const;
+    void open_windows(const Ready& ready);
 
     const LogicalDevice* device_;
     Kernels* kernels_;
     Stream* stream_;
-    std::vector<Pipeline> pipelines_;  // of the plan prepared
+    std::span<const Kernel> prepared_;
+    std::vector<Pipeline> pipelines_;  // of those prepared; null until needed
+    std::optional<std::size_t> helper_;
     Pipeline bound_;
+    std::array<DescriptorBufferInfo, abi::kWindows> windows_;  // those bound
     Allocation place_;  // see abi.h
     Pipeline meet_, wait_;
 };

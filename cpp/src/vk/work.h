@@ -24,7 +24,7 @@ namespace vkrnn::vk {
 struct Work {
     // The first seat is the device's, the others its helpers'. Throws vk::SystemError.
     explicit Work(std::vector<Seat> seats)
-        : device(open(std::move(seats.front()), seats.size() > 1 ? std::optional(0) : std::nullopt)),
+        : device(open_all(std::move(seats))),
           timeline(std::make_shared<Timeline>(device, device->calls())),
           upload_timeline(&device->uploads() == &device->calls()
                               ? timeline
@@ -37,7 +37,7 @@ struct Work {
           transfer(*timeline, stream, workers),
           upload_stream(*upload_timeline),
           upload_transfer(*upload_timeline, upload_stream, workers),
-          helpers(seat_helpers(seats)),
+          helpers(with(device->helpers())),
           recorder(*device, kernels, stream, helpers) {}
     ~Work() {
         timeline->settle(timeline->submitted());
@@ -72,14 +72,19 @@ struct Work {
     Recorder recorder;
 
 private:
-    static std::shared_ptr<const LogicalDevice> open(Seat seat, std::optional<std::size_t> processor) {
-        const OnProcessor on(processor);
-        return std::make_shared<LogicalDevice>(std::move(seat.context), std::move(seat.candidate));
-    }
-    static std::vector<std::unique_ptr<Helper>> seat_helpers(std::vector<Seat>& seats) {
-        std::vector<std::unique_ptr<Helper>> made;
+    static std::shared_ptr<const LogicalDevice> open_all(std::vector<Seat> seats) {
+        std::vector<std::shared_ptr<const LogicalDevice>> devices;
         for (std::size_t i = 1; i < seats.size(); ++i) {
-            made.push_back(std::make_unique<Helper>(open(std::move(seats[i]), i)));
+            const OnProcessor on(i);
+            devices.push_back(std::make_shared<LogicalDevice>(std::move(seats[i])));
+        }
+        const OnProcessor on(devices.empty() ? std::nullopt : std::optional<std::size_t>(0));
+        return std::make_shared<LogicalDevice>(std::move(seats.front()), std::move(devices));
+    }
+    static std::vector<std::unique_ptr<Helper>> with(const std::vector<std::shared_ptr<const LogicalDevice>>& devices) {
+        std::vector<std::unique_ptr<Helper>> made;
+        for (const auto& helper : devices) {
+            made.push_back(std::make_unique<Helper>(helper));
         }
         return made;
     }
