@@ -271,7 +271,7 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
     double least = 0;
     for (std::int64_t rows = std::gcd(spec.N, kRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
-            for (std::int64_t depth = 8; depth <= 128; depth += 8) {
+            for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {
                 if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
                 const StepTile tile{rows, vectors, k / depth, depth};
                 const auto takes = cost(tile, builder.profile(), slots);

@@ -46,6 +46,8 @@ public:
         std::int64_t slabs = 0;
         std::uint32_t orders = 0, reads = 0;
         bool keep = false;
+        // Of the views that are stored, in the order of the shader's windows.
+        std::vector<std::pair<abi::uint, std::size_t>> results = {};
     };
 
     // Of one step; where there are `steps`, of so many from there on, which z numbers.
@@ -68,6 +70,10 @@ public:
                                   (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
                                   (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
         constants[abi::kReads] = options.reads;
+        std::vector<std::size_t> windows;
+        for (const auto& [view, buffer] : options.results) windows.push_back(buffer);
+        windows = builder_.windows(std::move(windows));
+        constants[abi::kInWindows] = !windows.empty();
         const std::size_t kernel =
             builder_.kernel(std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
 
@@ -81,6 +87,8 @@ public:
                     const View& at = views_[static_cast<std::size_t>(direction)][view];
                     push.at[view] = at.place + static_cast<Place>(row * tile.rows * at.row) * sizeof(float);
                 }
+                for (const auto& [view, buffer] : options.results)
+                    if (!windows.empty()) push.at[view] |= kInWindow;
                 push.step = static_cast<std::int32_t>(step);
                 push.N = static_cast<std::uint32_t>(spec_.N);
                 push.H = static_cast<std::uint32_t>(spec_.H);
@@ -91,7 +99,8 @@ public:
                                 {static_cast<std::uint32_t>(std::min(kTable, row_tiles - row)),
                                  static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(steps > 0 ? steps : more)},
                                 make_block(push, abi::kBroadcastStepPlaces),
-                                row + unit == 0});
+                                row + unit == 0,
+                                windows});
                 unit += y * more;
             }
         return made;
@@ -247,6 +256,10 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     CellStep::Options options = product.give(step);
     options.orders = loop.cell_is_state ? abi::kCellIsState : 0;
     options.keep = loop.training;
+    options.results = {{abi::kStepHidden, loop.hidden}};
+    if (cell.states > 1 || loop.training)
+        options.results.emplace_back(abi::kStepCell, cell.states > 1 ? loop.cell : loop.hidden);
+    if (loop.training) options.results.emplace_back(abi::kStepSaved, loop.saved);
     step.sequence(abi::kStepProjected, loop.projected, spec.G(), Order::source);
     step.sequence(abi::kStepHidden, loop.hidden, 1, Order::output);
     if (loop.training) step.sequence(abi::kStepSaved, loop.saved, spec.G(), Order::output);
@@ -303,6 +316,10 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     CellStep step(builder);
     CellStep::Options options = product.give(step);
     options.reads = carries ? abi::kReadsCarry : 0;
+    options.results = {{abi::kStepDelta, loop.delta}};
+    if (carries) options.results.emplace_back(abi::kStepRecurrentDelta, loop.recurrent_delta);
+    step.sequence(carries ? abi::kStepLaterRecurrentDelta : abi::kStepLaterDelta, loop.recurrent_delta, spec.G(),
+                  Order::source);
     step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
     step.sequence(abi::kStepUpstream, inputs[Argument::source_gradient], 1, Order::output);
     step.sequence(abi::kStepDelta, loop.delta, spec.G(), Order::source);
@@ -376,7 +393,8 @@ void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t op
     if (spec.has(Argument::cell_output_fwd))
         step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
     step.sequence(abi::kStepOperand, operand, 1, Order::source);
-    const CellStep::Options options{unfused_tile(builder)};
+    CellStep::Options options{unfused_tile(builder)};
+    options.results = {{abi::kStepOperand, operand}};
     const std::int64_t row = spec.D() * spec.H, blocks = (spec.T - 1) / kTable;
     const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
     Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};

@@ -49,10 +49,11 @@ void run_cell() {
         [[unroll]] for (uint i = 0; i < CELL_STATES; ++i) carry[i].half_[h] = carries[i];
     }
 
+    if (blocks > parts) barrier();
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-        store_step(kStepDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dx[g]);
+        STORE_STEP(window0, kStepDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dx[g])
 #ifdef CELL_CANDIDATE
-        store_step(kStepRecurrentDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dr[g]);
+        STORE_STEP(window1, kStepRecurrentDelta, k, kSourceBackwards, CELL_GATES, slot_of(g), dr[g])
 #endif
     }
 #ifdef CELL_KEEPS_HIDDEN
@@ -66,9 +67,9 @@ void run_cell() {
 void main() {
     if (depth != 0) {
 #ifdef CELL_CANDIDATE
-        uint view = kStepRecurrentDelta;
+        uint view = kStepLaterRecurrentDelta;
 #else
-        uint view = kStepDelta;
+        uint view = kStepLaterDelta;
 #endif
         form_products(row_place(view, push.p.step + 1, kSourceBackwards, CELL_GATES, first_row()),
                       directions * CELL_GATES * push.p.H * 4);

@@ -36,13 +36,14 @@ void run_cell() {
         [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) kept[g].half_[h] = kepts[g];
     }
 
-    store_step(kStepHidden, k, kOutputBackwards, 1, 0, after[0]);
+    if (blocks > parts) barrier();
+    STORE_STEP(window0, kStepHidden, k, kOutputBackwards, 1, 0, after[0])
 #if CELL_STATES > 1
-    store_step(kStepCell, k * cell_step, kOutputBackwards, 1, 0, after[1]);
+    STORE_STEP(window1, kStepCell, k * cell_step, kOutputBackwards, 1, 0, after[1])
 #endif
     if (keep != 0)
         [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-            store_step(kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g), kept[g]);
+            STORE_STEP(window2, kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g), kept[g])
 }
 
 void main() {

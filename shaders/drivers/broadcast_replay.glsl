@@ -23,7 +23,7 @@ void run_cell() {
         hidden.half_[h] = cell_hidden(kepts, afters);
     }
 #endif
-    store_step(kStepOperand, k, kSourceBackwards, 1, 0, hidden);
+    STORE_STEP(window0, kStepOperand, k, kSourceBackwards, 1, 0, hidden)
 }
 
 void main() {

@@ -16,6 +16,7 @@ layout(constant_id = kMoreSubgroups) const uint high_blocks = 1;
 layout(constant_id = kRows) const uint rows = 1;
 layout(constant_id = kTileVectors) const uint vectors = 2;
 layout(constant_id = kTileDepth) const uint depth = 0;
+layout(constant_id = kInWindows) const uint in_windows = 0;
 layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
 layout(constant_id = kKeep) const uint keep = 0;
 layout(constant_id = kSlabs) const uint slabs = 0;
@@ -80,6 +81,16 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
     else if (blocks <= parts || subgroup() < parts)
         Scalar(at[0] + gl_SubgroupInvocationID * 4).value = value.half_[0];
 }
+// The same to a tensor that may be in a window. Subgroups that have the same part store the same, and must not read after
+// one of them has stored.
+#define STORE_STEP(window, view, step, backwards, slots, slot, vectors_)                                           \
+    if (in_windows != 0) {                                                                                                 \
+        [[unroll]] for (uint h = 0; h < halves; ++h)                                                                       \
+            STORE_TO_WINDOW(window, row_place(view, step, backwards, slots, row_[h]) + (slot * push.p.H + unit_[h]) * 4,   \
+                            vectors_.half_[h])                                                                             \
+    } else {                                                                                                               \
+        store_step(view, step, backwards, slots, slot, vectors_);                                                          \
+    }
 
 // The learned vectors of a cell: of [slots, H].
 Lanes load_vector(uint view, uint slot) {
