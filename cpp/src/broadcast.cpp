@@ -11,6 +11,8 @@ constexpr std::int64_t kTable = abi::kBroadcastTable;
 constexpr std::int64_t kRows = 8;         // of a tile: with two vectors in each as many sums as the registers hold
 constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
 constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
+// Of k, and elements of a row: the kernel counts the bytes that a dispatch spans in 32 bits.
+constexpr std::int64_t kLargestDepth = std::int64_t{1} << 21, kLargestRow = std::int64_t{1} << 20;
 constexpr std::int64_t kSmallest = 16;    // of m, n and k: less is not worth packing
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
@@ -38,10 +40,15 @@ Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks
 
 std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
-                        bool in_window) {
-    return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
-                                             word(panels), word(split.depth), columns, in_window});
+struct GemmOptions {
+    bool columns = false, in_window = false, adds = false, steps = false;
+};
+
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
+                        const GemmOptions& options) {
+    return builder.kernel("gemm_broadcast",
+                          {builder.profile().subgroup_size, word(split.blocks), word(rows), word(panels),
+                           word(split.depth), options.columns, options.in_window, options.adds, options.steps});
 }
 
 abi::BroadcastGemmPush new_push() {
@@ -93,7 +100,10 @@ Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a,
 
 }  // namespace
 
-bool suits_broadcast(const Product& product) { return std::min({product.m, product.n, product.k}) >= kSmallest; }
+bool suits_broadcast(const Product& product) {
+    return std::min({product.m, product.n, product.k}) >= kSmallest && product.k <= kLargestDepth &&
+           std::max(product.a.ld, product.c.ld) <= kLargestRow;
+}
 
 Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
                    std::int64_t depth_multiple, bool independent) {
@@ -124,7 +134,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
         const std::vector<std::size_t> windows = builder.windows({c.buffer});
-        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns, !windows.empty());
+        const std::size_t kernel = gemm_kernel(
+            builder, kRows, 1, split, {p.a.columns, !windows.empty(), bias.has_value() || k > split.whole(), false});
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kRows;) {
@@ -200,7 +211,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
     const std::int64_t width = panel_width(builder);
     const GemmTile tile = gemm_tile(p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
-    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false, false);
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, {.steps = true});
     const auto element = static_cast<std::int64_t>(sizeof(float));
     std::vector<Dispatch> made;
     // z is the slab, or where there is one only, more panels.
@@ -216,7 +227,6 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                 push.a = p.a + static_cast<Place>((row * p.lda + slab * part) * element);
                 push.b = builder.at(p.b.buffer, column * p.b.depth + slab * part * width);
                 push.c = p.out + static_cast<Place>(((slab * p.rows + row) * p.n + column) * element);
-                push.c_in = builder.at(builder.lane_zeros(), 0);
                 push.a_step = p.a_step * element;
                 push.step = p.step;
                 push.lag = p.lag;

@@ -65,6 +65,8 @@ const uint kBroadcastPanels = 3u;   // of a workgroup's tile
 const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 const uint kBroadcastAColumns = 5u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
 const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
+const uint kBroadcastAdds = 7u;     // 1: there is a C_in
+const uint kBroadcastSteps = 8u;    // 1: A moves with the step
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {
