@@ -57,6 +57,8 @@ abi::BroadcastGemmPush new_push() {
     return push;
 }
 
+constexpr std::int64_t kMostVectors = 8;  // of a panel
+
 struct Copy {
     std::int64_t rows, columns;              // of the source
     std::int64_t row_stride, column_stride;  // of the source
@@ -64,7 +66,8 @@ struct Copy {
     std::int64_t panels, out_panel;
 };
 
-void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what, bool independent) {
+void copy_elements(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
+                   bool independent) {
     abi::PackPush push{};
     push.in_ = from;
     push.out_ = to;
@@ -79,6 +82,53 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const std::int64_t groups = ceil_div(what.width * what.out_rows, abi::kElementwiseGroup);
     builder.dispatch(label, builder.kernel("pack", {}), builder.groups(groups, what.panels),
                      make_block(push, abi::kPackPlaces), independent);
+}
+
+// Whole runs of rows of whole panels, of which there are so many.
+void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
+               std::int64_t runs, bool independent) {
+    const std::int64_t lanes = builder.profile().subgroup_size;
+    const std::size_t kernel =
+        builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes)});
+    const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
+    for (std::int64_t panel = 0; panel < what.panels;) {
+        const std::int64_t y = std::min(kTable, what.panels - panel);
+        const std::int64_t z = std::min(kTable, (what.panels - panel) / y);
+        for (std::int64_t run = 0; run < runs; run += kTable) {
+            const std::int64_t row = run * abi::kPackRun;
+            abi::PackRunsPush push{};
+            push.in_ = from + static_cast<Place>(bytes(row * what.row_stride + panel * what.width * what.column_stride));
+            push.out_ = (to + static_cast<Place>(bytes(row * what.out_row + panel * what.out_panel))) | kInWindow;
+            push.in_row = word(bytes(what.row_stride));
+            push.in_column = word(bytes(what.column_stride));
+            push.out_row = word(bytes(what.out_row));
+            push.out_panel = word(bytes(what.out_panel));
+            std::iota(std::begin(push.table), std::end(push.table), 0u);
+            builder.add(Dispatch{label,
+                                 kernel,
+                                 {word(std::min(kTable, runs - run)), word(y), word(z)},
+                                 make_block(push, abi::kPackPlaces),
+                                 !independent && panel + run == 0,
+                                 {place_buffer(to)}});
+        }
+        panel += y * z;
+    }
+}
+
+void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what, bool independent) {
+    const std::int64_t lanes = builder.profile().subgroup_size, most = kMostVectors * lanes;
+    const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
+                        std::max(what.row_stride, what.column_stride) <= kLargestRow &&
+                        !builder.windows({place_buffer(to)}).empty();
+    const std::int64_t runs = panels ? what.rows / abi::kPackRun : 0, done = runs * abi::kPackRun;
+    if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);
+    if (done == what.out_rows) return;
+    Copy rest = what;
+    rest.rows -= done;
+    rest.out_rows -= done;
+    const auto skipped = [&](std::int64_t stride) { return static_cast<Place>(done * stride) * sizeof(float); };
+    copy_elements(builder, label, from + skipped(what.row_stride), to + skipped(what.out_row), rest,
+                  independent || runs > 0);
 }
 
 // An operand or result with its padding: what the kernel reads and writes whole.

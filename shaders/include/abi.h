@@ -109,6 +109,17 @@ struct PackPush {
     uint padding;
 };
 const uint kPackPlaces = 2u;
+// The same for whole panels and runs of rows, for llvmpipe; out is the first window. Strides in bytes.
+// Specialization constants.
+const uint kPackLanes = 0u;
+const uint kPackVectors = 1u;          // of a panel's row
+const uint kPackRun = 16u;             // rows of a workgroup
+// Workgroups: x numbers runs, y + kBroadcastTable * z panels.
+struct PackRunsPush {
+    Address in_, out_;
+    uint in_row, in_column, out_row, out_panel;
+    uint table[kBroadcastTable];       // 0, 1, 2, ...
+};
 
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
 // A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
