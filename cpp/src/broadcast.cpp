@@ -17,6 +17,11 @@ constexpr std::int64_t kSmallest = 16;    // of m, n and k: less is not worth pa
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
 
+// Of a panel of A.
+std::int64_t a_width(const PlanBuilder& builder) {
+    return std::max(kRows, std::int64_t{builder.profile().subgroup_size});
+}
+
 std::int64_t panel_width(const PlanBuilder& builder) { return std::int64_t{2} * builder.profile().subgroup_size; }
 
 // How a workgroup splits k: `depth` is unrolled, and as many subgroups as there are `blocks` take one each.
@@ -137,15 +142,17 @@ struct Padded {
     bool copied = false;
 };
 
+// Columns are packed: to walk along rows as long as these are would use one line of the cache for every element.
 Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a, std::int64_t m, std::int64_t k,
                 std::int64_t m_padded, std::int64_t k_padded, bool independent) {
-    if (m == m_padded && k == k_padded) return {a, false};
-    const std::int64_t major = a.columns ? k : m, minor = a.columns ? m : k;
-    const std::int64_t out_major = a.columns ? k_padded : m_padded, out_minor = a.columns ? m_padded : k_padded;
-    const std::size_t buffer = builder.scratch(label + ": padded operand", out_major * out_minor);
-    copy(builder, label + ": pad", builder.at(a.buffer, a.offset), builder.at(buffer, 0),
-         {major, minor, a.ld, 1, out_minor, out_major, out_minor, 1, 0}, independent);
-    return {{buffer, 0, out_minor, 0, a.columns}, true};
+    if (!a.columns && m == m_padded && k == k_padded) return {a, false};
+    const std::size_t buffer = builder.scratch(label + ": packed operand", m_padded * k_padded);
+    const std::int64_t width = a_width(builder);
+    const Copy columns{k, m, a.ld, 1, width, k_padded, width, m_padded / width, width * k_padded};
+    const Copy rows{m, k, a.ld, 1, k_padded, m_padded, k_padded, 1, 0};
+    copy(builder, label + ": pack", builder.at(a.buffer, a.offset), builder.at(buffer, 0), a.columns ? columns : rows,
+         independent);
+    return {{buffer, 0, k_padded, 0, a.columns}, true};
 }
 
 }  // namespace
@@ -171,7 +178,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                        bool independent) {
     const std::int64_t width = panel_width(builder);
     const Split split = split_of(whole.k, kMostDepth, kRows);
-    const std::int64_t k = round_up(whole.k, split.whole()), m = round_up(whole.m, kRows), n = round_up(whole.n, width);
+    const std::int64_t k = round_up(whole.k, split.whole()), n = round_up(whole.n, width);
+    const std::int64_t m = round_up(whole.m, whole.a.columns ? a_width(builder) : kRows);
     if (n != whole.n) bias.reset();  // the kernel would read past its end
     for (std::int64_t batch = 0; batch < whole.batches; ++batch) {
         Product p = whole;
@@ -196,9 +204,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     abi::BroadcastGemmPush push = new_push();
                     const std::int64_t row = tile * kRows, column = x * width;
                     const bool first = first_k == 0;
-                    const std::int64_t a_row = a.matrix.columns ? 1 : a.matrix.ld;
-                    const std::int64_t a_k = a.matrix.columns ? a.matrix.ld : 1;
-                    push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a_row + first_k * a_k);
+                    const std::int64_t a_k = a.matrix.columns ? a_width(builder) : 1;
+                    push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a.matrix.ld + first_k * a_k);
                     push.b = builder.at(b.buffer, column * k + first_k * width);
                     push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
                     push.c_in = !first ? push.c
@@ -210,7 +217,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.ldc = word(c.ld);
                     push.panel = word(k * width * element);
                     push.c_in_panel = first && !bias ? 0 : word(width * element);
-                    push.a_z = word(y * kRows * a_row * element);
+                    push.a_z = word(y * kRows * a.matrix.ld * element);
                     push.c_z = word(y * kRows * c.ld * element);
                     push.c_in_z = first ? 0 : push.c_z;
                     builder.add(Dispatch{label,

@@ -63,7 +63,9 @@ const uint kBroadcastBlocks = 1u;   // of k, of a workgroup: one per subgroup
 const uint kBroadcastRows = 2u;     // of a workgroup's tile; rows * panels is a multiple of the blocks
 const uint kBroadcastPanels = 3u;   // of a workgroup's tile
 const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
-const uint kBroadcastAColumns = 5u; // 1: element (m, k) of A is k * lda + m, else m * lda + k
+// 1: A is packed in panels as wide as a subgroup or a tile has rows, lda rows of k in each; else element (m, k) is
+// m * lda + k.
+const uint kBroadcastAPanels = 5u;
 const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
 const uint kBroadcastAdds = 7u;     // 1: there is a C_in
 const uint kBroadcastSteps = 8u;    // 1: A moves with the step

@@ -12,7 +12,7 @@ layout(constant_id = kBroadcastBlocks) const uint blocks = 1;
 layout(constant_id = kBroadcastRows) const uint rows = 8;
 layout(constant_id = kBroadcastPanels) const uint panels = 1;
 layout(constant_id = kBroadcastDepth) const uint depth = 64;
-layout(constant_id = kBroadcastAColumns) const uint a_columns = 0;
+layout(constant_id = kBroadcastAPanels) const uint a_panels = 0;
 layout(constant_id = kBroadcastAdds) const uint adds = 0;
 layout(constant_id = kBroadcastSteps) const uint steps = 0;
 layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
@@ -22,6 +22,7 @@ layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
 const uint kRun = 8;   // loops are nested because the driver does not unroll long ones
 const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;
+const uint a_width = lanes > rows ? lanes : rows;   // of a panel of A
 const uint runs = rows * panels;   // of `width` elements each, of a tile
 const uint kPad = runs * width;   // see below
 shared float sums[kPad + blocks * runs * width];
@@ -31,8 +32,10 @@ void main() {
     uint tile = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
     uint k_first = block * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
-    Address a = push.p.a + (z * push.p.a_z + (tile * rows * (a_columns != 0 ? 1 : push.p.lda) +
-                                              k_first * (a_columns != 0 ? push.p.lda : 1)) * 4);
+    uint row_of_tile = tile * rows;
+    Address a = push.p.a + (z * push.p.a_z + (a_panels != 0 ? row_of_tile / a_width * a_width * push.p.lda +
+                                                                  row_of_tile % a_width + k_first * a_width
+                                                            : row_of_tile * push.p.lda + k_first) * 4);
     if (steps != 0) a += Address(max(push.p.step + push.p.lag, 0) * push.p.a_step);
     Address b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
     precise float sum[2 * runs];
@@ -46,10 +49,8 @@ void main() {
                 w[v / (2 * panels)][v % (2 * panels)] = load_lanes(
                     b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
-                Address at = a_columns != 0 ? a + Address(k * push.p.lda * 4) + r * 4
-                                            : a + Address(r * push.p.lda * 4) + k * 4;
-                float one = load_uniform(at);
-                float two = load_uniform(a_columns != 0 ? a + Address((k + 1) * push.p.lda * 4) + r * 4 : at + 4);
+                Address at = a_panels != 0 ? a + (k * a_width + r) * 4 : a + Address(r * push.p.lda * 4) + k * 4;
+                float one = load_uniform(at), two = load_uniform(at + (a_panels != 0 ? a_width * 4 : 4));
                 [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += one * w[0][v] + two * w[1][v];
             }
         }
