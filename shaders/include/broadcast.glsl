@@ -15,7 +15,9 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 
 #define UNIFORM(number) push.p.table[number]
 
-float load_uniform(Address at) { return Scalar(at).value; }
+// Volatile, so that the driver does not compare each of these thousands of loads with all before it.
+layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Constant { float value; };
+float load_uniform(Address at) { return Constant(at).value; }
 
 // `lanes` consecutive elements from a uniform address: the compiler folds the selections into one vector load.
 float load_lanes(Address at) {
