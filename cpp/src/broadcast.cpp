@@ -13,7 +13,7 @@ constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code 
 constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
 // Of k, and elements of a row: the kernel counts the bytes that a dispatch spans in 32 bits.
 constexpr std::int64_t kLargestDepth = std::int64_t{1} << 21, kLargestRow = std::int64_t{1} << 20;
-constexpr std::int64_t kSmallest = 16;    // of m, n and k: less is not worth packing
+constexpr std::int64_t kSmallest = 16;  // of m, n and k: less is not worth packing
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return ceil_div(value, multiple) * multiple; }
 
@@ -93,16 +93,16 @@ void copy_elements(PlanBuilder& builder, const std::string& label, Place from, P
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
     const std::int64_t lanes = builder.profile().subgroup_size;
-    const std::size_t kernel =
-        builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes)});
+    const std::size_t kernel = builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes)});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
     for (std::int64_t panel = 0; panel < what.panels;) {
         const std::int64_t y = std::min(kTable, what.panels - panel);
         const std::int64_t z = std::min(kTable, (what.panels - panel) / y);
         for (std::int64_t run = 0; run < runs; run += kTable) {
-            const std::int64_t row = run * abi::kPackRun;
+            const std::int64_t row = run * (abi::kPackRows / (what.width / lanes));
             abi::PackRunsPush push{};
-            push.in_ = from + static_cast<Place>(bytes(row * what.row_stride + panel * what.width * what.column_stride));
+            push.in_ =
+                from + static_cast<Place>(bytes(row * what.row_stride + panel * what.width * what.column_stride));
             push.out_ = (to + static_cast<Place>(bytes(row * what.out_row + panel * what.out_panel))) | kInWindow;
             push.in_row = word(bytes(what.row_stride));
             push.in_column = word(bytes(what.column_stride));
@@ -125,7 +125,8 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
                         std::max(what.row_stride, what.column_stride) <= kLargestRow &&
                         !builder.windows({place_buffer(to)}).empty();
-    const std::int64_t runs = panels ? what.rows / abi::kPackRun : 0, done = runs * abi::kPackRun;
+    const std::int64_t run = panels ? abi::kPackRows / (what.width / lanes) : 1;
+    const std::int64_t runs = panels ? what.rows / run : 0, done = runs * run;
     if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);
     if (done == what.out_rows) return;
     Copy rest = what;
@@ -351,8 +352,7 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
 }
 
 StepTile unfused_tile(const PlanBuilder& builder) {
-    const std::int64_t vectors = std::gcd(builder.spec().H / std::int64_t{builder.profile().subgroup_size},
-                                          kTable);
+    const std::int64_t vectors = std::gcd(builder.spec().H / std::int64_t{builder.profile().subgroup_size}, kTable);
     return {1, vectors, vectors / 2, 0};
 }
 

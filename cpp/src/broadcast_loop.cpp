@@ -139,8 +139,8 @@ std::size_t zero_state(PlanBuilder& builder) {
     return zeros;
 }
 
-// The recurrent product of each step: by the cell's own kernel, or where its sums find no room there, by a kernel before
-// it that leaves them in slabs.
+// The recurrent product of each step: by the cell's own kernel, or where its sums find no room there, by a kernel
+// before it that leaves them in slabs.
 class RecurrentProduct {
 public:
     // Of `slots` matrices with rows of the operand, a sequence of [T, N, D * operand_slots * H]; step k multiplies what

@@ -37,7 +37,7 @@ protected:
 
     const std::shared_ptr<const vk::Context> context_ = vk::Context::get();
     const std::shared_ptr<const vk::LogicalDevice> device_ =
-        std::make_shared<vk::LogicalDevice>(context_, context_->candidates().at(0));
+        std::make_shared<vk::LogicalDevice>(vk::Seat{context_, context_->candidates().at(0)});
     vk::Pool pool_{std::make_shared<vk::Timeline>(device_, device_->calls()), vk::Use::device};
 };
 

@@ -115,7 +115,7 @@ const uint kPackPlaces = 2u;
 // Specialization constants.
 const uint kPackLanes = 0u;
 const uint kPackVectors = 1u;          // of a panel's row
-const uint kPackRun = 16u;             // rows of a workgroup
+const uint kPackRows = 32u;            // of one vector each, of a workgroup
 // Workgroups: x numbers runs, y + kBroadcastTable * z panels.
 struct PackRunsPush {
     Address in_, out_;

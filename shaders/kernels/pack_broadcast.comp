@@ -10,11 +10,13 @@ layout(constant_id = kPackVectors) const uint vectors = 2;
 #include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { PackRunsPush p; } push;
 
+const uint run_rows = kPackRows / vectors;
+
 void main() {
     uint run = UNIFORM(gl_WorkGroupID.x), panel = UNIFORM(gl_WorkGroupID.y) + kBroadcastTable * UNIFORM(gl_WorkGroupID.z);
-    Address from = push.p.in_ + (run * kPackRun * push.p.in_row + panel * vectors * lanes * push.p.in_column);
-    uint to = uint(push.p.out_) + run * kPackRun * push.p.out_row + panel * push.p.out_panel;
-    [[unroll]] for (uint row = 0; row < kPackRun; ++row)
+    Address from = push.p.in_ + (run * run_rows * push.p.in_row + panel * vectors * lanes * push.p.in_column);
+    uint to = uint(push.p.out_) + run * run_rows * push.p.out_row + panel * push.p.out_panel;
+    [[unroll]] for (uint row = 0; row < run_rows; ++row)
         [[unroll]] for (uint v = 0; v < vectors; ++v) {
             Address at = from + row * push.p.in_row + v * lanes * push.p.in_column;
             float found = load_uniform(at);

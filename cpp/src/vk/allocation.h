@@ -31,8 +31,9 @@ struct Slice {
     std::span<const Allocation> mirrors = {};
 
     [[nodiscard]] Slice part(std::uint64_t from, std::uint64_t length) const {
-        return {buffer, offset + from, length, address == 0 ? 0 : address + from,
-                host == nullptr ? nullptr : host + from, mirrors};
+        return {
+            buffer, offset + from, length, address == 0 ? 0 : address + from, host == nullptr ? nullptr : host + from,
+            mirrors};
     }
 };
 

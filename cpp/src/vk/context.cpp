@@ -160,7 +160,7 @@ std::shared_ptr<const Context> Context::get() {
 
 Context* Context::make_threadless() {
     const WithoutThreads without;
-    auto* const made = new Context;  // NOLINT(cppcoreguidelines-owning-memory)
+    auto* const made = new Context;         // NOLINT(cppcoreguidelines-owning-memory)
     static_cast<void>(made->candidates());  // the driver starts its threads when it is first asked for devices
     return made;
 }

@@ -30,11 +30,6 @@ bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t s
            properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
 }
 
-bool staging_wanted() {
-    const char* value = std::getenv("VKRNN_STAGING");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
-
 // Copying to a discrete device is quicker than its reading the host's memory.
 std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unified) {
     if (!unified || !has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
@@ -107,6 +102,11 @@ std::vector<const char*> extensions(bool memory_budget, bool host_import, bool w
 
 }  // namespace
 
+bool staging_wanted() {
+    const char* value = std::getenv("VKRNN_STAGING");
+    return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
 LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<const LogicalDevice>> helpers)
     : context_(std::move(seat.context)),
       helpers_(std::move(helpers)),
@@ -118,8 +118,7 @@ LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<const Logica
       timestamp_period_(tick_nanoseconds(physical_, families_.front())),
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
-      has_windows_(profile_.type == DeviceType::cpu &&
-                   has_extension(physical_, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)),
+      has_windows_(profile_.type == DeviceType::cpu && has_extension(physical_, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)),
       window_alignment_(physical_.getProperties().limits.minStorageBufferOffsetAlignment),
       handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0, has_windows_))) {
     lanes_.reserve(families_.size());

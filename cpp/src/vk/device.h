@@ -11,6 +11,9 @@
 
 namespace vkrnn::vk {
 
+// Whether VKRNN_STAGING=1 is set: see LogicalDevice::unified_memory.
+bool staging_wanted();
+
 class LogicalDevice {
 public:
     // Throws vk::SystemError.

@@ -381,9 +381,11 @@ Statistics Executor::statistics() const {
 namespace vkrnn {
 namespace {
 
-// The device, and in the broadcast flavour its helpers: in instances of their own, where it has no threads.
+// The device, and in the broadcast flavour its helpers: in instances of their own, where it has no threads. Helpers
+// import its memory, for which the host has to see that.
 std::vector<vk::Seat> seats(const vk::Seat& wanted, const Flavour& flavour) {
-    const std::size_t members = flavour.gemm == "broadcast" ? vk::team_size() : 1;
+    const bool helps = flavour.gemm == "broadcast" && !vk::staging_wanted() && vk::members_can_meet();
+    const std::size_t members = helps ? vk::team_size() : 1;
     std::vector<vk::Seat> found;
     while (members > 1 && found.size() < members) {
         auto context = vk::Context::take_threadless();

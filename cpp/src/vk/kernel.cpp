@@ -45,11 +45,11 @@ Kernels::Kernels(const LogicalDevice& device) : device_(device) {
                                           .pBindings = bindings.data()});
     }
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
-    layout_ = raii::PipelineLayout(
-        device.handle(), PipelineLayoutCreateInfo{.setLayoutCount = device.has_windows() ? 1u : 0u,
-                                                  .pSetLayouts = &*windows_,
-                                                  .pushConstantRangeCount = 1,
-                                                  .pPushConstantRanges = &range});
+    layout_ =
+        raii::PipelineLayout(device.handle(), PipelineLayoutCreateInfo{.setLayoutCount = device.has_windows() ? 1u : 0u,
+                                                                       .pSetLayouts = &*windows_,
+                                                                       .pushConstantRangeCount = 1,
+                                                                       .pPushConstantRanges = &range});
     cache_ = open_cache(device.handle(), file_, properties);
     if (device.profile().driver == "llvmpipe") {
         pin_workers();

@@ -11,7 +11,7 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::uint32_t kTimings = 64;  // more than there are command buffers
+constexpr std::uint32_t kTimings = 64;       // more than there are command buffers
 constexpr std::uint64_t kWorthSharing = 16;  // workgroups: meeting costs about as much time as the half of them saves
 
 // A label in the command buffer for as long as the object lives; none where `on` is false.
@@ -34,7 +34,8 @@ private:
     const raii::CommandBuffer* commands_;
 };
 
-// Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws std::out_of_range for a buffer that is not.
+// Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws
+// std::out_of_range for a buffer that is not.
 void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to) {
     if (block.places * sizeof(Place) > block.bytes.size()) {
         throw std::out_of_range("a block has more places than bytes");
@@ -272,8 +273,8 @@ void Recorder::record(const Ready& ready, bool after) {
 
 // Each member takes a part of the workgroups along the longest axis.
 void Recorder::share(const Ready& ready) {
-    const auto axis = static_cast<std::size_t>(std::max_element(ready.groups.begin(), ready.groups.end()) -
-                                               ready.groups.begin());
+    const auto axis =
+        static_cast<std::size_t>(std::max_element(ready.groups.begin(), ready.groups.end()) - ready.groups.begin());
     const std::uint64_t count = ready.groups[axis], parts = members_.size();
     for (std::uint64_t i = 0; i < parts; ++i) {
         const auto begin = static_cast<std::uint32_t>(count * i / parts);

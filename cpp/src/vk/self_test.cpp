@@ -14,8 +14,9 @@ constexpr const char* kShader = "gemm_broadcast";
 
 // Every workgroup number, every subgroup of a workgroup and every row of a tile takes part; depth is as small as can
 // be, for the time it takes to compile. The numbers are small integers, so sums are exact in any order.
-constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 4, kGroups = 2;
-constexpr std::uint32_t kM = kRows * kGroups * kGroups, kK = kDepth * kBlocks;
+// There are as many workgroups as helpers of the device take a part of: see team.h.
+constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 4, kGroups = 2, kGroupsInZ = 4;
+constexpr std::uint32_t kM = kRows * kGroups * kGroupsInZ, kK = kDepth * kBlocks;
 
 float a_at(std::uint32_t m, std::uint32_t k) { return static_cast<float>((m * 7 + k * 3) % 11) - 5; }
 float b_at(std::uint32_t k, std::uint32_t n) { return static_cast<float>((k * 5 + n * 13) % 17) - 8; }
@@ -43,8 +44,8 @@ Plan product_plan(std::uint32_t lanes) {
     push.a_z = bytes(kGroups * kRows * kK);
     push.c_z = bytes(kGroups * kRows * n);
     std::iota(std::begin(push.table), std::end(push.table), 0u);
-    plan.steps = {
-        Dispatch{"self-test", 0, {kGroups, kGroups, kGroups}, make_block(push, abi::kBroadcastGemmPlaces), true, {3}}};
+    plan.steps = {Dispatch{
+        "self-test", 0, {kGroups, kGroups, kGroupsInZ}, make_block(push, abi::kBroadcastGemmPlaces), true, {3}}};
     return plan;
 }
 

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "vkrnn/device.h"
+
 namespace vkrnn::vk {
 namespace {
 
@@ -19,6 +21,24 @@ constexpr MemoryBarrier2 kEverything{
 };
 
 }  // namespace
+
+Member::Member(const LogicalDevice& device, Kernels& kernels, Stream& stream, std::optional<std::size_t> helper)
+    : device_(&device), kernels_(&kernels), stream_(&stream), helper_(helper) {
+    if (device.has_windows()) {
+        place_ = allocate(device, Use::device, abi::kMeetBytes);
+    }
+}
+
+void Member::opened() {
+    bound_ = nullptr;
+    windows_ = {};
+    if (device_->has_windows()) {
+        // Kernels need something bound even to windows that they have no use for.
+        std::array<Slice, abi::kWindows> anything;
+        anything.fill(place_.whole);
+        open_windows(anything);
+    }
+}
 
 void Member::prepare(std::span<const Kernel> kernels, bool at_once) {
     prepared_ = kernels;
@@ -51,12 +71,13 @@ void Member::push(std::span<const std::byte> bytes) const {
     }
 }
 
-void Member::open_windows(const Ready& ready) {
+void Member::open_windows(std::span<const Slice> slices) {
     std::array<WriteDescriptorSet, abi::kWindows> writes;
     std::uint32_t count = 0;
-    for (std::uint32_t i = 0; i < ready.window_count; ++i) {
-        const Slice& slice = ready.windows[i];
-        const Slice seen = helper_ ? slice.mirrors[*helper_].whole.part(slice.offset, slice.bytes) : slice;
+    for (std::uint32_t i = 0; i < slices.size(); ++i) {
+        const bool mirrored = helper_ && !slices[i].mirrors.empty();
+        const Slice seen =
+            mirrored ? slices[i].mirrors[*helper_].whole.part(slices[i].offset, slices[i].bytes) : slices[i];
         const std::uint64_t before = seen.offset % device_->window_alignment();
         const DescriptorBufferInfo window{
             .buffer = seen.buffer, .offset = seen.offset - before, .range = before + seen.bytes};
@@ -77,7 +98,7 @@ void Member::open_windows(const Ready& ready) {
 void Member::dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups) {
     bind(pipeline(ready.kernel));
     push(std::span(ready.push).first(ready.push_bytes));
-    open_windows(ready);
+    open_windows(std::span(ready.windows).first(ready.window_count));
     if (first == std::array<std::uint32_t, 3>{}) {
         stream_->commands().dispatch(groups[0], groups[1], groups[2]);
     } else {
@@ -90,7 +111,6 @@ void Member::barrier(const MemoryBarrier2& memory) const {
 }
 
 void Member::join() {
-    place_ = allocate(*device_, Use::device, abi::kMeetBytes);
     std::memset(place_.whole.host, 0, abi::kMeetBytes);
     // Groups along y and z; the kernel sets those along x.
     const std::uint32_t groups[] = {0, 1, 1};
@@ -115,9 +135,11 @@ void Member::meet(std::uint64_t number, std::uint32_t expected) {
     barrier(kEverything);
 }
 
+bool members_can_meet() { return !shader_code(kMeetShader).empty(); }
+
 bool Member::alone() const {
     std::uint32_t value = 0;
-    if (place_.whole.host != nullptr) {
+    if (meet_) {
         std::memcpy(&value, place_.whole.host + abi::kMeetAlone, sizeof(value));
     }
     return value != 0;

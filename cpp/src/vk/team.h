@@ -3,8 +3,8 @@
 // llvmpipe wakes its threads for every dispatch, which takes longer than a small dispatch does. So where it runs the
 // broadcast flavour, vkrnn opens it once per processor, each time in an instance of its own and without threads: a
 // device then works in the thread that submits to it. Each takes its part of a dispatch's workgroups, and between
-// dispatches they meet by spinning on a number in memory that all see. One device is the call's: it has the memory, does
-// copies, fills and small dispatches alone, and waits for the others at the end. The others, its helpers, lend a
+// dispatches they meet by spinning on a number in memory that all see. One device is the call's: it has the memory,
+// does copies, fills and small dispatches alone, and waits for the others at the end. The others, its helpers, lend a
 // processor.
 //
 // A device address is the host's in this driver, so one device reads and writes what another allocated. Vulkan does not
@@ -41,18 +41,14 @@ struct Ready {
 // A device that records its part of a plan.
 class Member {
 public:
-    // All three must outlive the member. `helper` is the number of a helper.
-    Member(const LogicalDevice& device, Kernels& kernels, Stream& stream, std::optional<std::size_t> helper = {})
-        : device_(&device), kernels_(&kernels), stream_(&stream), helper_(helper) {}
+    // All three must outlive the member. `helper` is the number of a helper. Throws vk::SystemError.
+    Member(const LogicalDevice& device, Kernels& kernels, Stream& stream, std::optional<std::size_t> helper = {});
 
     // The kernels of what will be recorded, which must outlive that. Those of a helper are compiled when they are first
     // dispatched; others at once. Throws like Kernels::get.
     void prepare(std::span<const Kernel> kernels, bool at_once);
     // To be called when the stream has opened a command buffer.
-    void opened() {
-        bound_ = nullptr;
-        windows_ = {};
-    }
+    void opened();
     // Records a part of the workgroups, from number `first` on, into the stream's command buffer. Throws like
     // Kernels::get.
     void dispatch(const Ready& ready, std::array<std::uint32_t, 3> first, std::array<std::uint32_t, 3> groups);
@@ -73,7 +69,7 @@ private:
     Pipeline pipeline(std::size_t kernel);
     void bind(Pipeline pipeline);
     void push(std::span<const std::byte> bytes) const;
-    void open_windows(const Ready& ready);
+    void open_windows(std::span<const Slice> slices);
 
     const LogicalDevice* device_;
     Kernels* kernels_;
@@ -83,18 +79,18 @@ private:
     std::optional<std::size_t> helper_;
     Pipeline bound_;
     std::array<DescriptorBufferInfo, abi::kWindows> windows_;  // those bound
-    Allocation place_;  // see abi.h
+    Allocation place_;                                         // see abi.h
     Pipeline meet_, wait_;
 };
+
+// Whether the package has the kernel for that; tests of this layer come without.
+bool members_can_meet();
 
 // A device that has nothing but its share of dispatches.
 struct Helper {
     // Throws vk::SystemError.
     explicit Helper(std::shared_ptr<const LogicalDevice> with)
-        : device(std::move(with)),
-          timeline(device, device->calls()),
-          kernels(*device),
-          stream(timeline) {}
+        : device(std::move(with)), timeline(device, device->calls()), kernels(*device), stream(timeline) {}
     ~Helper() { timeline.settle(timeline.submitted()); }
     Helper(const Helper&) = delete;
     Helper& operator=(const Helper&) = delete;
