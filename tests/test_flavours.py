@@ -98,6 +98,49 @@ def test_the_broadcast_flavour_is_planned(cell: str, devices: tuple[vkrnn.Device
         assert "gemm broadcast" in text
 
 
+# Where a step's product splits unevenly, or into more blocks of k than a workgroup has parts of the cell to run.
+# The last is more steps than a command buffer takes.
+SPLITS = ((2, 4, 20, 48), (2, 3, 16, 80), (3, 1, 64, 512), (300, 16, 16, 64))
+
+
+@pytest.mark.parametrize("sizes", SPLITS, ids=str)
+@pytest.mark.parametrize("cell", GATES)
+def test_products_that_split_oddly(
+    cell: str, sizes: tuple[int, int, int, int], devices: tuple[vkrnn.Device, vkrnn.Device]
+) -> None:
+    """Outputs and gradients agree with the portable flavour's however the hidden units divide."""
+    options = {"reset_after": True} if cell == "gru" else {}
+    case = Case(cell, *sizes, options, frozenset({"input_weight", "bias"}))
+    assert_close(results(case, devices[0]), results(case, devices[1]))
+
+
+HELPED = """
+import hashlib, numpy as np, vkrnn
+device = vkrnn.Device(gemm="broadcast")
+rng = np.random.default_rng(0)
+source, weight = rng.standard_normal((5, 16, 64), np.float32), rng.standard_normal((256, 64), np.float32) / 8
+descriptor = vkrnn.LSTMDescriptor(training=True)
+forward = vkrnn.lstm(source, weight, input_weight=weight, descriptor=descriptor, device=device)
+gradients = vkrnn.lstm_gradients(source, weight, np.ones_like(forward.output), forward.z_state, forward.cell_output,
+                                 input_weight=weight, device=device)
+print(device.flavour.gemm, hashlib.sha256(b"".join(a.tobytes() for a in (*forward, *gradients))).hexdigest())
+"""
+
+
+def test_helpers_change_no_bit() -> None:
+    """A device with helpers computes what one with the driver's own threads, or none, does."""
+    broadcasting(vkrnn.default_device().index).close()
+    printed = set()
+    for threads in (None, "0", "2"):
+        environment = {name: value for name, value in os.environ.items() if name != "LP_NUM_THREADS"}
+        environment |= {} if threads is None else {"LP_NUM_THREADS": threads}
+        program = [sys.executable, "-c", HELPED]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+        printed.add(done.stdout)
+    assert len(printed) == 1, printed
+    assert printed.pop().startswith("broadcast ")
+
+
 def test_a_device_that_fails_the_self_test_falls_back() -> None:
     """The flavour is asked for, the test fails, and calls run right in the portable flavour."""
     broadcasting(vkrnn.default_device().index).close()

@@ -17,7 +17,6 @@ bool can_broadcast(const Profile& profile) {
     int major = 0, minor = 0;
     const bool known = std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &major, &minor) == 2 &&
                        ((major == 22 && minor == 3) || (major == 25 && minor == 0));
-    // With vectors of 8 the time loop is wrong for some sizes (H = 16, 48); with 16 everything was tried.
     return profile.driver == "llvmpipe" && known && profile.subgroup_size >= 8;
 }
 

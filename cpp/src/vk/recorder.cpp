@@ -96,6 +96,8 @@ Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::sp
     fill_constants(plan, placements);
     copy(before);
     transferred_ = ahead_ = true;  // by uploads, if by nothing else
+    pending_ = lent_ = false;
+    met_ = submitted_meetings_;  // the last run may have been given up while it was recorded
     timestamp(0, Stage::eAllTransfer);
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
@@ -141,11 +143,17 @@ Point Recorder::close() {
             helper.stream().submit();
         }
     }
-    return stream_.submit();
+    const Point point = stream_.submit();
+    submitted_meetings_ = met_;
+    return point;
 }
 
 void Recorder::split_if_full() {
     if (recorded_ >= stream_.capacity()) {
+        if (lent_) {
+            meet();
+        }
+        ahead_ = ahead_ || pending_;
         close();
         stream_.pace(*poll_);
         stream_.begin(*poll_);
@@ -273,6 +281,7 @@ void Recorder::record(const Ready& ready, bool after) {
 
 // Each member takes a part of the workgroups along the longest axis.
 void Recorder::share(const Ready& ready) {
+    open_helpers();
     const auto axis =
         static_cast<std::size_t>(std::max_element(ready.groups.begin(), ready.groups.end()) - ready.groups.begin());
     const std::uint64_t count = ready.groups[axis], parts = members_.size();
@@ -288,15 +297,20 @@ void Recorder::share(const Ready& ready) {
     }
 }
 
+void Recorder::open_helpers() {
+    if (helped_) {
+        return;
+    }
+    for (Member& helper : std::span(members_).subspan(1)) {
+        helper.stream().begin(*poll_);
+        helper.opened();
+    }
+    helped_ = true;
+}
+
 // Whatever any member recorded before is done and seen by all of them when any goes on.
 void Recorder::meet() {
-    if (!helped_) {
-        for (Member& helper : std::span(members_).subspan(1)) {
-            helper.stream().begin(*poll_);
-            helper.opened();
-        }
-        helped_ = true;
-    }
+    open_helpers();
     met_ += static_cast<std::uint32_t>(members_.size());
     for (Member& member : members_) {
         member.meet(members_.front().number(), met_);

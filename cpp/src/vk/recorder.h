@@ -57,6 +57,7 @@ private:
     void record(const Ready& ready, bool after);
     void share(const Ready& ready);
     void meet();
+    void open_helpers();
     void fill_constants(const Plan& plan, std::span<const Slice> placements);
     void copy(std::span<const Copy> copies);
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
@@ -86,7 +87,7 @@ private:
     bool transferred_ = false;
     // What the device did that its helpers have not waited for, up to the last barrier and since; and the reverse.
     bool ahead_ = false, pending_ = false, lent_ = false;
-    std::uint32_t met_ = 0;  // meetings so far, of all runs
+    std::uint32_t met_ = 0, submitted_meetings_ = 0;  // what meetings have raised their number to, of all runs
 };
 
 }  // namespace vkrnn::vk

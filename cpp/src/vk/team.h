@@ -2,10 +2,10 @@
 //
 // llvmpipe wakes its threads for every dispatch, which takes longer than a small dispatch does. So where it runs the
 // broadcast flavour, vkrnn opens it once per processor, each time in an instance of its own and without threads: a
-// device then works in the thread that submits to it. Each takes its part of a dispatch's workgroups, and between
-// dispatches they meet by spinning on a number in memory that all see. One device is the call's: it has the memory,
-// does copies, fills and small dispatches alone, and waits for the others at the end. The others, its helpers, lend a
-// processor.
+// device then works in one thread, which takes its submissions. Each takes its part of a dispatch's workgroups, and
+// between dispatches they meet by spinning on a number in memory that all see. One device is the call's: it has the
+// memory, does copies, fills and small dispatches alone, and waits for the others at the end. The others, its helpers,
+// lend a processor.
 //
 // A device address is the host's in this driver, so one device reads and writes what another allocated. Vulkan does not
 // promise that: the self-test proves it.
