@@ -324,7 +324,7 @@ std::optional<double> cost(const StepTile& tile, const Profile& profile, std::in
     if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
         (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions)
         return {};
-    const double products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
+    const auto products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
     const double rest = kCellCost * static_cast<double>(std::max(tile.subgroups, tile.parts())) +
                         kSubgroupCost * static_cast<double>(tile.subgroups);
     return (products + rest) / static_cast<double>(tile.parts());

@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "profile.h"
+#include "timeline.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -71,12 +72,17 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     }
     if (addressed) {
         for (const auto& helper : device.helpers()) {
-            made.mirrors.push_back(import_host(*helper, made.whole.host, bytes));
+            made.mirrors.push_back(std::make_unique<Mirror>(helper, made.whole.host, bytes));
         }
         made.whole.mirrors = made.mirrors;
     }
     return made;
 }
+
+Mirror::Mirror(std::shared_ptr<const Timeline> of, const void* data, std::uint64_t bytes)
+    : timeline(std::move(of)), allocation(import_host(*timeline->device(), data, bytes)) {}
+
+Mirror::~Mirror() { timeline->settle(timeline->submitted()); }
 
 Allocation import_host(const LogicalDevice& device, const void* data, std::uint64_t bytes) {
     constexpr auto kHandle = ExternalMemoryHandleTypeFlagBits::eHostAllocationEXT;

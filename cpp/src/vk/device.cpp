@@ -107,7 +107,7 @@ bool staging_wanted() {
     return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
-LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<const LogicalDevice>> helpers)
+LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<Timeline>> helpers)
     : context_(std::move(seat.context)),
       helpers_(std::move(helpers)),
       profile_(std::move(seat.candidate.profile)),

@@ -11,16 +11,18 @@
 
 namespace vkrnn::vk {
 
+class Timeline;
+
 // Whether VKRNN_STAGING=1 is set: see LogicalDevice::unified_memory.
 bool staging_wanted();
 
 class LogicalDevice {
 public:
     // Throws vk::SystemError.
-    explicit LogicalDevice(Seat seat, std::vector<std::shared_ptr<const LogicalDevice>> helpers = {});
+    explicit LogicalDevice(Seat seat, std::vector<std::shared_ptr<Timeline>> helpers = {});
 
-    // Devices that see its memory: see team.h.
-    [[nodiscard]] const std::vector<std::shared_ptr<const LogicalDevice>>& helpers() const { return helpers_; }
+    // Those of devices that see its memory: see team.h.
+    [[nodiscard]] const std::vector<std::shared_ptr<Timeline>>& helpers() const { return helpers_; }
 
     // Whether kernels may have storage buffers bound, by push descriptors; what their offsets are multiples of.
     [[nodiscard]] bool has_windows() const { return has_windows_; }
@@ -61,7 +63,7 @@ public:
 
 private:
     std::shared_ptr<const Context> context_;
-    std::vector<std::shared_ptr<const LogicalDevice>> helpers_;
+    std::vector<std::shared_ptr<Timeline>> helpers_;
     Profile profile_;
     raii::PhysicalDevice physical_;
     bool unified_memory_;

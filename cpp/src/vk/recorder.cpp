@@ -61,7 +61,7 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
     : device_(device), stream_(stream), labels_(device.context().debug_labels()) {
     members_.emplace_back(device, kernels, stream);
     for (const auto& helper : helpers) {
-        members_.emplace_back(*helper->device, helper->kernels, helper->stream, members_.size() - 1);
+        members_.emplace_back(*helper->timeline->device(), helper->kernels, helper->stream, members_.size() - 1);
     }
     if (!helpers.empty()) {
         for (Member& member : members_) {

@@ -76,8 +76,9 @@ void Member::open_windows(std::span<const Slice> slices) {
     std::uint32_t count = 0;
     for (std::uint32_t i = 0; i < slices.size(); ++i) {
         const bool mirrored = helper_ && !slices[i].mirrors.empty();
-        const Slice seen =
-            mirrored ? slices[i].mirrors[*helper_].whole.part(slices[i].offset, slices[i].bytes) : slices[i];
+        const Slice seen = mirrored
+                               ? slices[i].mirrors[*helper_]->allocation.whole.part(slices[i].offset, slices[i].bytes)
+                               : slices[i];
         const std::uint64_t before = seen.offset % device_->window_alignment();
         const DescriptorBufferInfo window{
             .buffer = seen.buffer, .offset = seen.offset - before, .range = before + seen.bytes};

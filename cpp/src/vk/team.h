@@ -89,14 +89,13 @@ bool members_can_meet();
 // A device that has nothing but its share of dispatches.
 struct Helper {
     // Throws vk::SystemError.
-    explicit Helper(std::shared_ptr<const LogicalDevice> with)
-        : device(std::move(with)), timeline(device, device->calls()), kernels(*device), stream(timeline) {}
-    ~Helper() { timeline.settle(timeline.submitted()); }
+    explicit Helper(std::shared_ptr<Timeline> of)
+        : timeline(std::move(of)), kernels(*timeline->device()), stream(*timeline) {}
+    ~Helper() { timeline->settle(timeline->submitted()); }
     Helper(const Helper&) = delete;
     Helper& operator=(const Helper&) = delete;
 
-    std::shared_ptr<const LogicalDevice> device;
-    Timeline timeline;
+    std::shared_ptr<Timeline> timeline;
     Kernels kernels;
     Stream stream;
 };

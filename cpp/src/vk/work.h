@@ -73,18 +73,21 @@ struct Work {
 
 private:
     static std::shared_ptr<const LogicalDevice> open_all(std::vector<Seat> seats) {
-        std::vector<std::shared_ptr<const LogicalDevice>> devices;
+        std::vector<std::shared_ptr<Timeline>> others;
+        others.reserve(seats.size() - 1);
         for (std::size_t i = 1; i < seats.size(); ++i) {
             const OnProcessor on(i);
-            devices.push_back(std::make_shared<LogicalDevice>(std::move(seats[i])));
+            const auto helper = std::make_shared<LogicalDevice>(std::move(seats[i]));
+            others.push_back(std::make_shared<Timeline>(helper, helper->calls()));
         }
-        const OnProcessor on(devices.empty() ? std::nullopt : std::optional<std::size_t>(0));
-        return std::make_shared<LogicalDevice>(std::move(seats.front()), std::move(devices));
+        const OnProcessor on(others.empty() ? std::nullopt : std::optional<std::size_t>(0));
+        return std::make_shared<LogicalDevice>(std::move(seats.front()), std::move(others));
     }
-    static std::vector<std::unique_ptr<Helper>> with(const std::vector<std::shared_ptr<const LogicalDevice>>& devices) {
+    static std::vector<std::unique_ptr<Helper>> with(const std::vector<std::shared_ptr<Timeline>>& timelines) {
         std::vector<std::unique_ptr<Helper>> made;
-        for (const auto& helper : devices) {
-            made.push_back(std::make_unique<Helper>(helper));
+        made.reserve(timelines.size());
+        for (const auto& timeline : timelines) {
+            made.push_back(std::make_unique<Helper>(timeline));
         }
         return made;
     }
