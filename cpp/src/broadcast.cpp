@@ -1,6 +1,7 @@
 #include "broadcast.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
 
 namespace vkrnn {
@@ -30,12 +31,13 @@ struct Split {
     [[nodiscard]] std::int64_t whole() const { return depth * blocks; }
 };
 
-// The largest part of k that divides it; blocks of the full depth, the last one padded, where all that do are small.
+// The largest part of k that divides it, of the deepest blocks; blocks of the full depth, the last one padded, where
+// all that do are small.
 Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks) {
     Split best{most_depth, 1};
     bool divides = k % most_depth == 0;
-    for (std::int64_t blocks = most_blocks; blocks >= 1; blocks /= 2)
-        for (std::int64_t depth = most_depth; depth >= std::min(kLeastDepth, most_depth); depth -= 8)
+    for (std::int64_t depth = most_depth; depth >= std::min(kLeastDepth, most_depth); depth -= 8)
+        for (std::int64_t blocks = most_blocks; blocks >= 1; blocks /= 2)
             if (k % (depth * blocks) == 0 && (!divides || depth * blocks > best.whole())) {
                 best = {depth, blocks};
                 divides = true;
@@ -58,8 +60,17 @@ std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t pa
 
 abi::BroadcastGemmPush new_push() {
     abi::BroadcastGemmPush push{};
-    std::iota(std::begin(push.table), std::end(push.table), 0u);
+    set_table(push);
     return push;
+}
+
+constexpr std::int64_t kMostWindowElements = abi::kMostWindowBytes / 2 / sizeof(float);
+
+// Whether vectors so many elements apart can be stored to the place in a window.
+bool fits_window(const PlanBuilder& builder, Place to, std::initializer_list<std::int64_t> strides) {
+    constexpr std::int64_t kElements = abi::kWindowBytes / sizeof(float);
+    return !builder.windows({place_buffer(to)}).empty() && place_offset(to) % abi::kWindowBytes == 0 &&
+           std::all_of(strides.begin(), strides.end(), [](std::int64_t stride) { return stride % kElements == 0; });
 }
 
 constexpr std::int64_t kMostVectors = 8;  // of a panel
@@ -92,31 +103,39 @@ void copy_elements(PlanBuilder& builder, const std::string& label, Place from, P
 // Whole runs of rows of whole panels, of which there are so many.
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
-    const std::int64_t lanes = builder.profile().subgroup_size;
-    const std::size_t kernel = builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes)});
+    const std::int64_t lanes = builder.profile().subgroup_size, rows = abi::kPackRows / (what.width / lanes);
+    const std::size_t kernel =
+        builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes), what.column_stride == 1});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
-    for (std::int64_t panel = 0; panel < what.panels;) {
-        const std::int64_t y = std::min(kTable, what.panels - panel);
-        const std::int64_t z = std::min(kTable, (what.panels - panel) / y);
-        for (std::int64_t run = 0; run < runs; run += kTable) {
-            const std::int64_t row = run * (abi::kPackRows / (what.width / lanes));
+    struct Axis {
+        std::int64_t count, in, out;  // elements
+    };
+    Axis xy{what.panels, what.width * what.column_stride, what.out_panel};
+    Axis z{runs, rows * what.row_stride, rows * what.out_row};
+    // Along what lies side by side in the source.
+    if (what.column_stride > what.row_stride) std::swap(xy, z);
+    for (std::int64_t first = 0; first < xy.count;) {
+        const std::int64_t x = std::min(kTable, xy.count - first), y = std::min(kTable, (xy.count - first) / x);
+        for (std::int64_t first_z = 0; first_z < z.count; first_z += kTable) {
             abi::PackRunsPush push{};
-            push.in_ =
-                from + static_cast<Place>(bytes(row * what.row_stride + panel * what.width * what.column_stride));
-            push.out_ = (to + static_cast<Place>(bytes(row * what.out_row + panel * what.out_panel))) | kInWindow;
+            push.in_ = from + static_cast<Place>(bytes(first * xy.in + first_z * z.in));
+            push.out_ = (to + static_cast<Place>(bytes(first * xy.out + first_z * z.out))) | kInWindow;
             push.in_row = word(bytes(what.row_stride));
             push.in_column = word(bytes(what.column_stride));
             push.out_row = word(bytes(what.out_row));
-            push.out_panel = word(bytes(what.out_panel));
-            std::iota(std::begin(push.table), std::end(push.table), 0u);
+            push.in_xy = word(bytes(xy.in));
+            push.out_xy = word(bytes(xy.out));
+            push.in_z = word(bytes(z.in));
+            push.out_z = word(bytes(z.out));
+            set_table(push);
             builder.add(Dispatch{label,
                                  kernel,
-                                 {word(std::min(kTable, runs - run)), word(y), word(z)},
+                                 {word(x), word(y), word(std::min(kTable, z.count - first_z))},
                                  make_block(push, abi::kPackPlaces),
-                                 !independent && panel + run == 0,
+                                 !independent && first + first_z == 0,
                                  {place_buffer(to)}});
         }
-        panel += y * z;
+        first += x * y;
     }
 }
 
@@ -124,7 +143,7 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const std::int64_t lanes = builder.profile().subgroup_size, most = kMostVectors * lanes;
     const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
                         std::max(what.row_stride, what.column_stride) <= kLargestRow &&
-                        !builder.windows({place_buffer(to)}).empty();
+                        fits_window(builder, to, {what.out_row, what.out_panel});
     const std::int64_t run = panels ? abi::kPackRows / (what.width / lanes) : 1;
     const std::int64_t runs = panels ? what.rows / run : 0, done = runs * run;
     if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);
@@ -146,15 +165,17 @@ struct Padded {
 // Columns are packed: to walk along rows as long as these are would use one line of the cache for every element.
 Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a, std::int64_t m, std::int64_t k,
                 std::int64_t m_padded, std::int64_t k_padded, bool independent) {
-    if (!a.columns && m == m_padded && k == k_padded) return {a, false};
+    if (a.panels || (!a.columns && m == m_padded && k == k_padded)) return {a, false};
     const std::size_t buffer = builder.scratch(label + ": packed operand", m_padded * k_padded);
     const std::int64_t width = a_width(builder);
     const Copy columns{k, m, a.ld, 1, width, k_padded, width, m_padded / width, width * k_padded};
     const Copy rows{m, k, a.ld, 1, k_padded, m_padded, k_padded, 1, 0};
     copy(builder, label + ": pack", builder.at(a.buffer, a.offset), builder.at(buffer, 0), a.columns ? columns : rows,
          independent);
-    return {{buffer, 0, k_padded, 0, a.columns}, true};
+    return {{buffer, 0, k_padded, 0, a.columns, a.columns}, true};
 }
+
+Split split_of(std::int64_t k) { return split_of(k, kMostDepth, kRows); }
 
 }  // namespace
 
@@ -175,10 +196,27 @@ Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix&
     return panels;
 }
 
+void share_columns(PlanBuilder& builder, const std::string& label, std::initializer_list<Product*> products) {
+    const Product& first = **products.begin();
+    const std::int64_t width = a_width(builder), k = round_up(first.k, split_of(first.k).whole());
+    const bool can = std::all_of(products.begin(), products.end(), [&](const Product* p) {
+        const bool whole = p->batches == 1 || (p->a.batch == p->m && p->m % width == 0);
+        return suits_broadcast(*p) && p->a.columns && whole && p->a.buffer == first.a.buffer &&
+               p->a.offset == first.a.offset && p->a.ld == first.a.ld && p->k == first.k &&
+               p->m * p->batches == first.m;
+    });
+    if (!can) return;
+    const Matrix packed = padded_a(builder, label, first.a, first.m, first.k, round_up(first.m, width), k, true).matrix;
+    for (Product* p : products) {
+        p->a = packed;
+        p->a.batch = p->m * k;
+    }
+}
+
 bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
                        bool independent) {
     const std::int64_t width = panel_width(builder);
-    const Split split = split_of(whole.k, kMostDepth, kRows);
+    const Split split = split_of(whole.k);
     const std::int64_t k = round_up(whole.k, split.whole()), n = round_up(whole.n, width);
     const std::int64_t m = round_up(whole.m, whole.a.columns ? a_width(builder) : kRows);
     if (n != whole.n) bias.reset();  // the kernel would read past its end
@@ -189,10 +227,11 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         p.c.offset += batch * p.c.batch;
         const Padded a = padded_a(builder, label, p.a, p.m, p.k, m, k, independent);
         const Panels b = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent || a.copied);
-        // Eight bytes are stored at a time, whole tiles.
+        // Whole tiles are stored, and eight bytes at a time where there is no window.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
-        const std::vector<std::size_t> windows = builder.windows({c.buffer});
+        std::vector<std::size_t> windows;
+        if (fits_window(builder, builder.at(c.buffer, c.offset), {c.ld})) windows.push_back(c.buffer);
         const std::size_t kernel = gemm_kernel(
             builder, kRows, 1, split, {p.a.columns, !windows.empty(), bias.has_value() || k > split.whole(), false});
 
@@ -236,6 +275,59 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                  {p.m, p.n, n, 1, p.n, p.m, p.c.ld, 1, 0}, false);
     }
     return bias.has_value();
+}
+
+bool suits_broadcast(const PlanBuilder& builder, const RowSum& sum) {
+    const std::int64_t columns = sum.directions * sum.gates * sum.width;
+    return !sum.factor && sum.rows > abi::kSumRows &&
+           ceil_div(sum.rows, abi::kSumRows) * columns <= kMostWindowElements &&
+           sum.width % builder.profile().subgroup_size == 0 && (sum.gates == 1 || sum.in.gate == sum.width) &&
+           (sum.directions == 1 || sum.in.direction == sum.gates * sum.width) && sum.in.row <= kLargestRow;
+}
+
+// Sums of runs of rows, the last of which are fewer; then their sum.
+void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) {
+    const std::int64_t columns = sum.directions * sum.gates * sum.width, whole = sum.rows / abi::kSumRows;
+    const std::int64_t rest = sum.rows - whole * abi::kSumRows, parts = whole + (rest > 0 ? 1 : 0);
+    const std::size_t out = builder.scratch(label + " parts", parts * columns);
+    const std::int64_t lanes = builder.profile().subgroup_size, vectors = columns / lanes;
+    const std::size_t kernel = builder.kernel("sum_rows_broadcast", {word(lanes)});
+    const std::vector<std::size_t> windows = builder.windows({out});
+    const auto element = static_cast<std::int64_t>(sizeof(float));
+    for (std::int64_t vector = 0; vector < vectors;) {
+        const std::int64_t x = std::min(kTable, vectors - vector), y = std::min(kTable, (vectors - vector) / x);
+        for (std::int64_t run = 0; run < whole; run += kTable) {
+            abi::SumRowsPush push{};
+            push.in_ = builder.at(sum.in.buffer, sum.in.offset + run * abi::kSumRows * sum.in.row + vector * lanes);
+            push.out_ = builder.at(out, run * columns + vector * lanes) | kInWindow;
+            push.in_row = word(sum.in.row * element);
+            push.in_run = word(abi::kSumRows * sum.in.row * element);
+            push.out_run = word(columns * element);
+            set_table(push);
+            builder.add(Dispatch{label,
+                                 kernel,
+                                 {word(x), word(y), word(std::min(kTable, whole - run))},
+                                 make_block(push, abi::kSumRowsPlaces),
+                                 !independent && vector + run == 0,
+                                 windows});
+        }
+        vector += x * y;
+    }
+    if (rest > 0) {
+        RowSum last = sum;
+        last.rows = rest;
+        last.in.offset += whole * abi::kSumRows * sum.in.row;
+        last.out = out;
+        last.out_offset = whole * columns;
+        builder.row_sum(label + ": last rows", last, true);
+    }
+    RowSum all;
+    all.rows = parts;
+    all.width = columns;
+    all.in = {out, 0, columns, 0, 0};
+    all.out = sum.out;
+    all.out_offset = sum.out_offset;
+    builder.row_sum(label + ": add parts", all);
 }
 
 namespace {

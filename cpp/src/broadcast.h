@@ -1,9 +1,18 @@
 // Matrix products in the broadcast flavour, for llvmpipe: see shaders/include/broadcast.glsl.
 #pragma once
 
+#include <initializer_list>
+#include <numeric>
+
 #include "plan_builder.h"
 
 namespace vkrnn {
+
+// Sets the push constant through which kernels read the numbers of workgroups and subgroups.
+template <typename Push>
+void set_table(Push& push) {
+    std::iota(std::begin(push.table), std::end(push.table), 0u);
+}
 
 // Whether the product is worth packing its operands for.
 bool suits_broadcast(const Product& product);
@@ -11,6 +20,14 @@ bool suits_broadcast(const Product& product);
 // The product, by blocks of k over as many rows as stay in a cache. See PlanBuilder::product.
 bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
                        bool independent);
+
+// Packs the columns of operand A that all the products have, where all of them are of this flavour; the first has them
+// all.
+void share_columns(PlanBuilder& builder, const std::string& label, std::initializer_list<Product*> products);
+
+// Whether all rows' columns lie side by side, in whole vectors.
+bool suits_broadcast(const PlanBuilder& builder, const RowSum& sum);
+void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent);
 
 // B(n, k) of a product as panels.
 struct Panels {

@@ -1,7 +1,6 @@
 #include "broadcast_loop.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace vkrnn {
 
@@ -36,9 +35,9 @@ public:
         for (std::int64_t d = 0; d < spec_.D(); ++d)
             set(abi::kStepProduct, d, builder_.at(buffer, d * slabs * spec_.N * row), row);
     }
-    // The packed weights of one direction.
-    void weights(std::int64_t direction, std::size_t packed) {
-        set(abi::kStepProduct, direction, builder_.at(packed, 0), 0);
+    // The packed weights of one direction, of so many elements for each unit.
+    void weights(std::int64_t direction, std::size_t packed, std::int64_t unit) {
+        set(abi::kStepProduct, direction, builder_.at(packed, 0), 0, unit);
     }
 
     struct Options {
@@ -70,6 +69,7 @@ public:
                                   (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
                                   (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
         constants[abi::kReads] = options.reads;
+        constants[abi::kUnits] = static_cast<std::uint32_t>(spec_.H);
         std::vector<std::size_t> windows;
         for (const auto& [view, buffer] : options.results) windows.push_back(buffer);
         windows = builder_.windows(std::move(windows));
@@ -85,15 +85,14 @@ public:
                 abi::BroadcastStepPush push{};
                 for (std::size_t view = 0; view < abi::kBroadcastViews; ++view) {
                     const View& at = views_[static_cast<std::size_t>(direction)][view];
-                    push.at[view] = at.place + static_cast<Place>(row * tile.rows * at.row) * sizeof(float);
+                    const std::int64_t before = row * tile.rows * at.row + unit * tile.vectors * lanes * at.unit;
+                    push.at[view] = at.place + static_cast<Place>(before) * sizeof(float);
                 }
                 for (const auto& [view, buffer] : options.results)
                     if (!windows.empty()) push.at[view] |= kInWindow;
                 push.step = static_cast<std::int32_t>(step);
                 push.N = static_cast<std::uint32_t>(spec_.N);
-                push.H = static_cast<std::uint32_t>(spec_.H);
-                push.first_tile = static_cast<std::uint32_t>(unit);
-                std::iota(std::begin(push.table), std::end(push.table), 0u);
+                set_table(push);
                 made.push_back({label,
                                 kernel,
                                 {static_cast<std::uint32_t>(std::min(kTable, row_tiles - row)),
@@ -108,12 +107,12 @@ public:
 
 private:
     struct View {
-        Place place = 0;       // of step 0
-        std::int64_t row = 0;  // elements from one batch row to the next
+        Place place = 0;                 // of step 0
+        std::int64_t row = 0, unit = 0;  // elements from one batch row or unit to the next
     };
 
-    void set(abi::uint view, std::int64_t direction, Place place, std::int64_t row) {
-        views_[static_cast<std::size_t>(direction)][view] = {place, row};
+    void set(abi::uint view, std::int64_t direction, Place place, std::int64_t row, std::int64_t unit = 1) {
+        views_[static_cast<std::size_t>(direction)][view] = {place, row, unit};
     }
     [[nodiscard]] bool backwards(Order order, std::int64_t direction) const {
         return row_order(spec_, order, direction).increment < 0;
@@ -184,7 +183,8 @@ public:
             step.slabs(out_, slabs_, n_ / spec_.H);
             return {unfused_tile(builder_), slabs_};
         }
-        for (std::int64_t d = 0; d < spec_.D(); ++d) step.weights(d, packed_[static_cast<std::size_t>(d)]);
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            step.weights(d, packed_[static_cast<std::size_t>(d)], n_ / spec_.H * k_);
         return {*fused_, 0};
     }
 
@@ -286,7 +286,7 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     if (cell.states > 1)
         step.state(abi::kStepPreviousCell, spec.has(Argument::init_cell) ? inputs[Argument::init_cell] : zeros);
     CellStep::Options first = options;
-    if (!spec.has(Argument::init_state) && options.slabs > 0) {
+    if (!spec.has(Argument::init_state) && (options.slabs > 0 || spec.T == 1)) {
         first.tile = unfused_tile(builder);
         first.slabs = 0;
     }
@@ -318,6 +318,8 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     options.reads = carries ? abi::kReadsCarry : 0;
     options.results = {{abi::kStepDelta, loop.delta}};
     if (carries) options.results.emplace_back(abi::kStepRecurrentDelta, loop.recurrent_delta);
+    if (carries || cell.states > 1)
+        options.results.emplace_back(abi::kStepCarried, carries ? loop.carry_hidden : loop.carry_cell);
     step.sequence(carries ? abi::kStepLaterRecurrentDelta : abi::kStepLaterDelta, loop.recurrent_delta, spec.G(),
                   Order::source);
     step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
@@ -331,7 +333,9 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     if (cell.states > 1) {
         step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
         step.state(abi::kStepCarryCell, loop.carry_cell);
+        step.state(abi::kStepCarried, loop.carry_cell);
     } else if (carries) {
+        step.state(abi::kStepCarried, loop.carry_hidden);
         step.sequence(abi::kStepRecurrentDelta, loop.recurrent_delta, spec.G(), Order::source);
         step.sequence(abi::kStepCandidateProduct, loop.candidate_product, 1, Order::source);
     }

@@ -131,6 +131,7 @@ private:
     }
 
     void weight_gradients() {
+        Product recurrent = recurrent_gradient(0, G, operand_, 0, D);
         if (has(Argument::input_weight)) {
             Product source{T * N, spec_.I, D * G * H, 1, {}, {}, {}};
             source.a = {delta_, 0, D * G * H, 0, false};
@@ -142,27 +143,28 @@ private:
             weight.a = delta_columns(delta_, 0);
             weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true};
             weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
+            if (!phases_) builder_.share_columns("pack deltas", {&weight, &recurrent});
             builder_.product("gradient of input_weight", weight, true);
         }
-        if (!phases_) {
-            recurrent_gradient(0, G, operand_, 0, D);
-            return;
-        }
+        const auto add = [&](const Product& product, bool independent) {
+            builder_.product("gradient of recurrent_weight", product, independent);
+        };
+        if (!phases_) return add(recurrent, has(Argument::input_weight));
         // The candidate's weights multiplied h * m * r, the others' h * m.
         for (std::int64_t d = 0; d < D; ++d) {
-            recurrent_gradient(0, candidate_, operand_, d, 1);
-            recurrent_gradient(candidate_, 1, reset_operand_, d, 1);
+            add(recurrent_gradient(0, candidate_, operand_, d, 1), has(Argument::input_weight) || d > 0);
+            add(recurrent_gradient(candidate_, 1, reset_operand_, d, 1), true);
         }
     }
 
-    void recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand, std::int64_t direction,
-                            std::int64_t directions) {
+    [[nodiscard]] Product recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand,
+                                             std::int64_t direction, std::int64_t directions) const {
         Product weight{slots * H, H, T * N, directions, {}, {}, {}};
         weight.a = delta_columns(recurrent_delta_, first);
         weight.a.offset += direction * G * H;
         weight.b = {operand, direction * H, D * H, H, true};
         weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
-        builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
+        return weight;
     }
 
     void vector_gradients() {

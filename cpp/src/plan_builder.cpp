@@ -207,7 +207,12 @@ bool PlanBuilder::product(const std::string& label, const Product& p, bool indep
     return false;
 }
 
+void PlanBuilder::share_columns(const std::string& label, std::initializer_list<Product*> products) {
+    if (broadcasts()) vkrnn::share_columns(*this, label, products);
+}
+
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {
+    if (broadcasts() && suits_broadcast(*this, sum)) return broadcast_row_sum(*this, label, sum, independent);
     const std::int64_t columns = sum.directions * sum.gates * sum.width;
     const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
     const std::int64_t parts = ceil_div(sum.rows, part);

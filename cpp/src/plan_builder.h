@@ -2,6 +2,7 @@
 // transposes).
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 
 #include "abi.h"
@@ -16,6 +17,7 @@ struct Matrix {
     std::int64_t ld = 0;
     std::int64_t batch = 0;  // elements from one batch to the next
     bool columns = false;
+    bool panels = false;  // packed by PlanBuilder::share_columns
 };
 
 // C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows.
@@ -57,6 +59,9 @@ public:
     // `bias`: where the n elements lie that each row's sums start from, if the flavour can do that: it says whether.
     bool product(const std::string& label, const Product& product, bool independent = false,
                  std::optional<Matrix> bias = {});
+    // Of several products with one operand A, stored by columns: prepares it for all of them. Call it before the first,
+    // which has all columns; in a batch of others each has its part of them.
+    void share_columns(const std::string& label, std::initializer_list<Product*> products);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows, std::int64_t columns,
                    std::int64_t batches, bool independent = false);

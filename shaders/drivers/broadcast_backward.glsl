@@ -57,10 +57,10 @@ void run_cell() {
 #endif
     }
 #ifdef CELL_KEEPS_HIDDEN
-    store_step(kStepCarryHidden, 0, 0, 1, 0, carry[0]);
+    STORE_STEP(window2, kStepCarried, 0, 0, 1, 0, carry[0])
 #endif
 #if CELL_STATES > 1
-    store_step(kStepCarryCell, 0, 0, 1, 0, carry[1]);
+    STORE_STEP(window1, kStepCarried, 0, 0, 1, 0, carry[1])
 #endif
 }
 
@@ -72,7 +72,7 @@ void main() {
         uint view = kStepLaterDelta;
 #endif
         form_products(row_place(view, push.p.step + 1, kSourceBackwards, CELL_GATES, first_row()),
-                      directions * CELL_GATES * push.p.H * 4);
+                      directions * CELL_GATES * units * 4);
     }
     choose(0);
     run_cell();

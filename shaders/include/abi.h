@@ -28,6 +28,7 @@ const uint kGroupsInX = 65535u;
 // Storage buffers that a kernel may write to besides what it reaches by addresses: see Dispatch::windows.
 const uint kWindows = 3u;
 const uint kMostWindowBytes = 1u << 27;   // what every device has
+const uint kWindowBytes = 16u;            // of an element: places in a window are multiples of it
 
 const uint kMaxGates = 4u;
 const uint kMaxStates = 2u;
@@ -77,12 +78,14 @@ struct BroadcastGemmPush {
     uint lda, ld_in, ldc;               // elements
     uint panel, c_in_panel;             // bytes from one panel to the next
     uint a_z, b_z, c_in_z, c_z;         // bytes from one z to the next
-    int lag, step;
-    uint padding;
+    int lag;
+    uint padding[2];
+    int step;
     uint table[kBroadcastTable];        // 0, 1, 2, ...
+    uint more_padding;
 };
 const uint kBroadcastGemmPlaces = 4u;
-const uint kBroadcastCounter = 80u;     // byte of `step`, here and below
+const uint kBroadcastCounter = 88u;     // byte of `step`, here and below
 
 // ---- devices of one CPU that share the dispatches of a call ---------------------------------------------------------------
 // Specialization constants.
@@ -111,20 +114,35 @@ struct PackPush {
     uint padding;
 };
 const uint kPackPlaces = 2u;
-// The same for whole panels and runs of rows, for llvmpipe; out is the first window. Strides in bytes.
+// The same for whole panels and runs of rows, for llvmpipe; out is the first window.
 // Specialization constants.
 const uint kPackLanes = 0u;
 const uint kPackVectors = 1u;          // of a panel's row
+const uint kPackContiguous = 2u;       // 1: a row's elements lie side by side
 const uint kPackRows = 32u;            // of one vector each, of a workgroup
-// Workgroups: x numbers runs, y + kBroadcastTable * z panels.
+// Workgroups: x + kBroadcastTable * y and z number runs and panels, in the order that suits the source.
 struct PackRunsPush {
     Address in_, out_;
-    uint in_row, in_column, out_row, out_panel;
+    uint in_row, in_column, out_row;                 // bytes
+    uint in_xy, out_xy, in_z, out_z;                 // bytes from one to the next
     uint table[kBroadcastTable];       // 0, 1, 2, ...
+    uint padding;
 };
 
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
 // A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
+// Sums of kSumRows rows of contiguous columns, for llvmpipe; out is the first window.
+// Specialization constants.
+const uint kSumLanes = 0u;
+const uint kSumRows = 64u;
+// Workgroups: x + kBroadcastTable * y numbers vectors of columns, z runs of rows.
+struct SumRowsPush {
+    Address in_, out_;
+    uint in_row, in_run, out_run;       // bytes
+    uint table[kBroadcastTable];        // 0, 1, 2, ...
+    uint padding;
+};
+const uint kSumRowsPlaces = 2u;
 // Specialization constants.
 const uint kReduceFactor = 0u;      // 1: multiply by the factor
 // Workgroups: x, y number columns in groups of the workgroup's size; z numbers the parts.
@@ -240,7 +258,8 @@ const uint kTileVectors = 20u;         // vectors of units of the tile; like its
 const uint kTileDepth = 21u;               // of the block of k of a subgroup, a multiple of 8; 0: the products are in slabs
 const uint kMoreSubgroups = 22u;
 const uint kInWindows = 23u;           // 1: results are windows, and their views places in them
-const uint kBroadcastStepConstants = 24u;
+const uint kUnits = 24u;               // H
+const uint kBroadcastStepConstants = 25u;
 const uint kSourceBackwards = 1u;      // source order runs against the steps
 const uint kOutputBackwards = 2u;
 const uint kCellIsState = 4u;          // the cell state is kept for one step only
@@ -264,19 +283,19 @@ const uint kStepRecurrentDelta = 4u;
 const uint kStepCandidateProduct = 5u;
 const uint kStepUpstream = 6u;
 const uint kStepDelta = 7u;
-const uint kStepCarryHidden = 8u;      // gradients that the later step left, and this one leaves
+const uint kStepCarryHidden = 8u;      // gradients that the later step left
 const uint kStepCarryCell = 9u;
+const uint kStepCarried = 10u;         // where this one leaves them
 const uint kStepLaterDelta = 3u;            // the operand of a kernel's own product: what kStepDelta was a step ago
 const uint kStepLaterRecurrentDelta = 9u;   // or kStepRecurrentDelta, in cells that have it
 // Replay: h[k-1], in source order.
 const uint kStepOperand = 6u;
-const uint kBroadcastViews = 10u;
+const uint kBroadcastViews = 11u;
 // Workgroups: x numbers tiles of rows, y + kBroadcastTable * z tiles of units; replay: z numbers steps.
 struct BroadcastStepPush {
     Address at[kBroadcastViews];
     int step;
-    uint N, H;
-    uint first_tile;                   // of units
+    uint N;
     uint table[kBroadcastTable];       // 0, 1, 2, ...
 };
 const uint kBroadcastStepPlaces = kBroadcastViews;

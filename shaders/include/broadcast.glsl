@@ -7,6 +7,7 @@
 #ifndef VKRNN_BROADCAST_GLSL
 #define VKRNN_BROADCAST_GLSL
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "memory.glsl"
@@ -19,25 +20,33 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Constant { float value; };
 float load_uniform(Address at) { return Constant(at).value; }
 
-// `lanes` consecutive elements from a uniform address: the compiler folds the selections into one vector load.
-float load_lanes(Address at) {
+// As many elements as there are lanes, `stride` bytes apart from a uniform address on.
+float load_strided(Address at, uint stride) {
     float found = load_uniform(at);
     [[unroll]] for (uint i = 1; i < lanes; ++i) {
-        float one = load_uniform(at + i * 4);
+        float one = load_uniform(at + i * stride);
         found = gl_SubgroupInvocationID == i ? one : found;
     }
     return found;
 }
 
-// Where the driver stores what is uniform without a loop: one vector at a time goes to a window (see abi.h).
-layout(set = 0, binding = 0, std430) buffer Window0 { float value[]; } window0;
-layout(set = 0, binding = 1, std430) buffer Window1 { float value[]; } window1;
-layout(set = 0, binding = 2, std430) buffer Window2 { float value[]; } window2;
-#define STORE_TO_WINDOW(window, bytes, vector)                                            \
-    {                                                                                     \
-        uint first_element = uint((bytes) >> 2);                                          \
-        [[unroll]] for (uint lane = 0; lane < lanes; ++lane)                              \
-            window.value[first_element + lane] = subgroupShuffle(vector, lane);           \
+// Of consecutive elements the compiler folds the selections into one vector load.
+float load_lanes(Address at) { return load_strided(at, 4); }
+
+// Where the driver stores what is uniform without a loop (see abi.h). Each component is a store with a check of its own,
+// so they are as wide as they get.
+layout(set = 0, binding = 0, std430) buffer Window0 { u64vec2 value[]; } window0;
+layout(set = 0, binding = 1, std430) buffer Window1 { u64vec2 value[]; } window1;
+layout(set = 0, binding = 2, std430) buffer Window2 { u64vec2 value[]; } window2;
+uint64_t pair_of_lanes(float vector, uint lane) {
+    return packUint2x32(floatBitsToUint(vec2(subgroupShuffle(vector, lane), subgroupShuffle(vector, lane + 1))));
+}
+#define STORE_TO_WINDOW(window, bytes, vector)                                                                    \
+    {                                                                                                             \
+        uint first_element = uint((bytes) / kWindowBytes);                                                        \
+        [[unroll]] for (uint lane = 0; lane < lanes; lane += 4)                                                   \
+            window.value[first_element + lane / 4] =                                                              \
+                u64vec2(pair_of_lanes(vector, lane), pair_of_lanes(vector, lane + 2));                            \
     }
 
 // Stores `low` to `lanes` consecutive elements, and `high` to as many.

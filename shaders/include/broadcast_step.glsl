@@ -17,6 +17,7 @@ layout(constant_id = kRows) const uint rows = 1;
 layout(constant_id = kTileVectors) const uint vectors = 2;
 layout(constant_id = kTileDepth) const uint depth = 0;
 layout(constant_id = kInWindows) const uint in_windows = 0;
+layout(constant_id = kUnits) const uint units = 16;   // H
 layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
 layout(constant_id = kKeep) const uint keep = 0;
 layout(constant_id = kSlabs) const uint slabs = 0;
@@ -38,9 +39,9 @@ uint subgroup() {
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
 #ifdef Z_IS_STEP
-uint unit_tile() { return push.p.first_tile + UNIFORM(gl_WorkGroupID.y); }
+uint unit_tile() { return UNIFORM(gl_WorkGroupID.y); }
 #else
-uint unit_tile() { return push.p.first_tile + UNIFORM(gl_WorkGroupID.y) + kBroadcastTable * UNIFORM(gl_WorkGroupID.z); }
+uint unit_tile() { return UNIFORM(gl_WorkGroupID.y) + kBroadcastTable * UNIFORM(gl_WorkGroupID.z); }
 #endif
 uint first_row() { return UNIFORM(gl_WorkGroupID.x) * rows; }
 
@@ -57,7 +58,7 @@ void choose(uint first) {
 // Row of the batch in tensors of [steps, N, directions, slots, H]; a step that runs backwards stands before step 0.
 Address row_place(uint view, int step, uint backwards, uint slots, uint row) {
     int steps = (orders & backwards) != 0 ? -step : step;
-    Stride at = Stride(steps * int(push.p.N) + int(row)) * int(directions * slots * push.p.H);
+    Stride at = Stride(steps * int(push.p.N) + int(row)) * int(directions * slots * units);
     return push.p.at[view] + Address(at) * 4;
 }
 
@@ -69,13 +70,13 @@ void add(inout Lanes sum, Lanes more) { [[unroll]] for (uint h = 0; h < halves; 
 Lanes load_step(uint view, int step, uint backwards, uint slots, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * push.p.H + unit_[h]) * 4);
+        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4);
     return found;
 }
 void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lanes value) {
     Address at[2];
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        at[h] = row_place(view, step, backwards, slots, row_[h]) + (slot * push.p.H + unit_[h]) * 4;
+        at[h] = row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4;
     if (halves == 2)
         store_lanes(at[0], at[1], value.half_[0], value.half_[1]);
     else if (blocks <= parts || subgroup() < parts)
@@ -86,7 +87,7 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
 #define STORE_STEP(window, view, step, backwards, slots, slot, vectors_)                                           \
     if (in_windows != 0) {                                                                                                 \
         [[unroll]] for (uint h = 0; h < halves; ++h)                                                                       \
-            STORE_TO_WINDOW(window, row_place(view, step, backwards, slots, row_[h]) + (slot * push.p.H + unit_[h]) * 4,   \
+            STORE_TO_WINDOW(window, row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4,   \
                             vectors_.half_[h])                                                                             \
     } else {                                                                                                               \
         store_step(view, step, backwards, slots, slot, vectors_);                                                          \
@@ -96,7 +97,7 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
 Lanes load_vector(uint view, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(push.p.at[view] + (slot * push.p.H + unit_[h]) * 4);
+        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4);
     return found;
 }
 
@@ -143,7 +144,7 @@ Lanes load_product(uint slot) {
     Lanes sum = zeros();
     [[unroll]] for (uint i = 0; i < slabs; ++i)
         [[unroll]] for (uint h = 0; h < halves; ++h) {
-            Stride at = Stride(i * push.p.N + row_[h]) * (PRODUCTS * push.p.H) + slot * push.p.H + unit_[h];
+            Stride at = Stride(i * push.p.N + row_[h]) * (PRODUCTS * units) + slot * units + unit_[h];
             sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4);
         }
     if (depth != 0)

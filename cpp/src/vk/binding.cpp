@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kSmallestImport = 256 << 10;
 // What is larger goes to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
-// Kernels load whole words; of two elements, in the 16-bit types.
+// Kernels load and store whole words; of two elements, in the 16-bit types.
 constexpr std::uint64_t kWordBytes = 4;
 
 bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch || buffer.role == Role::constant; }
@@ -129,8 +129,8 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
         if (placement.address == 0) {  // the host's memory
             downloaded_ += bytes;
         }
-        // Whole words are written.
-        if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
+        const std::uint64_t alignment = plan_.flavour.gemm == "broadcast" ? abi::kWindowBytes : kWordBytes;
+        if (placement.address == 0 || placement.address % alignment != 0 || bytes % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
             after_.push_back({aligned, placement});
             placement = aligned;

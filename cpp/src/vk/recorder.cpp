@@ -279,11 +279,12 @@ void Recorder::record(const Ready& ready, bool after) {
     ++dispatches_;
 }
 
-// Each member takes a part of the workgroups along the longest axis.
+// Each member takes a part of the workgroups along the longest axis, of several the last: of the step kernels' axes
+// that is one of units, so that a processor's caches keep the weights that it needs at every step.
 void Recorder::share(const Ready& ready) {
     open_helpers();
-    const auto axis =
-        static_cast<std::size_t>(std::max_element(ready.groups.begin(), ready.groups.end()) - ready.groups.begin());
+    const auto longest = std::max_element(ready.groups.rbegin(), ready.groups.rend());
+    const auto axis = static_cast<std::size_t>(ready.groups.rend() - longest) - 1;
     const std::uint64_t count = ready.groups[axis], parts = members_.size();
     for (std::uint64_t i = 0; i < parts; ++i) {
         const auto begin = static_cast<std::uint32_t>(count * i / parts);
