@@ -47,9 +47,11 @@ void run_cell() {
 }
 
 void main() {
-    if (depth != 0)
+    if (depth != 0) {
+        touch(kStepProjected, push.p.step, kSourceBackwards, CELL_GATES);
         form_products(row_place(kStepPreviousHidden, max(push.p.step - 1, 0), kOutputBackwards, 1, first_row()),
                       directions * units * 4);
+    }
     choose(0);
     run_cell();
     if (shares > 2) {   // no loop: the driver would not unroll it

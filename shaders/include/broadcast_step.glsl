@@ -103,10 +103,23 @@ Lanes load_vector(uint view, uint slot) {
 
 #ifdef PRODUCTS
 const uint kRun = 8;          // loops are nested because the driver does not unroll long ones
+const uint kLineBytes = 64;   // of a cache
 const uint kIndexMask = 0x3fff;
 const uint tile = PRODUCTS * parts * lanes;
 const uint kPad = tile;       // so that an index is a sum and not a disjunction, of which the compiler makes no vectors
 shared float sums[depth == 0 ? 1 : kPad + blocks * tile];
+
+// Reads what the tile's cells will, a word of each line, so that it is in the cache by then: all of it at once, where the
+// cells would wait for one after the other. What is read goes to `touched`.
+float touched = 0.0;
+void touch(uint view, int step, uint backwards, uint slots) {
+    [[unroll]] for (uint r = 0; r < rows; ++r) {
+        Address row = row_place(view, step, backwards, slots, first_row() + r) + unit_tile() * (vectors * lanes * 4);
+        [[unroll]] for (uint slot = 0; slot < slots; ++slot)
+            [[unroll]] for (uint byte = 0; byte < vectors * lanes * 4; byte += kLineBytes)
+                touched += load_uniform(row + slot * units * 4 + byte);
+    }
+}
 
 // The product of `rows` rows from `a` on, `stride` bytes apart, with the packed weights.
 void form_products(Address a, Address stride) {
@@ -117,6 +130,7 @@ void form_products(Address a, Address stride) {
     a += block * depth * 4;
     precise float sum[PRODUCTS * parts];
     [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) sum[i] = 0.0;
+    if (push.p.step < 0) sum[0] = touched;   // never, but the compiler does not know
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     [[unroll]] for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
