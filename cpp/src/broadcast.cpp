@@ -265,7 +265,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                                          {word(std::min(kTable, n / width - x)), word(y), word(z)},
                                          make_block(push, abi::kBroadcastGemmPlaces),
                                          !(first && x + tile > 0),
-                                         windows});
+                                         windows,
+                                         word(split.blocks)});
                 }
             tile += y * z;
         }
@@ -390,7 +391,9 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                                 kernel,
                                 {word(each), word(std::min(kTable, (p.rows - row) / tile.rows)), word(z)},
                                 make_block(push, abi::kBroadcastGemmPlaces),
-                                made.empty()});
+                                made.empty(),
+                                {},
+                                word(tile.split.blocks)});
                 x += slabs > 1 ? each : each * z;
             }
     return made;
@@ -399,7 +402,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
 namespace {
 
 constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
-constexpr std::int64_t kInstructions = 3000;    // of a block of k, to stay in the instruction cache
+constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
 constexpr std::int64_t kSharedElements = 8192;  // what every device has
 constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
 constexpr double kCellCost = 200;               // of a part, in multiplications of a vector

@@ -99,7 +99,8 @@ public:
                                  static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(steps > 0 ? steps : more)},
                                 make_block(push, abi::kBroadcastStepPlaces),
                                 row + unit == 0,
-                                windows});
+                                windows,
+                                static_cast<std::uint32_t>(tile.subgroups)});
                 unit += y * more;
             }
         return made;

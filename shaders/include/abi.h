@@ -90,7 +90,7 @@ const uint kBroadcastCounter = 88u;     // byte of `step`, here and below
 // ---- devices of one CPU that share the dispatches of a call ---------------------------------------------------------------
 // Specialization constants.
 const uint kMeetPatient = 0u;       // 1: waits long, for a meeting that a dispatch with 0 has not seen happen
-const uint kMeetPatience = 4096u;   // workgroups of such a dispatch
+const uint kMeetPatience = 2048u;   // workgroups of such a dispatch
 struct MeetPush {
     Address meeting;                    // a number that grows by one for each device that comes
     Address own;                        // the device's memory, as below

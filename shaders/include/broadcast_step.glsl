@@ -111,14 +111,14 @@ shared float sums[depth == 0 ? 1 : kPad + blocks * tile];
 
 // Reads what the tile's cells will, a word of each line, so that it is in the cache by then: all of it at once, where the
 // cells would wait for one after the other. What is read goes to `touched`.
+const uint lines = (vectors * lanes * 4 + kLineBytes - 1) / kLineBytes;
 float touched = 0.0;
 void touch(uint view, int step, uint backwards, uint slots) {
-    [[unroll]] for (uint r = 0; r < rows; ++r) {
-        Address row = row_place(view, step, backwards, slots, first_row() + r) + unit_tile() * (vectors * lanes * 4);
+    Address first = row_place(view, step, backwards, slots, first_row()) + unit_tile() * (vectors * lanes * 4);
+    [[unroll]] for (uint r = 0; r < rows; ++r)
         [[unroll]] for (uint slot = 0; slot < slots; ++slot)
-            [[unroll]] for (uint byte = 0; byte < vectors * lanes * 4; byte += kLineBytes)
-                touched += load_uniform(row + slot * units * 4 + byte);
-    }
+            [[unroll]] for (uint line = 0; line < lines; ++line)
+                touched += load_uniform(first + (r * directions * slots + slot) * units * 4 + line * kLineBytes);
 }
 
 // The product of `rows` rows from `a` on, `stride` bytes apart, with the packed weights.

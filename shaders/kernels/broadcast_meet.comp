@@ -14,7 +14,8 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer Number { uin
 layout(push_constant, std430) uniform Push { MeetPush p; } push;
 
 const uint kTurns = 60000;   // Mesa 22.3 ends loops after 65,535
-const uint kPause = 16;      // additions to a number of no meaning, a turn
+const uint kEager = 4000;    // turns without a pause
+const uint kPause = 16;      // additions to a number of no meaning; that many more where it is patient
 
 // Broadcast, because the driver goes on with a loop until the invocations that are not there have left it as well.
 bool all_came() {
@@ -25,8 +26,8 @@ void main() {
     if (patient == 0) atomicAdd(Number(push.p.meeting).value, 1u);
     bool done = all_came();
     for (uint turn = 0; !done && turn < kTurns; ++turn) {
-        if (patient != 0)
-            [[unroll]] for (uint i = 0; i < kPause; ++i) atomicAdd(Number(push.p.own + kMeetPause).value, 1u);
+        if (patient != 0 || turn > kEager)
+            [[unroll]] for (uint i = 0; i < kPause * (1 + patient); ++i) atomicAdd(Number(push.p.own + kMeetPause).value, 1u);
         done = all_came();
     }
     if (patient == 0) {

@@ -71,6 +71,7 @@ struct Dispatch {
     bool after = true;  // waits for what the dispatch before it wrote
     // Buffers that the kernel writes as storage buffers, by binding.
     std::vector<std::size_t> windows = {};
+    std::uint32_t subgroups = 1;  // of a workgroup, more or less: how much work it is
     bool operator==(const Dispatch&) const = default;
 };
 

@@ -12,7 +12,8 @@ using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
 constexpr std::uint32_t kTimings = 64;       // more than there are command buffers
-constexpr std::uint64_t kWorthSharing = 16;  // workgroups: meeting costs about as much time as the half of them saves
+constexpr std::uint64_t kWorthSharing = 32;  // subgroups: meeting costs about as much time as the half of them saves
+constexpr std::int64_t kFirstAlone = 16;     // steps of a loop that helpers have no part in, of the first submission
 
 // A label in the command buffer for as long as the object lives; none where `on` is false.
 class Label {
@@ -148,16 +149,21 @@ Point Recorder::close() {
     return point;
 }
 
+// Submits what is recorded and goes on in another command buffer.
+void Recorder::split() {
+    if (lent_) {
+        meet();
+    }
+    ahead_ = ahead_ || pending_;
+    close();
+    stream_.pace(*poll_);
+    stream_.begin(*poll_);
+    open();
+}
+
 void Recorder::split_if_full() {
     if (recorded_ >= stream_.capacity()) {
-        if (lent_) {
-            meet();
-        }
-        ahead_ = ahead_ || pending_;
-        close();
-        stream_.pace(*poll_);
-        stream_.begin(*poll_);
-        open();
+        split();
     }
 }
 
@@ -196,6 +202,8 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .groups = dispatch.groups,
                 .windows = {}};
+    const auto [x, y, z] = dispatch.groups;
+    ready.subgroups = std::uint64_t{x} * y * z * dispatch.subgroups;
     if (dispatch.push.bytes.size() > kPushBytes || ready.push_bytes % 4 != 0) {
         throw std::length_error(dispatch.label + ": push constants of " + std::to_string(ready.push_bytes) + " bytes");
     }
@@ -247,7 +255,15 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
             throw std::out_of_range(dispatch.label + ": the loop's counter is outside of the push constants");
         }
     }
+    // Where helpers have no part in it, a processor is free to record while another computes.
+    const bool alone = members_.size() > 1 && loop.count > kFirstAlone &&
+                       std::none_of(body_.begin(), body_.end(), [&](const Ready& one) { return shared(one); });
+    std::int64_t until = 0;
     for (std::int64_t i = 0; i < loop.count; ++i) {
+        if (alone && i == until) {
+            split();
+            until = i == 0 ? kFirstAlone : 2 * i;
+        }
         const auto counter = static_cast<std::int32_t>(loop.first + i * loop.increment);
         for (Ready& one : body_) {
             std::memcpy(one.push.data() + loop.counter, &counter, sizeof(counter));
@@ -258,9 +274,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::record(const Ready& ready, bool after) {
-    const auto [x, y, z] = ready.groups;
-    const bool shared = members_.size() > 1 && std::uint64_t{x} * y * z >= kWorthSharing;
-    const bool waits = transferred_ || (after && computed_);
+    const bool shared = this->shared(ready), waits = transferred_ || (after && computed_);
     ahead_ = ahead_ || (waits && pending_);
     if (shared ? ahead_ || (waits && lent_) : waits && lent_) {
         meet();
@@ -278,6 +292,8 @@ void Recorder::record(const Ready& ready, bool after) {
     ++recorded_;
     ++dispatches_;
 }
+
+bool Recorder::shared(const Ready& ready) const { return members_.size() > 1 && ready.subgroups >= kWorthSharing; }
 
 // Each member takes a part of the workgroups along the longest axis, of several the last: of the step kernels' axes
 // that is one of units, so that a processor's caches keep the weights that it needs at every step.

@@ -54,6 +54,7 @@ private:
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
+    [[nodiscard]] bool shared(const Ready& ready) const;
     void record(const Ready& ready, bool after);
     void share(const Ready& ready);
     void meet();
@@ -64,6 +65,7 @@ private:
     void timestamp(std::uint32_t which, PipelineStageFlagBits2 stage);
     void open();
     Point close();
+    void split();
     void split_if_full();
 
     const LogicalDevice& device_;

@@ -36,6 +36,7 @@ struct Ready {
     std::array<std::uint32_t, 3> groups;
     std::uint32_t window_count = 0;
     std::array<Slice, abi::kWindows> windows;
+    std::uint64_t subgroups = 0;  // in all
 };
 
 // A device that records its part of a plan.
