@@ -141,6 +141,27 @@ def test_helpers_change_no_bit() -> None:
     assert printed.pop().startswith("broadcast ")
 
 
+def test_the_users_vector_width_stays() -> None:
+    """Vectors are as wide as the processor's where nobody says otherwise; what the environment says holds, and stays."""
+    broadcasting(vkrnn.default_device().index).close()
+    program = """
+import os, vkrnn
+device = vkrnn.default_device()
+print(device.name, "env", os.environ.get("LP_NATIVE_VECTOR_WIDTH"))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "LP_NATIVE_VECTOR_WIDTH"}
+
+    def name(more: dict[str, str]) -> str:
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environment | more, capture_output=True, text=True, check=True).stdout
+
+    assert "256 bits) env 256" in name({"LP_NATIVE_VECTOR_WIDTH": "256"})
+    with open("/proc/cpuinfo") as file:
+        wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= set(file.read().split())
+    assert ("512 bits" in name({})) == wide
+    assert name({}).endswith("env None\n")
+
+
 def test_a_device_that_fails_the_self_test_falls_back() -> None:
     """The flavour is asked for, the test fails, and calls run right in the portable flavour."""
     broadcasting(vkrnn.default_device().index).close()

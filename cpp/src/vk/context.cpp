@@ -153,9 +153,30 @@ std::shared_ptr<const Context> Context::get() {
         current->reset();
     }
     if (!*current) {
-        *current = std::shared_ptr<const Context>(new Context);
+        *current = std::shared_ptr<const Context>(make_wide());
     }
     return *current;
+}
+
+// The driver decides on its vectors when it is loaded, and only some releases of it are right with wide ones: so it is
+// asked who it is, and loaded again. Where something else keeps it loaded its vectors stay as they are.
+Context* Context::make_wide() {
+    std::unique_ptr<Context> made(new Context);
+    bool reload = false;
+    if (WideVectors::possible()) {
+        try {
+            reload = choose_flavour(made->candidates().front().profile).gemm == "broadcast";
+        } catch (const DeviceError&) {
+            // Whoever asks for the devices learns of it.
+        }
+    }
+    if (reload) {
+        made.reset();
+        const WideVectors wide;
+        made.reset(new Context);
+        static_cast<void>(made->candidates());  // some drivers look around only when they are asked
+    }
+    return made.release();
 }
 
 Context* Context::make_threadless() {

@@ -36,6 +36,7 @@ public:
 
 private:
     Context();
+    static Context* make_wide();
     static Context* make_threadless();
 
     long process_;

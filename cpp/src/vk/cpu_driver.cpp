@@ -20,6 +20,7 @@ namespace vkrnn::vk {
 namespace {
 
 constexpr const char* kThreads = "LP_NUM_THREADS";
+constexpr const char* kVectorWidth = "LP_NATIVE_VECTOR_WIDTH";
 constexpr std::size_t kLargestTeam = 8;
 constexpr std::uint64_t kSameMoment = 5;  // clock ticks, of 10 ms mostly, between the starts of threads made together
 
@@ -131,6 +132,20 @@ OnProcessor::~OnProcessor() {
 WithoutThreads::WithoutThreads() { setenv(kThreads, "0", 1); }
 WithoutThreads::~WithoutThreads() { unsetenv(kThreads); }
 
+bool WideVectors::possible() {
+#ifdef __x86_64__
+    // AVX-512 as far as LLVM takes it for granted at that width.
+    return std::getenv(kVectorWidth) == nullptr && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+#else
+    return false;
+#endif
+}
+
+WideVectors::WideVectors() { setenv(kVectorWidth, "512", 1); }
+WideVectors::~WideVectors() { unsetenv(kVectorWidth); }
+
 void pin_workers() {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
@@ -157,6 +172,9 @@ OnProcessor::OnProcessor(std::optional<std::size_t>) {}
 OnProcessor::~OnProcessor() = default;
 WithoutThreads::WithoutThreads() = default;
 WithoutThreads::~WithoutThreads() = default;
+bool WideVectors::possible() { return false; }
+WideVectors::WideVectors() = default;
+WideVectors::~WideVectors() = default;
 void pin_workers() {}
 #endif
 

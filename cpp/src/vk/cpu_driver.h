@@ -20,6 +20,18 @@ public:
     WithoutThreads& operator=(const WithoutThreads&) = delete;
 };
 
+// While it lives, a driver that is loaded computes with vectors of 512 bits; by itself it stops at 256.
+class WideVectors {
+public:
+    // Whether the processor has them and the user has not set LP_NATIVE_VECTOR_WIDTH.
+    static bool possible();
+
+    WideVectors();
+    ~WideVectors();
+    WideVectors(const WideVectors&) = delete;
+    WideVectors& operator=(const WideVectors&) = delete;
+};
+
 // While it lives, threads that the calling thread starts run on one processor: the n-th of those that the process may
 // use. A device's thread starts with the device; two that spin on one processor wait for the scheduler.
 class OnProcessor {
