@@ -13,6 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many processes as processors: one lavapipe each, where vkrnn would open one for every processor (team.h), which
+    # wait for each other by spinning and compile every kernel for themselves. `make test` runs some tests that way too.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
 
 import vkrnn  # noqa: E402
 from resident import WAYS, opened  # noqa: E402

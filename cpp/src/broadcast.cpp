@@ -232,8 +232,8 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
         std::vector<std::size_t> windows;
         if (fits_window(builder, builder.at(c.buffer, c.offset), {c.ld})) windows.push_back(c.buffer);
-        const std::size_t kernel = gemm_kernel(
-            builder, kRows, 1, split, {p.a.columns, !windows.empty(), bias.has_value() || k > split.whole(), false});
+        const bool adds = bias.has_value() || k > split.whole();
+        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, {p.a.columns, !windows.empty(), adds, false});
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kRows;) {
@@ -248,9 +248,10 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a.matrix.ld + first_k * a_k);
                     push.b = builder.at(b.buffer, column * k + first_k * width);
                     push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
-                    push.c_in = !first ? push.c
-                                : bias ? builder.at(bias->buffer, bias->offset + column)
-                                       : builder.at(builder.lane_zeros(), 0);
+                    if (adds)
+                        push.c_in = !first ? push.c
+                                    : bias ? builder.at(bias->buffer, bias->offset + column)
+                                           : builder.at(builder.lane_zeros(), 0);
                     push.lda = word(a.matrix.ld);
                     if (!windows.empty()) push.c |= kInWindow;
                     push.ld_in = first ? 0 : word(c.ld);

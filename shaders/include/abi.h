@@ -97,7 +97,6 @@ struct MeetPush {
     uint expected;                      // what the number is when all have come
     uint padding;
 };
-const uint kMeetPlaces = 2u;
 // Bytes of the memory each device has for it.
 const uint kMeetGroups = 0u;        // arguments of the dispatch with kMeetPatient: three words
 const uint kMeetAlone = 12u;        // 1: the others did not come
