@@ -12,12 +12,17 @@ namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
 
+bool is_llvmpipe(const Profile& profile, int major, int minor) {
+    int found_major = 0, found_minor = 0;
+    return profile.driver == "llvmpipe" &&
+           std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &found_major, &found_minor) == 2 &&
+           found_major == major && found_minor == minor;
+}
+
 // Releases of llvmpipe that make vector code of what is written for them; later ones crash or are slow on it.
 bool can_broadcast(const Profile& profile) {
-    int major = 0, minor = 0;
-    const bool known = std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &major, &minor) == 2 &&
-                       ((major == 22 && minor == 3) || (major == 25 && minor == 0));
-    return profile.driver == "llvmpipe" && known && profile.subgroup_size >= 8;
+    const bool known = is_llvmpipe(profile, 22, 3) || is_llvmpipe(profile, 25, 0);
+    return known && (profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile)));
 }
 
 // The products' flavours that the device has, as an error message lists them.
@@ -38,6 +43,8 @@ void require(bool holds, const std::string& option, const std::string& expected,
 }
 
 }  // namespace
+
+bool suits_wide_vectors(const Profile& profile) { return is_llvmpipe(profile, 22, 3); }
 
 Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;

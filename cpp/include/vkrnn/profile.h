@@ -44,6 +44,9 @@ struct Flavour {
 // The flavour that suits the profile.
 Flavour choose_flavour(const Profile& profile);
 
+// Whether the driver computes rightly with vectors of 512 bits if it is told to: Mesa 25.0 and 26.2 do not.
+bool suits_wide_vectors(const Profile& profile);
+
 // Throws ValueError where the device cannot run the flavour.
 void check_flavour(const Flavour& flavour, const Profile& profile);
 

@@ -165,7 +165,7 @@ Context* Context::make_wide() {
     bool reload = false;
     if (WideVectors::possible()) {
         try {
-            reload = choose_flavour(made->candidates().front().profile).gemm == "broadcast";
+            reload = suits_wide_vectors(made->candidates().front().profile);
         } catch (const DeviceError&) {
             // Whoever asks for the devices learns of it.
         }
