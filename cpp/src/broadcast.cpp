@@ -64,8 +64,6 @@ abi::BroadcastGemmPush new_push() {
     return push;
 }
 
-constexpr std::int64_t kMostWindowElements = abi::kMostWindowBytes / 2 / sizeof(float);
-
 // Whether vectors so many elements apart can be stored to the place in a window.
 bool fits_window(const PlanBuilder& builder, Place to, std::initializer_list<std::int64_t> strides) {
     constexpr std::int64_t kElements = abi::kWindowBytes / sizeof(float);
@@ -282,7 +280,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
 bool suits_broadcast(const PlanBuilder& builder, const RowSum& sum) {
     const std::int64_t columns = sum.directions * sum.gates * sum.width;
     return !sum.factor && sum.rows > abi::kSumRows &&
-           ceil_div(sum.rows, abi::kSumRows) * columns <= kMostWindowElements &&
+           ceil_div(sum.rows, abi::kSumRows) * columns <= std::int64_t{kLargestWindow / sizeof(float)} &&
            sum.width % builder.profile().subgroup_size == 0 && (sum.gates == 1 || sum.in.gate == sum.width) &&
            (sum.directions == 1 || sum.in.direction == sum.gates * sum.width) && sum.in.row <= kLargestRow;
 }
@@ -323,13 +321,7 @@ void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const Row
         last.out_offset = whole * columns;
         builder.row_sum(label + ": last rows", last, true);
     }
-    RowSum all;
-    all.rows = parts;
-    all.width = columns;
-    all.in = {out, 0, columns, 0, 0};
-    all.out = sum.out;
-    all.out_offset = sum.out_offset;
-    builder.row_sum(label + ": add parts", all);
+    builder.add_parts(label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
 }
 
 namespace {

@@ -135,10 +135,8 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
 }
 
 std::vector<std::size_t> PlanBuilder::windows(std::vector<std::size_t> buffers) const {
-    // The alignment of a window is less than the second half.
-    const bool fit = std::all_of(buffers.begin(), buffers.end(), [&](std::size_t buffer) {
-        return plan_.buffers[buffer].bytes <= abi::kMostWindowBytes / 2;
-    });
+    const bool fit = std::all_of(buffers.begin(), buffers.end(),
+                                 [&](std::size_t buffer) { return plan_.buffers[buffer].bytes <= kLargestWindow; });
     return fit ? std::move(buffers) : std::vector<std::size_t>{};
 }
 
@@ -197,13 +195,7 @@ bool PlanBuilder::product(const std::string& label, const Product& p, bool indep
     count_flops(2.0 * static_cast<double>(p.batches * size) * static_cast<double>(p.k));
 
     if (slabs == 1) return false;
-    RowSum sum;
-    sum.rows = slabs;
-    sum.width = p.batches * size;
-    sum.in = {c.buffer, 0, p.batches * size, 0, 0};
-    sum.out = p.c.buffer;
-    sum.out_offset = p.c.offset;
-    row_sum(label + ": add slabs", sum);
+    add_parts(label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
     return false;
 }
 
@@ -241,13 +233,18 @@ void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool inde
              independent);
     if (parts == 1) return;
 
-    RowSum rest;
-    rest.rows = parts;
-    rest.width = columns;
-    rest.in = {out, 0, columns, 0, 0};
-    rest.out = sum.out;
-    rest.out_offset = sum.out_offset;
-    row_sum(label + ": add parts", rest);
+    add_parts(label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
+}
+
+void PlanBuilder::add_parts(const std::string& label, std::size_t from, std::int64_t parts, std::int64_t columns,
+                            std::size_t out, std::int64_t out_offset) {
+    RowSum sum;
+    sum.rows = parts;
+    sum.width = columns;
+    sum.in = {from, 0, columns, 0, 0};
+    sum.out = out;
+    sum.out_offset = out_offset;
+    row_sum(label, sum);
 }
 
 void PlanBuilder::transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows,

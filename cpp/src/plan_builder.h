@@ -39,6 +39,9 @@ struct RowSum {
     std::int64_t out_offset = 0;
 };
 
+// Bytes of the largest buffer that is made a window: the alignment of a window is less than as many again.
+inline constexpr std::uint64_t kLargestWindow = abi::kMostWindowBytes / 2;
+
 class PlanBuilder {
 public:
     PlanBuilder(const Spec& spec, const Profile& profile, const Flavour& flavour);
@@ -63,6 +66,9 @@ public:
     // which has all columns; in a batch of others each has its part of them.
     void share_columns(const std::string& label, std::initializer_list<Product*> products);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
+    // The sum of so many contiguous parts of `columns` elements.
+    void add_parts(const std::string& label, std::size_t from, std::int64_t parts, std::int64_t columns,
+                   std::size_t out, std::int64_t out_offset);
     void transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows, std::int64_t columns,
                    std::int64_t batches, bool independent = false);
     void clear(std::size_t buffer) { plan_.steps.emplace_back(Clear{buffer}); }

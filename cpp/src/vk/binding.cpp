@@ -129,6 +129,7 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
         if (placement.address == 0) {  // the host's memory
             downloaded_ += bytes;
         }
+        // Whole words are written, and to windows whole elements of theirs.
         const std::uint64_t alignment = plan_.flavour.gemm == "broadcast" ? abi::kWindowBytes : kWordBytes;
         if (placement.address == 0 || placement.address % alignment != 0 || bytes % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
