@@ -130,18 +130,6 @@ struct PackRunsPush {
 
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
 // A column c stands for (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
-// Sums of kSumRows rows of contiguous columns, for llvmpipe; out is the first window.
-// Specialization constants.
-const uint kSumLanes = 0u;
-const uint kSumRows = 64u;
-// Workgroups: x + kBroadcastTable * y numbers vectors of columns, z runs of rows.
-struct SumRowsPush {
-    Address in_, out_;
-    uint in_row, in_run, out_run;       // bytes
-    uint table[kBroadcastTable];        // 0, 1, 2, ...
-    uint padding;
-};
-const uint kSumRowsPlaces = 2u;
 // Specialization constants.
 const uint kReduceFactor = 0u;      // 1: multiply by the factor
 // Workgroups: x, y number columns in groups of the workgroup's size; z numbers the parts.
@@ -153,6 +141,18 @@ struct ReducePush {
     uint factor_row, factor_direction, factor_gate;
 };
 const uint kReducePlaces = 3u;
+// The same of kSumRows rows and contiguous columns, without a factor, for llvmpipe; out is the first window.
+// Specialization constants.
+const uint kSumLanes = 0u;
+const uint kSumRows = 64u;
+// Workgroups: x + kBroadcastTable * y numbers vectors of columns, z runs of rows.
+struct SumRowsPush {
+    Address in_, out_;
+    uint in_row, in_run, out_run;       // bytes
+    uint table[kBroadcastTable];        // 0, 1, 2, ...
+    uint padding;
+};
+const uint kSumRowsPlaces = 2u;
 
 // ---- transpose of each of a batch of matrices --------------------------------------------------------------------------
 struct TransposePush {
