@@ -47,7 +47,7 @@ protected:
     // Without waiting.
     void start(const Plan& plan, const std::vector<InputOperand>& inputs, const ResultOperand& result,
                const char* label = "test", const Poll& poll = {}) {
-        device_->run(plan, inputs, std::span(&result, 1), false, label, poll);
+        device_->run(std::make_shared<const Plan>(plan), inputs, std::span(&result, 1), false, label, poll);
     }
     Shared added(const Shared& input, const char* label = "test") {
         auto result = device_->allocate(input->bytes(), false);

@@ -78,7 +78,7 @@ inline Words run(Device& device, const Plan& plan, const Words& input, const Pol
     Words result(plan.buffers.at(plan.results.at(0)).bytes / 4, 0xdeadbeef);
     const InputOperand in[] = {{input.data()}};
     const ResultOperand out[] = {{result.data()}};
-    device.run(plan, std::span(in).first(plan.inputs.size()), out, true, "test", poll);
+    device.run(std::make_shared<const Plan>(plan), std::span(in).first(plan.inputs.size()), out, true, "test", poll);
     return result;
 }
 

@@ -34,7 +34,7 @@ TEST_P(Call, CopiesInAndOut) {
 TEST_P(Call, TakesEmptyBuffersAndPlans) {
     EXPECT_EQ(run(*device_, add_plan(0), {}), Words());
     Plan nothing;
-    device_->run(nothing, {}, {}, true, "", {});
+    device_->run(std::make_shared<const Plan>(nothing), {}, {}, true, "", {});
 }
 
 TEST_P(Call, RunsLoopsInOrder) {

@@ -100,7 +100,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), arrays[i]));
     }
     const py::gil_scoped_release release;
-    device->run(*plan, inputs, results, wait, prefix, &interrupted);
+    device->run(plan, inputs, results, wait, prefix, &interrupted);
     return arrays;
 }
 

@@ -60,6 +60,7 @@ py::dict statistics(const Device& device) {
     dict["calls"] = counted.calls;
     dict["submissions"] = counted.submissions;
     dict["dispatches"] = counted.dispatches;
+    dict["repeated"] = counted.repeated;
     dict["bytes_uploaded"] = counted.bytes_uploaded;
     dict["bytes_downloaded"] = counted.bytes_downloaded;
     dict["bytes_imported"] = counted.bytes_imported;

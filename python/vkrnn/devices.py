@@ -160,10 +160,11 @@ class Device:
     def statistics(self) -> dict[str, int | float]:
         """Return counters since the device was opened, and sizes.
 
-        ``calls``, ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to the
-        host's memory; ``bytes_imported``, of the host's memory that the device read where it was; ``bytes_allocated``,
-        ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that is done, by the
-        device's clock and without copies; ``last_host_seconds``, that the last call took to return.
+        ``calls``; those of them ``repeated``, which found their commands as an earlier call on the same memory had
+        recorded them; ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to
+        the host's memory; ``bytes_imported``, of the host's memory that the device read where it was;
+        ``bytes_allocated``, ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that
+        is done, by the device's clock and without copies; ``last_host_seconds``, that the last call took to return.
         """
         return (self._opened or self.open()).statistics()
 

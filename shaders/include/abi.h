@@ -94,12 +94,13 @@ const uint kMeetPatience = 2048u;   // workgroups of such a dispatch
 struct MeetPush {
     Address meeting;                    // a number that grows by one for each device that comes
     Address own;                        // the device's memory, as below
-    uint expected;                      // what the number is when all have come
+    uint devices;                       // that meet
     uint padding;
 };
 // Bytes of the memory each device has for it.
 const uint kMeetGroups = 0u;        // arguments of the dispatch with kMeetPatient: three words
 const uint kMeetAlone = 12u;        // 1: the others did not come
+const uint kMeetExpected = 16u;     // what the number is when all have come
 const uint kMeetPause = 64u;
 const uint kMeetNumber = 128u;      // the first device's is the one that all count with
 const uint kMeetBytes = 192u;

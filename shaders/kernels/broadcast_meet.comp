@@ -1,5 +1,5 @@
 // Where several devices of one CPU share a call's dispatches (see vk/team.h), each adds one to a number they all see and
-// goes on when all have. A kernel that waits gives up after so many turns; then `patient` workgroups wait longer, and the
+// goes on when all have. Each counts the meetings itself, so that a recorded meeting can be submitted again. A kernel that waits gives up after so many turns; then `patient` workgroups wait longer, and the
 // last of them tells that the others did not come.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -18,17 +18,22 @@ const uint kEager = 4000;    // turns without a pause
 const uint kPause = 16;      // additions to a number of no meaning; that many more where it is patient
 
 // Broadcast, because the driver goes on with a loop until the invocations that are not there have left it as well.
-bool all_came() {
-    return int(subgroupBroadcastFirst(atomicAdd(Number(push.p.meeting).value, 0u)) - push.p.expected) >= 0;
+bool all_came(uint expected) {
+    return int(subgroupBroadcastFirst(atomicAdd(Number(push.p.meeting).value, 0u)) - expected) >= 0;
 }
 
 void main() {
-    if (patient == 0) atomicAdd(Number(push.p.meeting).value, 1u);
-    bool done = all_came();
+    uint expected = Number(push.p.own + kMeetExpected).value;
+    if (patient == 0) {
+        expected += push.p.devices;
+        Number(push.p.own + kMeetExpected).value = expected;
+        atomicAdd(Number(push.p.meeting).value, 1u);
+    }
+    bool done = all_came(expected);
     for (uint turn = 0; !done && turn < kTurns; ++turn) {
         if (patient != 0 || turn > kEager)
             [[unroll]] for (uint i = 0; i < kPause * (1 + patient); ++i) atomicAdd(Number(push.p.own + kMeetPause).value, 1u);
-        done = all_came();
+        done = all_came(expected);
     }
     if (patient == 0) {
         Number(push.p.own + kMeetGroups).value = done ? 0u : kMeetPatience;

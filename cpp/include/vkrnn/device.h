@@ -25,6 +25,7 @@ struct Statistics {
     std::uint64_t calls = 0;
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
+    std::uint64_t repeated = 0;          // calls whose commands were there from an earlier one
     std::uint64_t bytes_uploaded = 0;    // copied from host memory
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
     std::uint64_t bytes_imported = 0;    // of host memory that the device read where it was
@@ -100,8 +101,8 @@ public:
     // when the results are in place; until then the host memory of inputs may be read in place. Without it there must
     // be no results in host memory, and it returns when everything is submitted. `label` goes into error messages and
     // debug labels. Interrupted leaves the results undefined.
-    virtual void run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results,
-                     bool wait, std::string_view label, const Poll& poll) = 0;
+    virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
+                     std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) = 0;
 
     // From host memory, which may change on return; to host memory, which is written on return; between storages.
     virtual void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;

@@ -1,5 +1,6 @@
 #include "allocation.h"
 
+#include <atomic>
 #include <bit>
 
 #include "profile.h"
@@ -47,6 +48,7 @@ bool is_aligned(const void* data, std::uint64_t alignment) {
 }
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
+    static std::atomic<std::uint64_t> made_before = 0;
     const bool addressed = use == Use::device;
     Allocation made;
     const auto& families = device.families();
@@ -63,7 +65,7 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
                                                         .allocationSize = made.buffer.getMemoryRequirements().size,
                                                         .memoryTypeIndex = type_of(device, use)});
     made.buffer.bindMemory(*made.memory, 0);
-    made.whole = {.buffer = *made.buffer, .bytes = bytes};
+    made.whole = {.buffer = *made.buffer, .bytes = bytes, .allocation = ++made_before};
     if (addressed) {
         made.whole.address = address_of(device, made.buffer);
     }

@@ -60,6 +60,7 @@ void Executor::close() {
             retire(*work_);
             statistics_.submissions = work_->submissions();
             statistics_.dispatches = work_->recorder.dispatches();
+            statistics_.repeated = work_->recorder.repeated();
         }
         going = std::move(work_);
     }
@@ -200,8 +201,9 @@ std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
     }
 }
 
-void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::span<const ResultOperand> results,
-                   bool wait, std::string_view label, const Poll& poll) {
+void Executor::run(const std::shared_ptr<const Plan>& plan_to_run, std::span<const InputOperand> inputs,
+                   std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) {
+    const Plan& plan = *plan_to_run;
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto at_work = work(prefix);
@@ -218,15 +220,14 @@ void Executor::run(const Plan& plan, std::span<const InputOperand> inputs, std::
             require_room(plan, bytes, label);
         }
         binding.place_scratch(now.arena);
-        now.recorder.prepare(plan);
         if (lose_next_.exchange(false)) {
             now.timeline->lose_next();
         }
-        now.stream.begin(poll);
+        now.stream.discard();  // what a call that failed has left
         binding.bind(inputs, results, now.transfer, poll);
         now.stream.after(*now.upload_timeline, binding.arrays_uploaded());
         now.stream.start(first_capacity(plan, profile_));
-        point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
+        point = now.recorder.run(plan_to_run, binding.placements(), binding.before(), binding.after(), label, poll);
         now.transfer.submitted(point);
         binding.submitted(point);
         {
@@ -353,7 +354,8 @@ void Executor::retire(const Work& work) const {
         pending_.pop_front();
     }
     if (timing) {
-        statistics_.last_device_seconds = work.recorder.device_seconds(*timing);
+        statistics_.last_device_seconds =
+            work.recorder.device_seconds(*timing).value_or(statistics_.last_device_seconds);
     }
 }
 
@@ -367,6 +369,7 @@ Statistics Executor::statistics() const {
     if (work_) {
         statistics.submissions = work_->submissions();
         statistics.dispatches = work_->recorder.dispatches();
+        statistics.repeated = work_->recorder.repeated();
         statistics.pipelines = work_->kernels.size();
         statistics.bytes_allocated = work_->held();
     }

@@ -18,19 +18,15 @@ std::uint64_t large_size(std::uint64_t bytes) { return align(bytes, std::bit_flo
 
 }  // namespace
 
-// The latest piece of the right size, for what was last used is nearest; the oldest where the device must be done.
+// The first piece of the right size; where the device must be done, the first that it is done with.
 Pool::Pieces::const_iterator Pool::find(const Pieces& pieces, std::uint64_t bytes, bool idle) const {
     const auto fits = [&](const Piece& piece) {
         const std::uint64_t size = piece.slice.bytes;
         return size >= bytes && (is_small(size) || size - bytes <= bytes / 4);
     };
-    if (!idle) {
-        return std::find_if(pieces.begin(), pieces.end(), fits);
-    }
-    const Point reached = timeline_->reached().value_or(timeline_->submitted());
-    const auto oldest = std::find_if(pieces.rbegin(), pieces.rend(),
-                                     [&](const Piece& piece) { return fits(piece) && piece.last_use <= reached; });
-    return oldest == pieces.rend() ? pieces.end() : std::prev(oldest.base());
+    const Point reached = idle ? timeline_->reached().value_or(timeline_->submitted()) : ~Point{0};
+    return std::find_if(pieces.begin(), pieces.end(),
+                        [&](const Piece& piece) { return fits(piece) && piece.last_use <= reached; });
 }
 
 Pool::Pieces Pool::take(std::uint64_t bytes, bool idle) {
@@ -46,7 +42,7 @@ Pool::Pieces Pool::take(std::uint64_t bytes, bool idle) {
             release_unused_locked();
             add();
         }
-        found = pieces.begin();
+        found = find(pieces, bytes, idle);
     }
     Pieces lease;
     lease.splice(lease.begin(), pieces, found);
@@ -63,9 +59,9 @@ void Pool::add_slab(Pieces& pieces, std::uint64_t size) {
     slabs_.push_back(allocate(*timeline_->device(), use_, kSlab));
     held_ += kSlab;
     for (std::uint64_t at = 0; at < kSlab; at += size) {
-        fresh.push_back({slabs_.back().whole.part(at, size), {}, 0});
+        fresh.push_back({slabs_.back().whole.part(at, size), {}});
     }
-    pieces.splice(pieces.begin(), fresh);
+    pieces.splice(pieces.end(), fresh);
 }
 
 void Pool::add_large(std::uint64_t bytes) {
@@ -73,7 +69,7 @@ void Pool::add_large(std::uint64_t bytes) {
     const std::uint64_t size = std::max(bytes, std::min(large_size(bytes), device.profile().max_allocation));
     std::list<Allocation> own;
     own.push_back(allocate(device, use_, size));
-    large_free_.push_front({own.front().whole, own.begin(), 0});
+    large_free_.push_back({own.front().whole, own.begin()});
     large_.splice(large_.end(), own);
     held_ += size;
     kept_ += size;
@@ -94,9 +90,14 @@ void Pool::give_back(Pieces lease, Point last_use) noexcept {
     while (!lease.empty()) {
         Piece& piece = lease.front();
         piece.last_use = last_use;
+        piece.returned = ++returns_;
         const std::uint64_t bytes = piece.slice.bytes;
         Pieces& pieces = is_small(bytes) ? small_free_.find(bytes)->second : large_free_;
-        pieces.splice(pieces.begin(), lease, lease.begin());
+        const auto later = std::find_if(pieces.begin(), pieces.end(), [&](const Piece& other) {
+            return std::pair(piece.slice.allocation, piece.slice.offset) <
+                   std::pair(other.slice.allocation, other.slice.offset);
+        });
+        pieces.splice(later, lease, lease.begin());
         if (!is_small(bytes)) {
             used_ -= bytes;
             kept_ += bytes;
@@ -104,8 +105,14 @@ void Pool::give_back(Pieces lease, Point last_use) noexcept {
     }
     if (kept_ > most_used_) {
         const Point reached = timeline_->reached().value_or(last_use);
-        while (kept_ > most_used_ && large_free_.back().last_use <= reached) {
-            drop(std::prev(large_free_.end()));
+        while (kept_ > most_used_) {
+            const auto oldest =
+                std::min_element(large_free_.begin(), large_free_.end(),
+                                 [](const Piece& a, const Piece& b) { return a.returned < b.returned; });
+            if (oldest->last_use > reached) {
+                break;
+            }
+            drop(oldest);
         }
     }
 }

@@ -23,13 +23,15 @@ public:
         Slice slice;
         std::list<Allocation>::iterator own;  // of a large piece: its allocation
         Point last_use = 0;
+        std::uint64_t returned = 0;  // the number of the give_back that brought it
     };
     // A list, so that pieces go from hand to hand without allocating; take() leases one at a time.
     using Pieces = std::list<Piece>;
 
     // A piece of `bytes`, contents undefined. The device may still be busy with what was there before: whatever is
     // submitted from now on comes after that. Where the host is to write, `idle` is a piece that the device is done
-    // with. Throws vk::SystemError and std::bad_alloc, after giving back to the driver what nobody uses.
+    // with. Of several pieces it is the same one every time, so that calls that come again find their memory where it
+    // was. Throws vk::SystemError and std::bad_alloc, after giving back to the driver what nobody uses.
     Pieces take(std::uint64_t bytes, bool idle);
 
     // Keeps the pieces for the next take(). `last_use` is when the device is done with them. As many bytes are kept as
@@ -56,8 +58,9 @@ private:
     Use use_;
     mutable std::mutex mutex_;
     std::list<Allocation> slabs_, large_;
-    std::map<std::uint64_t, Pieces> small_free_;  // by size; in each the latest first
+    std::map<std::uint64_t, Pieces> small_free_;  // by size; in each as they were allocated
     Pieces large_free_;
+    std::uint64_t returns_ = 0;
     std::uint64_t held_ = 0, used_ = 0, most_used_ = 0, kept_ = 0;  // bytes; all but the first of large pieces
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 #include <variant>
 
 namespace vkrnn::vk {
@@ -11,7 +12,7 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::uint32_t kTimings = 64;       // more than there are command buffers
+constexpr std::uint32_t kTimings = 64;       // more than there are command buffers; the recordings' come after them
 constexpr std::uint64_t kWorthSharing = 32;  // subgroups: meeting costs about as much time as the half of them saves
 constexpr std::int64_t kFirstAlone = 16;     // steps of a loop that helpers have no part in, of the first submission
 
@@ -70,14 +71,9 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
         }
     }
     if (device.timestamp_period() > 0) {
+        constexpr std::uint32_t kQueries = 2 * (kTimings + Recordings::kMost);
         queries_ = raii::QueryPool(device.handle(),
-                                   QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2 * kTimings});
-    }
-}
-
-void Recorder::prepare(const Plan& plan) {
-    for (Member& member : members_) {
-        member.prepare(plan.kernels, &member == &members_.front());
+                                   QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = kQueries});
     }
 }
 
@@ -85,12 +81,54 @@ bool Recorder::left_alone() const {
     return std::any_of(members_.begin(), members_.end(), [](const Member& member) { return member.alone(); });
 }
 
-Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
-                    std::span<const Copy> after, std::string_view label, const Poll& poll) {
+Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
+                    std::span<const Copy> before, std::span<const Copy> after, std::string_view label,
+                    const Poll& poll) {
+    kept_.reset();
+    // What is in an open command buffer belongs to this call alone.
+    if (before.empty() && after.empty() && !stream_.is_open()) {
+        Recording::Key key(plan, placements, label);
+        if (Recording* found = recordings_.find(key)) {
+            return repeat(*found);
+        }
+        if (recordings_.comes_again(key)) {
+            kept_ = std::make_unique<Recording>(std::move(key));
+            kept_->timing = recordings_.make_room();
+        }
+    }
     label_ = label;
     poll_ = &poll;
-    timing_ = (timing_ + 1) % kTimings;
+    next_timing_ = (next_timing_ + 1) % kTimings;
+    timing_ = kept_ ? kTimings + kept_->timing : next_timing_;
+    for (Member& member : members_) {
+        member.prepare(plan->kernels, &member == &members_.front());
+    }
+    if (!stream_.is_open()) {
+        stream_.begin(poll, kept_ != nullptr);
+    }
     open();
+    record(*plan, placements, before, after);
+    const Point point = close();
+    if (kept_) {
+        recordings_.add(std::move(kept_));
+    }
+    return point;
+}
+
+Point Recorder::repeat(Recording& recording) {
+    timing_ = kTimings + recording.timing;
+    for (Recording::Part& part : std::span(recording.parts).subspan(1)) {
+        part.point = part.stream->submit(part.commands);
+    }
+    Recording::Part& own = recording.parts.front();
+    own.point = own.stream->submit(own.commands);
+    dispatches_ += recording.dispatches;
+    ++repeated_;
+    return own.point;
+}
+
+void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
+                      std::span<const Copy> after) {
     if (*queries_) {
         stream_.commands().resetQueryPool(*queries_, 2 * timing_, 2);
     }
@@ -98,7 +136,6 @@ Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::sp
     copy(before);
     transferred_ = ahead_ = true;  // by uploads, if by nothing else
     pending_ = lent_ = false;
-    met_ = submitted_meetings_;  // the last run may have been given up while it was recorded
     timestamp(0, Stage::eAllTransfer);
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
@@ -111,17 +148,16 @@ Point Recorder::run(const Plan& plan, std::span<const Slice> placements, std::sp
         barrier(Stage::eCopy, Access::eTransferRead | Access::eTransferWrite);
         copy(after);
     }
-    return close();
 }
 
-double Recorder::device_seconds(std::uint32_t timing) const {
+std::optional<double> Recorder::device_seconds(std::uint32_t timing) const {
     if (!*queries_) {
         return 0;
     }
     const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * timing, 2, 2 * sizeof(std::uint64_t),
                                                                     sizeof(std::uint64_t), QueryResultFlagBits::e64);
     if (result != Result::eSuccess || ticks[1] < ticks[0]) {
-        return 0;
+        return std::nullopt;
     }
     return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
 }
@@ -139,14 +175,21 @@ Point Recorder::close() {
     if (labels_) {
         stream_.commands().endDebugUtilsLabelEXT();
     }
+    std::vector<Point> points{0};
     if (helped_) {
         for (const Member& helper : std::span(members_).subspan(1)) {
-            helper.stream().submit();
+            points.push_back(helper.stream().submit());
         }
     }
-    const Point point = stream_.submit();
-    submitted_meetings_ = met_;
-    return point;
+    points.front() = stream_.submit();
+    if (kept_) {
+        for (std::size_t i = 0; i < points.size(); ++i) {
+            Stream& stream = members_[i].stream();
+            kept_->parts.push_back({stream.take(), &stream, points[i]});
+        }
+        kept_->dispatches = recorded_;
+    }
+    return points.front();
 }
 
 // Submits what is recorded and goes on in another command buffer.
@@ -155,6 +198,7 @@ void Recorder::split() {
         meet();
     }
     ahead_ = ahead_ || pending_;
+    kept_.reset();
     close();
     stream_.pace(*poll_);
     stream_.begin(*poll_);
@@ -256,7 +300,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
         }
     }
     // Where helpers have no part in it, a processor is free to record while another computes.
-    const bool alone = members_.size() > 1 && loop.count > kFirstAlone &&
+    const bool alone = members_.size() > 1 && loop.count > kFirstAlone && !kept_ &&
                        std::none_of(body_.begin(), body_.end(), [&](const Ready& one) { return shared(one); });
     std::int64_t until = 0;
     for (std::int64_t i = 0; i < loop.count; ++i) {
@@ -319,7 +363,7 @@ void Recorder::open_helpers() {
         return;
     }
     for (Member& helper : std::span(members_).subspan(1)) {
-        helper.stream().begin(*poll_);
+        helper.stream().begin(*poll_, kept_ != nullptr);
         helper.opened();
     }
     helped_ = true;
@@ -328,9 +372,8 @@ void Recorder::open_helpers() {
 // Whatever any member recorded before is done and seen by all of them when any goes on.
 void Recorder::meet() {
     open_helpers();
-    met_ += static_cast<std::uint32_t>(members_.size());
     for (Member& member : members_) {
-        member.meet(members_.front().number(), met_);
+        member.meet(members_.front().number(), members_.size());
     }
     computed_ = transferred_ = ahead_ = pending_ = lent_ = false;
 }

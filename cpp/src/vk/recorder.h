@@ -5,11 +5,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "allocation.h"
+#include "recordings.h"
 #include "stream.h"
 #include "team.h"
 #include "vkrnn/device.h"
@@ -29,27 +32,31 @@ public:
     Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream,
              std::span<const std::unique_ptr<Helper>> helpers);
 
-    // Compiles what is missing of the plan's kernels. Throws like Kernels::get.
-    void prepare(const Plan& plan);
-
-    // Records the plan that was prepared into the stream's open command buffer, and into more where one would take
-    // long, between the copies `before` and `after`; submits them and says when they are done. `placements` are the
-    // plan's buffers. Throws Interrupted and vk::SystemError, and std::logic_error for a plan that contradicts itself.
-    Point run(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
+    // Compiles what is missing of the plan's kernels and records the plan into the stream's command buffer, which it
+    // opens where none is, and into more where one would take long, between the copies `before` and `after`; submits
+    // them and says when they are done. `placements` are the plan's buffers. A call that comes again, and needs neither
+    // copies nor more than one command buffer, is recorded only once. Throws Interrupted and vk::SystemError, like
+    // Kernels::get, and std::logic_error for a plan that contradicts itself.
+    Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements, std::span<const Copy> before,
               std::span<const Copy> after, std::string_view label, const Poll& poll);
 
     // Which timestamps the last run has, and what they say once it is done: from the first step to the end of the last,
-    // copies excluded. 0 where the device has no timestamps. As many runs as the stream has command buffers may be on
-    // their way.
+    // copies excluded. Nothing where they do not say it any more, 0 where the device has no timestamps. As many runs as
+    // the stream has command buffers may be on their way.
     [[nodiscard]] std::uint32_t last_timing() const { return timing_; }
-    [[nodiscard]] double device_seconds(std::uint32_t timing) const;
+    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t timing) const;
 
-    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // recorded so far; thread-safe
+    // Thread-safe.
+    [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far
+    [[nodiscard]] std::uint64_t repeated() const { return repeated_; }      // runs that were not recorded anew
 
     // Whether helpers were waited for in vain: what was computed since is wrong. Thread-safe.
     [[nodiscard]] bool left_alone() const;
 
 private:
+    void record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
+                std::span<const Copy> after);
+    Point repeat(Recording& recording);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
@@ -72,15 +79,17 @@ private:
     Stream& stream_;
     std::vector<Member> members_;  // the device, then its helpers
     raii::QueryPool queries_ = nullptr;
-    std::uint32_t timing_ = 0;
+    std::uint32_t timing_ = 0, next_timing_ = 0;
     bool labels_;
-    std::atomic<std::uint64_t> dispatches_ = 0;
+    std::atomic<std::uint64_t> dispatches_ = 0, repeated_ = 0;
+    Recordings recordings_;
 
     // Of the run going on; kept to save allocations.
     std::vector<Ready> body_;
     std::vector<std::byte> block_;
     std::string label_;
     const Poll* poll_ = nullptr;
+    std::unique_ptr<Recording> kept_;  // what the run is to be kept as
     // Of the command buffer being recorded.
     std::uint32_t recorded_ = 0;
     bool helped_ = false;  // helpers have one open as well
@@ -89,7 +98,6 @@ private:
     bool transferred_ = false;
     // What the device did that its helpers have not waited for, up to the last barrier and since; and the reverse.
     bool ahead_ = false, pending_ = false, lent_ = false;
-    std::uint32_t met_ = 0, submitted_meetings_ = 0;  // what meetings have raised their number to, of all runs
 };
 
 }  // namespace vkrnn::vk

@@ -74,7 +74,7 @@ bool broadcasts_right(Device& device) {
     std::iota(start.begin(), start.end(), 1.0f);
     const InputOperand inputs[] = {{a.data()}, {b.data()}, {start.data()}};
     const ResultOperand results[] = {{c.data()}};
-    device.run(product_plan(lanes), inputs, results, true, "self-test", {});
+    device.run(std::make_shared<const Plan>(product_plan(lanes)), inputs, results, true, "self-test", {});
     for (std::uint32_t m = 0; m < kM; ++m) {
         for (std::uint32_t j = 0; j < n; ++j) {
             float sum = start[j];

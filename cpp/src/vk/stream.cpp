@@ -16,27 +16,34 @@ constexpr std::chrono::nanoseconds kPollInterval = 20ms;
 constexpr std::uint32_t kFirstCapacity = 128;  // at least
 constexpr std::uint32_t kLargestCapacity = 8192;
 
-}  // namespace
-
-Stream::Stream(Timeline& timeline) : timeline_(timeline) {
-    const LogicalDevice& device = *timeline.device();
-    for (Slot& slot : slots_) {
-        slot.pool =
-            raii::CommandPool(device.handle(), CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
-                                                                     .queueFamilyIndex = timeline.family()});
-        raii::CommandBuffers buffers(device.handle(), CommandBufferAllocateInfo{.commandPool = *slot.pool,
-                                                                                .level = CommandBufferLevel::ePrimary,
-                                                                                .commandBufferCount = 1});
-        slot.commands = std::move(buffers.front());
-    }
+Commands make_commands(const Timeline& timeline) {
+    const raii::Device& device = timeline.device()->handle();
+    Commands made;
+    made.pool = raii::CommandPool(device, CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
+                                                                .queueFamilyIndex = timeline.family()});
+    raii::CommandBuffers buffers(device, CommandBufferAllocateInfo{.commandPool = *made.pool,
+                                                                   .level = CommandBufferLevel::ePrimary,
+                                                                   .commandBufferCount = 1});
+    made.buffer = std::move(buffers.front());
+    return made;
 }
 
-void Stream::begin(const Poll& poll) {
+}  // namespace
+
+void Stream::begin(const Poll& poll, bool again) {
     const std::size_t next = (current_ + 1) % slots_.size();
     timeline_.wait(slots_[next].point, poll);
     current_ = next;
-    slots_[next].pool.reset();
-    slots_[next].commands.begin(CommandBufferBeginInfo{.flags = CommandBufferUsageFlagBits::eOneTimeSubmit});
+    Commands& commands = slots_[next].commands;
+    if (*commands.pool) {
+        commands.pool.reset();
+    } else {
+        commands = make_commands(timeline_);
+    }
+    commands.buffer.begin(
+        CommandBufferBeginInfo{.flags = again ? CommandBufferUsageFlagBits::eSimultaneousUse
+                                              : CommandBufferUsageFlagBits::eOneTimeSubmit});
+    open_ = true;
     barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
 }
 
@@ -58,10 +65,18 @@ void Stream::after(const Timeline& other, Point point) {
 Point Stream::submit() {
     barrier(Stage::eHost, Access::eHostRead);
     Slot& slot = slots_[current_];
-    slot.commands.end();
-    slot.point = timeline_.submit(slot.commands, std::exchange(other_, nullptr), other_point_);
-    submitted_at_[loop_submissions_++ % 2] = Clock::now();
+    slot.commands.buffer.end();
+    open_ = false;
+    slot.point = submit(slot.commands);
     return slot.point;
+}
+
+Commands Stream::take() { return std::exchange(slots_[current_].commands, {}); }
+
+Point Stream::submit(const Commands& commands) {
+    const Point point = timeline_.submit(commands.buffer, std::exchange(other_, nullptr), other_point_);
+    submitted_at_[loop_submissions_++ % 2] = Clock::now();
+    return point;
 }
 
 void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {

@@ -11,17 +11,26 @@
 
 namespace vkrnn::vk {
 
+// A command buffer with the pool that is its own.
+struct Commands {
+    raii::CommandPool pool = nullptr;
+    raii::CommandBuffer buffer = nullptr;
+};
+
 class Stream {
 public:
     // The stream alone submits to the timeline, which must outlive it. Throws vk::SystemError.
-    explicit Stream(Timeline& timeline);
+    explicit Stream(Timeline& timeline) : timeline_(timeline) {}
 
     // The command buffer to record into, from begin() to submit().
-    [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands; }
+    [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands.buffer; }
 
     // Opens the next command buffer; what it does comes after everything submitted before. Waits where too many are on
-    // their way. Throws like Timeline::wait.
-    void begin(const Poll& poll);
+    // their way. `again`: it may be submitted more than once. Throws like Timeline::wait.
+    void begin(const Poll& poll, bool again = false);
+    // Whether one is open; forgets what is recorded but not submitted.
+    [[nodiscard]] bool is_open() const { return open_; }
+    void discard() { open_ = false; }
 
     // The next submission waits for another timeline to have reached the point.
     void after(const Timeline& other, Point point);
@@ -32,6 +41,13 @@ public:
     // Submits the command buffer being recorded, and says when it is done, and the host sees what it wrote.
     // Throws vk::SystemError.
     Point submit();
+    // Hands over the command buffer that was submitted last, to be submitted again; it must outlive the timeline's
+    // reaching its points.
+    [[nodiscard]] Commands take();
+    // Submits it once more, even while it is on its way.
+    Point submit(const Commands& commands);
+    // Like Timeline::settle.
+    void settle(Point point) const noexcept { timeline_.settle(point); }
 
     // A loop of dispatches begins. A command buffer is to hold up to about `capacity` of them at first.
     void start(double capacity);
@@ -46,8 +62,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
     struct Slot {
-        raii::CommandPool pool = nullptr;
-        raii::CommandBuffer commands = nullptr;
+        Commands commands;
         Point point = 0;  // of its last submission
     };
 
@@ -57,6 +72,7 @@ private:
     Timeline& timeline_;
     std::array<Slot, 32> slots_;  // used in turn; the host may be this far ahead of the device
     std::size_t current_ = 0;
+    bool open_ = false;
     const Timeline* other_ = nullptr;  // that the next submission waits for
     Point other_point_ = 0;
     // Of the loop: when its last command buffers were submitted, one was last seen done, and the poll last asked.

@@ -120,18 +120,17 @@ void Member::join() {
     wait_ = kernels_->get({kMeetShader, {1}});
 }
 
-void Member::meet(std::uint64_t number, std::uint32_t expected) {
+void Member::meet(std::uint64_t number, std::size_t devices) {
     abi::MeetPush constants{};
     constants.meeting = number;
     constants.own = place_.whole.address;
-    constants.expected = expected;
+    constants.devices = static_cast<std::uint32_t>(devices);
     barrier(kEverything);
     bind(meet_);
     push(std::as_bytes(std::span(&constants, 1)));
     stream_->commands().dispatch(1, 1, 1);
     barrier(kEverything);
-    bind(wait_);
-    push(std::as_bytes(std::span(&constants, 1)));
+    bind(wait_);  // with the same constants
     stream_->commands().dispatchIndirect(place_.whole.buffer, place_.whole.offset + abi::kMeetGroups);
     barrier(kEverything);
 }

@@ -57,8 +57,8 @@ public:
 
     // In a team: gets what meetings need. Throws like Kernels::get.
     void join();
-    // Records a meeting at the number: goes on when it has been raised to `expected`, and makes everything visible.
-    void meet(std::uint64_t number, std::uint32_t expected);
+    // Records a meeting at the number: goes on when so many devices have come, and makes everything visible.
+    void meet(std::uint64_t number, std::size_t devices);
     // The address of a number to meet at.
     [[nodiscard]] std::uint64_t number() const { return place_.whole.address + abi::kMeetNumber; }
     // Whether a meeting was given up, because the others did not come.

@@ -40,6 +40,10 @@ void Ring::use_until(Point point) {
 
 void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
     const auto* source = static_cast<const std::byte*>(from);
+    if (!stream_.is_open()) {
+        stream_.begin(poll);
+        recorded_ = 0;
+    }
     for (std::uint64_t done = 0; done < to.bytes;) {
         if (recorded_ >= Ring::kPart) {
             submitted(stream_.submit());

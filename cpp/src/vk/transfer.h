@@ -54,7 +54,8 @@ public:
           up_(timeline, Use::upload),
           down_(timeline, Use::download) {}
 
-    // Copies from the host; records into the stream's open command buffer, which it submits now and then for a new one.
+    // Copies from the host; records into the stream's command buffer, which it opens where none is, and submits now and
+    // then for a new one.
     // The last part is in the command buffer that is open afterwards: call submitted() for it. Throws like
     // Ring::reserve.
     void upload(const Slice& to, const void* from, const Poll& poll);
