@@ -386,7 +386,8 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                                 make_block(push, abi::kBroadcastGemmPlaces),
                                 made.empty(),
                                 {},
-                                word(tile.split.blocks)});
+                                word(tile.split.blocks),
+                                slabs == 1 && z > 1 ? 2 : 0});
                 x += slabs > 1 ? each : each * z;
             }
     return made;
@@ -398,11 +399,18 @@ constexpr std::int64_t kSums = 16;              // vectors of sums that a subgro
 constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
 constexpr std::int64_t kSharedElements = 8192;  // what every device has
 constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
-constexpr double kCellCost = 200;               // of a part, in multiplications of a vector
-constexpr double kSubgroupCost = 40;
+// Measured, in multiplications of a vector.
+constexpr double kGateCost = 200;           // a part of the cell, for each of its gates
+constexpr double kSubgroupCost = 500;       // of a product, whatever its depth
+constexpr double kFusedSubgroupCost = 750;  // of a product and a cell
+constexpr double kDispatchCost = 40e3;      // and that the processors meet after it
 
-// Multiplications of a vector that a part of the tile takes; none where the tile does not do.
-std::optional<double> cost(const StepTile& tile, const Profile& profile, std::int64_t slots) {
+// Of a processor, where so many subgroups are or are not shared by two.
+double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSharing} ? 2 : 1; }
+
+// What a part of the tile takes of a kernel that forms the product; none where the tile does not do.
+std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std::int64_t slots) {
+    const Profile& profile = builder.profile();
     const std::int64_t sums = slots * tile.parts(), lanes = profile.subgroup_size;
     const bool shares =
         (tile.subgroups >= tile.parts() ||
@@ -413,9 +421,26 @@ std::optional<double> cost(const StepTile& tile, const Profile& profile, std::in
         (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions)
         return {};
     const auto products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
-    const double rest = kCellCost * static_cast<double>(std::max(tile.subgroups, tile.parts())) +
-                        kSubgroupCost * static_cast<double>(tile.subgroups);
-    return (products + rest) / static_cast<double>(tile.parts());
+    const double rest =
+        kGateCost * static_cast<double>(builder.spec().G() * std::max(tile.subgroups, tile.parts())) +
+        kFusedSubgroupCost * static_cast<double>(tile.subgroups);
+    const std::int64_t groups = builder.spec().N * builder.spec().H / (tile.parts() * lanes);
+    return (products + rest) / static_cast<double>(tile.parts()) * share(groups * tile.subgroups);
+}
+
+// The same with a kernel of its own for the product; none where that is not possible.
+std::optional<double> unfused_cost(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
+    const Spec& spec = builder.spec();
+    const std::int64_t n = slots * spec.H, lanes = builder.profile().subgroup_size;
+    if (!can_step_product(builder, spec.N, n, k)) return {};
+    const GemmTile tile = gemm_tile(spec.N, ceil_div(n, panel_width(builder)), k);
+    const std::int64_t vectors = 2 * tile.panels, sums = tile.rows * vectors;
+    const double block =
+        static_cast<double>(tile.split.depth * std::max(sums, tile.rows + vectors)) + kSubgroupCost;
+    const double blocks = static_cast<double>(slots * k) / static_cast<double>(tile.split.depth * sums);
+    const std::int64_t vectors_of_n = spec.N * n / lanes;
+    return block * blocks * share(vectors_of_n / sums * (k / tile.split.depth)) + kGateCost * static_cast<double>(spec.G()) + kSubgroupCost / 2 +
+           kDispatchCost * static_cast<double>(lanes) / static_cast<double>(spec.N * spec.H);
 }
 
 }  // namespace
@@ -424,24 +449,27 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
     const Spec& spec = builder.spec();
     const std::int64_t lanes = builder.profile().subgroup_size;
     std::optional<StepTile> best;
-    double least = 0;
+    std::optional<double> least = unfused_cost(builder, slots, k);
     for (std::int64_t rows = std::gcd(spec.N, kRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
             for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {
                 if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
                 const StepTile tile{rows, vectors, k / depth, depth};
-                const auto takes = cost(tile, builder.profile(), slots);
-                if (takes && (!best || *takes < least)) {
+                const auto takes = cost(tile, builder, slots);
+                if (takes && (!least || *takes < *least)) {
                     best = tile;
-                    least = *takes;
+                    least = takes;
                 }
             }
     return best;
 }
 
 StepTile unfused_tile(const PlanBuilder& builder) {
-    const std::int64_t vectors = std::gcd(builder.spec().H / std::int64_t{builder.profile().subgroup_size}, kTable);
-    return {1, vectors, vectors / 2, 0};
+    constexpr std::int64_t kMostSubgroups = 32;
+    const Spec& spec = builder.spec();
+    const std::int64_t vectors = std::gcd(spec.H / std::int64_t{builder.profile().subgroup_size}, kTable);
+    const std::int64_t rows = std::gcd(spec.N, kMostSubgroups / (vectors / 2));
+    return {rows, vectors, rows * vectors / 2, 0};
 }
 
 std::size_t pack_slots(PlanBuilder& builder, const SlotMatrices& matrices, std::int64_t slots, std::int64_t k,

@@ -41,8 +41,8 @@ struct StepTile {
     std::int64_t subgroups = 1, depth = 0;
     [[nodiscard]] std::int64_t parts() const { return rows * vectors; }
 };
-// The best tile whose kernel forms the product of rows of k elements with `slots` matrices of H rows; none where the
-// subgroups' sums would not fit into the shared memory.
+// The best tile whose kernel forms the product of rows of k elements with `slots` matrices of H rows; none where a
+// kernel of its own for the product is better, or the subgroups' sums would not fit into the shared memory.
 std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k);
 // A tile of a kernel that forms none.
 StepTile unfused_tile(const PlanBuilder& builder);

@@ -100,7 +100,8 @@ public:
                                 make_block(push, abi::kBroadcastStepPlaces),
                                 row + unit == 0,
                                 windows,
-                                static_cast<std::uint32_t>(tile.subgroups)});
+                                static_cast<std::uint32_t>(tile.subgroups),
+                                more > 1 ? 2 : 1});
                 unit += y * more;
             }
         return made;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -63,6 +64,9 @@ struct Kernel {
     auto operator<=>(const Kernel&) const = default;
 };
 
+// Dispatches of fewer subgroups are not shared between processors: to meet takes about as long as half of them.
+constexpr std::uint64_t kWorthSharing = 32;
+
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
@@ -72,6 +76,8 @@ struct Dispatch {
     // Buffers that the kernel writes as storage buffers, by binding.
     std::vector<std::size_t> windows = {};
     std::uint32_t subgroups = 1;  // of a workgroup, more or less: how much work it is
+    // Along which processors had better share the workgroups, so that each keeps what it has read; else the longest.
+    std::optional<std::uint32_t> axis = {};
     bool operator==(const Dispatch&) const = default;
 };
 

@@ -13,7 +13,6 @@ using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
 constexpr std::uint32_t kTimings = 64;       // more than there are command buffers; the recordings' come after them
-constexpr std::uint64_t kWorthSharing = 32;  // subgroups: meeting costs about as much time as the half of them saves
 constexpr std::int64_t kFirstAlone = 16;     // steps of a loop that helpers have no part in, of the first submission
 
 // A label in the command buffer for as long as the object lives; none where `on` is false.
@@ -248,6 +247,9 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
                 .windows = {}};
     const auto [x, y, z] = dispatch.groups;
     ready.subgroups = std::uint64_t{x} * y * z * dispatch.subgroups;
+    const auto longest = std::max_element(dispatch.groups.begin(), dispatch.groups.end()) - dispatch.groups.begin();
+    const bool divides = dispatch.axis && dispatch.groups.at(*dispatch.axis) % members_.size() == 0;
+    ready.axis = divides ? *dispatch.axis : static_cast<std::uint32_t>(longest);
     if (dispatch.push.bytes.size() > kPushBytes || ready.push_bytes % 4 != 0) {
         throw std::length_error(dispatch.label + ": push constants of " + std::to_string(ready.push_bytes) + " bytes");
     }
@@ -339,19 +341,16 @@ void Recorder::record(const Ready& ready, bool after) {
 
 bool Recorder::shared(const Ready& ready) const { return members_.size() > 1 && ready.subgroups >= kWorthSharing; }
 
-// Each member takes a part of the workgroups along the longest axis, of several the last: of the step kernels' axes
-// that is one of units, so that a processor's caches keep the weights that it needs at every step.
+// Each member takes a part of the workgroups.
 void Recorder::share(const Ready& ready) {
     open_helpers();
-    const auto longest = std::max_element(ready.groups.rbegin(), ready.groups.rend());
-    const auto axis = static_cast<std::size_t>(ready.groups.rend() - longest) - 1;
-    const std::uint64_t count = ready.groups[axis], parts = members_.size();
+    const std::uint64_t count = ready.groups.at(ready.axis), parts = members_.size();
     for (std::uint64_t i = 0; i < parts; ++i) {
         const auto begin = static_cast<std::uint32_t>(count * i / parts);
         const auto end = static_cast<std::uint32_t>(count * (i + 1) / parts);
         std::array<std::uint32_t, 3> first{}, groups = ready.groups;
-        first[axis] = begin;
-        groups[axis] = end - begin;
+        first.at(ready.axis) = begin;
+        groups.at(ready.axis) = end - begin;
         if (begin != end) {
             members_[i].dispatch(ready, first, groups);
         }

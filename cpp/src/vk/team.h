@@ -37,6 +37,7 @@ struct Ready {
     std::uint32_t window_count = 0;
     std::array<Slice, abi::kWindows> windows;
     std::uint64_t subgroups = 0;  // in all
+    std::uint32_t axis = 0;       // to share the workgroups along
 };
 
 // A device that records its part of a plan.
