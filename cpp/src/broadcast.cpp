@@ -47,15 +47,10 @@ Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks
 
 std::uint32_t word(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-struct GemmOptions {
-    bool columns = false, in_window = false, adds = false, steps = false;
-};
-
-std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
-                        const GemmOptions& options) {
-    return builder.kernel("gemm_broadcast",
-                          {builder.profile().subgroup_size, word(split.blocks), word(rows), word(panels),
-                           word(split.depth), options.columns, options.in_window, options.adds, options.steps});
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
+                        bool in_window) {
+    return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
+                                             word(panels), word(split.depth), columns, in_window});
 }
 
 abi::BroadcastGemmPush new_push() {
@@ -230,8 +225,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
         std::vector<std::size_t> windows;
         if (fits_window(builder, builder.at(c.buffer, c.offset), {c.ld})) windows.push_back(c.buffer);
-        const bool adds = bias.has_value() || k > split.whole();
-        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, {p.a.columns, !windows.empty(), adds, false});
+        const std::size_t kernel = gemm_kernel(builder, kRows, 1, split, p.a.columns, !windows.empty());
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kRows;) {
@@ -246,10 +240,9 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a.matrix.ld + first_k * a_k);
                     push.b = builder.at(b.buffer, column * k + first_k * width);
                     push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
-                    if (adds)
-                        push.c_in = !first ? push.c
-                                    : bias ? builder.at(bias->buffer, bias->offset + column)
-                                           : builder.at(builder.lane_zeros(), 0);
+                    push.c_in = !first ? push.c
+                                : bias ? builder.at(bias->buffer, bias->offset + column)
+                                       : builder.at(builder.lane_zeros(), 0);
                     push.lda = word(a.matrix.ld);
                     if (!windows.empty()) push.c |= kInWindow;
                     push.ld_in = first ? 0 : word(c.ld);
@@ -345,18 +338,27 @@ std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int6
     return ceil_div(k, gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
 }
 
+// The kernel counts the bytes from step to step in 32 bits.
+constexpr double kLargestSpan = 4294967296.0;
+
 bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
     constexpr std::int64_t kMostSlabs = 32;
     const Split split = gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split;
-    return k % split.whole() == 0 && k / split.whole() <= kMostSlabs;
+    const Spec& spec = builder.spec();
+    const double bytes = 4.0 * static_cast<double>(spec.T * rows) * static_cast<double>(spec.D() * k);
+    return k % split.whole() == 0 && k / split.whole() <= kMostSlabs && bytes < kLargestSpan;
 }
 
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& p) {
     const std::int64_t width = panel_width(builder);
     const GemmTile tile = gemm_tile(p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
-    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, {.steps = true});
+    std::vector<std::size_t> windows;
+    if (fits_window(builder, p.out, {p.n, p.rows * p.n})) windows.push_back(place_buffer(p.out));
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false, !windows.empty());
     const auto element = static_cast<std::int64_t>(sizeof(float));
+    // Where A moves back, the last step's is the lowest.
+    const std::int64_t moved = p.a_step < 0 ? (p.steps - 1) * p.a_step : 0;
     std::vector<Dispatch> made;
     // z is the slab, or where there is one only, more panels.
     const std::int64_t z_groups = slabs == 1 ? std::clamp<std::int64_t>(groups / kTable, 1, kTable) : 1;
@@ -368,10 +370,13 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                     slabs > 1 ? std::min(kTable, slabs - slab) : std::min(z_groups, (groups - x) / each);
                 const std::int64_t column = x * tile.panels * width;
                 abi::BroadcastGemmPush push = new_push();
-                push.a = p.a + static_cast<Place>((row * p.lda + slab * part) * element);
+                push.a = p.a + static_cast<Place>((row * p.lda + slab * part + moved) * element);
+                push.a_first = word(-moved * element);
+                push.c_in = builder.at(builder.lane_zeros(), 0);
                 push.b = builder.at(p.b.buffer, column * p.b.depth + slab * part * width);
                 push.c = p.out + static_cast<Place>(((slab * p.rows + row) * p.n + column) * element);
-                push.a_step = p.a_step * element;
+                if (!windows.empty()) push.c |= kInWindow;
+                push.a_step = word(p.a_step * element);
                 push.step = p.step;
                 push.lag = p.lag;
                 push.lda = word(p.lda);
@@ -385,7 +390,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                                 {word(each), word(std::min(kTable, (p.rows - row) / tile.rows)), word(z)},
                                 make_block(push, abi::kBroadcastGemmPlaces),
                                 made.empty(),
-                                {},
+                                windows,
                                 word(tile.split.blocks),
                                 slabs == 1 && z > 1 ? 2 : 0});
                 x += slabs > 1 ? each : each * z;
@@ -397,6 +402,7 @@ namespace {
 
 constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
 constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
+constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: they compile in quadratic time
 constexpr std::int64_t kSharedElements = 8192;  // what every device has
 constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
 // Measured, in multiplications of a vector.
@@ -404,6 +410,7 @@ constexpr double kGateCost = 200;           // a part of the cell, for each of i
 constexpr double kSubgroupCost = 500;       // of a product, whatever its depth
 constexpr double kFusedSubgroupCost = 750;  // of a product and a cell
 constexpr double kDispatchCost = 40e3;      // and that the processors meet after it
+constexpr double kFusedWorth = 1.15;        // less is not worth the time that these kernels take to compile
 
 // Of a processor, where so many subgroups are or are not shared by two.
 double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSharing} ? 2 : 1; }
@@ -418,7 +425,8 @@ std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std
         (tile.subgroups <= kTable || (tile.subgroups % kTable == 0 && tile.subgroups <= kTable * kTable));
     const std::int64_t loads = slots * tile.vectors + tile.rows;
     if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
-        (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions)
+        (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions ||
+        tile.depth * slots * tile.vectors > kMostLoads)
         return {};
     const auto products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
     const double rest =
@@ -450,6 +458,7 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
     const std::int64_t lanes = builder.profile().subgroup_size;
     std::optional<StepTile> best;
     std::optional<double> least = unfused_cost(builder, slots, k);
+    if (least) *least /= kFusedWorth;
     for (std::int64_t rows = std::gcd(spec.N, kRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
             for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {

@@ -61,7 +61,8 @@ struct StepProduct {
     std::int64_t rows = 0, n = 0, k = 0;
     Place a = 0;              // of index 0
     std::int64_t lda = 0;     // elements
-    std::int64_t a_step = 0;  // elements from one index to the next; the index is max(step + lag, 0)
+    std::int64_t a_step = 0;  // elements from one index to the next; the index is max(step + lag, 0), less than steps
+    std::int64_t steps = 1;
     std::int32_t step = 0, lag = 0;
     Panels b;
     Place out = 0;

@@ -200,6 +200,7 @@ public:
         product.a = builder_.at(operand_.buffer, rows.first * spec_.N * row + direction * operand_.slots * spec_.H);
         product.lda = row;
         product.a_step = rows.increment * spec_.N * row;
+        product.steps = spec_.T;
         product.lag = operand_.lag;
         return step_product(builder_, label, product);
     }

@@ -68,13 +68,11 @@ const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 // m * lda + k.
 const uint kBroadcastAPanels = 5u;
 const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
-const uint kBroadcastAdds = 7u;     // 1: there is a C_in
-const uint kBroadcastSteps = 8u;    // 1: A moves with the step
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {
     Address a, b, c_in, c;
-    Stride a_step;                      // bytes: A is at a + max(step + lag, 0) * a_step
+    uint a_first, a_step;               // bytes: A is at a + a_first + max(step + lag, 0) * a_step, modulo 4 GiB
     uint lda, ld_in, ldc;               // elements
     uint panel, c_in_panel;             // bytes from one panel to the next
     uint a_z, b_z, c_in_z, c_z;         // bytes from one z to the next

@@ -7,6 +7,7 @@
 #ifndef VKRNN_BROADCAST_GLSL
 #define VKRNN_BROADCAST_GLSL
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -20,7 +21,8 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Constant { float value; };
 float load_uniform(Address at) { return Constant(at).value; }
 
-// As many elements as there are lanes, `stride` bytes apart from a uniform address on.
+// As many elements as there are lanes, `stride` bytes apart from a uniform address on. Of consecutive ones the compiler
+// folds the selections into one vector load.
 float load_strided(Address at, uint stride) {
     float found = load_uniform(at);
     [[unroll]] for (uint i = 1; i < lanes; ++i) {
@@ -30,8 +32,23 @@ float load_strided(Address at, uint stride) {
     return found;
 }
 
-// Of consecutive elements the compiler folds the selections into one vector load.
-float load_lanes(Address at) { return load_strided(at, 4); }
+// The same of consecutive elements, several to a load, which compiles in less time.
+layout(buffer_reference, scalar, buffer_reference_align = 4) volatile readonly buffer TwoConstants { vec2 value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) volatile readonly buffer FourConstants { vec4 value; };
+vec2 load_two(Address at) { return TwoConstants(at).value; }
+
+// As many elements as there are lanes; the compiler folds it all into one vector load.
+float load_lanes(Address at) {
+    float found = 0.0;
+    [[unroll]] for (uint i = 0; i < lanes; i += 4) {
+        vec4 four = FourConstants(at + i * 4).value;
+        found = i == 0 ? four.x : gl_SubgroupInvocationID == i ? four.x : found;
+        found = gl_SubgroupInvocationID == i + 1 ? four.y : found;
+        found = gl_SubgroupInvocationID == i + 2 ? four.z : found;
+        found = gl_SubgroupInvocationID == i + 3 ? four.w : found;
+    }
+    return found;
+}
 
 // Where the driver stores what is uniform without a loop (see abi.h). Each component is a store with a check of its own,
 // so they are as wide as they get.

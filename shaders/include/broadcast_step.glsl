@@ -140,9 +140,9 @@ void form_products(Address a, Address stride) {
                 w[v / (PRODUCTS * vectors)][v % (PRODUCTS * vectors)] = load_lanes(b + (k * width + v * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
                 Address at = a + r * stride + k * 4;
-                float one = load_uniform(at), two = load_uniform(at + 4);
+                vec2 x = load_two(at);
                 [[unroll]] for (uint v = 0; v < PRODUCTS * vectors; ++v)
-                    sum[r * PRODUCTS * vectors + v] += one * w[0][v] + two * w[1][v];
+                    sum[r * PRODUCTS * vectors + v] += x.x * w[0][v] + x.y * w[1][v];
             }
         }
     // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.

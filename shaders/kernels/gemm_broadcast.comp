@@ -13,8 +13,6 @@ layout(constant_id = kBroadcastRows) const uint rows = 8;
 layout(constant_id = kBroadcastPanels) const uint panels = 1;
 layout(constant_id = kBroadcastDepth) const uint depth = 64;
 layout(constant_id = kBroadcastAPanels) const uint a_panels = 0;
-layout(constant_id = kBroadcastAdds) const uint adds = 0;
-layout(constant_id = kBroadcastSteps) const uint steps = 0;
 layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
 #include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
@@ -33,10 +31,10 @@ void main() {
     uint k_first = block * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
     uint row_of_tile = tile * rows;
-    Address a = push.p.a + (z * push.p.a_z + (a_panels != 0 ? row_of_tile / a_width * a_width * push.p.lda +
-                                                                  row_of_tile % a_width + k_first * a_width
-                                                            : row_of_tile * push.p.lda + k_first) * 4);
-    if (steps != 0) a += Address(max(push.p.step + push.p.lag, 0) * push.p.a_step);
+    uint step = uint(max(push.p.step + push.p.lag, 0));
+    uint a_at = a_panels != 0 ? row_of_tile / a_width * a_width * push.p.lda + row_of_tile % a_width + k_first * a_width
+                              : row_of_tile * push.p.lda + k_first;
+    Address a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
     Address b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
     precise float sum[2 * runs];
     [[unroll]] for (uint i = 0; i < 2 * runs; ++i) sum[i] = 0.0;
@@ -50,8 +48,8 @@ void main() {
                     b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
                 Address at = a_panels != 0 ? a + (k * a_width + r) * 4 : a + Address(r * push.p.lda * 4) + k * 4;
-                float one = load_uniform(at), two = load_uniform(at + (a_panels != 0 ? a_width * 4 : 4));
-                [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += one * w[0][v] + two * w[1][v];
+                vec2 x = a_panels != 0 ? vec2(load_uniform(at), load_uniform(at + a_width * 4)) : load_two(at);
+                [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += x.x * w[0][v] + x.y * w[1][v];
             }
         }
     // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
@@ -62,12 +60,8 @@ void main() {
 
     [[unroll]] for (uint i = 0; i < runs / blocks; ++i) {
         uint run = block * (runs / blocks) + i, row = tile * rows + run / panels, panel = group * panels + run % panels;
-        float low = 0.0, high = 0.0;
-        if (adds != 0) {
-            Address start = push.p.c_in + (z * push.p.c_in_z + row * push.p.ld_in * 4 + panel * push.p.c_in_panel);
-            low = load_lanes(start);
-            high = load_lanes(start + lanes * 4);
-        }
+        Address start = push.p.c_in + (z * push.p.c_in_z + row * push.p.ld_in * 4 + panel * push.p.c_in_panel);
+        float low = load_lanes(start), high = load_lanes(start + lanes * 4);
         uint at = run * width & kIndexMask;
         [[unroll]] for (uint other = 0; other < blocks; ++other) {
             float low_part = 0.0, high_part = 0.0;

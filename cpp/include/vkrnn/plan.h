@@ -64,9 +64,6 @@ struct Kernel {
     auto operator<=>(const Kernel&) const = default;
 };
 
-// Dispatches of fewer subgroups are not shared between processors: to meet takes about as long as half of them.
-constexpr std::uint64_t kWorthSharing = 32;
-
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
@@ -80,6 +77,13 @@ struct Dispatch {
     std::optional<std::uint32_t> axis = {};
     bool operator==(const Dispatch&) const = default;
 };
+
+// Dispatches of fewer subgroups are not shared between processors: to meet takes about as long as half of them.
+constexpr std::uint64_t kWorthSharing = 32;
+constexpr bool worth_sharing(const Dispatch& dispatch) {
+    const auto [x, y, z] = dispatch.groups;
+    return std::uint64_t{x} * y * z * dispatch.subgroups >= kWorthSharing;
+}
 
 // Fills a buffer with zeros.
 struct Clear {

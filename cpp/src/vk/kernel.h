@@ -22,6 +22,7 @@ public:
     // The kernel's pipeline, compiled if need be; valid as long as this object. Throws vk::SystemError, and
     // std::invalid_argument where the package has no such shader.
     Pipeline get(const Kernel& kernel);
+    [[nodiscard]] bool has(const Kernel& kernel) const { return pipelines_.contains(kernel); }
 
     // All pipelines share it: push constants, and windows where the device has them.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }

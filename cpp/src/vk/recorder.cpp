@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <future>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -34,6 +35,22 @@ public:
 private:
     const raii::CommandBuffer* commands_;
 };
+
+// By kernel, whether a dispatch of it may be shared.
+std::vector<bool> shared_kernels(const Plan& plan) {
+    std::vector<bool> found(plan.kernels.size(), false);
+    const auto see = [&](const Dispatch& dispatch) {
+        found.at(dispatch.kernel) = found.at(dispatch.kernel) || worth_sharing(dispatch);
+    };
+    for (const Step& step : plan.steps) {
+        if (const auto* dispatch = std::get_if<Dispatch>(&step)) {
+            see(*dispatch);
+        } else if (const auto* loop = std::get_if<Loop>(&step)) {
+            std::for_each(loop->body.begin(), loop->body.end(), see);
+        }
+    }
+    return found;
+}
 
 // Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws
 // std::out_of_range for a buffer that is not.
@@ -99,9 +116,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     poll_ = &poll;
     next_timing_ = (next_timing_ + 1) % kTimings;
     timing_ = kept_ ? kTimings + kept_->timing : next_timing_;
-    for (Member& member : members_) {
-        member.prepare(plan->kernels, &member == &members_.front());
-    }
+    compile(*plan);
     if (!stream_.is_open()) {
         stream_.begin(poll, kept_ != nullptr);
     }
@@ -112,6 +127,46 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
         recordings_.add(std::move(kept_));
     }
     return point;
+}
+
+// Helpers compile what they have a part in. The driver's part takes much the longest, but leaves its result in a cache
+// on disk: so each member gives it a share of the kernels, and then finds the others' there.
+void Recorder::compile(const Plan& plan) {
+    for (Member& member : members_) {
+        member.prepare(plan.kernels);
+    }
+    const std::vector<std::size_t> missing = members_.front().missing();
+    if (missing.empty()) {
+        return;
+    }
+    if (members_.size() == 1) {
+        return members_.front().compile(missing);
+    }
+    const std::vector<bool> helped = shared_kernels(plan);
+    std::vector<std::vector<std::size_t>> first(members_.size()), then(members_.size());
+    std::size_t turn = 0;
+    for (const std::size_t kernel : missing) {
+        const std::size_t member = helped[kernel] ? turn++ % members_.size() : 0;
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (i == 0 || helped[kernel]) {
+                (i == member ? first : then)[i].push_back(kernel);
+            }
+        }
+    }
+    const auto work = [&](std::size_t i, const Poll& poll) {
+        members_[i].compile(first[i]);
+        members_[i].warm_up(first[i], poll);
+        members_[i].compile(then[i]);
+        members_[i].stream().finish(poll);
+    };
+    std::vector<std::future<void>> others;
+    for (std::size_t i = 1; i < members_.size(); ++i) {
+        others.push_back(std::async(std::launch::async, work, i, Poll()));
+    }
+    work(0, *poll_);
+    for (auto& each : others) {
+        each.get();
+    }
 }
 
 Point Recorder::repeat(Recording& recording) {
@@ -245,8 +300,7 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .groups = dispatch.groups,
                 .windows = {}};
-    const auto [x, y, z] = dispatch.groups;
-    ready.subgroups = std::uint64_t{x} * y * z * dispatch.subgroups;
+    ready.shared = members_.size() > 1 && worth_sharing(dispatch);
     const auto longest = std::max_element(dispatch.groups.begin(), dispatch.groups.end()) - dispatch.groups.begin();
     const bool divides = dispatch.axis && dispatch.groups.at(*dispatch.axis) % members_.size() == 0;
     ready.axis = divides ? *dispatch.axis : static_cast<std::uint32_t>(longest);
@@ -303,7 +357,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
     }
     // Where helpers have no part in it, a processor is free to record while another computes.
     const bool alone = members_.size() > 1 && loop.count > kFirstAlone && !kept_ &&
-                       std::none_of(body_.begin(), body_.end(), [&](const Ready& one) { return shared(one); });
+                       std::none_of(body_.begin(), body_.end(), [](const Ready& one) { return one.shared; });
     std::int64_t until = 0;
     for (std::int64_t i = 0; i < loop.count; ++i) {
         if (alone && i == until) {
@@ -320,7 +374,7 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::record(const Ready& ready, bool after) {
-    const bool shared = this->shared(ready), waits = transferred_ || (after && computed_);
+    const bool shared = ready.shared, waits = transferred_ || (after && computed_);
     ahead_ = ahead_ || (waits && pending_);
     if (shared ? ahead_ || (waits && lent_) : waits && lent_) {
         meet();
@@ -338,8 +392,6 @@ void Recorder::record(const Ready& ready, bool after) {
     ++recorded_;
     ++dispatches_;
 }
-
-bool Recorder::shared(const Ready& ready) const { return members_.size() > 1 && ready.subgroups >= kWorthSharing; }
 
 // Each member takes a part of the workgroups.
 void Recorder::share(const Ready& ready) {

@@ -54,6 +54,7 @@ public:
     [[nodiscard]] bool left_alone() const;
 
 private:
+    void compile(const Plan& plan);
     void record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
                 std::span<const Copy> after);
     Point repeat(Recording& recording);
@@ -61,7 +62,6 @@ private:
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
-    [[nodiscard]] bool shared(const Ready& ready) const;
     void record(const Ready& ready, bool after);
     void share(const Ready& ready);
     void meet();

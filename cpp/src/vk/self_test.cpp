@@ -31,7 +31,7 @@ Plan product_plan(std::uint32_t lanes) {
                     {"c", Role::result, bytes(kM * n), {}}};
     plan.inputs = {{Argument::source, 0}, {Argument::input_weight, 1}, {Argument::bias, 2}};
     plan.results = {3};
-    plan.kernels = {{kShader, {lanes, kBlocks, kRows, 1, kDepth, 0, 1, 1, 0}}};
+    plan.kernels = {{kShader, {lanes, kBlocks, kRows, 1, kDepth, 0, 1}}};
     abi::BroadcastGemmPush push{};
     push.a = place(0, 0);
     push.b = place(1, 0);

@@ -46,6 +46,8 @@ public:
     [[nodiscard]] Commands take();
     // Submits it once more, even while it is on its way.
     Point submit(const Commands& commands);
+    // Waits for everything submitted. Throws like Timeline::wait.
+    void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
     // Like Timeline::settle.
     void settle(Point point) const noexcept { timeline_.settle(point); }
 

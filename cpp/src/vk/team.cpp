@@ -40,12 +40,38 @@ void Member::opened() {
     }
 }
 
-void Member::prepare(std::span<const Kernel> kernels, bool at_once) {
+void Member::prepare(std::span<const Kernel> kernels) {
     prepared_ = kernels;
     pipelines_.assign(kernels.size(), nullptr);
-    for (std::size_t i = 0; at_once && i < kernels.size(); ++i) {
-        pipeline(i);
+}
+
+std::vector<std::size_t> Member::missing() const {
+    std::vector<std::size_t> found;
+    for (std::size_t i = 0; i < prepared_.size(); ++i) {
+        if (!kernels_->has(prepared_[i])) {
+            found.push_back(i);
+        }
     }
+    return found;
+}
+
+void Member::compile(std::span<const std::size_t> kernels) {
+    for (const std::size_t kernel : kernels) {
+        pipeline(kernel);
+    }
+}
+
+void Member::warm_up(std::span<const std::size_t> kernels, const Poll& poll) {
+    if (kernels.empty()) {
+        return;
+    }
+    stream_->begin(poll);
+    opened();
+    for (const std::size_t kernel : kernels) {
+        bind(pipeline(kernel));
+        stream_->commands().dispatch(0, 1, 1);
+    }
+    stream_->submit();
 }
 
 Pipeline Member::pipeline(std::size_t kernel) {

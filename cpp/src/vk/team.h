@@ -36,7 +36,7 @@ struct Ready {
     std::array<std::uint32_t, 3> groups;
     std::uint32_t window_count = 0;
     std::array<Slice, abi::kWindows> windows;
-    std::uint64_t subgroups = 0;  // in all
+    bool shared = false;  // between members
     std::uint32_t axis = 0;       // to share the workgroups along
 };
 
@@ -46,9 +46,15 @@ public:
     // All three must outlive the member. `helper` is the number of a helper. Throws vk::SystemError.
     Member(const LogicalDevice& device, Kernels& kernels, Stream& stream, std::optional<std::size_t> helper = {});
 
-    // The kernels of what will be recorded, which must outlive that. Those of a helper are compiled when they are first
-    // dispatched; others at once. Throws like Kernels::get.
-    void prepare(std::span<const Kernel> kernels, bool at_once);
+    // The kernels of what will be recorded, which must outlive that.
+    void prepare(std::span<const Kernel> kernels);
+    // Which of them were never compiled.
+    [[nodiscard]] std::vector<std::size_t> missing() const;
+    // Compiles some of them, as far as Vulkan goes. Throws like Kernels::get.
+    void compile(std::span<const std::size_t> kernels);
+    // The driver's part of it comes with the first dispatch; this is one of no workgroups of each. Nothing may be
+    // recorded in the stream. Throws like Stream::begin.
+    void warm_up(std::span<const std::size_t> kernels, const Poll& poll);
     // To be called when the stream has opened a command buffer.
     void opened();
     // Records a part of the workgroups, from number `first` on, into the stream's command buffer. Throws like
