@@ -235,3 +235,36 @@ def test_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> 
     last.output.numpy()
     copied = 0 if sees(either) else last.output.nbytes
     assert either.statistics()["bytes_downloaded"] == before[1] + copied
+
+
+# Calls that come again
+
+
+@pytest.mark.parametrize("size", [(5, 3, 7, 4), (9, 16, 64, 128)], ids=str)
+def test_calls_that_come_again_are_recorded_once(either: vkrnn.Device, size: tuple[int, int, int, int]) -> None:
+    """From the third on, where their arrays are the same; they read what is in them by then."""
+    T, N, I, H = size
+    source, weights = numbers((T, N, I)), {"recurrent_weight": numbers((4 * H, H)) / H}
+    weights["input_weight"] = numbers((4 * H, I)) / I
+    resident, out = put({"source": source, **weights}, either), vkrnn.empty((T, N, H), device=either)
+    before = either.statistics()
+    for call in range(6):
+        new = source * np.float32(call)
+        resident["source"].copy_from(new)
+        vkrnn.lstm(**resident, out=out)
+        wanted = vkrnn.lstm(new, **weights, device=either).output
+        np.testing.assert_array_equal(out.numpy(), wanted)
+    # The calls on NumPy arrays may be repeated as well.
+    assert 4 <= either.statistics()["repeated"] - before["repeated"] <= 8
+
+
+def test_numpy_arrays_are_where_they_were(either: vkrnn.Device) -> None:
+    """A loop of NumPy calls finds its memory again where the device's memory is the host's, whatever becomes of results."""
+    source, weight = numbers((20, 16, 64)), numbers((64, 64)) / 64
+    kept = [vkrnn.single_gate_rnn(source, weight, device=either).output for _ in range(8)]
+    before = either.statistics()["repeated"]
+    for _ in range(12):
+        kept.pop()
+        kept.insert(0, vkrnn.single_gate_rnn(source, weight, device=either).output)
+        np.testing.assert_array_equal(kept[0], kept[-1])
+    assert (either.statistics()["repeated"] - before > 0) == sees(either)

@@ -103,11 +103,12 @@ TEST_F(Pools, APieceMuchTooLargeIsNotTaken) {
 
 TEST_F(Pools, TheHostGetsWhatTheDeviceIsDoneWith) {
     for (const std::uint64_t bytes : {1000u, 100000u}) {
-        auto [busy, idle] = std::pair(take(bytes), take(bytes));
+        auto busy = take(bytes);
+        auto idle = take(bytes);
         const std::uint64_t at_work = address(busy), at_rest = address(idle);
         pool_.give_back(std::move(idle), 0);
         pool_.give_back(std::move(busy), kNever);
-        // Kernels come in the queue's order and may have the latest; the host may not.
+        // Kernels come in the queue's order and may have the first; the host may not.
         auto lease = take(bytes);
         EXPECT_EQ(address(lease), at_work);
         EXPECT_EQ(lease.front().last_use, kNever);
