@@ -259,7 +259,7 @@ def test_calls_that_come_again_are_recorded_once(either: vkrnn.Device, size: tup
 
 
 def test_numpy_arrays_are_where_they_were(either: vkrnn.Device) -> None:
-    """A loop of NumPy calls finds its memory again where the device's memory is the host's, whatever becomes of results."""
+    """A loop of NumPy calls finds its memory again where the host sees the device's, whatever becomes of results."""
     source, weight = numbers((20, 16, 64)), numbers((64, 64)) / 64
     kept = [vkrnn.single_gate_rnn(source, weight, device=either).output for _ in range(8)]
     before = either.statistics()["repeated"]

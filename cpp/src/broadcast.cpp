@@ -429,9 +429,8 @@ std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std
         tile.depth * slots * tile.vectors > kMostLoads)
         return {};
     const auto products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
-    const double rest =
-        kGateCost * static_cast<double>(builder.spec().G() * std::max(tile.subgroups, tile.parts())) +
-        kFusedSubgroupCost * static_cast<double>(tile.subgroups);
+    const double rest = kGateCost * static_cast<double>(builder.spec().G() * std::max(tile.subgroups, tile.parts())) +
+                        kFusedSubgroupCost * static_cast<double>(tile.subgroups);
     const std::int64_t groups = builder.spec().N * builder.spec().H / (tile.parts() * lanes);
     return (products + rest) / static_cast<double>(tile.parts()) * share(groups * tile.subgroups);
 }
@@ -443,11 +442,11 @@ std::optional<double> unfused_cost(const PlanBuilder& builder, std::int64_t slot
     if (!can_step_product(builder, spec.N, n, k)) return {};
     const GemmTile tile = gemm_tile(spec.N, ceil_div(n, panel_width(builder)), k);
     const std::int64_t vectors = 2 * tile.panels, sums = tile.rows * vectors;
-    const double block =
-        static_cast<double>(tile.split.depth * std::max(sums, tile.rows + vectors)) + kSubgroupCost;
+    const double block = static_cast<double>(tile.split.depth * std::max(sums, tile.rows + vectors)) + kSubgroupCost;
     const double blocks = static_cast<double>(slots * k) / static_cast<double>(tile.split.depth * sums);
     const std::int64_t vectors_of_n = spec.N * n / lanes;
-    return block * blocks * share(vectors_of_n / sums * (k / tile.split.depth)) + kGateCost * static_cast<double>(spec.G()) + kSubgroupCost / 2 +
+    return block * blocks * share(vectors_of_n / sums * (k / tile.split.depth)) +
+           kGateCost * static_cast<double>(spec.G()) + kSubgroupCost / 2 +
            kDispatchCost * static_cast<double>(lanes) / static_cast<double>(spec.N * spec.H);
 }
 

@@ -238,6 +238,20 @@ private:
 
 bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spec.cell().vectors); }
 
+bool keeps_hidden(const Spec& spec) { return spec.descriptor.cell == CellKind::gru; }
+
+// h[-1], as step 0's product multiplied it.
+void copy_first_operand(PlanBuilder& builder, const Inputs& inputs, std::size_t operand) {
+    const Spec& spec = builder.spec();
+    const std::int64_t row = spec.D() * spec.H;
+    const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
+    for (std::int64_t d = 0; d < spec.D(); ++d) {
+        const std::int64_t first = row_order(spec, Order::source, d).first * spec.N * row + d * spec.H;
+        copy_rows(builder, "first operand", builder.at(init, d * spec.H), builder.at(operand, first), spec.N, spec.H,
+                  row);
+    }
+}
+
 }  // namespace
 
 bool can_broadcast_loop(const PlanBuilder& builder) {
@@ -312,7 +326,7 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
 void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop) {
     const Spec& spec = builder.spec();
     const Cell& cell = spec.cell();
-    const bool carries = spec.descriptor.cell == CellKind::gru;  // h reaches the step before not by the product alone
+    const bool carries = keeps_hidden(spec);  // h reaches the step before not by the product alone
     const std::int64_t elements = spec.N * spec.D() * spec.H;
     const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], true,
                                    {loop.recurrent_delta, spec.G(), Order::source, 1});
@@ -368,6 +382,12 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
         last.reads |= abi::kReadsCarry;
     }
     if (cell.states > 1) start(Argument::cell_gradient, loop.carry_cell);
+    if (loop.operand) {
+        copy_first_operand(builder, inputs, *loop.operand);
+        step.sequence(abi::kStepLeftOperand, *loop.operand, 1, Order::source);
+        options.results.emplace_back(abi::kStepLeftOperand, *loop.operand);
+        options.reads |= abi::kLeavesOperand;
+    }
     previous(spec.T == 1);
     for (std::int64_t d = 0; d < spec.D(); ++d)
         add_all(builder, step.dispatches("last step back", "backward", last, d, spec.T - 1));
@@ -387,28 +407,25 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     }
 }
 
+bool leaves_operand(const PlanBuilder& builder) {
+    return can_broadcast_loop(builder) && !keeps_hidden(builder.spec()) && !has_vectors(builder.spec());
+}
+
 bool can_broadcast_replay(const PlanBuilder& builder) {
-    return can_broadcast_loop(builder) && !builder.spec().has(Argument::peephole);
+    return can_broadcast_loop(builder) && keeps_hidden(builder.spec());
 }
 
 void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand) {
     const Spec& spec = builder.spec();
     CellStep step(builder);
-    step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
-    if (spec.has(Argument::output_fwd))
-        step.sequence(abi::kStepPreviousHidden, inputs[Argument::output_fwd], 1, Order::output);
-    if (spec.has(Argument::cell_output_fwd))
-        step.sequence(abi::kStepCell, inputs[Argument::cell_output_fwd], 1, Order::output);
+    step.sequence(abi::kStepPreviousHidden, inputs[Argument::output_fwd], 1, Order::output);
     step.sequence(abi::kStepOperand, operand, 1, Order::source);
     CellStep::Options options{unfused_tile(builder)};
     options.results = {{abi::kStepOperand, operand}};
-    const std::int64_t row = spec.D() * spec.H, blocks = (spec.T - 1) / kTable;
-    const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zero_state(builder);
+    const std::int64_t blocks = (spec.T - 1) / kTable;
+    copy_first_operand(builder, inputs, operand);
     Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};
     for (std::int64_t d = 0; d < spec.D(); ++d) {
-        const std::int64_t first = row_order(spec, Order::source, d).first * spec.N * row + d * spec.H;
-        copy_rows(builder, "replay: first step", builder.at(init, d * spec.H), builder.at(operand, first), spec.N,
-                  spec.H, row);
         if (blocks > 0) append(several.body, step.dispatches("replay", "replay", options, d, 1, kTable));
         const std::int64_t done = 1 + blocks * kTable;
         if (done < spec.T) add_all(builder, step.dispatches("replay", "replay", options, d, done, spec.T - done));

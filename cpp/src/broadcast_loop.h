@@ -1,6 +1,8 @@
 // The time loop in the broadcast flavour: for each step and direction the recurrent product, then the cell.
 #pragma once
 
+#include <optional>
+
 #include "broadcast.h"
 #include "inputs.h"
 
@@ -22,10 +24,16 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
 // product of its deltas.
 struct BackwardLoop {
     std::size_t delta = 0, recurrent_delta = 0, candidate_product = 0, carry_hidden = 0, carry_cell = 0;
+    // Where to leave what the recurrent products multiplied, h[k-1], for all steps in source order, as [T, N, D * H];
+    // see leaves_operand().
+    std::optional<std::size_t> operand = {};
 };
 void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop);
 
-// What the recurrent products multiplied, h[k-1], for all steps in source order, as [T, N, D * H].
+// Whether the loop can recompute the hidden state as it goes.
+bool leaves_operand(const PlanBuilder& builder);
+
+// The operand before the loop, of cells whose hidden state is an argument.
 bool can_broadcast_replay(const PlanBuilder& builder);
 void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t operand);
 

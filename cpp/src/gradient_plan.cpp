@@ -87,7 +87,7 @@ private:
         params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
         if (can_broadcast_replay(builder_))
             broadcast_replay(builder_, inputs_, operand_);
-        else
+        else if (!leaves_operand(builder_))
             builder_.add(all_steps_dispatch(builder_, "replay",
                                             step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
         if (portable_steps_)
@@ -104,7 +104,8 @@ private:
         builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
         if (broadcast_) {
             broadcast_backward_loop(builder_, inputs_,
-                                    {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_});
+                                    {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_,
+                                     leaves_operand(builder_) ? std::optional(operand_) : std::nullopt});
             if (has(Argument::init_state)) {
                 // Of what step 0 hands down the portable kernel forms the rest; most cells carry nothing besides.
                 if (!reset_after_) builder_.clear(carry_hidden_);

@@ -28,7 +28,7 @@ void run_cell() {
     after[1] = load_step(kStepCell, k, kOutputBackwards, 1, 0);
 #endif
 
-    Lanes dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
+    Lanes dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES], hidden;
     [[unroll]] for (uint h = 0; h < halves; ++h) {
         Real ups[CELL_STATES], kepts[CELL_GATES], vs[CELL_GATES], befores[CELL_STATES], afters[CELL_STATES];
         [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
@@ -47,6 +47,9 @@ void run_cell() {
             dr[g].half_[h] = drs[g];
         }
         [[unroll]] for (uint i = 0; i < CELL_STATES; ++i) carry[i].half_[h] = carries[i];
+#ifndef CELL_KEEPS_HIDDEN
+        hidden.half_[h] = cell_hidden(kepts, afters);
+#endif
     }
 
     if (blocks > parts) barrier();
@@ -61,6 +64,13 @@ void run_cell() {
 #endif
 #if CELL_STATES > 1
     STORE_STEP(window1, kStepCarried, 0, 0, 1, 0, carry[1])
+#define LEFT_OPERAND window2
+#else
+#define LEFT_OPERAND window1
+#endif
+#ifndef CELL_KEEPS_HIDDEN
+    if ((reads & kLeavesOperand) != 0)
+        STORE_STEP(LEFT_OPERAND, kStepLeftOperand, k + 1, kSourceBackwards, 1, 0, hidden)
 #endif
 }
 

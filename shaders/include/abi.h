@@ -265,6 +265,7 @@ const uint kTwoDirections = 8u;
 const uint kReadsBias = 1u;
 const uint kReadsVectors = 2u;
 const uint kReadsCarry = 4u;           // backward: there is a gradient of h besides the recurrent product's
+const uint kLeavesOperand = 8u;        // backward: step k recomputes h[k] for what the product of step k + 1 multiplied
 
 // Where step 0 of each tensor lies. Forward:
 const uint kStepProduct = 0u;          // [slabs, N, slots, H]; with a depth, the packed weights
@@ -286,6 +287,7 @@ const uint kStepCarryCell = 9u;
 const uint kStepCarried = 10u;         // where this one leaves them
 const uint kStepLaterDelta = 3u;            // the operand of a kernel's own product: what kStepDelta was a step ago
 const uint kStepLaterRecurrentDelta = 9u;   // or kStepRecurrentDelta, in cells that have it
+const uint kStepLeftOperand = 2u;      // with kLeavesOperand, in cells without vectors
 // Replay: h[k-1], in source order.
 const uint kStepOperand = 6u;
 const uint kBroadcastViews = 11u;

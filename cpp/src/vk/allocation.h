@@ -26,16 +26,20 @@ struct Slice {
     Buffer buffer;
     std::uint64_t offset = 0;  // bytes into the buffer
     std::uint64_t bytes = 0;
-    std::uint64_t address = 0;  // device address of the slice itself; 0 where the buffer has none
-    std::byte* host = nullptr;  // where the host sees the slice; null where it does not
+    std::uint64_t address = 0;     // device address of the slice itself; 0 where the buffer has none
+    std::byte* host = nullptr;     // where the host sees the slice; null where it does not
     std::uint64_t allocation = 0;  // the number of the allocation that it is a piece of; 0 for imported memory
     // The whole buffer's memory as the device's helpers have it (see team.h), where they do.
     std::span<const std::unique_ptr<Mirror>> mirrors = {};
 
     [[nodiscard]] Slice part(std::uint64_t from, std::uint64_t length) const {
-        return {
-            buffer,     offset + from, length, address == 0 ? 0 : address + from, host == nullptr ? nullptr : host + from,
-            allocation, mirrors};
+        return {buffer,
+                offset + from,
+                length,
+                address == 0 ? 0 : address + from,
+                host == nullptr ? nullptr : host + from,
+                allocation,
+                mirrors};
     }
 };
 

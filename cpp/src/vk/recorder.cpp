@@ -13,8 +13,8 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::uint32_t kTimings = 64;       // more than there are command buffers; the recordings' come after them
-constexpr std::int64_t kFirstAlone = 16;     // steps of a loop that helpers have no part in, of the first submission
+constexpr std::uint32_t kTimings = 64;    // more than there are command buffers; the recordings' come after them
+constexpr std::int64_t kFirstAlone = 16;  // steps of a loop that helpers have no part in, of the first submission
 
 // A label in the command buffer for as long as the object lives; none where `on` is false.
 class Label {

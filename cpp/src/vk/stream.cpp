@@ -21,9 +21,9 @@ Commands make_commands(const Timeline& timeline) {
     Commands made;
     made.pool = raii::CommandPool(device, CommandPoolCreateInfo{.flags = CommandPoolCreateFlagBits::eTransient,
                                                                 .queueFamilyIndex = timeline.family()});
-    raii::CommandBuffers buffers(device, CommandBufferAllocateInfo{.commandPool = *made.pool,
-                                                                   .level = CommandBufferLevel::ePrimary,
-                                                                   .commandBufferCount = 1});
+    raii::CommandBuffers buffers(
+        device, CommandBufferAllocateInfo{
+                    .commandPool = *made.pool, .level = CommandBufferLevel::ePrimary, .commandBufferCount = 1});
     made.buffer = std::move(buffers.front());
     return made;
 }
@@ -40,9 +40,8 @@ void Stream::begin(const Poll& poll, bool again) {
     } else {
         commands = make_commands(timeline_);
     }
-    commands.buffer.begin(
-        CommandBufferBeginInfo{.flags = again ? CommandBufferUsageFlagBits::eSimultaneousUse
-                                              : CommandBufferUsageFlagBits::eOneTimeSubmit});
+    commands.buffer.begin(CommandBufferBeginInfo{.flags = again ? CommandBufferUsageFlagBits::eSimultaneousUse
+                                                                : CommandBufferUsageFlagBits::eOneTimeSubmit});
     open_ = true;
     barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
 }

@@ -36,8 +36,8 @@ struct Ready {
     std::array<std::uint32_t, 3> groups;
     std::uint32_t window_count = 0;
     std::array<Slice, abi::kWindows> windows;
-    bool shared = false;  // between members
-    std::uint32_t axis = 0;       // to share the workgroups along
+    bool shared = false;     // between members
+    std::uint32_t axis = 0;  // to share the workgroups along
 };
 
 // A device that records its part of a plan.
