@@ -313,9 +313,11 @@ def test_a_call_that_no_machine_has_room_for(own: vkrnn.Device) -> None:
 
 
 INTERRUPTED = """
+    import signal
     import numpy as np
     import vkrnn
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
     device = vkrnn.default_device()
     steps = 20_000_000
     source, weight = np.ones((steps, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)

@@ -2,17 +2,14 @@
 #pragma once
 
 #include <initializer_list>
-#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "plan_builder.h"
+#include "broadcast_pack.h"
+#include "broadcast_tile.h"
 
 namespace vkrnn {
-
-// Sets the push constant through which kernels read the numbers of workgroups and subgroups.
-template <typename Push>
-void set_table(Push& push) {
-    std::iota(std::begin(push.table), std::end(push.table), 0u);
-}
 
 // Whether the product is worth packing its operands for.
 bool suits_broadcast(const Product& product);
@@ -29,33 +26,6 @@ void share_columns(PlanBuilder& builder, const std::string& label, std::initiali
 bool suits_broadcast(const PlanBuilder& builder, const RowSum& sum);
 void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent);
 
-// B(n, k) of a product as panels.
-struct Panels {
-    std::size_t buffer = 0;
-    std::int64_t count = 0, depth = 0;  // panels of 2 * lanes columns; rows
-};
-
-// What a workgroup of the step kernels takes: see shaders/include/broadcast_step.glsl.
-struct StepTile {
-    std::int64_t rows = 1, vectors = 2;
-    std::int64_t subgroups = 1, depth = 0;
-    [[nodiscard]] std::int64_t parts() const { return rows * vectors; }
-};
-// The best tile whose kernel forms the product of rows of k elements with `slots` matrices of H rows; none where a
-// kernel of its own for the product is better, or the subgroups' sums would not fit into the shared memory.
-std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k);
-// A tile of a kernel that forms none.
-StepTile unfused_tile(const PlanBuilder& builder);
-// Those matrices as such a kernel reads them: element (j, k) of slot s is at offset + s * slot + j * row + k * column.
-struct SlotMatrices {
-    std::size_t buffer = 0;
-    std::int64_t offset = 0, slot = 0, row = 0, column = 0;
-};
-std::size_t pack_slots(PlanBuilder& builder, const SlotMatrices& matrices, std::int64_t slots, std::int64_t k,
-                       const StepTile& tile);
-Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
-                   std::int64_t depth_multiple, bool independent);
-
 // The product of each step: rows of `a` times panels, in `slabs` parts of k, slab after slab of [rows, n].
 struct StepProduct {
     std::int64_t rows = 0, n = 0, k = 0;
@@ -67,14 +37,7 @@ struct StepProduct {
     Panels b;
     Place out = 0;
 };
-// Whether the slabs cover k exactly and are few enough for the cell's code to add up.
-bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k);
-std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k);
 // One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);
-
-// Copies rows of `columns` elements that begin `row` elements apart in both places.
-void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,
-               std::int64_t columns, std::int64_t row);
 
 }  // namespace vkrnn

@@ -6,8 +6,6 @@ namespace vkrnn {
 
 namespace {
 
-constexpr std::int64_t kTable = abi::kBroadcastTable;
-
 // The cell's dispatches: where the tensors of each view of the abi lie.
 class CellStep {
 public:

@@ -1,0 +1,132 @@
+#include "broadcast_tile.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace vkrnn {
+namespace {
+
+constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
+constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
+
+// The largest part of k that divides it, of the deepest blocks; blocks of the full depth, the last one padded, where
+// all that do are small.
+Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks) {
+    Split best{most_depth, 1};
+    bool divides = k % most_depth == 0;
+    for (std::int64_t depth = most_depth; depth >= std::min(kLeastDepth, most_depth); depth -= 8)
+        for (std::int64_t blocks = most_blocks; blocks >= 1; blocks /= 2)
+            if (k % (depth * blocks) == 0 && (!divides || depth * blocks > best.whole())) {
+                best = {depth, blocks};
+                divides = true;
+            }
+    return best;
+}
+
+}  // namespace
+
+Split gemm_split(std::int64_t k) { return split_of(k, kMostDepth, kTileRows); }
+
+GemmTile gemm_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
+    GemmTile tile{std::gcd(rows, kTileRows), 1, {}};
+    tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kTileRows / tile.rows));
+    tile.split = split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    return tile;
+}
+
+std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    return ceil_div(k, gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+}
+
+bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
+    constexpr std::int64_t kMostSlabs = 32;        // few enough for the cell's code
+    constexpr double kLargestSpan = 4294967296.0;  // bytes from step to step, which the kernel counts in 32 bits
+    const Split split = gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split;
+    const Spec& spec = builder.spec();
+    const double bytes = 4.0 * static_cast<double>(spec.T * rows) * static_cast<double>(spec.D() * k);
+    return k % split.whole() == 0 && k / split.whole() <= kMostSlabs && bytes < kLargestSpan;
+}
+
+namespace {
+
+constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
+constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
+constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: they compile in quadratic time
+constexpr std::int64_t kSharedElements = 8192;  // what every device has
+constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
+// Measured, in multiplications of a vector.
+constexpr double kGateCost = 200;           // a part of the cell, for each of its gates
+constexpr double kSubgroupCost = 500;       // of a product, whatever its depth
+constexpr double kFusedSubgroupCost = 750;  // of a product and a cell
+constexpr double kDispatchCost = 40e3;      // and that the processors meet after it
+constexpr double kFusedWorth = 1.15;        // less is not worth the time that these kernels take to compile
+
+// Of a processor, where so many subgroups are or are not shared by two.
+double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSharing} ? 2 : 1; }
+
+// What a part of the tile takes of a kernel that forms the product; none where the tile does not do.
+std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std::int64_t slots) {
+    const Profile& profile = builder.profile();
+    const std::int64_t sums = slots * tile.parts(), lanes = profile.subgroup_size;
+    const bool shares =
+        (tile.subgroups >= tile.parts() ||
+         (tile.parts() % tile.subgroups == 0 && tile.parts() / tile.subgroups <= kMostShares)) &&
+        (tile.subgroups <= kTable || (tile.subgroups % kTable == 0 && tile.subgroups <= kTable * kTable));
+    const std::int64_t loads = slots * tile.vectors + tile.rows;
+    if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
+        (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions ||
+        tile.depth * slots * tile.vectors > kMostLoads)
+        return {};
+    const auto products = static_cast<double>(tile.subgroups * tile.depth * std::max(sums, loads));
+    const double rest = kGateCost * static_cast<double>(builder.spec().G() * std::max(tile.subgroups, tile.parts())) +
+                        kFusedSubgroupCost * static_cast<double>(tile.subgroups);
+    const std::int64_t groups = builder.spec().N * builder.spec().H / (tile.parts() * lanes);
+    return (products + rest) / static_cast<double>(tile.parts()) * share(groups * tile.subgroups);
+}
+
+// The same with a kernel of its own for the product; none where that is not possible.
+std::optional<double> unfused_cost(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
+    const Spec& spec = builder.spec();
+    const std::int64_t n = slots * spec.H, lanes = builder.profile().subgroup_size;
+    if (!can_step_product(builder, spec.N, n, k)) return {};
+    const GemmTile tile = gemm_tile(spec.N, ceil_div(n, panel_width(builder)), k);
+    const std::int64_t vectors = 2 * tile.panels, sums = tile.rows * vectors;
+    const double block = static_cast<double>(tile.split.depth * std::max(sums, tile.rows + vectors)) + kSubgroupCost;
+    const double blocks = static_cast<double>(slots * k) / static_cast<double>(tile.split.depth * sums);
+    const std::int64_t vectors_of_n = spec.N * n / lanes;
+    return block * blocks * share(vectors_of_n / sums * (k / tile.split.depth)) +
+           kGateCost * static_cast<double>(spec.G()) + kSubgroupCost / 2 +
+           kDispatchCost * static_cast<double>(lanes) / static_cast<double>(spec.N * spec.H);
+}
+
+}  // namespace
+
+std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
+    const Spec& spec = builder.spec();
+    const std::int64_t lanes = builder.profile().subgroup_size;
+    std::optional<StepTile> best;
+    std::optional<double> least = unfused_cost(builder, slots, k);
+    if (least) *least /= kFusedWorth;
+    for (std::int64_t rows = std::gcd(spec.N, kTileRows); rows >= 1; rows /= 2)
+        for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
+            for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {
+                if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
+                const StepTile tile{rows, vectors, k / depth, depth};
+                const auto takes = cost(tile, builder, slots);
+                if (takes && (!least || *takes < *least)) {
+                    best = tile;
+                    least = takes;
+                }
+            }
+    return best;
+}
+
+StepTile unfused_tile(const PlanBuilder& builder) {
+    constexpr std::int64_t kMostSubgroups = 32;
+    const Spec& spec = builder.spec();
+    const std::int64_t vectors = std::gcd(spec.H / std::int64_t{builder.profile().subgroup_size}, kTable);
+    const std::int64_t rows = std::gcd(spec.N, kMostSubgroups / (vectors / 2));
+    return {rows, vectors, rows * vectors / 2, 0};
+}
+
+}  // namespace vkrnn
