@@ -11,17 +11,20 @@ class CellStep {
 public:
     explicit CellStep(PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {}
 
+    // How the kernels read a row: the part of their units, or all of it.
+    enum Row : std::uint8_t { part = 1, whole = 0 };
+
     // [T, N, D * slots * H]
-    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order) {
+    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, Row read = part) {
         const std::int64_t row = spec_.D() * slots * spec_.H;
         for (std::int64_t d = 0; d < spec_.D(); ++d)
             set(view, d, builder_.at(buffer, row_order(spec_, order, d).first * spec_.N * row + d * slots * spec_.H),
-                row);
+                row, read);
     }
     // [N, D * H]
-    void state(abi::uint view, std::size_t buffer) {
+    void state(abi::uint view, std::size_t buffer, Row read = part) {
         for (std::int64_t d = 0; d < spec_.D(); ++d)
-            set(view, d, builder_.at(buffer, d * spec_.H), spec_.D() * spec_.H);
+            set(view, d, builder_.at(buffer, d * spec_.H), spec_.D() * spec_.H, read);
     }
     // [D, slots, H]
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
@@ -297,7 +300,9 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     // Step 0 starts from other buffers than the steps after it.
     const std::size_t zeros =
         spec.has(Argument::init_state) && (cell.states == 1 || spec.has(Argument::init_cell)) ? 0 : zero_state(builder);
-    step.state(abi::kStepPreviousHidden, spec.has(Argument::init_state) ? inputs[Argument::init_state] : zeros);
+    const std::size_t init = spec.has(Argument::init_state) ? inputs[Argument::init_state] : zeros;
+    step.state(abi::kStepPreviousHidden, init);
+    step.state(abi::kStepMultiplied, init, CellStep::whole);
     if (cell.states > 1)
         step.state(abi::kStepPreviousCell, spec.has(Argument::init_cell) ? inputs[Argument::init_cell] : zeros);
     CellStep::Options first = options;
@@ -312,6 +317,7 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     }
     if (spec.T == 1) return;
     step.sequence(abi::kStepPreviousHidden, loop.hidden, 1, Order::output);
+    step.sequence(abi::kStepMultiplied, loop.hidden, 1, Order::output, CellStep::whole);
     if (cell.states > 1) cell_at(abi::kStepPreviousCell);
     Loop steps{spec.T - 1, 1, 1, abi::kBroadcastCounter, {}};
     for (std::int64_t d = 0; d < spec.D(); ++d) {
@@ -336,7 +342,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     if (carries || cell.states > 1)
         options.results.emplace_back(abi::kStepCarried, carries ? loop.carry_hidden : loop.carry_cell);
     step.sequence(carries ? abi::kStepLaterRecurrentDelta : abi::kStepLaterDelta, loop.recurrent_delta, spec.G(),
-                  Order::source);
+                  Order::source, CellStep::whole);
     step.sequence(abi::kStepSaved, inputs[Argument::z_state], spec.G(), Order::output);
     step.sequence(abi::kStepUpstream, inputs[Argument::source_gradient], 1, Order::output);
     step.sequence(abi::kStepDelta, loop.delta, spec.G(), Order::source);

@@ -49,7 +49,7 @@ void run_cell() {
 void main() {
     if (depth != 0) {
         touch(kStepProjected, push.p.step, kSourceBackwards, CELL_GATES);
-        form_products(row_place(kStepPreviousHidden, max(push.p.step - 1, 0), kOutputBackwards, 1, first_row()),
+        form_products(row_place(kStepMultiplied, max(push.p.step - 1, 0), kOutputBackwards, 1, first_row()),
                       directions * units * 4);
     }
     choose(0);

@@ -277,6 +277,7 @@ const uint kStepCell = 5u;
 const uint kStepHidden = 6u;
 const uint kStepProjected = 7u;
 const uint kStepBias = 8u;
+const uint kStepMultiplied = 9u;       // what the product multiplies, whole rows: the previous hidden state
 // Backward, besides those up to kStepCell; no cell has all of them.
 const uint kStepRecurrentDelta = 4u;
 const uint kStepCandidateProduct = 5u;
@@ -285,7 +286,7 @@ const uint kStepDelta = 7u;
 const uint kStepCarryHidden = 8u;      // gradients that the later step left
 const uint kStepCarryCell = 9u;
 const uint kStepCarried = 10u;         // where this one leaves them
-const uint kStepLaterDelta = 3u;            // the operand of a kernel's own product: what kStepDelta was a step ago
+const uint kStepLaterDelta = 3u;            // what the product multiplies, whole rows: what kStepDelta was a step ago
 const uint kStepLaterRecurrentDelta = 9u;   // or kStepRecurrentDelta, in cells that have it
 const uint kStepLeftOperand = 2u;      // with kLeavesOperand, in cells without vectors
 // Replay: h[k-1], in source order.
