@@ -30,6 +30,12 @@ double first_capacity(const Plan& plan, const Profile& profile) {
     return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
 }
 
+void count_submitted(const Work& work, Statistics& statistics) {
+    statistics.submissions = work.submissions();
+    statistics.dispatches = work.recorder.dispatches();
+    statistics.repeated = work.recorder.repeated();
+}
+
 }  // namespace
 
 Executor::Executor(std::vector<Seat> seats, Flavour flavour)
@@ -58,9 +64,7 @@ void Executor::close() {
         const std::lock_guard lock(mutex_);
         if (work_) {
             retire(*work_);
-            statistics_.submissions = work_->submissions();
-            statistics_.dispatches = work_->recorder.dispatches();
-            statistics_.repeated = work_->recorder.repeated();
+            count_submitted(*work_, statistics_);
         }
         going = std::move(work_);
     }
@@ -201,13 +205,12 @@ std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
     }
 }
 
-void Executor::run(const std::shared_ptr<const Plan>& plan_to_run, std::span<const InputOperand> inputs,
+void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
                    std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) {
-    const Plan& plan = *plan_to_run;
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto at_work = work(prefix);
-    Binding binding(at_work->pools, at_work->workers, plan, wait);
+    Binding binding(at_work->pools, at_work->workers, *plan, wait);
     Point point = 0;
     in_turn(turn_, prefix, poll, [&](Work& now) {
         {
@@ -215,9 +218,9 @@ void Executor::run(const std::shared_ptr<const Plan>& plan_to_run, std::span<con
             retire(now);
             ++statistics_.calls;
         }
-        const std::uint64_t bytes = temporary_bytes(plan, inputs, results);
+        const std::uint64_t bytes = temporary_bytes(*plan, inputs, results);
         if (bytes > now.arena.held()) {
-            require_room(plan, bytes, label);
+            require_room(*plan, bytes, label);
         }
         binding.place_scratch(now.arena);
         if (lose_next_.exchange(false)) {
@@ -226,8 +229,8 @@ void Executor::run(const std::shared_ptr<const Plan>& plan_to_run, std::span<con
         now.stream.discard();  // what a call that failed has left
         binding.bind(inputs, results, now.transfer, poll);
         now.stream.after(*now.upload_timeline, binding.arrays_uploaded());
-        now.stream.start(first_capacity(plan, profile_));
-        point = now.recorder.run(plan_to_run, binding.placements(), binding.before(), binding.after(), label, poll);
+        now.stream.start(first_capacity(*plan, profile_));
+        point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
         now.transfer.submitted(point);
         binding.submitted(point);
         {
@@ -367,9 +370,7 @@ Statistics Executor::statistics() const {
     Statistics statistics = statistics_;
     statistics.plans = plans_.size();
     if (work_) {
-        statistics.submissions = work_->submissions();
-        statistics.dispatches = work_->recorder.dispatches();
-        statistics.repeated = work_->recorder.repeated();
+        count_submitted(*work_, statistics);
         statistics.pipelines = work_->kernels.size();
         statistics.bytes_allocated = work_->held();
     }

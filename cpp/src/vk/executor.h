@@ -34,7 +34,7 @@ public:
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
-    void run(const std::shared_ptr<const Plan>& plan_to_run, std::span<const InputOperand> inputs,
+    void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
              std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) override;
     void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
     void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
