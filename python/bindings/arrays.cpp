@@ -105,7 +105,7 @@ void register_arrays(py::module_& module) {
                  array.storage = array.device->allocate(bytes, host_writes);
                  return array;
              }),
-             py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes"))
+             py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes") = false)
         .def(py::init([](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
                  Array part = base;
                  part.offset += offset;

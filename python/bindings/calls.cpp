@@ -180,11 +180,18 @@ void register_calls(py::module_& module) {
                                        dict[to_python(name_of(argument))] = array;
                                    return dict;
                                })
-        .def_property_readonly("results", [](const CheckedCall& checked) {
-            py::list list;
-            for (const auto& [name, shape] : checked.call.results)
-                list.append(py::make_tuple(name, py::tuple(py::cast(shape))));
-            return list;
+        .def_property_readonly("result_names",
+                               [](const CheckedCall& checked) {
+                                   const auto& results = checked.call.results;
+                                   py::tuple names(results.size());
+                                   for (std::size_t i = 0; i < results.size(); ++i) names[i] = results[i].name;
+                                   return names;
+                               })
+        .def_property_readonly("result_shapes", [](const CheckedCall& checked) {
+            const auto& results = checked.call.results;
+            py::tuple shapes(results.size());
+            for (std::size_t i = 0; i < results.size(); ++i) shapes[i] = py::tuple(py::cast(results[i].shape));
+            return shapes;
         });
 
     module.def(

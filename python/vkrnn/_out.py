@@ -26,12 +26,12 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
     """
     device: Device | None = call.device
     if out is None:
-        return [None] * len(call.results), device
+        return [None] * len(call.result_names), device
     given = _one_for_each_result(call, out, prefix)
     taken = dict(call.arrays)
     on_devices = any(isinstance(array, Array) for array in (*taken.values(), *given))
     dtype = taken["source"].dtype.newbyteorder("=")
-    for (name, shape), array in zip(call.results, given, strict=True):
+    for name, shape, array in zip(call.result_names, call.result_shapes, given, strict=True):
         if array is None:
             continue
         where = f"{prefix} out: {name}:"
@@ -55,9 +55,9 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
 
 def _one_for_each_result(call: _core.Call, out: Any, prefix: str) -> list[Any]:
     given = [out] if isinstance(out, (Array, np.ndarray)) else out
-    if not isinstance(given, (tuple, list)) or len(given) != len(call.results):
+    if not isinstance(given, (tuple, list)) or len(given) != len(call.result_names):
         got = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(out).__name__
-        names = ", ".join(name for name, _ in call.results)
+        names = ", ".join(call.result_names)
         raise TypeError(f"{prefix} out: expected an array or None for each of {names}, got {got}")
     return list(given)
 

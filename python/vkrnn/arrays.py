@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
-from vkrnn.devices import Device, DeviceLike, resolve
+from vkrnn.devices import DeviceLike, resolve
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -246,12 +246,8 @@ def _make(
     native = _native(np.dtype(dtype))
     if native.name not in _DTYPES:
         raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {native}")
-    return on_device(resolve(device, f"[{user}]"), native, axes, host_writes=host_writes)
-
-
-def on_device(device: Device, dtype: np.dtype[Any], shape: Sequence[int], *, host_writes: bool = False) -> Array:
-    """Make an array on a device, contents undefined; `host_writes` if the host is to fill it."""
-    return Array(device, device.open("[Array]"), dtype, shape, host_writes)
+    owner = resolve(device, f"[{user}]")
+    return Array(owner, owner.open("[Array]"), native, axes, host_writes)
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
