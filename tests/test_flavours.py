@@ -102,7 +102,9 @@ def test_the_broadcast_flavour_is_planned(cell: str, devices: tuple[vkrnn.Device
 # Where a step's product splits unevenly, into more blocks of k than a workgroup has parts of the cell to run, or into
 # more tiles of units than one dispatch has. The last is more steps than a command buffer takes.
 TILES = ((2, 3, 16, 80), (3, 2, 16, 160), (2, 8, 16, 192), (2, 16, 16, 320))
-SPLITS = ((2, 4, 20, 48), *TILES, (3, 1, 64, 512), (300, 16, 16, 64))
+# Where the product of a weight's gradient, which is as deep as there are rows of all steps, takes five or seven blocks.
+DEPTHS = ((10, 64, 16, 32), (7, 64, 16, 32))
+SPLITS = ((2, 4, 20, 48), *TILES, *DEPTHS, (3, 1, 64, 512), (300, 16, 16, 64))
 
 
 @pytest.mark.parametrize("sizes", SPLITS, ids=str)

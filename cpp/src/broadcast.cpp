@@ -120,11 +120,12 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     push.c_in_z = first ? 0 : push.c_z;
                     builder.add(Dispatch{label,
                                          kernel,
-                                         {word(std::min(kTable, n / width - x)), word(y), word(z)},
+                                         {word(y), word(std::min(kTable, n / width - x)), word(z)},
                                          make_block(push, abi::kBroadcastGemmPlaces),
                                          !(first && x + tile > 0),
                                          windows,
-                                         word(split.blocks)});
+                                         word(split.blocks),
+                                         1});
                 }
             tile += y * z;
         }
@@ -221,12 +222,12 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                 push.c_z = word((slabs > 1 ? p.rows * p.n : each * tile.panels * width) * element);
                 made.push_back({label,
                                 kernel,
-                                {word(each), word(std::min(kTable, (p.rows - row) / tile.rows)), word(z)},
+                                {word(std::min(kTable, (p.rows - row) / tile.rows)), word(each), word(z)},
                                 make_block(push, abi::kBroadcastGemmPlaces),
                                 made.empty(),
                                 windows,
                                 word(tile.split.blocks),
-                                slabs == 1 && z > 1 ? 2 : 0});
+                                slabs == 1 && z > 1 ? 2 : 1});
                 x += slabs > 1 ? each : each * z;
             }
     return made;

@@ -1,6 +1,8 @@
 #include "broadcast_tile.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <numeric>
 
 namespace vkrnn {
@@ -25,7 +27,27 @@ Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks
 
 }  // namespace
 
-Split gemm_split(std::int64_t k) { return split_of(k, kMostDepth, kTileRows); }
+Split gemm_split(std::int64_t k) {
+    // Measured, in steps of k.
+    constexpr double kBlockCost = 37;  // of a subgroup, whatever its depth
+    constexpr double kRunCost = 10;    // of a row of the tile, to be added up and stored
+    constexpr double kPadCost = 1.1;   // times as much, to pack what is padded
+    Split best{};
+    double least = std::numeric_limits<double>::infinity();
+    for (std::int64_t depth = kMostDepth; depth >= 8; depth -= 8)
+        for (std::int64_t blocks = kTileRows; blocks >= 1; --blocks) {
+            const std::int64_t whole = depth * blocks, parts = ceil_div(k, whole);
+            const auto rows = static_cast<double>(kTileRows / std::bit_floor(static_cast<std::uint64_t>(blocks)));
+            const double cost = static_cast<double>(parts * blocks) *
+                                (kBlockCost + static_cast<double>(depth) + rows * kRunCost) *
+                                (parts * whole == k ? 1 : kPadCost);
+            if (cost < least) {
+                best = {depth, blocks};
+                least = cost;
+            }
+        }
+    return best;
+}
 
 GemmTile gemm_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
     GemmTile tile{std::gcd(rows, kTileRows), 1, {}};

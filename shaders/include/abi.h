@@ -61,7 +61,7 @@ const uint kGemmPlaces = 3u;
 // Specialization constants.
 const uint kBroadcastLanes = 0u;    // of a subgroup; a panel of B and C is twice as wide
 const uint kBroadcastBlocks = 1u;   // of k, of a workgroup: one per subgroup
-const uint kBroadcastRows = 2u;     // of a workgroup's tile; rows * panels is a multiple of the blocks
+const uint kBroadcastRows = 2u;     // of a workgroup's tile; like its panels a power of two
 const uint kBroadcastPanels = 3u;   // of a workgroup's tile
 const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 // 1: A is packed in panels as wide as a subgroup or a tile has rows, lda rows of k in each; else element (m, k) is
@@ -69,7 +69,7 @@ const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 const uint kBroadcastAPanels = 5u;
 const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
-// Workgroups: x numbers groups of panels, y tiles of rows; z is what the strides make of it: more rows, or blocks of k.
+// Workgroups: x numbers tiles of rows, y groups of panels; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {
     Address a, b, c_in, c;
     uint a_first, a_step;               // bytes: A is at a + a_first + max(step + lag, 0) * a_step, modulo 4 GiB

@@ -22,12 +22,14 @@ const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;
 const uint a_width = lanes > rows ? lanes : rows;   // of a panel of A
 const uint runs = rows * panels;   // of `width` elements each, of a tile
+const uint powers = blocks >= 8 ? 8 : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
+const uint stores = powers < runs ? powers : runs;   // subgroups that store
 const uint kPad = runs * width;   // see below
 shared float sums[kPad + blocks * runs * width];
 
 void main() {
-    uint block = UNIFORM(gl_LocalInvocationID.z), group = UNIFORM(gl_WorkGroupID.x);
-    uint tile = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
+    uint block = UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
+    uint group = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
     uint k_first = block * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
     uint row_of_tile = tile * rows;
@@ -58,8 +60,10 @@ void main() {
         [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
     barrier();
 
-    [[unroll]] for (uint i = 0; i < runs / blocks; ++i) {
-        uint run = block * (runs / blocks) + i, row = tile * rows + run / panels, panel = group * panels + run % panels;
+    // Where there are more subgroups than stores, the first ones store C as it was: the driver runs them in their order.
+    uint store = blocks > stores ? max(block, blocks - stores) - (blocks - stores) : block;
+    [[unroll]] for (uint i = 0; i < runs / stores; ++i) {
+        uint run = store * (runs / stores) + i, row = tile * rows + run / panels, panel = group * panels + run % panels;
         Address start = push.p.c_in + (z * push.p.c_in_z + row * push.p.ld_in * 4 + panel * push.p.c_in_panel);
         float low = load_lanes(start), high = load_lanes(start + lanes * 4);
         uint at = run * width & kIndexMask;
@@ -70,8 +74,8 @@ void main() {
                 low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
                 high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
             }
-            low += low_part;
-            high += high_part;
+            low += blocks > stores && block < blocks - stores ? 0.0 : low_part;
+            high += blocks > stores && block < blocks - stores ? 0.0 : high_part;
         }
         uint end = z * push.p.c_z + (row * push.p.ldc + panel * width) * 4;
         if (in_window != 0) {

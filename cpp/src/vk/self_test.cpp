@@ -12,10 +12,11 @@ namespace {
 
 constexpr const char* kShader = "gemm_broadcast";
 
-// Every workgroup number, every subgroup of a workgroup and every row of a tile takes part; depth is as small as can
-// be, for the time it takes to compile. The numbers are small integers, so sums are exact in any order.
-// There are as many workgroups as helpers of the device take a part of: see team.h.
-constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 4, kGroups = 2, kGroupsInZ = 4;
+// Every workgroup number, every subgroup of a workgroup and every row of a tile takes part, and there are more
+// subgroups than store the tile; depth is as small as can be, for the time it takes to compile. The numbers are small
+// integers, so sums are exact in any order. There are as many workgroups as helpers of the device take a part of: see
+// team.h.
+constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 5, kGroups = 2, kGroupsInZ = 4;
 constexpr std::uint32_t kM = kRows * kGroups * kGroupsInZ, kK = kDepth * kBlocks;
 
 float a_at(std::uint32_t m, std::uint32_t k) { return static_cast<float>((m * 7 + k * 3) % 11) - 5; }
