@@ -1,6 +1,7 @@
 #include "broadcast_pack.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace vkrnn {
 namespace {
@@ -25,18 +26,32 @@ void copy_elements(PlanBuilder& builder, const std::string& label, Place from, P
                      make_block(push, abi::kPackPlaces), independent);
 }
 
+// A workgroup's part: rows of one panel, or of several where these lie side by side in the source, so that it reads
+// longer parts of that.
+struct Part {
+    std::int64_t vectors, panels, rows;
+};
+
+Part part_of(const PlanBuilder& builder, const Copy& what) {
+    constexpr std::int64_t kSideBySide = 8;  // vectors
+    const std::int64_t vectors = what.width / std::int64_t{builder.profile().subgroup_size};
+    const std::int64_t most = what.column_stride == 1 ? std::max<std::int64_t>(kSideBySide / vectors, 1) : 1;
+    const std::int64_t panels = std::gcd(what.panels, most);
+    return {vectors, panels, abi::kPackRows / (vectors * panels)};
+}
+
 // Whole runs of rows of whole panels, of which there are so many.
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
-    const std::int64_t lanes = builder.profile().subgroup_size, rows = abi::kPackRows / (what.width / lanes);
-    const std::size_t kernel =
-        builder.kernel("pack_broadcast", {word(lanes), word(what.width / lanes), what.column_stride == 1});
+    const Part part = part_of(builder, what);
+    const std::size_t kernel = builder.kernel("pack_broadcast", {builder.profile().subgroup_size, word(part.vectors),
+                                                                 word(part.panels), what.column_stride == 1});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
     struct Axis {
         std::int64_t count, in, out;  // elements
     };
-    Axis xy{what.panels, what.width * what.column_stride, what.out_panel};
-    Axis z{runs, rows * what.row_stride, rows * what.out_row};
+    Axis xy{what.panels / part.panels, part.panels * what.width * what.column_stride, part.panels * what.out_panel};
+    Axis z{runs, part.rows * what.row_stride, part.rows * what.out_row};
     // Along what lies side by side in the source.
     if (what.column_stride > what.row_stride) std::swap(xy, z);
     for (std::int64_t first = 0; first < xy.count;) {
@@ -48,6 +63,7 @@ void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place
             push.in_row = word(bytes(what.row_stride));
             push.in_column = word(bytes(what.column_stride));
             push.out_row = word(bytes(what.out_row));
+            push.out_panel = word(bytes(what.out_panel));
             push.in_xy = word(bytes(xy.in));
             push.out_xy = word(bytes(xy.out));
             push.in_z = word(bytes(z.in));
@@ -78,7 +94,7 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
                         std::max(what.row_stride, what.column_stride) <= kLargestRow &&
                         fits_window(builder, to, {what.out_row, what.out_panel});
-    const std::int64_t run = panels ? abi::kPackRows / (what.width / lanes) : 1;
+    const std::int64_t run = panels ? part_of(builder, what).rows : 1;
     const std::int64_t runs = panels ? what.rows / run : 0, done = runs * run;
     if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);
     if (done == what.out_rows) return;

@@ -116,15 +116,15 @@ const uint kPackPlaces = 2u;
 // Specialization constants.
 const uint kPackLanes = 0u;
 const uint kPackVectors = 1u;          // of a panel's row
-const uint kPackContiguous = 2u;       // 1: a row's elements lie side by side
+const uint kPackPanels = 2u;           // of a workgroup, if a row's elements lie side by side
+const uint kPackContiguous = 3u;       // 1: they do
 const uint kPackRows = 32u;            // of one vector each, of a workgroup
 // Workgroups: x + kBroadcastTable * y and z number runs and panels, in the order that suits the source.
 struct PackRunsPush {
     Address in_, out_;
-    uint in_row, in_column, out_row;                 // bytes
+    uint in_row, in_column, out_row, out_panel;      // bytes
     uint in_xy, out_xy, in_z, out_z;                 // bytes from one to the next
     uint table[kBroadcastTable];       // 0, 1, 2, ...
-    uint padding;
 };
 
 // ---- sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)] -----------------------
