@@ -74,6 +74,7 @@ namespace {
 constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
 constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
 constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: they compile in quadratic time
+constexpr std::int64_t kManyLoads = 256;        // take a second or two
 constexpr std::int64_t kSharedElements = 8192;  // what every device has
 constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup
 // Measured, in multiplications of a vector.
@@ -82,6 +83,7 @@ constexpr double kSubgroupCost = 500;       // of a product, whatever its depth
 constexpr double kFusedSubgroupCost = 750;  // of a product and a cell
 constexpr double kDispatchCost = 40e3;      // and that the processors meet after it
 constexpr double kFusedWorth = 1.15;        // less is not worth the time that these kernels take to compile
+constexpr double kManyLoadsWorth = 1.5;     // nor is less that of many loads
 
 // Of a processor, where so many subgroups are or are not shared by two.
 double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSharing} ? 2 : 1; }
@@ -103,7 +105,8 @@ std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std
     const double rest = kGateCost * static_cast<double>(builder.spec().G() * std::max(tile.subgroups, tile.parts())) +
                         kFusedSubgroupCost * static_cast<double>(tile.subgroups);
     const std::int64_t groups = builder.spec().N * builder.spec().H / (tile.parts() * lanes);
-    return (products + rest) / static_cast<double>(tile.parts()) * share(groups * tile.subgroups);
+    const double worth = tile.depth * slots * tile.vectors > kManyLoads ? kManyLoadsWorth : 1;
+    return (products + rest) / static_cast<double>(tile.parts()) * share(groups * tile.subgroups) * worth;
 }
 
 // The same with a kernel of its own for the product; none where that is not possible.
