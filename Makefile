@@ -28,8 +28,8 @@ demo: $(VENV)/.demo
 test: test-cpp test-python
 
 test-python: $(VENV)/.test
-	$(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -p no:xdist -k "$(WHOLE_MACHINE)" tests/test_conformance.py tests/test_flavours.py \
+	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(PYTEST_ENV) $(BIN)/python -m pytest -p no:xdist -k "$(WHOLE_MACHINE)" tests/test_conformance.py tests/test_flavours.py \
 		tests/test_array_threads.py $(PYTEST_ARGS)
 
 test-cpp: need-test

@@ -1,6 +1,7 @@
 #include "transfer.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace vkrnn::vk {
 
@@ -8,25 +9,39 @@ namespace {
 
 // Parts on their way to the host. What they occupy of the ring is not reserved again before they are copied out.
 constexpr std::size_t kParts = 4;
-static_assert((kParts + 2) * Ring::kPart <= Ring::kBytes);
+static_assert(kParts + 2 <= Ring::kPieces);
+
+// Of a copy: small enough that the processor copies one while the device copies another, large enough to be worth a
+// submission.
+std::uint64_t part_of(std::uint64_t bytes) {
+    return std::clamp(align(bytes / Ring::kPieces, kAlignment), Ring::kFirstBytes / Ring::kPieces, Ring::kPart);
+}
 
 }  // namespace
 
+void Ring::grow(std::uint64_t bytes) {
+    Allocation more = allocate(*timeline_.device(), use_, bytes);
+    first_ = std::exchange(memory_, std::move(more));
+    held_ += bytes;
+    bytes_ = free_until_ = bytes;
+    at_ = marked_ = 0;
+    used_.clear();
+}
+
 Slice Ring::reserve(std::uint64_t bytes, const Poll& poll) {
-    if (!memory_.whole.buffer) {
-        memory_ = allocate(*timeline_.device(), use_, kBytes);
-        free_until_ = held_ = kBytes;
-    }
     const std::uint64_t room = aligned_piece(bytes);
-    if (at_ % kBytes + room > kBytes) {
-        at_ = align(at_, kBytes);
+    if (const std::uint64_t wanted = room * kPieces > kFirstBytes ? kBytes : kFirstBytes; bytes_ < wanted) {
+        grow(wanted);
+    }
+    if (at_ % bytes_ + room > bytes_) {
+        at_ = align(at_, bytes_);
     }
     while (at_ + room > free_until_) {
         timeline_.wait(used_.front().point, poll);
-        free_until_ = used_.front().end + kBytes;
+        free_until_ = used_.front().end + bytes_;
         used_.pop_front();
     }
-    const Slice slice = memory_.whole.part(at_ % kBytes, bytes);
+    const Slice slice = memory_.whole.part(at_ % bytes_, bytes);
     at_ += room;
     return slice;
 }
@@ -44,13 +59,14 @@ void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
         stream_.begin(poll);
         recorded_ = 0;
     }
+    const std::uint64_t most = part_of(to.bytes);
     for (std::uint64_t done = 0; done < to.bytes;) {
-        if (recorded_ >= Ring::kPart) {
+        if (recorded_ >= most) {
             submitted(stream_.submit());
             stream_.begin(poll);
             recorded_ = 0;
         }
-        const std::uint64_t bytes = std::min(to.bytes - done, Ring::kPart);
+        const std::uint64_t bytes = std::min(to.bytes - done, most);
         const Slice part = up_.reserve(bytes, poll);
         workers_.copy(part.host, source + done, bytes);
         stream_.copy(part, to.part(done, bytes));
@@ -77,8 +93,9 @@ void Transfer::download(void* to, const Slice& from, const Poll& poll) {
         workers_.copy(static_cast<std::byte*>(to) + part.at, part.slice.host, part.slice.bytes);
         parts.pop_front();
     };
+    const std::uint64_t most = part_of(from.bytes);
     for (std::uint64_t done = 0; done < from.bytes;) {
-        const std::uint64_t bytes = std::min(from.bytes - done, Ring::kPart);
+        const std::uint64_t bytes = std::min(from.bytes - done, most);
         if (parts.size() == kParts) {
             finish_oldest();
         }

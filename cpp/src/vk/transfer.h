@@ -13,14 +13,16 @@
 
 namespace vkrnn::vk {
 
-// Pinned memory of a fixed size that is used round and round.
+// Pinned memory that is used round and round: little of it until a large piece is asked for.
 class Ring {
 public:
-    // The memory is allocated at the first reserve(). The timeline must outlive the ring.
+    // The memory is allocated when it is first needed. The timeline must outlive the ring.
     Ring(const Timeline& timeline, Use use) : timeline_(timeline), use_(use) {}
 
     static constexpr std::uint64_t kBytes = 128 << 20;
-    static constexpr std::uint64_t kPart = kBytes / 8;  // at most, in one piece
+    static constexpr std::uint64_t kFirstBytes = 8 << 20;
+    static constexpr std::uint64_t kPieces = 8;               // that there is room for, at least
+    static constexpr std::uint64_t kPart = kBytes / kPieces;  // at most, in one piece
 
     // The next `bytes`, once the device is done with them. Throws vk::SystemError and like Timeline::wait.
     Slice reserve(std::uint64_t bytes, const Poll& poll);
@@ -35,13 +37,16 @@ private:
         Point point;
     };
 
+    void grow(std::uint64_t bytes);
+
     const Timeline& timeline_;
     Use use_;
-    Allocation memory_;
+    Allocation memory_, first_;  // the first one may still be in use
+    std::uint64_t bytes_ = 0;
     std::atomic<std::uint64_t> held_ = 0;
     std::deque<Used> used_;  // the oldest first
     std::uint64_t at_ = 0, marked_ = 0,
-                  free_until_ = 0;  // positions that only grow; modulo kBytes they are places in the memory
+                  free_until_ = 0;  // positions that only grow; modulo bytes_ they are places in the memory
 };
 
 class Transfer {
