@@ -11,10 +11,11 @@ namespace {
 constexpr std::size_t kParts = 4;
 static_assert(kParts + 2 <= Ring::kPieces);
 
-// Of a copy: small enough that the processor copies one while the device copies another, large enough to be worth a
-// submission.
+// Of a copy: several, for the processor to copy one while the device copies another, but each worth a submission.
 std::uint64_t part_of(std::uint64_t bytes) {
-    return std::clamp(align(bytes / Ring::kPieces, kAlignment), Ring::kFirstBytes / Ring::kPieces, Ring::kPart);
+    constexpr std::uint64_t kSmallestPart = 1 << 20;
+    const std::uint64_t parts = std::clamp<std::uint64_t>(bytes / kSmallestPart, 1, Ring::kPieces);
+    return std::min(align((bytes + parts - 1) / parts, kAlignment), Ring::kPart);
 }
 
 }  // namespace

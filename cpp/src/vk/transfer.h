@@ -20,7 +20,7 @@ public:
     Ring(const Timeline& timeline, Use use) : timeline_(timeline), use_(use) {}
 
     static constexpr std::uint64_t kBytes = 128 << 20;
-    static constexpr std::uint64_t kFirstBytes = 8 << 20;
+    static constexpr std::uint64_t kFirstBytes = 16 << 20;
     static constexpr std::uint64_t kPieces = 8;               // that there is room for, at least
     static constexpr std::uint64_t kPart = kBytes / kPieces;  // at most, in one piece
 
