@@ -37,9 +37,10 @@ Split gemm_split(std::int64_t k) {
     for (std::int64_t depth = kMostDepth; depth >= 8; depth -= 8)
         for (std::int64_t blocks = kTileRows; blocks >= 1; --blocks) {
             const std::int64_t whole = depth * blocks, parts = ceil_div(k, whole);
-            const auto rows = static_cast<double>(kTileRows / std::bit_floor(static_cast<std::uint64_t>(blocks)));
+            const auto stores = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(blocks)));
+            const std::int64_t runs = kTileRows / stores;
             const double cost = static_cast<double>(parts * blocks) *
-                                (kBlockCost + static_cast<double>(depth) + rows * kRunCost) *
+                                (kBlockCost + static_cast<double>(depth) + static_cast<double>(runs) * kRunCost) *
                                 (parts * whole == k ? 1 : kPadCost);
             if (cost < least) {
                 best = {depth, blocks};
