@@ -5,6 +5,8 @@
 # make format  format everything
 # make clean   remove what was built
 #
+# PYTEST_ARGS and PYTEST_ENV are options and variables for the tests in Python.
+#
 # Each installs what it lacks: Debian packages (as root or with sudo), and a .venv with the package itself, which is
 # built again when its sources have changed.
 
