@@ -7,8 +7,8 @@
 #   *.comp, kernels/*.comp     one kernel each, named after the file
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
 #
-# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64, but for those with "broadcast"
-# in their names.
+# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64. Those with "broadcast" in their
+# names are built with VKRNN_LOOPS instead, named <kernel>_loops, but for broadcast_meet.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
@@ -67,6 +67,9 @@ function(vkrnn_add_kernels target folder)
         get_filename_component(stem ${source} NAME_WE)
         set(types ${ARGN})
         if(stem MATCHES "broadcast")
+            set(types LOOPS)
+        endif()
+        if(stem MATCHES "meet")
             set(types)
         endif()
         foreach(type "" ${types})
@@ -75,6 +78,9 @@ function(vkrnn_add_kernels target folder)
             if(type STREQUAL "FLOAT64")
                 set(kernel ${stem}_f64)
                 set(define -DVKRNN_FLOAT64)
+            elseif(type STREQUAL "LOOPS")
+                set(kernel ${stem}_loops)
+                set(define -DVKRNN_LOOPS)
             endif()
             vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define})
             list(APPEND headers ${build}/${kernel}.h)

@@ -18,7 +18,7 @@ std::int64_t a_width(const PlanBuilder& builder) {
 
 std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
                         bool in_window) {
-    return builder.kernel("gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
+    return broadcast_kernel(builder, "gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
                                              word(panels), word(split.depth), columns, in_window});
 }
 
@@ -56,7 +56,7 @@ bool suits_broadcast(const Product& product) {
 
 void share_columns(PlanBuilder& builder, const std::string& label, std::initializer_list<Product*> products) {
     const Product& first = **products.begin();
-    const std::int64_t width = a_width(builder), k = round_up(first.k, gemm_split(first.k).whole());
+    const std::int64_t width = a_width(builder), k = round_up(first.k, gemm_split(builder, first.k).whole());
     const bool can = std::all_of(products.begin(), products.end(), [&](const Product* p) {
         const bool whole = p->batches == 1 || (p->a.batch == p->m && p->m % width == 0);
         return suits_broadcast(*p) && p->a.columns && whole && p->a.buffer == first.a.buffer &&
@@ -74,7 +74,7 @@ void share_columns(PlanBuilder& builder, const std::string& label, std::initiali
 bool broadcast_product(PlanBuilder& builder, const std::string& label, const Product& whole, std::optional<Matrix> bias,
                        bool independent) {
     const std::int64_t width = panel_width(builder);
-    const Split split = gemm_split(whole.k);
+    const Split split = gemm_split(builder, whole.k);
     const std::int64_t k = round_up(whole.k, split.whole()), n = round_up(whole.n, width);
     const std::int64_t m = round_up(whole.m, whole.a.columns ? a_width(builder) : kTileRows);
     if (n != whole.n) bias.reset();  // the kernel would read past its end
@@ -151,7 +151,7 @@ void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const Row
     const std::int64_t rest = sum.rows - whole * abi::kSumRows, parts = whole + (rest > 0 ? 1 : 0);
     const std::size_t out = builder.scratch(label + " parts", parts * columns);
     const std::int64_t lanes = builder.profile().subgroup_size, vectors = columns / lanes;
-    const std::size_t kernel = builder.kernel("sum_rows_broadcast", {word(lanes)});
+    const std::size_t kernel = broadcast_kernel(builder, "sum_rows_broadcast", {word(lanes)});
     const std::vector<std::size_t> windows = builder.windows({out});
     const auto element = static_cast<std::int64_t>(sizeof(float));
     for (std::int64_t vector = 0; vector < vectors;) {
@@ -159,7 +159,8 @@ void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const Row
         for (std::int64_t run = 0; run < whole; run += kTable) {
             abi::SumRowsPush push{};
             push.in_ = builder.at(sum.in.buffer, sum.in.offset + run * abi::kSumRows * sum.in.row + vector * lanes);
-            push.out_ = builder.at(out, run * columns + vector * lanes) | kInWindow;
+            push.out_ = builder.at(out, run * columns + vector * lanes);
+            if (!windows.empty()) push.out_ |= kInWindow;
             push.in_row = word(sum.in.row * element);
             push.in_run = word(abi::kSumRows * sum.in.row * element);
             push.out_run = word(columns * element);
@@ -186,7 +187,7 @@ void broadcast_row_sum(PlanBuilder& builder, const std::string& label, const Row
 
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& p) {
     const std::int64_t width = panel_width(builder);
-    const GemmTile tile = gemm_tile(p.rows, p.b.count, p.k);
+    const GemmTile tile = gemm_tile(builder, p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
     std::vector<std::size_t> windows;
     if (fits_window(builder, p.out, {p.n, p.rows * p.n})) windows.push_back(place_buffer(p.out));

@@ -76,7 +76,7 @@ public:
         windows = builder_.windows(std::move(windows));
         constants[abi::kInWindows] = !windows.empty();
         const std::size_t kernel =
-            builder_.kernel(std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
+            broadcast_kernel(builder_, std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
 
         std::vector<Dispatch> made;
         for (std::int64_t row = 0; row < row_tiles; row += kTable)

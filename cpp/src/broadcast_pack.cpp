@@ -44,9 +44,10 @@ Part part_of(const PlanBuilder& builder, const Copy& what) {
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
     const Part part = part_of(builder, what);
-    const std::size_t kernel = builder.kernel("pack_broadcast", {builder.profile().subgroup_size, word(part.vectors),
+    const std::size_t kernel = broadcast_kernel(builder, "pack_broadcast", {builder.profile().subgroup_size, word(part.vectors),
                                                                  word(part.panels), what.column_stride == 1});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
+    const std::vector<std::size_t> windows = builder.windows({place_buffer(to)});
     struct Axis {
         std::int64_t count, in, out;  // elements
     };
@@ -59,7 +60,8 @@ void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place
         for (std::int64_t first_z = 0; first_z < z.count; first_z += kTable) {
             abi::PackRunsPush push{};
             push.in_ = from + static_cast<Place>(bytes(first * xy.in + first_z * z.in));
-            push.out_ = (to + static_cast<Place>(bytes(first * xy.out + first_z * z.out))) | kInWindow;
+            push.out_ = to + static_cast<Place>(bytes(first * xy.out + first_z * z.out));
+            if (!windows.empty()) push.out_ |= kInWindow;
             push.in_row = word(bytes(what.row_stride));
             push.in_column = word(bytes(what.column_stride));
             push.out_row = word(bytes(what.out_row));
@@ -74,7 +76,7 @@ void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place
                                  {word(x), word(y), word(std::min(kTable, z.count - first_z))},
                                  make_block(push, abi::kPackPlaces),
                                  !independent && first + first_z == 0,
-                                 {place_buffer(to)}});
+                                 windows});
         }
         first += x * y;
     }
@@ -93,7 +95,7 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const std::int64_t lanes = builder.profile().subgroup_size, most = kMostVectors * lanes;
     const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
                         std::max(what.row_stride, what.column_stride) <= kLargestRow &&
-                        fits_window(builder, to, {what.out_row, what.out_panel});
+                        (builder.flavour().loops() || fits_window(builder, to, {what.out_row, what.out_panel}));
     const std::int64_t run = panels ? part_of(builder, what).rows : 1;
     const std::int64_t runs = panels ? what.rows / run : 0, done = runs * run;
     if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);

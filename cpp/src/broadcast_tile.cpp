@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
 constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
+constexpr std::int64_t kLoop = 16;            // steps of k of an iteration, of kernels with loops
+constexpr std::int64_t kLoopDepth = 512;      // panels of as many stay in a cache, and sums keep their precision
 
 // The largest part of k that divides it, of the deepest blocks; blocks of the full depth, the last one padded, where
 // all that do are small.
@@ -27,7 +29,11 @@ Split split_of(std::int64_t k, std::int64_t most_depth, std::int64_t most_blocks
 
 }  // namespace
 
-Split gemm_split(std::int64_t k) {
+Split gemm_split(const PlanBuilder& builder, std::int64_t k) {
+    if (builder.flavour().loops()) {
+        const std::int64_t parts = ceil_div(k, kLoopDepth);
+        return {ceil_div(ceil_div(k, parts), kLoop) * kLoop, 1};
+    }
     // Measured, in steps of k.
     constexpr double kBlockCost = 37;  // of a subgroup, whatever its depth
     constexpr double kRunCost = 10;    // of a row of the tile, to be added up and stored
@@ -50,21 +56,21 @@ Split gemm_split(std::int64_t k) {
     return best;
 }
 
-GemmTile gemm_tile(std::int64_t rows, std::int64_t panels, std::int64_t k) {
+GemmTile gemm_tile(const PlanBuilder& builder, std::int64_t rows, std::int64_t panels, std::int64_t k) {
     GemmTile tile{std::gcd(rows, kTileRows), 1, {}};
     tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kTileRows / tile.rows));
-    tile.split = split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    tile.split = builder.flavour().loops() ? gemm_split(builder, k) : split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
     return tile;
 }
 
 std::int64_t step_slabs(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
-    return ceil_div(k, gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split.whole());
+    return ceil_div(k, gemm_tile(builder, rows, ceil_div(n, panel_width(builder)), k).split.whole());
 }
 
 bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_t n, std::int64_t k) {
     constexpr std::int64_t kMostSlabs = 32;        // few enough for the cell's code
     constexpr double kLargestSpan = 4294967296.0;  // bytes from step to step, which the kernel counts in 32 bits
-    const Split split = gemm_tile(rows, ceil_div(n, panel_width(builder)), k).split;
+    const Split split = gemm_tile(builder, rows, ceil_div(n, panel_width(builder)), k).split;
     const Spec& spec = builder.spec();
     const double bytes = 4.0 * static_cast<double>(spec.T * rows) * static_cast<double>(spec.D() * k);
     return k % split.whole() == 0 && k / split.whole() <= kMostSlabs && bytes < kLargestSpan;
@@ -93,11 +99,17 @@ double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSha
 std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std::int64_t slots) {
     const Profile& profile = builder.profile();
     const std::int64_t sums = slots * tile.parts(), lanes = profile.subgroup_size;
+    const std::int64_t loads = slots * tile.vectors + tile.rows;
+    if (builder.flavour().loops()) {
+        if (sums > kSums || tile.subgroups > 1 || tile.depth % kLoop != 0) return {};
+        const auto steps = static_cast<double>(tile.depth * std::max(sums, loads));
+        return (steps + kSubgroupCost) / static_cast<double>(tile.parts()) *
+               share(builder.spec().N * builder.spec().H / (tile.parts() * lanes));
+    }
     const bool shares =
         (tile.subgroups >= tile.parts() ||
          (tile.parts() % tile.subgroups == 0 && tile.parts() / tile.subgroups <= kMostShares)) &&
         (tile.subgroups <= kTable || (tile.subgroups % kTable == 0 && tile.subgroups <= kTable * kTable));
-    const std::int64_t loads = slots * tile.vectors + tile.rows;
     if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
         (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions ||
         tile.depth * slots * tile.vectors > kMostLoads)
@@ -115,7 +127,7 @@ std::optional<double> unfused_cost(const PlanBuilder& builder, std::int64_t slot
     const Spec& spec = builder.spec();
     const std::int64_t n = slots * spec.H, lanes = builder.profile().subgroup_size;
     if (!can_step_product(builder, spec.N, n, k)) return {};
-    const GemmTile tile = gemm_tile(spec.N, ceil_div(n, panel_width(builder)), k);
+    const GemmTile tile = gemm_tile(builder, spec.N, ceil_div(n, panel_width(builder)), k);
     const std::int64_t vectors = 2 * tile.panels, sums = tile.rows * vectors;
     const double block = static_cast<double>(tile.split.depth * std::max(sums, tile.rows + vectors)) + kSubgroupCost;
     const double blocks = static_cast<double>(slots * k) / static_cast<double>(tile.split.depth * sums);
@@ -133,9 +145,11 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
     std::optional<StepTile> best;
     std::optional<double> least = unfused_cost(builder, slots, k);
     if (least) *least /= kFusedWorth;
+    const bool loops = builder.flavour().loops();
+    if (loops) least.reset();
     for (std::int64_t rows = std::gcd(spec.N, kTileRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
-            for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {
+            for (std::int64_t depth = loops ? k : 8; depth <= (loops ? k : kMostDepth); depth += 8) {
                 if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
                 const StepTile tile{rows, vectors, k / depth, depth};
                 const auto takes = cost(tile, builder, slots);
@@ -148,6 +162,7 @@ std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slot
 }
 
 StepTile unfused_tile(const PlanBuilder& builder) {
+    if (builder.flavour().loops()) return {1, 2, 1, 0};
     constexpr std::int64_t kMostSubgroups = 32;
     const Spec& spec = builder.spec();
     const std::int64_t vectors = std::gcd(spec.H / std::int64_t{builder.profile().subgroup_size}, kTable);

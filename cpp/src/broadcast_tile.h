@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "abi.h"
 #include "plan_builder.h"
@@ -13,19 +16,25 @@ inline constexpr std::int64_t kTable = abi::kBroadcastTable;
 inline constexpr std::int64_t kTileRows =
     8;  // of a product: with two vectors in each as many sums as there are registers
 
+// A kernel of this flavour: one of straight lines, or with loops.
+inline std::size_t broadcast_kernel(PlanBuilder& builder, std::string shader, std::vector<std::uint32_t> constants) {
+    if (builder.flavour().loops()) shader += "_loops";
+    return builder.kernel(std::move(shader), std::move(constants));
+}
+
 // Elements of a row of a panel.
 inline std::int64_t panel_width(const PlanBuilder& builder) {
     return std::int64_t{2} * builder.profile().subgroup_size;
 }
 
-// How a workgroup splits k: `depth` is unrolled, and as many subgroups as there are `blocks` take one each.
+// How a workgroup splits k: `depth` is unrolled or a loop, and as many subgroups as there are `blocks` take one each.
 struct Split {
     std::int64_t depth, blocks;
     [[nodiscard]] std::int64_t whole() const { return depth * blocks; }
 };
 
 // Of a product of many rows.
-Split gemm_split(std::int64_t k);
+Split gemm_split(const PlanBuilder& builder, std::int64_t k);
 
 // A workgroup's tile of a product with rows of `panels` panels. Of few rows it takes more panels; their loads are what
 // costs most to compile.
@@ -33,7 +42,7 @@ struct GemmTile {
     std::int64_t rows, panels;
     Split split;
 };
-GemmTile gemm_tile(std::int64_t rows, std::int64_t panels, std::int64_t k);
+GemmTile gemm_tile(const PlanBuilder& builder, std::int64_t rows, std::int64_t panels, std::int64_t k);
 
 // The product of each step, of rows of k with n columns: whether there can be one, and the number of slabs, which are
 // parts of k that the cell adds up.

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "abi.h"
 #include "vkrnn/error.h"
@@ -12,28 +15,49 @@ namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
 
-bool is_llvmpipe(const Profile& profile, int major, int minor) {
-    int found_major = 0, found_minor = 0;
-    return profile.driver == "llvmpipe" &&
-           std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &found_major, &found_minor) == 2 &&
-           found_major == major && found_minor == minor;
+using Release = std::pair<int, int>;
+
+// Of Mesa, where the device is llvmpipe.
+std::optional<Release> llvmpipe(const Profile& profile) {
+    Release found;
+    if (profile.driver != "llvmpipe" ||
+        std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &found.first, &found.second) != 2)
+        return std::nullopt;
+    return found;
+}
+
+// Vectors of a width that the driver computes rightly with.
+bool has_vectors(const Profile& profile) {
+    return profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile));
 }
 
 // Releases of llvmpipe that make vector code of what is written for them; later ones crash or are slow on it.
 bool can_broadcast(const Profile& profile) {
-    const bool known = is_llvmpipe(profile, 22, 3) || is_llvmpipe(profile, 25, 0);
-    return known && (profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile)));
+    const auto release = llvmpipe(profile);
+    return (release == Release{22, 3} || release == Release{25, 0}) && has_vectors(profile);
+}
+
+// Right everywhere, but written for vectors.
+bool can_loop(const Profile& profile) { return llvmpipe(profile) && has_vectors(profile); }
+
+// Releases that see which numbers are uniform wherever they come from.
+bool loops_well(const Profile& profile) { return can_loop(profile) && llvmpipe(profile) >= Release{26, 2}; }
+
+bool can_run(std::string_view gemm, const Profile& profile) {
+    return gemm == "register" || (gemm == "tiled" && can_tile(profile)) ||
+           (gemm == "broadcast" && can_broadcast(profile)) || (gemm == "loops" && can_loop(profile));
 }
 
 // The products' flavours that the device has, as an error message lists them.
 std::string gemm_flavours(const Profile& profile) {
-    const std::string tiled = can_tile(profile) ? "'tiled'" : "",
-                      broadcast = can_broadcast(profile) ? "'broadcast'" : "";
-    if (tiled.empty() || broadcast.empty()) {
-        const std::string other = tiled + broadcast;
-        return other.empty() ? "'register'" : "'register' or " + other;
+    std::string found = "'register'";
+    std::string last;
+    for (const char* name : {"tiled", "broadcast", "loops"}) {
+        if (!can_run(name, profile)) continue;
+        if (!last.empty()) found += ", " + last;
+        last = "'" + std::string(name) + "'";
     }
-    return "'register', " + tiled + " or " + broadcast;
+    return last.empty() ? found : found + " or " + last;
 }
 
 void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
@@ -44,13 +68,13 @@ void require(bool holds, const std::string& option, const std::string& expected,
 
 }  // namespace
 
-bool suits_wide_vectors(const Profile& profile) { return is_llvmpipe(profile, 22, 3); }
+bool suits_wide_vectors(const Profile& profile) { return llvmpipe(profile) == Release{22, 3}; }
 
 Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
     if (profile.type == DeviceType::cpu) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
-        flavour.gemm = can_broadcast(profile) ? "broadcast" : "register";
+        flavour.gemm = can_broadcast(profile) ? "broadcast" : loops_well(profile) ? "loops" : "register";
         flavour.lanes = 1;
         flavour.rows = std::min(8u, profile.subgroup_size);
         flavour.workgroup = profile.subgroup_size;
@@ -66,9 +90,7 @@ Flavour choose_flavour(const Profile& profile) {
 void check_flavour(const Flavour& flavour, const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
     require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
-    require(flavour.gemm == "register" || (flavour.gemm == "tiled" && can_tile(profile)) ||
-                (flavour.gemm == "broadcast" && can_broadcast(profile)),
-            "gemm", gemm_flavours(profile), "'" + flavour.gemm + "'");
+    require(can_run(flavour.gemm, profile), "gemm", gemm_flavours(profile), "'" + flavour.gemm + "'");
     require(std::has_single_bit(flavour.lanes) && flavour.lanes <= subgroup, "lanes",
             "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
     // With one lane, the subgroup loads a row of the operand per invocation.

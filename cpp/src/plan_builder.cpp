@@ -135,7 +135,7 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
 }
 
 std::vector<std::size_t> PlanBuilder::windows(std::vector<std::size_t> buffers) const {
-    const bool fit = std::all_of(buffers.begin(), buffers.end(),
+    const bool fit = !plan_.flavour.loops() && std::all_of(buffers.begin(), buffers.end(),
                                  [&](std::size_t buffer) { return plan_.buffers[buffer].bytes <= kLargestWindow; });
     return fit ? std::move(buffers) : std::vector<std::size_t>{};
 }
@@ -148,7 +148,7 @@ std::size_t PlanBuilder::lane_zeros() {
     return *lane_zeros_;
 }
 
-bool PlanBuilder::broadcasts() const { return plan_.flavour.gemm == "broadcast" && plan_.spec.dtype != Dtype::float64; }
+bool PlanBuilder::broadcasts() const { return plan_.flavour.broadcasts() && plan_.spec.dtype != Dtype::float64; }
 
 bool PlanBuilder::product(const std::string& label, const Product& p, bool independent, std::optional<Matrix> bias) {
     if (broadcasts() && suits_broadcast(p)) return broadcast_product(*this, label, p, bias, independent);

@@ -84,10 +84,5 @@ void main() {
         form_products(row_place(view, push.p.step + 1, kSourceBackwards, CELL_GATES, first_row()),
                       directions * CELL_GATES * units * 4);
     }
-    choose(0);
-    run_cell();
-    if (shares > 2) {   // no loop: the driver would not unroll it
-        choose(2);
-        run_cell();
-    }
+    RUN_CELLS
 }

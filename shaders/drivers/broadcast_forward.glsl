@@ -52,10 +52,5 @@ void main() {
         form_products(row_place(kStepMultiplied, max(push.p.step - 1, 0), kOutputBackwards, 1, first_row()),
                       directions * units * 4);
     }
-    choose(0);
-    run_cell();
-    if (shares > 2) {   // no loop: the driver would not unroll it
-        choose(2);
-        run_cell();
-    }
+    RUN_CELLS
 }

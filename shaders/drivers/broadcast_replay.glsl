@@ -10,10 +10,5 @@ void run_cell() {
 }
 
 void main() {
-    choose(0);
-    run_cell();
-    if (shares > 2) {   // no loop: the driver would not unroll it
-        choose(2);
-        run_cell();
-    }
+    RUN_CELLS
 }

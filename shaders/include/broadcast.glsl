@@ -4,6 +4,8 @@
 // workgroup numbers are read through a table of 0, 1, 2, ... in the push constants, loads are uniform, and a store moves
 // eight bytes an invocation. The driver reads `gl_LocalInvocationID.z` that way too: a subgroup lies in one z, because the
 // workgroup is one subgroup wide, but Vulkan does not promise that such an index works; the device's self-test proves it.
+// With VKRNN_LOOPS, for releases that see by themselves what is uniform, loops over k stay, a workgroup is one subgroup,
+// which stores as usual, and nothing goes beyond what Vulkan promises.
 #ifndef VKRNN_BROADCAST_GLSL
 #define VKRNN_BROADCAST_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -15,10 +17,26 @@
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint64_t value; };
 
+#ifdef VKRNN_LOOPS
+#define UNIFORM(number) (number)
+#define UNROLLED
+#define LOADED readonly
+const bool kAlone = true;   // the only subgroup of its workgroup: it keeps its sums
+const uint kRun = 16;   // of k, unrolled in a loop that stays
+// Lanes that are compared both in a loop and after it would pass the results through memory. This is the same number, but
+// the compiler does not know.
+#define LATE_LANE (gl_SubgroupInvocationID + push.p.table[0])
+#else
 #define UNIFORM(number) push.p.table[number]
+#define UNROLLED [[unroll]]
+const bool kAlone = false;
+// So that the driver does not compare each of these thousands of loads with all before it.
+#define LOADED volatile readonly
+const uint kRun = 8;   // loops over k are nested because the driver does not unroll long ones
+#define LATE_LANE gl_SubgroupInvocationID
+#endif
 
-// Volatile, so that the driver does not compare each of these thousands of loads with all before it.
-layout(buffer_reference, std430, buffer_reference_align = 4) volatile readonly buffer Constant { float value; };
+layout(buffer_reference, std430, buffer_reference_align = 4) LOADED buffer Constant { float value; };
 float load_uniform(Address at) { return Constant(at).value; }
 
 // As many elements as there are lanes, `stride` bytes apart from a uniform address on. Of consecutive ones the compiler
@@ -33,22 +51,33 @@ float load_strided(Address at, uint stride) {
 }
 
 // The same of consecutive elements, several to a load, which compiles in less time.
-layout(buffer_reference, scalar, buffer_reference_align = 4) volatile readonly buffer TwoConstants { vec2 value; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) volatile readonly buffer FourConstants { vec4 value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) LOADED buffer TwoConstants { vec2 value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) LOADED buffer FourConstants { vec4 value; };
 vec2 load_two(Address at) { return TwoConstants(at).value; }
 
 // As many elements as there are lanes; the compiler folds it all into one vector load.
-float load_lanes(Address at) {
+float load_lanes(Address at, uint lane) {
     float found = 0.0;
     [[unroll]] for (uint i = 0; i < lanes; i += 4) {
         vec4 four = FourConstants(at + i * 4).value;
-        found = i == 0 ? four.x : gl_SubgroupInvocationID == i ? four.x : found;
-        found = gl_SubgroupInvocationID == i + 1 ? four.y : found;
-        found = gl_SubgroupInvocationID == i + 2 ? four.z : found;
-        found = gl_SubgroupInvocationID == i + 3 ? four.w : found;
+        found = i == 0 ? four.x : lane == i ? four.x : found;
+        found = lane == i + 1 ? four.y : found;
+        found = lane == i + 2 ? four.z : found;
+        found = lane == i + 3 ? four.w : found;
     }
     return found;
 }
+float load_lanes(Address at) { return load_lanes(at, gl_SubgroupInvocationID); }
+
+#ifdef VKRNN_LOOPS
+void store_lanes(Address at, float vector) { Scalar(at + gl_SubgroupInvocationID * 4).value = vector; }
+void store_lanes(Address at_low, Address at_high, float low, float high) {
+    store_lanes(at_low, low);
+    store_lanes(at_high, high);
+}
+#define WindowPlace Address
+#define STORE_TO_WINDOW(window, place, vector) store_lanes(place, vector);
+#else
 
 // Where the driver stores what is uniform without a loop (see abi.h). Each component is a store with a check of its own,
 // so they are as wide as they get.
@@ -58,6 +87,7 @@ layout(set = 0, binding = 2, std430) buffer Window2 { u64vec2 value[]; } window2
 uint64_t pair_of_lanes(float vector, uint lane) {
     return packUint2x32(floatBitsToUint(vec2(subgroupShuffle(vector, lane), subgroupShuffle(vector, lane + 1))));
 }
+#define WindowPlace uint
 #define STORE_TO_WINDOW(window, bytes, vector)                                                                    \
     {                                                                                                             \
         uint first_element = uint((bytes) / kWindowBytes);                                                        \
@@ -76,5 +106,6 @@ void store_lanes(Address at_low, Address at_high, float low, float high) {
     Address at = (first ? at_low : at_high - lanes * 4) + gl_SubgroupInvocationID * 8;
     Pair(at).value = packUint2x32(pair);
 }
+#endif
 
 #endif

@@ -2,7 +2,8 @@
 // `vectors` vectors of units. Where `depth` is not 0 it forms the tile's recurrent products first: each subgroup those of
 // one block of k, which it leaves in shared memory. Then the subgroups share the tile's parts, which are a vector of
 // units of a batch row, and run the cell on them, two at a time where there are as many: a store of two takes as long as
-// one. With depth 0 the products come from `slabs`, parts of the sums that other kernels have left.
+// one. A subgroup that is alone keeps its products. With depth 0 they come from `slabs`, parts of the sums that other kernels have
+// left.
 // A cell's file is included before the driver that includes this; the driver defines PRODUCTS, the number of slots of
 // the product.
 #ifndef VKRNN_BROADCAST_STEP_GLSL
@@ -33,7 +34,7 @@ const uint halves = shares > 1 ? 2 : 1;
 const uint directions = (orders & kTwoDirections) != 0 ? 2 : 1;
 
 uint subgroup() {
-    uint low = UNIFORM(gl_LocalInvocationID.y);
+    uint low = kAlone ? 0 : UNIFORM(gl_LocalInvocationID.y);
     return high_blocks > 1 ? low + kBroadcastTable * UNIFORM(gl_LocalInvocationID.z) : low;
 }
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
@@ -70,7 +71,7 @@ void add(inout Lanes sum, Lanes more) { [[unroll]] for (uint h = 0; h < halves; 
 Lanes load_step(uint view, int step, uint backwards, uint slots, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4);
+        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4, LATE_LANE);
     return found;
 }
 void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lanes value) {
@@ -97,17 +98,17 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
 Lanes load_vector(uint view, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4);
+        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4, LATE_LANE);
     return found;
 }
 
 #ifdef PRODUCTS
-const uint kRun = 8;          // loops are nested because the driver does not unroll long ones
 const uint kLineBytes = 64;   // of a cache
 const uint kIndexMask = 0x3fff;
 const uint tile = PRODUCTS * parts * lanes;
 const uint kPad = tile;       // so that an index is a sum and not a disjunction, of which the compiler makes no vectors
-shared float sums[depth == 0 ? 1 : kPad + blocks * tile];
+shared float sums[depth == 0 || kAlone ? 1 : kPad + blocks * tile];
+float kept_sums[PRODUCTS * parts];   // where it is alone
 
 // Reads what the tile's cells will, a word of each line, so that it is in the cache by then: all of it at once, where the
 // cells would wait for one after the other. What is read goes to `touched`.
@@ -132,7 +133,7 @@ void form_products(Address a, Address stride) {
     [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) sum[i] = 0.0;
     if (push.p.step < 0) sum[0] = touched;   // never, but the compiler does not know
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
-    [[unroll]] for (uint run = 0; run < depth / kRun; ++run)
+    UNROLLED for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
             uint k = run * kRun + i;
             float w[2][PRODUCTS * vectors];
@@ -145,12 +146,16 @@ void form_products(Address a, Address stride) {
                     sum[r * PRODUCTS * vectors + v] += x.x * w[0][v] + x.y * w[1][v];
             }
         }
-    // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
-    uint own = block * tile & kIndexMask;
-    [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i)
-        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-    if (blocks > 1) barrier();
-    else subgroupMemoryBarrierShared();
+    if (kAlone) {
+        [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) kept_sums[i] = sum[i];
+    } else {
+        // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
+        uint own = block * tile & kIndexMask;
+        [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i)
+            [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
+        if (blocks > 1) barrier();
+        else subgroupMemoryBarrierShared();
+    }
 }
 
 // The recurrent product of one slot.
@@ -159,12 +164,14 @@ Lanes load_product(uint slot) {
     [[unroll]] for (uint i = 0; i < slabs; ++i)
         [[unroll]] for (uint h = 0; h < halves; ++h) {
             Stride at = Stride(i * push.p.N + row_[h]) * (PRODUCTS * units) + slot * units + unit_[h];
-            sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4);
+            sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4, LATE_LANE);
         }
     if (depth != 0)
         [[unroll]] for (uint h = 0; h < halves; ++h) {
-            uint at = ((part_[h] / vectors * PRODUCTS + slot) * vectors + part_[h] % vectors) * lanes & kIndexMask;
-            [[unroll]] for (uint block = 0; block < blocks; ++block) {
+            uint vector = (part_[h] / vectors * PRODUCTS + slot) * vectors + part_[h] % vectors;
+            if (kAlone) sum.half_[h] += kept_sums[vector];
+            uint at = vector * lanes & kIndexMask;
+            [[unroll]] for (uint block = 0; block < blocks && !kAlone; ++block) {
                 float found = 0.0;
                 [[unroll]] for (uint l = 0; l < lanes; ++l) {
                     float one = sums[at + (kPad + block * tile + l)];
@@ -175,5 +182,22 @@ Lanes load_product(uint slot) {
         }
     return sum;
 }
+#endif
+
+// Runs the cell, which the driver defines, on all parts of the subgroup.
+#ifdef VKRNN_LOOPS
+#define RUN_CELLS                                                                                                          \
+    [[unroll]] for (uint first = 0; first < shares; first += 2) {                                                          \
+        choose(first);                                                                                                     \
+        run_cell();                                                                                                        \
+    }
+#else   // no loop: the driver would not unroll it
+#define RUN_CELLS                                                                                                          \
+    choose(0);                                                                                                             \
+    run_cell();                                                                                                            \
+    if (shares > 2) {                                                                                                      \
+        choose(2);                                                                                                         \
+        run_cell();                                                                                                        \
+    }
 #endif
 #endif

@@ -1,6 +1,6 @@
 // Matrix product for llvmpipe (see broadcast.glsl): C = C_in + A B. A workgroup forms a tile of `rows` x `panels` * 2
-// vectors of C; its subgroups take a block of k each, which is unrolled, leave their sums in shared memory, and then add
-// up and store a share of the tile each: stores are what costs most. The rows of A are broadcast; B, packed in panels two
+// vectors of C; its subgroups take a block of k each, leave their sums in shared memory, and then add up and store a share
+// of the tile each: stores are what costs most. Where a workgroup is one subgroup, that keeps its sums. The rows of A are broadcast; B, packed in panels two
 // vectors wide, is loaded by vectors.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -17,18 +17,35 @@ layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
 #include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
 
-const uint kRun = 8;   // loops are nested because the driver does not unroll long ones
 const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;
 const uint a_width = lanes > rows ? lanes : rows;   // of a panel of A
 const uint runs = rows * panels;   // of `width` elements each, of a tile
 const uint powers = blocks >= 8 ? 8 : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
 const uint stores = powers < runs ? powers : runs;   // subgroups that store
+const uint surplus = blocks - stores;
 const uint kPad = runs * width;   // see below
-shared float sums[kPad + blocks * runs * width];
+shared float sums[kAlone ? 1 : kPad + blocks * runs * width];
+
+// Of row and panel `run` of the tile, of workgroup `z`.
+uint row_of(uint run) { return UNIFORM(gl_WorkGroupID.x) * rows + run / panels; }
+uint panel_of(uint run) { return UNIFORM(gl_WorkGroupID.y) * panels + run % panels; }
+Address c_before(uint run) {
+    uint z = UNIFORM(gl_WorkGroupID.z);
+    return push.p.c_in + (z * push.p.c_in_z + row_of(run) * push.p.ld_in * 4 + panel_of(run) * push.p.c_in_panel);
+}
+void store_run(uint run, float low, float high) {
+    uint end = UNIFORM(gl_WorkGroupID.z) * push.p.c_z + (row_of(run) * push.p.ldc + panel_of(run) * width) * 4;
+    if (in_window != 0) {
+        STORE_TO_WINDOW(window0, WindowPlace(push.p.c) + end, low)
+        STORE_TO_WINDOW(window0, WindowPlace(push.p.c) + end + lanes * 4, high)
+    } else {
+        store_lanes(push.p.c + end, push.p.c + end + lanes * 4, low, high);
+    }
+}
 
 void main() {
-    uint block = UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
+    uint block = kAlone ? 0 : UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
     uint group = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
     uint k_first = block * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
@@ -39,9 +56,12 @@ void main() {
     Address a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
     Address b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
     precise float sum[2 * runs];
-    [[unroll]] for (uint i = 0; i < 2 * runs; ++i) sum[i] = 0.0;
+    [[unroll]] for (uint run = 0; run < runs; ++run) {
+        sum[2 * run] = kAlone ? load_lanes(c_before(run)) : 0.0;
+        sum[2 * run + 1] = kAlone ? load_lanes(c_before(run) + lanes * 4) : 0.0;
+    }
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
-    [[unroll]] for (uint run = 0; run < depth / kRun; ++run)
+    UNROLLED for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
             uint k = run * kRun + i;
             float w[2][2 * panels];
@@ -54,35 +74,33 @@ void main() {
                 [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += x.x * w[0][v] + x.y * w[1][v];
             }
         }
-    // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
-    uint own = block * runs * width & kIndexMask;
-    [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
-        [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-    barrier();
+    if (kAlone) {
+        [[unroll]] for (uint run = 0; run < runs; ++run) store_run(run, sum[2 * run], sum[2 * run + 1]);
+    } else {
+        // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
+        uint own = block * runs * width & kIndexMask;
+        [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
+            [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
+        barrier();
 
-    // Where there are more subgroups than stores, the first ones store C as it was: the driver runs them in their order.
-    uint store = blocks > stores ? max(block, blocks - stores) - (blocks - stores) : block;
-    [[unroll]] for (uint i = 0; i < runs / stores; ++i) {
-        uint run = store * (runs / stores) + i, row = tile * rows + run / panels, panel = group * panels + run % panels;
-        Address start = push.p.c_in + (z * push.p.c_in_z + row * push.p.ld_in * 4 + panel * push.p.c_in_panel);
-        float low = load_lanes(start), high = load_lanes(start + lanes * 4);
-        uint at = run * width & kIndexMask;
-        [[unroll]] for (uint other = 0; other < blocks; ++other) {
-            float low_part = 0.0, high_part = 0.0;
-            [[unroll]] for (uint l = 0; l < lanes; ++l) {
-                float low_one = sums[at + (kPad + other * runs * width + l)], high_one = sums[at + (kPad + other * runs * width + lanes + l)];
-                low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
-                high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
+        // The surplus subgroups, the first ones, store C as it was: the driver runs them in their order.
+        uint store = max(block, surplus) - surplus;
+        [[unroll]] for (uint i = 0; i < runs / stores; ++i) {
+            uint run = store * (runs / stores) + i;
+            Address start = c_before(run);
+            float low = load_lanes(start), high = load_lanes(start + lanes * 4);
+            uint at = run * width & kIndexMask;
+            [[unroll]] for (uint other = 0; other < blocks; ++other) {
+                float low_part = 0.0, high_part = 0.0;
+                [[unroll]] for (uint l = 0; l < lanes; ++l) {
+                    float low_one = sums[at + (kPad + other * runs * width + l)], high_one = sums[at + (kPad + other * runs * width + lanes + l)];
+                    low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
+                    high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
+                }
+                low += block < surplus ? 0.0 : low_part;
+                high += block < surplus ? 0.0 : high_part;
             }
-            low += blocks > stores && block < blocks - stores ? 0.0 : low_part;
-            high += blocks > stores && block < blocks - stores ? 0.0 : high_part;
-        }
-        uint end = z * push.p.c_z + (row * push.p.ldc + panel * width) * 4;
-        if (in_window != 0) {
-            STORE_TO_WINDOW(window0, uint(push.p.c) + end, low)
-            STORE_TO_WINDOW(window0, uint(push.p.c) + end + lanes * 4, high)
-        } else {
-            store_lanes(push.p.c + end, push.p.c + end + lanes * 4, low, high);
+            store_run(run, low, high);
         }
     }
 }

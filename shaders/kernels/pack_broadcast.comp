@@ -17,7 +17,7 @@ const uint run_rows = kPackRows / (vectors * panels);
 void main() {
     uint xy = UNIFORM(gl_WorkGroupID.x) + kBroadcastTable * UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
     Address from = push.p.in_ + (xy * push.p.in_xy + z * push.p.in_z);
-    uint to = uint(push.p.out_) + xy * push.p.out_xy + z * push.p.out_z;
+    WindowPlace to = WindowPlace(push.p.out_) + xy * push.p.out_xy + z * push.p.out_z;
     [[unroll]] for (uint row = 0; row < run_rows; ++row)
         [[unroll]] for (uint v = 0; v < vectors * panels; ++v) {
             Address start = from + row * push.p.in_row;

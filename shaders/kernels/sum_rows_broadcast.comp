@@ -19,5 +19,5 @@ void main() {
         [[unroll]] for (uint i = 0; i < kChunk; ++i) part += load_lanes(from + (chunk * kChunk + i) * push.p.in_row);
         sum += part;
     }
-    STORE_TO_WINDOW(window0, uint(push.p.out_) + vector * lanes * 4 + run * push.p.out_run, sum)
+    STORE_TO_WINDOW(window0, WindowPlace(push.p.out_) + vector * lanes * 4 + run * push.p.out_run, sum)
 }

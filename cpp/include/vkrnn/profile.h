@@ -32,12 +32,15 @@ struct Profile {
 // How a device runs the work: chosen from the profile, overridable. Part of the plan's key and of its text.
 struct Flavour {
     std::string schedule = "steps";  // "steps": one dispatch per time step and phase
-    // "register": a register tile per invocation; "tiled": shared-memory tiles; "broadcast": straight lines of vector
-    // code for llvmpipe, for the time loop too, proved by a self-test when a device is opened and else "register".
+    // "register": a register tile per invocation; "tiled": shared-memory tiles. Two for llvmpipe, for the time loop too,
+    // proved by a self-test when a device is opened and else "register": "broadcast", straight lines of vector code, and
+    // "loops", the same as ordinary loops, for releases that make vector code of these.
     std::string gemm = "register";
     std::uint32_t lanes = 1;       // invocations that share one dot product of the recurrent product
     std::uint32_t rows = 4;        // batch rows per invocation of the recurrent product
     std::uint32_t workgroup = 64;  // invocations per workgroup of the step kernels
+    [[nodiscard]] bool loops() const { return gemm == "loops"; }
+    [[nodiscard]] bool broadcasts() const { return gemm == "broadcast" || loops(); }  // rows of A, to lanes of B
     auto operator<=>(const Flavour&) const = default;
 };
 

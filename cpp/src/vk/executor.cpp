@@ -388,7 +388,7 @@ namespace {
 // The device, and in the broadcast flavour its helpers: in instances of their own, where it has no threads. Helpers
 // import its memory, for which the host has to see that.
 std::vector<vk::Seat> seats(const vk::Seat& wanted, const Flavour& flavour) {
-    const bool helps = flavour.gemm == "broadcast" && !vk::staging_wanted() && vk::members_can_meet();
+    const bool helps = flavour.broadcasts() && !vk::staging_wanted() && vk::members_can_meet();
     const std::size_t members = helps ? vk::team_size() : 1;
     std::vector<vk::Seat> found;
     while (members > 1 && found.size() < members) {
@@ -428,7 +428,7 @@ std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flav
         }
         const vk::Seat seat{std::move(context), std::move(candidates[index])};
         Flavour chosen = flavour ? *flavour : choose_flavour(seat.candidate.profile);
-        if (chosen.gemm == "broadcast" && !passes_self_test(seat, chosen)) {
+        if (chosen.broadcasts() && !passes_self_test(seat, chosen)) {
             chosen.gemm = "register";
         }
         return std::make_shared<vk::Executor>(seats(seat, chosen), chosen);

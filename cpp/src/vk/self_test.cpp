@@ -10,19 +10,17 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr const char* kShader = "gemm_broadcast";
-
 // Every workgroup number, every subgroup of a workgroup and every row of a tile takes part, and there are more
-// subgroups than store the tile; depth is as small as can be, for the time it takes to compile. The numbers are small
-// integers, so sums are exact in any order. There are as many workgroups as helpers of the device take a part of: see
-// team.h.
-constexpr std::uint32_t kRows = 8, kDepth = 8, kBlocks = 5, kGroups = 2, kGroupsInZ = 4;
-constexpr std::uint32_t kM = kRows * kGroups * kGroupsInZ, kK = kDepth * kBlocks;
+// subgroups than store the tile; depth is as small as can be, for the time it takes to compile. A kernel with loops has
+// one block of the whole depth. The numbers are small integers, so sums are exact in any order. There are as many
+// workgroups as helpers of the device take a part of: see team.h.
+constexpr std::uint32_t kRows = 8, kBlocks = 5, kGroups = 2, kGroupsInZ = 4;
+constexpr std::uint32_t kM = kRows * kGroups * kGroupsInZ, kK = 80;
 
 float a_at(std::uint32_t m, std::uint32_t k) { return static_cast<float>((m * 7 + k * 3) % 11) - 5; }
 float b_at(std::uint32_t k, std::uint32_t n) { return static_cast<float>((k * 5 + n * 13) % 17) - 8; }
 
-Plan product_plan(std::uint32_t lanes) {
+Plan product_plan(const std::string& shader, std::uint32_t lanes, bool loops) {
     const std::uint32_t width = 2 * lanes, n = width * kGroups;
     const auto bytes = [](std::uint32_t elements) { return static_cast<std::uint32_t>(sizeof(float)) * elements; };
     Plan plan;
@@ -32,12 +30,13 @@ Plan product_plan(std::uint32_t lanes) {
                     {"c", Role::result, bytes(kM * n), {}}};
     plan.inputs = {{Argument::source, 0}, {Argument::input_weight, 1}, {Argument::bias, 2}};
     plan.results = {3};
-    plan.kernels = {{kShader, {lanes, kBlocks, kRows, 1, kDepth, 0, 1}}};
+    const std::uint32_t blocks = loops ? 1 : kBlocks;
+    plan.kernels = {{shader, {lanes, blocks, kRows, 1, kK / blocks, 0, loops ? 0u : 1u}}};
     abi::BroadcastGemmPush push{};
     push.a = place(0, 0);
     push.b = place(1, 0);
     push.c_in = place(2, 0);
-    push.c = place(3, 0) | kInWindow;
+    push.c = place(3, 0) | (loops ? 0 : kInWindow);
     push.lda = kK;
     push.ldc = n;
     push.panel = bytes(kK * width);
@@ -46,7 +45,8 @@ Plan product_plan(std::uint32_t lanes) {
     push.c_z = bytes(kGroups * kRows * n);
     std::iota(std::begin(push.table), std::end(push.table), 0u);
     plan.steps = {Dispatch{
-        "self-test", 0, {kGroups, kGroups, kGroupsInZ}, make_block(push, abi::kBroadcastGemmPlaces), true, {3}}};
+        "self-test", 0, {kGroups, kGroups, kGroupsInZ}, make_block(push, abi::kBroadcastGemmPlaces), true, {}}};
+    if (!loops) std::get<Dispatch>(plan.steps.front()).windows = {3};
     return plan;
 }
 
@@ -58,8 +58,10 @@ bool is_told_to_fail() {
 }  // namespace
 
 bool broadcasts_right(Device& device) {
+    const bool loops = device.flavour().loops();
+    const std::string shader = loops ? "gemm_broadcast_loops" : "gemm_broadcast";
     if (is_told_to_fail() ||
-        shader_code(kShader).empty()) {  // the layer's own tests come without the package's shaders
+        shader_code(shader).empty()) {  // the layer's own tests come without the package's shaders
         return false;
     }
     const std::uint32_t lanes = device.profile().subgroup_size, width = 2 * lanes, n = width * kGroups;
@@ -75,7 +77,7 @@ bool broadcasts_right(Device& device) {
     std::iota(start.begin(), start.end(), 1.0f);
     const InputOperand inputs[] = {{a.data()}, {b.data()}, {start.data()}};
     const ResultOperand results[] = {{c.data()}};
-    device.run(std::make_shared<const Plan>(product_plan(lanes)), inputs, results, true, "self-test", {});
+    device.run(std::make_shared<const Plan>(product_plan(shader, lanes, loops)), inputs, results, true, "self-test", {});
     for (std::uint32_t m = 0; m < kM; ++m) {
         for (std::uint32_t j = 0; j < n; ++j) {
             float sum = start[j];
