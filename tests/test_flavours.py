@@ -19,7 +19,7 @@ import pytest
 import vkrnn
 import vkrnn.reference
 from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
-from comparison import assert_close
+from comparison import assert_close, limits
 
 # T, N, I, H: one row; rows and steps beyond a table of 8; odd sizes around aligned ones.
 SIZES = ((3, 1, 40, 64), (11, 12, 35, 32), (2, 70, 33, 96), (9, 2, 64, 128))
@@ -50,12 +50,13 @@ def selected() -> Iterator[Case]:
                 yield Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"})
 
 
-def results(case: Case, device: vkrnn.Device) -> dict[str, Any]:
-    """Return the results of a training call and of its gradients."""
+def results(case: Case, device: vkrnn.Device | None) -> dict[str, Any]:
+    """Return the results of a training call and of its gradients; of the reference, where there is no device."""
     arrays = inputs(case)
-    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
-    back = getattr(vkrnn, f"{case.cell}_gradients")(
-        **arrays, **gradient_inputs(case, forward), descriptor=case.descriptor(), device=device
+    module, where = (vkrnn.reference, {}) if device is None else (vkrnn, {"device": device})
+    forward = getattr(module, case.cell)(**arrays, descriptor=case.descriptor(training=True), **where)
+    back = getattr(module, f"{case.cell}_gradients")(
+        **arrays, **gradient_inputs(case, forward), descriptor=case.descriptor(), **where
     )
     return {**forward._asdict(), **{f"gradient of {name}": array for name, array in back._asdict().items()}}
 
@@ -104,12 +105,14 @@ QUICK = {
 
 @pytest.mark.parametrize("case", dict.fromkeys(selected()), ids=lambda case: case.id)
 def test_the_flavours_give_the_same_answers(case: Case, gemm: str, devices: tuple[vkrnn.Device, vkrnn.Device]) -> None:
-    """Outputs and gradients of every combination of options agree with the portable flavour's."""
+    """Outputs and gradients of every combination of options are right, or as near as the portable flavour's.
+
+    With some activations states of this size grow from step to step, and errors with them.
+    """
     if case not in QUICK:
         skip_slow(gemm)
-    wanted = results(case, devices[1])
-    got = results(case, devices[0])
-    assert_close(got, wanted)
+    wanted = results(case, None)
+    assert_close(results(case, devices[0]), wanted, limits(wanted, results(case, devices[1])))
 
 
 @pytest.mark.parametrize("cell", GATES)
