@@ -4,6 +4,7 @@
 // workgroup numbers are read through a table of 0, 1, 2, ... in the push constants, loads are uniform, and a store moves
 // eight bytes an invocation. The driver reads `gl_LocalInvocationID.z` that way too: a subgroup lies in one z, because the
 // workgroup is one subgroup wide, but Vulkan does not promise that such an index works; the device's self-test proves it.
+// A kernel declares its push constants, with their table, before it includes this.
 // With VKRNN_LOOPS, for releases that see by themselves what is uniform, loops over k stay, a workgroup is one subgroup,
 // which stores as usual, and nothing goes beyond what Vulkan promises.
 #ifndef VKRNN_BROADCAST_GLSL
@@ -23,17 +24,17 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 #define LOADED readonly
 const bool kAlone = true;   // the only subgroup of its workgroup: it keeps its sums
 const uint kRun = 16;   // of k, unrolled in a loop that stays
-// Lanes that are compared both in a loop and after it would pass the results through memory. This is the same number, but
-// the compiler does not know.
-#define LATE_LANE (gl_SubgroupInvocationID + push.p.table[0])
+// The lane's number for use after that loop, made before it. Were it the same to the compiler as the one that is compared
+// in the loop, it would pass the comparisons' results through memory.
+uint late_lane = gl_SubgroupInvocationID + push.p.table[0];
 #else
 #define UNIFORM(number) push.p.table[number]
 #define UNROLLED [[unroll]]
 const bool kAlone = false;
 // So that the driver does not compare each of these thousands of loads with all before it.
 #define LOADED volatile readonly
+#define late_lane gl_SubgroupInvocationID
 const uint kRun = 8;   // loops over k are nested because the driver does not unroll long ones
-#define LATE_LANE gl_SubgroupInvocationID
 #endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) LOADED buffer Constant { float value; };
@@ -70,7 +71,7 @@ float load_lanes(Address at, uint lane) {
 float load_lanes(Address at) { return load_lanes(at, gl_SubgroupInvocationID); }
 
 #ifdef VKRNN_LOOPS
-void store_lanes(Address at, float vector) { Scalar(at + gl_SubgroupInvocationID * 4).value = vector; }
+void store_lanes(Address at, float vector) { Scalar(at + late_lane * 4).value = vector; }
 void store_lanes(Address at_low, Address at_high, float low, float high) {
     store_lanes(at_low, low);
     store_lanes(at_high, high);

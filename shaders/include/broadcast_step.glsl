@@ -24,8 +24,8 @@ layout(constant_id = kKeep) const uint keep = 0;
 layout(constant_id = kSlabs) const uint slabs = 0;
 layout(constant_id = kOrders) const uint orders = 0;
 layout(constant_id = kReads) const uint reads = 0;
-#include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { BroadcastStepPush p; } push;
+#include "broadcast.glsl"
 
 const uint blocks = low_blocks * high_blocks;   // subgroups of a workgroup
 const uint parts = rows * vectors;
@@ -71,7 +71,7 @@ void add(inout Lanes sum, Lanes more) { [[unroll]] for (uint h = 0; h < halves; 
 Lanes load_step(uint view, int step, uint backwards, uint slots, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4, LATE_LANE);
+        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4, late_lane);
     return found;
 }
 void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lanes value) {
@@ -81,7 +81,7 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
     if (halves == 2)
         store_lanes(at[0], at[1], value.half_[0], value.half_[1]);
     else if (blocks <= parts || subgroup() < parts)
-        Scalar(at[0] + gl_SubgroupInvocationID * 4).value = value.half_[0];
+        Scalar(at[0] + late_lane * 4).value = value.half_[0];
 }
 // The same to a tensor that may be in a window. Subgroups that have the same part store the same, and must not read after
 // one of them has stored.
@@ -98,7 +98,7 @@ void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lane
 Lanes load_vector(uint view, uint slot) {
     Lanes found = zeros();
     [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4, LATE_LANE);
+        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4, late_lane);
     return found;
 }
 
@@ -164,7 +164,7 @@ Lanes load_product(uint slot) {
     [[unroll]] for (uint i = 0; i < slabs; ++i)
         [[unroll]] for (uint h = 0; h < halves; ++h) {
             Stride at = Stride(i * push.p.N + row_[h]) * (PRODUCTS * units) + slot * units + unit_[h];
-            sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4, LATE_LANE);
+            sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4, late_lane);
         }
     if (depth != 0)
         [[unroll]] for (uint h = 0; h < halves; ++h) {

@@ -14,8 +14,8 @@ layout(constant_id = kBroadcastPanels) const uint panels = 1;
 layout(constant_id = kBroadcastDepth) const uint depth = 64;
 layout(constant_id = kBroadcastAPanels) const uint a_panels = 0;
 layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
-#include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
+#include "broadcast.glsl"
 
 const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;

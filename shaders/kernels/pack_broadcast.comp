@@ -9,8 +9,8 @@ layout(constant_id = kPackLanes) const uint lanes = 8;
 layout(constant_id = kPackVectors) const uint vectors = 2;
 layout(constant_id = kPackPanels) const uint panels = 1;
 layout(constant_id = kPackContiguous) const uint contiguous = 0;
-#include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { PackRunsPush p; } push;
+#include "broadcast.glsl"
 
 const uint run_rows = kPackRows / (vectors * panels);
 

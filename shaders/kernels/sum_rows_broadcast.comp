@@ -5,8 +5,8 @@
 
 layout(local_size_x_id = kSumLanes) in;
 layout(constant_id = kSumLanes) const uint lanes = 8;
-#include "broadcast.glsl"
 layout(push_constant, std430) uniform Push { SumRowsPush p; } push;
+#include "broadcast.glsl"
 
 const uint kChunk = 8;   // loops are nested because the driver does not unroll long ones
 
