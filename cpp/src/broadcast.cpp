@@ -18,8 +18,9 @@ std::int64_t a_width(const PlanBuilder& builder) {
 
 std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
                         bool in_window) {
-    return broadcast_kernel(builder, "gemm_broadcast", {builder.profile().subgroup_size, word(split.blocks), word(rows),
-                                             word(panels), word(split.depth), columns, in_window});
+    return broadcast_kernel(builder, "gemm_broadcast",
+                            {builder.profile().subgroup_size, word(split.blocks), word(rows), word(panels),
+                             word(split.depth), columns, in_window});
 }
 
 abi::BroadcastGemmPush new_push() {

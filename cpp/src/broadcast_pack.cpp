@@ -44,8 +44,9 @@ Part part_of(const PlanBuilder& builder, const Copy& what) {
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
     const Part part = part_of(builder, what);
-    const std::size_t kernel = broadcast_kernel(builder, "pack_broadcast", {builder.profile().subgroup_size, word(part.vectors),
-                                                                 word(part.panels), what.column_stride == 1});
+    const std::size_t kernel = broadcast_kernel(
+        builder, "pack_broadcast",
+        {builder.profile().subgroup_size, word(part.vectors), word(part.panels), what.column_stride == 1});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
     const std::vector<std::size_t> windows = builder.windows({place_buffer(to)});
     struct Axis {

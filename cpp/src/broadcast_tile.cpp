@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
 constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
-constexpr std::int64_t kLoop = 16;            // steps of k of an iteration, of kernels with loops
-constexpr std::int64_t kLoopDepth = 512;      // panels of as many stay in a cache, and sums keep their precision
+constexpr std::int64_t kLoop = 16;        // steps of k of an iteration, of kernels with loops
+constexpr std::int64_t kLoopDepth = 512;  // panels of as many stay in a cache, and sums keep their precision
 
 // The largest part of k that divides it, of the deepest blocks; blocks of the full depth, the last one padded, where
 // all that do are small.
@@ -59,7 +59,9 @@ Split gemm_split(const PlanBuilder& builder, std::int64_t k) {
 GemmTile gemm_tile(const PlanBuilder& builder, std::int64_t rows, std::int64_t panels, std::int64_t k) {
     GemmTile tile{std::gcd(rows, kTileRows), 1, {}};
     tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kTileRows / tile.rows));
-    tile.split = builder.flavour().loops() ? gemm_split(builder, k) : split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    tile.split = builder.flavour().loops()
+                     ? gemm_split(builder, k)
+                     : split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
     return tile;
 }
 
@@ -99,17 +101,11 @@ double share(std::int64_t subgroups) { return subgroups < std::int64_t{kWorthSha
 std::optional<double> cost(const StepTile& tile, const PlanBuilder& builder, std::int64_t slots) {
     const Profile& profile = builder.profile();
     const std::int64_t sums = slots * tile.parts(), lanes = profile.subgroup_size;
-    const std::int64_t loads = slots * tile.vectors + tile.rows;
-    if (builder.flavour().loops()) {
-        if (sums > kSums || tile.subgroups > 1 || tile.depth % kLoop != 0) return {};
-        const auto steps = static_cast<double>(tile.depth * std::max(sums, loads));
-        return (steps + kSubgroupCost) / static_cast<double>(tile.parts()) *
-               share(builder.spec().N * builder.spec().H / (tile.parts() * lanes));
-    }
     const bool shares =
         (tile.subgroups >= tile.parts() ||
          (tile.parts() % tile.subgroups == 0 && tile.parts() / tile.subgroups <= kMostShares)) &&
         (tile.subgroups <= kTable || (tile.subgroups % kTable == 0 && tile.subgroups <= kTable * kTable));
+    const std::int64_t loads = slots * tile.vectors + tile.rows;
     if (sums > kSums || !shares || tile.subgroups * lanes > profile.max_workgroup_invocations ||
         (tile.subgroups + 1) * sums * lanes > kSharedElements || tile.depth * (2 * sums + loads) > kInstructions ||
         tile.depth * slots * tile.vectors > kMostLoads)
@@ -137,19 +133,39 @@ std::optional<double> unfused_cost(const PlanBuilder& builder, std::int64_t slot
            kDispatchCost * static_cast<double>(lanes) / static_cast<double>(spec.N * spec.H);
 }
 
+// The tile of a kernel with a loop over the whole depth, which one subgroup takes.
+StepTile loop_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
+    const Spec& spec = builder.spec();
+    const std::int64_t lanes = builder.profile().subgroup_size;
+    StepTile best;
+    double least = std::numeric_limits<double>::infinity();
+    for (std::int64_t rows = std::gcd(spec.N, kTileRows); rows >= 1; rows /= 2)
+        for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2) {
+            const std::int64_t parts = rows * vectors, sums = slots * parts;
+            if (spec.H % (vectors * lanes) != 0 || sums > kSums) continue;
+            const auto loop = static_cast<double>(k * std::max(sums, slots * vectors + rows));
+            const double takes =
+                (loop + kSubgroupCost) / static_cast<double>(parts) * share(spec.N * spec.H / (parts * lanes));
+            if (takes < least) {
+                best = {rows, vectors, 1, k};
+                least = takes;
+            }
+        }
+    return best;
+}
+
 }  // namespace
 
 std::optional<StepTile> fused_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t k) {
     const Spec& spec = builder.spec();
     const std::int64_t lanes = builder.profile().subgroup_size;
+    if (builder.flavour().loops()) return loop_tile(builder, slots, k);
     std::optional<StepTile> best;
     std::optional<double> least = unfused_cost(builder, slots, k);
     if (least) *least /= kFusedWorth;
-    const bool loops = builder.flavour().loops();
-    if (loops) least.reset();
     for (std::int64_t rows = std::gcd(spec.N, kTileRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2)
-            for (std::int64_t depth = loops ? k : 8; depth <= (loops ? k : kMostDepth); depth += 8) {
+            for (std::int64_t depth = 8; depth <= kMostDepth; depth += 8) {
                 if (spec.H % (vectors * lanes) != 0 || k % depth != 0) continue;
                 const StepTile tile{rows, vectors, k / depth, depth};
                 const auto takes = cost(tile, builder, slots);

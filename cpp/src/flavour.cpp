@@ -26,19 +26,15 @@ std::optional<Release> llvmpipe(const Profile& profile) {
     return found;
 }
 
-// Vectors of a width that the driver computes rightly with.
-bool has_vectors(const Profile& profile) {
-    return profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile));
-}
-
 // Releases of llvmpipe that make vector code of what is written for them; later ones crash or are slow on it.
 bool can_broadcast(const Profile& profile) {
     const auto release = llvmpipe(profile);
-    return (release == Release{22, 3} || release == Release{25, 0}) && has_vectors(profile);
+    return (release == Release{22, 3} || release == Release{25, 0}) &&
+           (profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile)));
 }
 
 // Right everywhere, but written for vectors.
-bool can_loop(const Profile& profile) { return llvmpipe(profile) && has_vectors(profile); }
+bool can_loop(const Profile& profile) { return llvmpipe(profile) && profile.subgroup_size >= 8; }
 
 // Releases that see which numbers are uniform wherever they come from.
 bool loops_well(const Profile& profile) { return can_loop(profile) && llvmpipe(profile) >= Release{26, 2}; }

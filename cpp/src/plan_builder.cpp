@@ -135,8 +135,9 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
 }
 
 std::vector<std::size_t> PlanBuilder::windows(std::vector<std::size_t> buffers) const {
-    const bool fit = !plan_.flavour.loops() && std::all_of(buffers.begin(), buffers.end(),
-                                 [&](std::size_t buffer) { return plan_.buffers[buffer].bytes <= kLargestWindow; });
+    const bool fit = !plan_.flavour.loops() && std::all_of(buffers.begin(), buffers.end(), [&](std::size_t buffer) {
+        return plan_.buffers[buffer].bytes <= kLargestWindow;
+    });
     return fit ? std::move(buffers) : std::vector<std::size_t>{};
 }
 

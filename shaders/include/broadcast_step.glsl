@@ -2,8 +2,8 @@
 // `vectors` vectors of units. Where `depth` is not 0 it forms the tile's recurrent products first: each subgroup those of
 // one block of k, which it leaves in shared memory. Then the subgroups share the tile's parts, which are a vector of
 // units of a batch row, and run the cell on them, two at a time where there are as many: a store of two takes as long as
-// one. A subgroup that is alone keeps its products. With depth 0 they come from `slabs`, parts of the sums that other kernels have
-// left.
+// one. A subgroup that is alone keeps its products. With depth 0 they come from `slabs`, parts of the sums that other
+// kernels have left.
 // A cell's file is included before the driver that includes this; the driver defines PRODUCTS, the number of slots of
 // the product.
 #ifndef VKRNN_BROADCAST_STEP_GLSL

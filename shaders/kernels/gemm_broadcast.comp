@@ -55,10 +55,12 @@ void main() {
                               : row_of_tile * push.p.lda + k_first;
     Address a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
     Address b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
+    // Sums begin with zero: long ones keep their precision by that.
     precise float sum[2 * runs];
-    [[unroll]] for (uint run = 0; run < runs; ++run) {
-        sum[2 * run] = kAlone ? load_lanes(c_before(run)) : 0.0;
-        sum[2 * run + 1] = kAlone ? load_lanes(c_before(run) + lanes * 4) : 0.0;
+    float before[2 * runs];
+    [[unroll]] for (uint i = 0; i < 2 * runs; ++i) {
+        sum[i] = 0.0;
+        before[i] = kAlone ? load_lanes(c_before(i / 2) + i % 2 * lanes * 4) : 0.0;
     }
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     UNROLLED for (uint run = 0; run < depth / kRun; ++run)
@@ -75,7 +77,7 @@ void main() {
             }
         }
     if (kAlone) {
-        [[unroll]] for (uint run = 0; run < runs; ++run) store_run(run, sum[2 * run], sum[2 * run + 1]);
+        [[unroll]] for (uint run = 0; run < runs; ++run) store_run(run, before[2 * run] + sum[2 * run], before[2 * run + 1] + sum[2 * run + 1]);
     } else {
         // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
         uint own = block * runs * width & kIndexMask;

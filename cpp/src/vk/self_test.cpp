@@ -60,8 +60,7 @@ bool is_told_to_fail() {
 bool broadcasts_right(Device& device) {
     const bool loops = device.flavour().loops();
     const std::string shader = loops ? "gemm_broadcast_loops" : "gemm_broadcast";
-    if (is_told_to_fail() ||
-        shader_code(shader).empty()) {  // the layer's own tests come without the package's shaders
+    if (is_told_to_fail() || shader_code(shader).empty()) {  // the layer's own tests come without the package's shaders
         return false;
     }
     const std::uint32_t lanes = device.profile().subgroup_size, width = 2 * lanes, n = width * kGroups;
@@ -77,7 +76,8 @@ bool broadcasts_right(Device& device) {
     std::iota(start.begin(), start.end(), 1.0f);
     const InputOperand inputs[] = {{a.data()}, {b.data()}, {start.data()}};
     const ResultOperand results[] = {{c.data()}};
-    device.run(std::make_shared<const Plan>(product_plan(shader, lanes, loops)), inputs, results, true, "self-test", {});
+    device.run(std::make_shared<const Plan>(product_plan(shader, lanes, loops)), inputs, results, true, "self-test",
+               {});
     for (std::uint32_t m = 0; m < kM; ++m) {
         for (std::uint32_t j = 0; j < n; ++j) {
             float sum = start[j];
