@@ -81,6 +81,7 @@ bool can_step_product(const PlanBuilder& builder, std::int64_t rows, std::int64_
 namespace {
 
 constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
+constexpr std::int64_t kLoopSums = 24;          // the same with loops, for a cell of three gates
 constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
 constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: they compile in quadratic time
 constexpr std::int64_t kManyLoads = 256;        // take a second or two
@@ -142,7 +143,7 @@ StepTile loop_tile(const PlanBuilder& builder, std::int64_t slots, std::int64_t 
     for (std::int64_t rows = std::gcd(spec.N, kTileRows); rows >= 1; rows /= 2)
         for (std::int64_t vectors = 1; vectors <= 8; vectors *= 2) {
             const std::int64_t parts = rows * vectors, sums = slots * parts;
-            if (spec.H % (vectors * lanes) != 0 || sums > kSums) continue;
+            if (spec.H % (vectors * lanes) != 0 || sums > kLoopSums) continue;
             const auto loop = static_cast<double>(k * std::max(sums, slots * vectors + rows));
             const double takes =
                 (loop + kSubgroupCost) / static_cast<double>(parts) * share(spec.N * spec.H / (parts * lanes));
