@@ -40,6 +40,7 @@ def within_contract(case: Case) -> bool:
     return case.T <= FLOAT32_STEPS and case.H <= FLOAT32_HIDDEN
 
 
-def limits(wanted: Mapping[str, Array], in_float32: Mapping[str, Array]) -> dict[str, float]:
-    """Return what error each result may have where the fixed tolerance does not hold, from another's in float32."""
+def limits(case: Case, wanted: Mapping[str, Array], in_float32: Mapping[str, Array]) -> dict[str, float]:
+    """Return what error each result may have, from what a NumPy program in float32 makes of it."""
+    assert not within_contract(case)
     return {name: max(FLOAT32, FLOAT32_RATIO * scaled_error(in_float32[name], array)) for name, array in wanted.items()}

@@ -62,7 +62,7 @@ def test_forward(case: Case) -> None:
         np.testing.assert_array_equal(arrays[name], array, err_msg=f"{name} was written to")
     wanted_by_name = wanted._asdict()
     in_contract = within_contract(case)
-    tolerance = FLOAT32 if in_contract else limits(wanted_by_name, Program(case, arrays).forward())
+    tolerance = FLOAT32 if in_contract else limits(case, wanted_by_name, Program(case, arrays).forward())
     assert_close(got._asdict(), wanted_by_name, tolerance)
 
 
@@ -77,7 +77,7 @@ def test_gradients(case: Case) -> None:
     check_arrays(got, {name: case.shape(name) for name in gradient_names(case)})
     wanted = reference(**arrays, **upstream, descriptor=case.descriptor())._asdict()
     in_contract = within_contract(case)
-    tolerance = FLOAT32 if in_contract else limits(wanted, Program(case, arrays).gradients(upstream))
+    tolerance = FLOAT32 if in_contract else limits(case, wanted, Program(case, arrays).gradients(upstream))
     assert_close(got._asdict(), wanted, tolerance)
 
 
@@ -88,7 +88,7 @@ def test_training_changes_nothing_but_what_is_returned(case: Case) -> None:
     state = (case.T, case.N, case.D * case.G * case.H)
     assert got.z_state.shape == state
     wanted_by_name = wanted._asdict()
-    tolerance = FLOAT32 if within_contract(case) else limits(wanted_by_name, Program(case, arrays).forward())
+    tolerance = FLOAT32 if within_contract(case) else limits(case, wanted_by_name, Program(case, arrays).forward())
     assert_close(got._asdict(), wanted_by_name, tolerance)
     plain = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=False))
     np.testing.assert_array_equal(plain.output, got.output)

@@ -19,7 +19,8 @@ import pytest
 import vkrnn
 import vkrnn.reference
 from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
-from comparison import assert_close, limits
+from comparison import assert_close, scaled_error
+from tolerances import FLOAT32, FLOAT32_RATIO
 
 # T, N, I, H: one row; rows and steps beyond a table of 8; odd sizes around aligned ones.
 SIZES = ((3, 1, 40, 64), (11, 12, 35, 32), (2, 70, 33, 96), (9, 2, 64, 128))
@@ -31,6 +32,12 @@ def widened(case: Case, sizes: tuple[int, int, int, int]) -> Case:
     if "input_weight" not in case.present:
         I = case.D * case.G * H
     return replace(case, T=T, N=N, I=I, H=H)
+
+
+def complete(cell: str, sizes: tuple[int, int, int, int], *, reverse: bool) -> Case:
+    """Return a case with every argument but the mask, of the variant that has kernels of these flavours."""
+    options = {"reverse": reverse} | ({"reset_after": True} if cell == "gru" else {})
+    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"})
 
 
 def selected() -> Iterator[Case]:
@@ -46,8 +53,7 @@ def selected() -> Iterator[Case]:
     for cell in GATES:
         for sizes in SIZES:
             for reverse in (False, True):
-                options = {"reverse": reverse} | ({"reset_after": True} if cell == "gru" else {})
-                yield Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"})
+                yield complete(cell, sizes, reverse=reverse)
 
 
 def results(case: Case, device: vkrnn.Device | None) -> dict[str, Any]:
@@ -92,27 +98,22 @@ def _devices(gemm: str) -> Iterator[tuple[vkrnn.Device, vkrnn.Device]]:
 
 
 # One of each cell whose kernels of any flavour are quickly compiled.
-QUICK = {
-    Case(
-        cell,
-        *SIZES[2],
-        {"reverse": True} | ({"reset_after": True} if cell == "gru" else {}),
-        frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"},
-    )
-    for cell in GATES
-}
+QUICK = {complete(cell, SIZES[2], reverse=True) for cell in GATES}
 
 
 @pytest.mark.parametrize("case", dict.fromkeys(selected()), ids=lambda case: case.id)
 def test_the_flavours_give_the_same_answers(case: Case, gemm: str, devices: tuple[vkrnn.Device, vkrnn.Device]) -> None:
-    """Outputs and gradients of every combination of options are right, or as near as the portable flavour's.
+    """Outputs and gradients of every combination of options are right.
 
-    With some activations states of this size grow from step to step, and errors with them.
+    With some activations states of this size grow from step to step, and errors with them: where the portable flavour
+    misses the fixed tolerance, twice its error is allowed.
     """
     if case not in QUICK:
         skip_slow(gemm)
     wanted = results(case, None)
-    assert_close(results(case, devices[0]), wanted, limits(wanted, results(case, devices[1])))
+    portable = {name: scaled_error(array, wanted[name]) for name, array in results(case, devices[1]).items()}
+    allowed = {name: FLOAT32 if error <= FLOAT32 else FLOAT32_RATIO * error for name, error in portable.items()}
+    assert_close(results(case, devices[0]), wanted, allowed)
 
 
 @pytest.mark.parametrize("cell", GATES)

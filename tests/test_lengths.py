@@ -316,8 +316,8 @@ def test_the_device_agrees_with_the_reference(case: Case) -> None:
         full = trained(case, vkrnn.reference, plain, None)
         above = gradient_inputs(case, full)
         program = Program(case, plain)
-        allowed = limits(full._asdict(), program.forward()) | limits(
-            differentiated(case, vkrnn.reference, plain, above, None)._asdict(), program.gradients(above)
+        allowed = limits(case, full._asdict(), program.forward()) | limits(
+            case, differentiated(case, vkrnn.reference, plain, above, None)._asdict(), program.gradients(above)
         )
     assert_close(got._asdict(), wanted, allowed)
     assert_close(got_gradients._asdict(), wanted_gradients, allowed)

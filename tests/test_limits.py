@@ -65,13 +65,13 @@ def compare(case: Case, above: Callable[[str, tuple[int, ...]], Array]) -> None:
     forward = device(**arrays, descriptor=case.descriptor(training=True))
     wanted = reference(**arrays, descriptor=case.descriptor(training=True))._asdict()
     program = Program(case, arrays)
-    assert_close(forward._asdict(), wanted, limits(wanted, program.forward()))
+    assert_close(forward._asdict(), wanted, limits(case, wanted, program.forward()))
     upstream = gradient_inputs(case, forward)
     upstream |= {name: above(name, array.shape) for name, array in upstream.items() if name.endswith("gradient")}
     device, reference = (getattr(module, f"{case.cell}_gradients") for module in (vkrnn, vkrnn.reference))
     got = device(**arrays, **upstream, descriptor=case.descriptor())._asdict()
     wanted = reference(**arrays, **upstream, descriptor=case.descriptor())._asdict()
-    assert_close(got, wanted, limits(wanted, program.gradients(upstream)))
+    assert_close(got, wanted, limits(case, wanted, program.gradients(upstream)))
 
 
 # Long
