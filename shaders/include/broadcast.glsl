@@ -24,6 +24,8 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 #define LOADED readonly
 const bool kAlone = true;   // the only subgroup of its workgroup: it keeps its sums
 const uint kRun = 16;   // of k, unrolled in a loop that stays
+#define SEAM(run) (run)
+uint runs_of_seam(uint loads) { return 1; }
 // The lane's number for use after that loop, made before it. Were it the same to the compiler as the one that is compared
 // in the loop, it would pass the comparisons' results through memory.
 uint late_lane = gl_SubgroupInvocationID + push.p.table[0];
@@ -35,6 +37,11 @@ const bool kAlone = false;
 #define LOADED volatile readonly
 #define late_lane gl_SubgroupInvocationID
 const uint kRun = 8;   // loops over k are nested because the driver does not unroll long ones
+// A look-up, of a constant too, is a branch to the compiler, which takes quadratic time over the loads between two of them.
+// The runs of k have them as seams: so many runs, of so many scalar loads each, lie between two.
+#define SEAM(run) ((run) == 0 ? 0 : UNIFORM(run))
+const uint kSeamLoads = 1024;
+uint runs_of_seam(uint loads) { return max(kSeamLoads / loads, 1); }
 #endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) LOADED buffer Constant { float value; };

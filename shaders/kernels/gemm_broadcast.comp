@@ -45,7 +45,7 @@ void store_run(uint run, float low, float high) {
 }
 
 void main() {
-    uint block = kAlone ? 0 : UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
+    uint block = blocks == 1 ? 0 : UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
     uint group = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
     uint k_first = block * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
@@ -62,14 +62,16 @@ void main() {
         sum[i] = 0.0;
         before[i] = kAlone ? load_lanes(c_before(i / 2) + i % 2 * lanes * 4) : 0.0;
     }
+    uint seam = runs_of_seam(kRun * (panels * width + rows));
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     UNROLLED for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
-            uint k = run * kRun + i;
+            uint k = run * kRun + i, k_in_seam = run % seam * kRun + i;
+            Address b_seam = b + SEAM(run / seam * seam) * (kRun * width * 4);
             float w[2][2 * panels];
             [[unroll]] for (uint v = 0; v < 4 * panels; ++v)
                 w[v / (2 * panels)][v % (2 * panels)] = load_lanes(
-                    b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
+                    b_seam + Address(v / 2 % panels * push.p.panel) + ((k_in_seam + v / (2 * panels)) * width + v % 2 * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
                 Address at = a_panels != 0 ? a + (k * a_width + r) * 4 : a + Address(r * push.p.lda * 4) + k * 4;
                 vec2 x = a_panels != 0 ? vec2(load_uniform(at), load_uniform(at + a_width * 4)) : load_two(at);
@@ -83,6 +85,8 @@ void main() {
         uint own = block * runs * width & kIndexMask;
         [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
             [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
+        // A seam, so that this is not the last block, to which the compiler would delay all that is used only there.
+        sums[own + (kPad + UNIFORM(0))] = subgroupShuffle(sum[0], 0);
         barrier();
 
         // The surplus subgroups, the first ones, store C as it was: the driver runs them in their order.

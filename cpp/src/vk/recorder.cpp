@@ -1,8 +1,10 @@
 #include "recorder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 #include <variant>
@@ -130,7 +132,8 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
 }
 
 // Helpers compile what they have a part in. The driver's part takes much the longest, but leaves its result in a cache
-// on disk: so each member gives it a share of the kernels, and then finds the others' there.
+// on disk: so the members share the kernels, and then each finds the others' there. A plan's last ones, its time loop's,
+// take longest and so come first.
 void Recorder::compile(const Plan& plan) {
     for (Member& member : members_) {
         member.prepare(plan.kernels);
@@ -143,21 +146,21 @@ void Recorder::compile(const Plan& plan) {
         return members_.front().compile(missing);
     }
     const std::vector<bool> helped = shared_kernels(plan);
-    std::vector<std::vector<std::size_t>> first(members_.size()), then(members_.size());
-    std::size_t turn = 0;
-    for (const std::size_t kernel : missing) {
-        const std::size_t member = helped[kernel] ? turn++ % members_.size() : 0;
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            if (i == 0 || helped[kernel]) {
-                (i == member ? first : then)[i].push_back(kernel);
-            }
-        }
-    }
+    std::vector<std::size_t> shared, own;
+    std::partition_copy(missing.rbegin(), missing.rend(), std::back_inserter(shared), std::back_inserter(own),
+                        [&](std::size_t kernel) { return helped[kernel]; });
+    std::atomic<std::size_t> next = 0;
     const auto work = [&](std::size_t i, const Poll& poll) {
-        members_[i].compile(first[i]);
-        members_[i].warm_up(first[i], poll);
-        members_[i].compile(then[i]);
-        members_[i].stream().finish(poll);
+        Member& member = members_[i];
+        if (i == 0) {
+            member.warm_up(own, poll);
+        }
+        for (std::size_t turn = next++; turn < shared.size(); turn = next++) {
+            member.warm_up({&shared[turn], 1}, poll);
+            member.stream().finish(poll);
+        }
+        member.compile(shared);
+        member.stream().finish(poll);
     };
     std::vector<std::future<void>> others;
     for (std::size_t i = 1; i < members_.size(); ++i) {
