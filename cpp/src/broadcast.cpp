@@ -16,6 +16,14 @@ std::int64_t a_width(const PlanBuilder& builder) {
     return std::max(kTileRows, std::int64_t{builder.profile().subgroup_size});
 }
 
+std::vector<std::size_t> product_window(const PlanBuilder& builder, Place c,
+                                        std::initializer_list<std::int64_t> strides) {
+    if (!fits_window(builder, c, strides)) return {};
+    std::vector<std::size_t> windows(abi::kWindows, kNoBuffer);
+    windows[abi::kProductWindow] = place_buffer(c);
+    return windows;
+}
+
 std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
                         bool in_window) {
     return broadcast_kernel(builder, "gemm_broadcast",
@@ -89,8 +97,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         // Whole tiles are stored, and eight bytes at a time where there is no window.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
-        std::vector<std::size_t> windows;
-        if (fits_window(builder, builder.at(c.buffer, c.offset), {c.ld})) windows.push_back(c.buffer);
+        const std::vector<std::size_t> windows = product_window(builder, builder.at(c.buffer, c.offset), {c.ld});
         const std::size_t kernel = gemm_kernel(builder, kTileRows, 1, split, p.a.columns, !windows.empty());
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
@@ -190,8 +197,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
     const std::int64_t width = panel_width(builder);
     const GemmTile tile = gemm_tile(builder, p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
-    std::vector<std::size_t> windows;
-    if (fits_window(builder, p.out, {p.n, p.rows * p.n})) windows.push_back(place_buffer(p.out));
+    const std::vector<std::size_t> windows = product_window(builder, p.out, {p.n, p.rows * p.n});
     const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false, !windows.empty());
     const auto element = static_cast<std::int64_t>(sizeof(float));
     // Where A moves back, the last step's is the lowest.

@@ -26,7 +26,8 @@ const uint kHardSigmoid = 4u;
 const uint kGroupsInX = 65535u;
 
 // Storage buffers that a kernel may write to besides what it reaches by addresses: see Dispatch::windows.
-const uint kWindows = 3u;
+const uint kWindows = 4u;
+const uint kProductWindow = 3u;           // of gemm_broadcast: its own, as pushing descriptors takes long on some drivers
 const uint kMostWindowBytes = 1u << 27;   // what every device has
 const uint kWindowBytes = 16u;            // of an element: places in a window are multiples of it
 
@@ -67,7 +68,7 @@ const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
 // 1: A is packed in panels as wide as a subgroup or a tile has rows, lda rows of k in each; else element (m, k) is
 // m * lda + k.
 const uint kBroadcastAPanels = 5u;
-const uint kBroadcastInWindow = 6u; // 1: C is the first window, and a place in it
+const uint kBroadcastInWindow = 6u; // 1: C is the products' window, and a place in it
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers tiles of rows, y groups of panels; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {

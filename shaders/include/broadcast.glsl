@@ -92,6 +92,7 @@ void store_lanes(Address at_low, Address at_high, float low, float high) {
 layout(set = 0, binding = 0, std430) buffer Window0 { u64vec2 value[]; } window0;
 layout(set = 0, binding = 1, std430) buffer Window1 { u64vec2 value[]; } window1;
 layout(set = 0, binding = 2, std430) buffer Window2 { u64vec2 value[]; } window2;
+layout(set = 0, binding = kProductWindow, std430) buffer ProductWindow { u64vec2 value[]; } product_window;
 uint64_t pair_of_lanes(float vector, uint lane) {
     return packUint2x32(floatBitsToUint(vec2(subgroupShuffle(vector, lane), subgroupShuffle(vector, lane + 1))));
 }

@@ -37,8 +37,8 @@ Address c_before(uint run) {
 void store_run(uint run, float low, float high) {
     uint end = UNIFORM(gl_WorkGroupID.z) * push.p.c_z + (row_of(run) * push.p.ldc + panel_of(run) * width) * 4;
     if (in_window != 0) {
-        STORE_TO_WINDOW(window0, WindowPlace(push.p.c) + end, low)
-        STORE_TO_WINDOW(window0, WindowPlace(push.p.c) + end + lanes * 4, high)
+        STORE_TO_WINDOW(product_window, WindowPlace(push.p.c) + end, low)
+        STORE_TO_WINDOW(product_window, WindowPlace(push.p.c) + end + lanes * 4, high)
     } else {
         store_lanes(push.p.c + end, push.p.c + end + lanes * 4, low, high);
     }

@@ -64,13 +64,15 @@ struct Kernel {
     auto operator<=>(const Kernel&) const = default;
 };
 
+constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
+
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
     std::array<std::uint32_t, 3> groups{1, 1, 1};
     Block push;         // push constants
     bool after = true;  // waits for what the dispatch before it wrote
-    // Buffers that the kernel writes as storage buffers, by binding.
+    // Buffers that the kernel writes as storage buffers, by binding; kNoBuffer where it has no use for the binding.
     std::vector<std::size_t> windows = {};
     std::uint32_t subgroups = 1;  // of a workgroup, more or less: how much work it is
     // Along which processors had better share the workgroups, so that each keeps what it has read; else the longest.

@@ -132,8 +132,8 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
 }
 
 // Helpers compile what they have a part in. The driver's part takes much the longest, but leaves its result in a cache
-// on disk: so the members share the kernels, and then each finds the others' there. A plan's last ones, its time loop's,
-// take longest and so come first.
+// on disk: so the members share the kernels, and then each finds the others' there. A plan's last ones, its time
+// loop's, take longest and so come first.
 void Recorder::compile(const Plan& plan) {
     for (Member& member : members_) {
         member.prepare(plan.kernels);
@@ -320,7 +320,9 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
     }
     ready.window_count = static_cast<std::uint32_t>(dispatch.windows.size());
     for (std::size_t i = 0; i < dispatch.windows.size(); ++i) {
-        ready.windows[i] = placements[dispatch.windows[i]];  // resolve() has checked those that are used
+        if (dispatch.windows[i] != kNoBuffer) {
+            ready.windows[i] = placements[dispatch.windows[i]];  // resolve() has checked those that are used
+        }
     }
     return ready;
 }

@@ -46,7 +46,11 @@ Plan product_plan(const std::string& shader, std::uint32_t lanes, bool loops) {
     std::iota(std::begin(push.table), std::end(push.table), 0u);
     plan.steps = {Dispatch{
         "self-test", 0, {kGroups, kGroups, kGroupsInZ}, make_block(push, abi::kBroadcastGemmPlaces), true, {}}};
-    if (!loops) std::get<Dispatch>(plan.steps.front()).windows = {3};
+    if (!loops) {
+        auto& windows = std::get<Dispatch>(plan.steps.front()).windows;
+        windows.assign(abi::kWindows, kNoBuffer);
+        windows[abi::kProductWindow] = 3;
+    }
     return plan;
 }
 

@@ -101,6 +101,9 @@ void Member::open_windows(std::span<const Slice> slices) {
     std::array<WriteDescriptorSet, abi::kWindows> writes;
     std::uint32_t count = 0;
     for (std::uint32_t i = 0; i < slices.size(); ++i) {
+        if (!slices[i].buffer) {
+            continue;
+        }
         const bool mirrored = helper_ && !slices[i].mirrors.empty();
         const Slice seen = mirrored
                                ? slices[i].mirrors[*helper_]->allocation.whole.part(slices[i].offset, slices[i].bytes)
