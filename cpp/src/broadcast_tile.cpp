@@ -35,12 +35,13 @@ Split gemm_split(const PlanBuilder& builder, std::int64_t k) {
         return {ceil_div(ceil_div(k, parts), kLoop) * kLoop, 1};
     }
     // Measured, in steps of k.
-    constexpr double kBlockCost = 37;  // of a subgroup, whatever its depth
-    constexpr double kRunCost = 10;    // of a row of the tile, to be added up and stored
-    constexpr double kPadCost = 1.1;   // times as much, to pack what is padded
+    constexpr double kBlockCost = 37;               // of a subgroup, whatever its depth
+    constexpr double kRunCost = 10;                 // of a row of the tile, to be added up and stored
+    constexpr double kPadCost = 1.1;                // times as much, to pack what is padded
+    constexpr std::int64_t kMostProductDepth = 96;  // whose code is smaller than a step's
     Split best{};
     double least = std::numeric_limits<double>::infinity();
-    for (std::int64_t depth = kMostDepth; depth >= 8; depth -= 8)
+    for (std::int64_t depth = kMostProductDepth; depth >= 8; depth -= 8)
         for (std::int64_t blocks = kTileRows; blocks >= 1; --blocks) {
             const std::int64_t whole = depth * blocks, parts = ceil_div(k, whole);
             const auto stores = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(blocks)));

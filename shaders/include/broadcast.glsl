@@ -24,8 +24,6 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 #define LOADED readonly
 const bool kAlone = true;   // the only subgroup of its workgroup: it keeps its sums
 const uint kRun = 16;   // of k, unrolled in a loop that stays
-#define SEAM(run) (run)
-uint runs_of_seam(uint loads) { return 1; }
 // The lane's number for use after that loop, made before it. Were it the same to the compiler as the one that is compared
 // in the loop, it would pass the comparisons' results through memory.
 uint late_lane = gl_SubgroupInvocationID + push.p.table[0];
@@ -37,12 +35,18 @@ const bool kAlone = false;
 #define LOADED volatile readonly
 #define late_lane gl_SubgroupInvocationID
 const uint kRun = 8;   // loops over k are nested because the driver does not unroll long ones
-// A look-up, of a constant too, is a branch to the compiler, which takes quadratic time over the loads between two of them.
-// The runs of k have them as seams: so many runs, of so many scalar loads each, lie between two.
-#define SEAM(run) ((run) == 0 ? 0 : UNIFORM(run))
-const uint kSeamLoads = 1024;
-uint runs_of_seam(uint loads) { return max(kSeamLoads / loads, 1); }
 #endif
+// A look-up, of a constant too, is a branch to the compiler: a seam. It takes quadratic time over the loads between two of
+// them, so the runs of k have some. Each number is a seam once.
+const uint kLastSeam = kBroadcastTable - 1;   // after the runs
+uint looked_up = 0;   // stays 0, but the compiler does not know
+void seam(uint number) { looked_up += UNIFORM(number) - number; }
+
+// Between two seams of so many runs of so many scalar loads each.
+uint runs_of_seam(uint runs, uint loads) {
+    const uint kSeamLoads = 1024;
+    return max(kSeamLoads / loads, (runs + kLastSeam - 1) / kLastSeam);
+}
 
 layout(buffer_reference, std430, buffer_reference_align = 4) LOADED buffer Constant { float value; };
 float load_uniform(Address at) { return Constant(at).value; }

@@ -132,15 +132,15 @@ void form_products(Address a, Address stride) {
     precise float sum[PRODUCTS * parts];
     [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) sum[i] = 0.0;
     if (push.p.step < 0) sum[0] = touched;   // never, but the compiler does not know
-    uint seam = runs_of_seam(kRun * (width + rows));
+    uint seam_runs = runs_of_seam(depth / kRun, kRun * (width + rows));
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     UNROLLED for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
-            uint k = run * kRun + i, k_in_seam = run % seam * kRun + i;
-            Address b_seam = b + SEAM(run / seam * seam) * (kRun * width * 4);
+            uint k = run * kRun + i;
+            seam(run / seam_runs);
             float w[2][PRODUCTS * vectors];
             [[unroll]] for (uint v = 0; v < 2 * PRODUCTS * vectors; ++v)
-                w[v / (PRODUCTS * vectors)][v % (PRODUCTS * vectors)] = load_lanes(b_seam + (k_in_seam * width + v * lanes) * 4);
+                w[v / (PRODUCTS * vectors)][v % (PRODUCTS * vectors)] = load_lanes(b + (k * width + v * lanes) * 4);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
                 Address at = a + r * stride + k * 4;
                 vec2 x = load_two(at);
@@ -155,8 +155,9 @@ void form_products(Address a, Address stride) {
         uint own = block * tile & kIndexMask;
         [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i)
             [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-        // A seam, so that this is not the last block, to which the compiler would delay all that is used only there.
-        sums[own + (kPad + UNIFORM(0))] = subgroupShuffle(sum[0], 0);
+        // So that what comes before this is not the last block, to which the compiler delays all that is used there alone.
+        seam(kLastSeam);
+        sums[own + (kPad + looked_up)] = subgroupShuffle(sum[0], 0);
         if (blocks > 1) barrier();
         else subgroupMemoryBarrierShared();
     }

@@ -62,21 +62,29 @@ void main() {
         sum[i] = 0.0;
         before[i] = kAlone ? load_lanes(c_before(i / 2) + i % 2 * lanes * 4) : 0.0;
     }
-    uint seam = runs_of_seam(kRun * (panels * width + rows));
+    uint seam_runs = runs_of_seam(depth / kRun, kRun * (panels * width + rows));
     // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
     UNROLLED for (uint run = 0; run < depth / kRun; ++run)
         [[unroll]] for (uint i = 0; i < kRun; i += 2) {
-            uint k = run * kRun + i, k_in_seam = run % seam * kRun + i;
-            Address b_seam = b + SEAM(run / seam * seam) * (kRun * width * 4);
+            uint k = run * kRun + i;
+            seam(run / seam_runs);
             float w[2][2 * panels];
             [[unroll]] for (uint v = 0; v < 4 * panels; ++v)
                 w[v / (2 * panels)][v % (2 * panels)] = load_lanes(
-                    b_seam + Address(v / 2 % panels * push.p.panel) + ((k_in_seam + v / (2 * panels)) * width + v % 2 * lanes) * 4);
-            [[unroll]] for (uint r = 0; r < rows; ++r) {
-                Address at = a_panels != 0 ? a + (k * a_width + r) * 4 : a + Address(r * push.p.lda * 4) + k * 4;
-                vec2 x = a_panels != 0 ? vec2(load_uniform(at), load_uniform(at + a_width * 4)) : load_two(at);
-                [[unroll]] for (uint v = 0; v < 2 * panels; ++v) sum[r * 2 * panels + v] += x.x * w[0][v] + x.y * w[1][v];
+                    b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
+            vec2 x[rows];   // of A, two steps of k of each row
+            if (a_panels != 0) {
+                [[unroll]] for (uint r = 0; r < rows; r += 4) {
+                    Address at = a + (k * a_width + r) * 4;
+                    vec4 even = FourConstants(at).value, odd = FourConstants(at + a_width * 4).value;
+                    [[unroll]] for (uint i = 0; i < 4; ++i) x[r + i] = vec2(even[i], odd[i]);
+                }
+            } else {
+                [[unroll]] for (uint r = 0; r < rows; ++r) x[r] = load_two(a + Address(r * push.p.lda * 4) + k * 4);
             }
+            [[unroll]] for (uint r = 0; r < rows; ++r)
+                [[unroll]] for (uint v = 0; v < 2 * panels; ++v)
+                    sum[r * 2 * panels + v] += x[r].x * w[0][v] + x[r].y * w[1][v];
         }
     if (kAlone) {
         [[unroll]] for (uint run = 0; run < runs; ++run) store_run(run, before[2 * run] + sum[2 * run], before[2 * run + 1] + sum[2 * run + 1]);
@@ -85,8 +93,9 @@ void main() {
         uint own = block * runs * width & kIndexMask;
         [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
             [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-        // A seam, so that this is not the last block, to which the compiler would delay all that is used only there.
-        sums[own + (kPad + UNIFORM(0))] = subgroupShuffle(sum[0], 0);
+        // So that what comes before this is not the last block, to which the compiler delays all that is used there alone.
+        seam(kLastSeam);
+        sums[own + (kPad + looked_up)] = subgroupShuffle(sum[0], 0);
         barrier();
 
         // The surplus subgroups, the first ones, store C as it was: the driver runs them in their order.

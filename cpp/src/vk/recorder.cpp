@@ -138,29 +138,25 @@ void Recorder::compile(const Plan& plan) {
     for (Member& member : members_) {
         member.prepare(plan.kernels);
     }
-    const std::vector<std::size_t> missing = members_.front().missing();
+    std::vector<std::size_t> missing = members_.front().missing();
     if (missing.empty()) {
         return;
     }
     if (members_.size() == 1) {
         return members_.front().compile(missing);
     }
-    const std::vector<bool> helped = shared_kernels(plan);
-    std::vector<std::size_t> shared, own;
-    std::partition_copy(missing.rbegin(), missing.rend(), std::back_inserter(shared), std::back_inserter(own),
-                        [&](std::size_t kernel) { return helped[kernel]; });
+    std::ranges::reverse(missing);
+    std::vector<std::size_t> helped;
+    std::ranges::copy_if(missing, std::back_inserter(helped),
+                         [shared = shared_kernels(plan)](std::size_t kernel) { return shared[kernel]; });
     std::atomic<std::size_t> next = 0;
     const auto work = [&](std::size_t i, const Poll& poll) {
         Member& member = members_[i];
-        if (i == 0) {
-            member.warm_up(own, poll);
-        }
-        for (std::size_t turn = next++; turn < shared.size(); turn = next++) {
-            member.warm_up({&shared[turn], 1}, poll);
+        for (std::size_t turn = next++; turn < missing.size(); turn = next++) {
+            member.warm_up({&missing[turn], 1}, poll);
             member.stream().finish(poll);
         }
-        member.compile(shared);
-        member.stream().finish(poll);
+        member.compile(i == 0 ? missing : helped);
     };
     std::vector<std::future<void>> others;
     for (std::size_t i = 1; i < members_.size(); ++i) {
