@@ -1,7 +1,11 @@
-// Which flavour a device gets, from what it says of itself.
+// Which flavour a device gets, from what it says of itself, and what llvmpipe's are to do.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "vkrnn/error.h"
+#include "vkrnn/plan.h"
 #include "vkrnn/profile.h"
 
 namespace vkrnn {
@@ -54,6 +58,33 @@ TEST(Flavour, IsOneThatTheDeviceHas) {
     Profile other = llvmpipe("Mesa 22.3.6", 8);
     other.driver = "swiftshader";
     EXPECT_EQ(message(other), "[Device] gemm: expected 'register', got 'vectors'");
+}
+
+// Some releases take as long over a push of descriptors as over a small dispatch.
+TEST(Flavour, BroadcastBindsTheSameWindowsInEveryStep) {
+    Profile profile = llvmpipe("Mesa 22.3.6", 16);
+    profile.max_workgroup_invocations = 1024;
+    profile.max_group_count = 65535;
+    Spec spec;
+    spec.descriptor = default_descriptor(CellKind::lstm);
+    spec.T = 8;
+    spec.N = 16;
+    spec.I = spec.H = 512;
+    for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
+        spec.present |= 1u << static_cast<unsigned>(argument);
+    const Plan plan = make_plan(spec, profile, choose_flavour(profile));
+    std::map<std::size_t, std::set<std::size_t>> bound;  // buffers by binding
+    std::set<std::string> shaders;
+    for (const Step& step : plan.steps)
+        if (const auto* loop = std::get_if<Loop>(&step))
+            for (const Dispatch& dispatch : loop->body) {
+                shaders.insert(plan.kernels[dispatch.kernel].shader);
+                for (std::size_t i = 0; i < dispatch.windows.size(); ++i)
+                    if (dispatch.windows[i] != kNoBuffer) bound[i].insert(dispatch.windows[i]);
+            }
+    EXPECT_EQ(shaders, (std::set<std::string>{"gemm_broadcast", "lstm_broadcast_forward"}));
+    EXPECT_GE(bound.size(), 2u);
+    for (const auto& [binding, buffers] : bound) EXPECT_EQ(buffers.size(), 1u) << "binding " << binding;
 }
 
 }  // namespace
