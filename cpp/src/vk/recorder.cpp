@@ -162,7 +162,12 @@ void Recorder::compile(const Plan& plan) {
     for (std::size_t i = 1; i < members_.size(); ++i) {
         others.push_back(std::async(std::launch::async, work, i, Poll()));
     }
-    work(0, *poll_);
+    try {
+        work(0, *poll_);
+    } catch (...) {
+        next = missing.size();  // or the others, which are waited for, would go through all of it
+        throw;
+    }
     for (auto& each : others) {
         each.get();
     }
