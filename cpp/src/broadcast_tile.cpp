@@ -8,10 +8,11 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::int64_t kMostDepth = 64;   // of a block of k: more is more code than the instruction cache holds
-constexpr std::int64_t kLeastDepth = 32;  // less is mostly overhead
-constexpr std::int64_t kLoop = 16;        // steps of k of an iteration, of kernels with loops
-constexpr std::int64_t kLoopDepth = 512;  // panels of as many stay in a cache, and sums keep their precision
+constexpr std::int64_t kMostDepth = 64;  // of a step's block of k: more is more code than the instruction cache holds
+constexpr std::int64_t kMostProductDepth = 96;  // the same of a product outside the time loop, whose code is smaller
+constexpr std::int64_t kLeastDepth = 32;        // less is mostly overhead
+constexpr std::int64_t kLoop = 16;              // steps of k of an iteration, of kernels with loops
+constexpr std::int64_t kLoopDepth = 512;        // panels of as many stay in a cache, and sums keep their precision
 
 // The largest part of k that divides it, of the deepest blocks; blocks of the full depth, the last one padded, where
 // all that do are small.
@@ -35,10 +36,9 @@ Split gemm_split(const PlanBuilder& builder, std::int64_t k) {
         return {ceil_div(ceil_div(k, parts), kLoop) * kLoop, 1};
     }
     // Measured, in steps of k.
-    constexpr double kBlockCost = 37;               // of a subgroup, whatever its depth
-    constexpr double kRunCost = 10;                 // of a row of the tile, to be added up and stored
-    constexpr double kPadCost = 1.1;                // times as much, to pack what is padded
-    constexpr std::int64_t kMostProductDepth = 96;  // whose code is smaller than a step's
+    constexpr double kBlockCost = 37;  // of a subgroup, whatever its depth
+    constexpr double kRunCost = 10;    // of a row of the tile, to be added up and stored
+    constexpr double kPadCost = 1.1;   // times as much, to pack what is padded
     Split best{};
     double least = std::numeric_limits<double>::infinity();
     for (std::int64_t depth = kMostProductDepth; depth >= 8; depth -= 8)
@@ -84,7 +84,7 @@ namespace {
 constexpr std::int64_t kSums = 16;              // vectors of sums that a subgroup keeps in registers
 constexpr std::int64_t kLoopSums = 24;          // the same with loops, for a cell of three gates
 constexpr std::int64_t kInstructions = 3200;    // of a block of k, to stay in the instruction cache
-constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: they compile in quadratic time
+constexpr std::int64_t kMostLoads = 512;        // of vectors, of a block of k: more take seconds to compile
 constexpr std::int64_t kManyLoads = 256;        // take a second or two
 constexpr std::int64_t kSharedElements = 8192;  // what every device has
 constexpr std::int64_t kMostShares = 4;         // of a tile's parts, of a subgroup

@@ -153,8 +153,7 @@ void Recorder::compile(const Plan& plan) {
     const auto work = [&](std::size_t i, const Poll& poll) {
         Member& member = members_[i];
         for (std::size_t turn = next++; turn < missing.size(); turn = next++) {
-            member.warm_up({&missing[turn], 1}, poll);
-            member.stream().finish(poll);
+            member.warm_up(missing[turn], poll);
         }
         member.compile(i == 0 ? missing : helped);
     };

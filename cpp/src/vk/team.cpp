@@ -61,17 +61,13 @@ void Member::compile(std::span<const std::size_t> kernels) {
     }
 }
 
-void Member::warm_up(std::span<const std::size_t> kernels, const Poll& poll) {
-    if (kernels.empty()) {
-        return;
-    }
+void Member::warm_up(std::size_t kernel, const Poll& poll) {
     stream_->begin(poll);
     opened();
-    for (const std::size_t kernel : kernels) {
-        bind(pipeline(kernel));
-        stream_->commands().dispatch(0, 1, 1);
-    }
+    bind(pipeline(kernel));
+    stream_->commands().dispatch(0, 1, 1);
     stream_->submit();
+    stream_->finish(poll);
 }
 
 Pipeline Member::pipeline(std::size_t kernel) {

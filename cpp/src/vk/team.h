@@ -52,9 +52,9 @@ public:
     [[nodiscard]] std::vector<std::size_t> missing() const;
     // Compiles some of them, as far as Vulkan goes. Throws like Kernels::get.
     void compile(std::span<const std::size_t> kernels);
-    // The driver's part of it comes with the first dispatch; this is one of no workgroups of each. Nothing may be
-    // recorded in the stream. Throws like Stream::begin.
-    void warm_up(std::span<const std::size_t> kernels, const Poll& poll);
+    // The driver's part of it comes with the first dispatch; this makes one of no workgroups and waits for it. Nothing
+    // may be recorded in the stream. Throws like Kernels::get, Stream::begin and Stream::finish.
+    void warm_up(std::size_t kernel, const Poll& poll);
     // To be called when the stream has opened a command buffer.
     void opened();
     // Records a part of the workgroups, from number `first` on, into the stream's command buffer. Throws like
