@@ -2,48 +2,40 @@
 #define PRODUCTS CELL_GATES
 #include "broadcast_step.glsl"
 
-void run_cell() {
+// Steps of the cell state's tensor to a step: 0 where that is one state.
+int cell_stride() { return (orders & kCellIsState) != 0 ? 0 : 1; }
+
+// Of the parts.
+float after_[shares][CELL_STATES], kept_[shares][CELL_GATES];
+void form_part(uint part) {
     int k = push.p.step, previous = max(k - 1, 0);
-    Lanes x[CELL_GATES], r[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES], kept[CELL_GATES];
+    float x[CELL_GATES], r[CELL_GATES], v[CELL_GATES], before[CELL_STATES];
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
         uint slot = slot_of(g);
-        x[g] = load_step(kStepProjected, k, kSourceBackwards, CELL_GATES, slot);
-        if ((reads & kReadsBias) != 0) add(x[g], load_vector(kStepBias, slot));
-        r[g] = load_product(slot);
-        v[g] = zeros();
+        r[g] = load_product(part, slot);
+        x[g] = load_step(part, kStepProjected, k, kSourceBackwards, CELL_GATES, slot);
+        if ((reads & kReadsBias) != 0) x[g] += load_vector(part, kStepBias, slot);
+        v[g] = load_cell_vector(part, g);
     }
-    if ((reads & kReadsVectors) != 0)
-        [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i) v[i] = load_vector(kStepVectors, CELL_VECTORS > 1 ? slot_of(i) : 0);
-    before[0] = zeros();
+    before[0] = 0.0;
 #ifdef CELL_KEEPS_HIDDEN
-    before[0] = load_step(kStepPreviousHidden, previous, kOutputBackwards, 1, 0);
+    before[0] = load_step(part, kStepPreviousHidden, previous, kOutputBackwards, 1, 0);
 #endif
 #if CELL_STATES > 1
-    int cell_step = (orders & kCellIsState) != 0 ? 0 : 1;
-    before[1] = load_step(kStepPreviousCell, previous * cell_step, kOutputBackwards, 1, 0);
+    before[1] = load_step(part, kStepPreviousCell, previous * cell_stride(), kOutputBackwards, 1, 0);
 #endif
+    cell_forward(x, r, v, before, after_[part], kept_[part]);
+}
 
-    [[unroll]] for (uint h = 0; h < halves; ++h) {
-        Real xs[CELL_GATES], rs[CELL_GATES], vs[CELL_GATES], befores[CELL_STATES], afters[CELL_STATES], kepts[CELL_GATES];
-        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-            xs[g] = x[g].half_[h];
-            rs[g] = r[g].half_[h];
-        }
-        [[unroll]] for (uint i = 0; i < CELL_GATES; ++i) vs[i] = v[i].half_[h];
-        [[unroll]] for (uint i = 0; i < CELL_STATES; ++i) befores[i] = before[i].half_[h];
-        cell_forward(xs, rs, vs, befores, afters, kepts);
-        [[unroll]] for (uint i = 0; i < CELL_STATES; ++i) after[i].half_[h] = afters[i];
-        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) kept[g].half_[h] = kepts[g];
-    }
-
-    if (blocks > parts) barrier();
-    STORE_STEP(window0, kStepHidden, k, kOutputBackwards, 1, 0, after[0])
+void store_parts(uint first) {
+    int k = push.p.step;
+    STORE_STEP(window0, first, kStepHidden, k, kOutputBackwards, 1, 0, after_, [0])
 #if CELL_STATES > 1
-    STORE_STEP(window1, kStepCell, k * cell_step, kOutputBackwards, 1, 0, after[1])
+    STORE_STEP(window1, first, kStepCell, k * cell_stride(), kOutputBackwards, 1, 0, after_, [1])
 #endif
     if (keep != 0)
         [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-            STORE_STEP(window2, kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g), kept[g])
+            STORE_STEP(window2, first, kStepSaved, k, kOutputBackwards, CELL_GATES, slot_of(g), kept_, [g])
 }
 
 void main() {
@@ -52,5 +44,5 @@ void main() {
         form_products(row_place(kStepMultiplied, max(push.p.step - 1, 0), kOutputBackwards, 1, first_row()),
                       directions * units * 4);
     }
-    RUN_CELLS
+    run_cells();
 }

@@ -3,12 +3,9 @@
 #define Z_IS_STEP
 #include "broadcast_step.glsl"
 
-void run_cell() {
-    int k = push.p.step + int(UNIFORM(gl_WorkGroupID.z));
-    Lanes hidden = load_step(kStepPreviousHidden, k - 1, kOutputBackwards, 1, 0);
-    STORE_STEP(window0, kStepOperand, k, kSourceBackwards, 1, 0, hidden)
-}
+float hidden_[shares];
+int step_of_group() { return push.p.step + int(UNIFORM(gl_WorkGroupID.z)); }
+void form_part(uint part) { hidden_[part] = load_step(part, kStepPreviousHidden, step_of_group() - 1, kOutputBackwards, 1, 0); }
+void store_parts(uint first) { STORE_STEP(window0, first, kStepOperand, step_of_group(), kSourceBackwards, 1, 0, hidden_, ) }
 
-void main() {
-    RUN_CELLS
-}
+void main() { run_cells(); }

@@ -23,7 +23,6 @@ layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pair { uint6
 #define UNROLLED
 #define LOADED readonly
 const bool kAlone = true;   // the only subgroup of its workgroup: it keeps its sums
-const uint kRun = 16;   // of k, unrolled in a loop that stays
 // The lane's number for use after that loop, made before it. Were it the same to the compiler as the one that is compared
 // in the loop, it would pass the comparisons' results through memory.
 uint late_lane = gl_SubgroupInvocationID + push.p.table[0];
@@ -34,19 +33,7 @@ const bool kAlone = false;
 // So that the driver does not compare each of these thousands of loads with all before it.
 #define LOADED volatile readonly
 #define late_lane gl_SubgroupInvocationID
-const uint kRun = 8;   // loops over k are nested because the driver does not unroll long ones
 #endif
-// A look-up, of a constant too, is a branch to the compiler: a seam. It takes quadratic time over the loads between two of
-// them, so the runs of k have some. Each number is a seam once.
-const uint kLastSeam = kBroadcastTable - 1;   // after the runs
-uint looked_up = 0;   // stays 0, but the compiler does not know
-void seam(uint number) { looked_up += UNIFORM(number) - number; }
-
-// Between two seams of so many runs of so many scalar loads each.
-uint runs_of_seam(uint runs, uint loads) {
-    const uint kSeamLoads = 1024;
-    return max(kSeamLoads / loads, (runs + kLastSeam - 1) / kLastSeam);
-}
 
 layout(buffer_reference, std430, buffer_reference_align = 4) LOADED buffer Constant { float value; };
 float load_uniform(Address at) { return Constant(at).value; }
@@ -65,13 +52,14 @@ float load_strided(Address at, uint stride) {
 // The same of consecutive elements, several to a load, which compiles in less time.
 layout(buffer_reference, scalar, buffer_reference_align = 4) LOADED buffer TwoConstants { vec2 value; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) LOADED buffer FourConstants { vec4 value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) LOADED buffer Fours { vec4 four[4]; };   // or fewer
 vec2 load_two(Address at) { return TwoConstants(at).value; }
 
 // As many elements as there are lanes; the compiler folds it all into one vector load.
 float load_lanes(Address at, uint lane) {
     float found = 0.0;
     [[unroll]] for (uint i = 0; i < lanes; i += 4) {
-        vec4 four = FourConstants(at + i * 4).value;
+        vec4 four = Fours(at).four[i / 4];
         found = i == 0 ? four.x : lane == i ? four.x : found;
         found = lane == i + 1 ? four.y : found;
         found = lane == i + 2 ? four.z : found;
@@ -101,12 +89,17 @@ uint64_t pair_of_lanes(float vector, uint lane) {
     return packUint2x32(floatBitsToUint(vec2(subgroupShuffle(vector, lane), subgroupShuffle(vector, lane + 1))));
 }
 #define WindowPlace uint
+#define STORE_FOUR_LANES(window, place, vector, lane)                                                             \
+    window.value[place + lane / 4] = u64vec2(pair_of_lanes(vector, lane), pair_of_lanes(vector, lane + 2));
 #define STORE_TO_WINDOW(window, bytes, vector)                                                                    \
     {                                                                                                             \
-        uint first_element = uint((bytes) / kWindowBytes);                                                        \
-        [[unroll]] for (uint lane = 0; lane < lanes; lane += 4)                                                   \
-            window.value[first_element + lane / 4] =                                                              \
-                u64vec2(pair_of_lanes(vector, lane), pair_of_lanes(vector, lane + 2));                            \
+        uint first_place = uint((bytes) / kWindowBytes);                                                            \
+        STORE_FOUR_LANES(window, first_place, vector, 0)                                                              \
+        if (lanes > 4) STORE_FOUR_LANES(window, first_place, vector, 4)                                               \
+        if (lanes > 8) {                                                                                          \
+            STORE_FOUR_LANES(window, first_place, vector, 8)                                                          \
+            STORE_FOUR_LANES(window, first_place, vector, 12)                                                         \
+        }                                                                                                         \
     }
 
 // Stores `low` to `lanes` consecutive elements, and `high` to as many.

@@ -25,12 +25,18 @@ layout(constant_id = kSlabs) const uint slabs = 0;
 layout(constant_id = kOrders) const uint orders = 0;
 layout(constant_id = kReads) const uint reads = 0;
 layout(push_constant, std430) uniform Push { BroadcastStepPush p; } push;
-#include "broadcast.glsl"
-
 const uint blocks = low_blocks * high_blocks;   // subgroups of a workgroup
+#ifdef PRODUCTS
+#define SUM_VECTORS (PRODUCTS * vectors)
+#define SUM_BLOCK subgroup()
+uint subgroup();
+#include "broadcast_sums.glsl"
+#else
+#include "broadcast.glsl"
+#endif
+
 const uint parts = rows * vectors;
 const uint shares = parts > blocks ? parts / blocks : 1;   // parts of a subgroup; where there are fewer, some do what others do
-const uint halves = shares > 1 ? 2 : 1;
 const uint directions = (orders & kTwoDirections) != 0 ? 2 : 1;
 
 uint subgroup() {
@@ -46,14 +52,12 @@ uint unit_tile() { return UNIFORM(gl_WorkGroupID.y) + kBroadcastTable * UNIFORM(
 #endif
 uint first_row() { return UNIFORM(gl_WorkGroupID.x) * rows; }
 
-// The parts at hand.
-uint row_[2], unit_[2], part_[2];
-void choose(uint first) {
-    [[unroll]] for (uint h = 0; h < halves; ++h) {
-        part_[h] = blocks > parts ? subgroup() & (parts - 1) : subgroup() * shares + first + h;
-        row_[h] = first_row() + part_[h] / vectors;
-        unit_[h] = unit_tile() * (vectors * lanes) + part_[h] % vectors * lanes;
-    }
+// The parts of this subgroup.
+uint row_[shares], unit_[shares], number_[shares];
+void choose(uint part) {
+    number_[part] = blocks > parts ? subgroup() & (parts - 1) : subgroup() * shares + part;
+    row_[part] = first_row() + number_[part] / vectors;
+    unit_[part] = unit_tile() * (vectors * lanes) + number_[part] % vectors * lanes;
 }
 
 // Row of the batch in tensors of [steps, N, directions, slots, H]; a step that runs backwards stands before step 0.
@@ -63,52 +67,48 @@ Address row_place(uint view, int step, uint backwards, uint slots, uint row) {
     return push.p.at[view] + Address(at) * 4;
 }
 
-// One vector for each part at hand.
-struct Lanes { float half_[2]; };
-Lanes zeros() { return Lanes(float[2](0.0, 0.0)); }
-void add(inout Lanes sum, Lanes more) { [[unroll]] for (uint h = 0; h < halves; ++h) sum.half_[h] += more.half_[h]; }
-
-Lanes load_step(uint view, int step, uint backwards, uint slots, uint slot) {
-    Lanes found = zeros();
-    [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4, late_lane);
+// Where the vector of a part stands.
+Address part_place(uint part, uint view, int step, uint backwards, uint slots, uint slot) {
+    return row_place(view, step, backwards, slots, row_[part]) + (slot * units + unit_[part]) * 4;
+}
+float load_step(uint part, uint view, int step, uint backwards, uint slots, uint slot) {
+    return load_lanes(part_place(part, view, step, backwards, slots, slot), late_lane);
+}
+// The same of the learned vectors of a cell, of [slots, H].
+float load_vector(uint part, uint view, uint slot) {
+    return load_lanes(push.p.at[view] + (slot * units + unit_[part]) * 4, late_lane);
+}
+#ifdef CELL_VECTORS
+// The vector of a gate, or zeros.
+float load_cell_vector(uint part, uint gate) {
+    float found = 0.0;
+    if ((reads & kReadsVectors) != 0 && gate < CELL_VECTORS)
+        found = load_vector(part, kStepVectors, CELL_VECTORS > 1 ? slot_of(gate) : 0);
     return found;
 }
-void store_step(uint view, int step, uint backwards, uint slots, uint slot, Lanes value) {
-    Address at[2];
-    [[unroll]] for (uint h = 0; h < halves; ++h)
-        at[h] = row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4;
-    if (halves == 2)
-        store_lanes(at[0], at[1], value.half_[0], value.half_[1]);
+#endif
+
+// Stores a vector of the part `first`, and one of the next, if there is one.
+void store_step(uint first, uint view, int step, uint backwards, uint slots, uint slot, float vector, float next) {
+    Address at = part_place(first, view, step, backwards, slots, slot);
+    if (shares > 1)
+        store_lanes(at, part_place(first + 1, view, step, backwards, slots, slot), vector, next);
     else if (blocks <= parts || subgroup() < parts)
-        Scalar(at[0] + late_lane * 4).value = value.half_[0];
+        Scalar(at + late_lane * 4).value = vector;
 }
-// The same to a tensor that may be in a window. Subgroups that have the same part store the same, and must not read after
-// one of them has stored.
-#define STORE_STEP(window, view, step, backwards, slots, slot, vectors_)                                           \
-    if (in_windows != 0) {                                                                                                 \
-        [[unroll]] for (uint h = 0; h < halves; ++h)                                                                       \
-            STORE_TO_WINDOW(window, row_place(view, step, backwards, slots, row_[h]) + (slot * units + unit_[h]) * 4,   \
-                            vectors_.half_[h])                                                                             \
-    } else {                                                                                                               \
-        store_step(view, step, backwards, slots, slot, vectors_);                                                          \
+// The same, of vectors[part] INDEX, to a tensor that may be in a window. Subgroups that have the same part store the same,
+// and must not read after one of them has stored.
+#define STORE_STEP(window, first, view, step, backwards, slots, slot, vectors_, INDEX)                             \
+    if (in_windows != 0) {                                                                                         \
+        STORE_TO_WINDOW(window, part_place(first, view, step, backwards, slots, slot), vectors_[first] INDEX)      \
+        if (shares > 1)                                                                                            \
+            STORE_TO_WINDOW(window, part_place(first + 1, view, step, backwards, slots, slot), vectors_[first + 1] INDEX) \
+    } else {                                                                                                       \
+        store_step(first, view, step, backwards, slots, slot, vectors_[first] INDEX, vectors_[shares > 1 ? first + 1 : 0] INDEX); \
     }
-
-// The learned vectors of a cell: of [slots, H].
-Lanes load_vector(uint view, uint slot) {
-    Lanes found = zeros();
-    [[unroll]] for (uint h = 0; h < halves; ++h)
-        found.half_[h] = load_lanes(push.p.at[view] + (slot * units + unit_[h]) * 4, late_lane);
-    return found;
-}
 
 #ifdef PRODUCTS
 const uint kLineBytes = 64;   // of a cache
-const uint kIndexMask = 0x3fff;
-const uint tile = PRODUCTS * parts * lanes;
-const uint kPad = tile;       // so that an index is a sum and not a disjunction, of which the compiler makes no vectors
-shared float sums[depth == 0 || kAlone ? 1 : kPad + blocks * tile];
-float kept_sums[PRODUCTS * parts];   // where it is alone
 
 // Reads what the tile's cells will, a word of each line, so that it is in the cache by then: all of it at once, where the
 // cells would wait for one after the other. What is read goes to `touched`.
@@ -123,86 +123,43 @@ void touch(uint view, int step, uint backwards, uint slots) {
 }
 
 // The product of `rows` rows from `a` on, `stride` bytes apart, with the packed weights.
+Address product_a, product_b, product_stride;
+float load_b(uint k, uint v) { return load_lanes(product_b + (k * (SUM_VECTORS * lanes) + v * lanes) * 4); }
+vec2 load_a(uint k, uint r) { return load_two(product_a + r * product_stride + k * 4); }
 void form_products(Address a, Address stride) {
-    uint block = subgroup();
-    const uint width = PRODUCTS * vectors * lanes;
-    Address b = push.p.at[kStepProduct] +
-                (Address(unit_tile()) * (blocks * depth) + block * depth) * (width * 4);
-    a += block * depth * 4;
-    precise float sum[PRODUCTS * parts];
-    [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) sum[i] = 0.0;
-    if (push.p.step < 0) sum[0] = touched;   // never, but the compiler does not know
-    uint seam_runs = runs_of_seam(depth / kRun, kRun * (width + rows));
-    // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
-    UNROLLED for (uint run = 0; run < depth / kRun; ++run)
-        [[unroll]] for (uint i = 0; i < kRun; i += 2) {
-            uint k = run * kRun + i;
-            seam(run / seam_runs);
-            float w[2][PRODUCTS * vectors];
-            [[unroll]] for (uint v = 0; v < 2 * PRODUCTS * vectors; ++v)
-                w[v / (PRODUCTS * vectors)][v % (PRODUCTS * vectors)] = load_lanes(b + (k * width + v * lanes) * 4);
-            [[unroll]] for (uint r = 0; r < rows; ++r) {
-                Address at = a + r * stride + k * 4;
-                vec2 x = load_two(at);
-                [[unroll]] for (uint v = 0; v < PRODUCTS * vectors; ++v)
-                    sum[r * PRODUCTS * vectors + v] += x.x * w[0][v] + x.y * w[1][v];
-            }
-        }
-    if (kAlone) {
-        [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i) kept_sums[i] = sum[i];
-    } else {
-        // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
-        uint own = block * tile & kIndexMask;
-        [[unroll]] for (uint i = 0; i < PRODUCTS * parts; ++i)
-            [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-        // So that what comes before this is not the last block, to which the compiler delays all that is used there alone.
-        seam(kLastSeam);
-        sums[own + (kPad + looked_up)] = subgroupShuffle(sum[0], 0);
-        if (blocks > 1) barrier();
-        else subgroupMemoryBarrierShared();
-    }
+    product_a = a + subgroup() * depth * 4;
+    product_b = push.p.at[kStepProduct] +
+                (Address(unit_tile()) * (blocks * depth) + subgroup() * depth) * (SUM_VECTORS * lanes * 4);
+    product_stride = stride;
+    form_sums(push.p.step < 0 ? touched : 0.0);   // never the first, but the compiler does not know
 }
 
 // The recurrent product of one slot.
-Lanes load_product(uint slot) {
-    Lanes sum = zeros();
-    [[unroll]] for (uint i = 0; i < slabs; ++i)
-        [[unroll]] for (uint h = 0; h < halves; ++h) {
-            Stride at = Stride(i * push.p.N + row_[h]) * (PRODUCTS * units) + slot * units + unit_[h];
-            sum.half_[h] += load_lanes(push.p.at[kStepProduct] + Address(at) * 4, late_lane);
+float load_product(uint part, uint slot) {
+    float sum = 0.0;
+    if (slabs != 0)
+        [[unroll]] for (uint i = 0; i < slabs; ++i) {
+            Stride at = Stride(i * push.p.N + row_[part]) * (PRODUCTS * units) + slot * units + unit_[part];
+            sum += load_lanes(push.p.at[kStepProduct] + Address(at) * 4, late_lane);
         }
-    if (depth != 0)
-        [[unroll]] for (uint h = 0; h < halves; ++h) {
-            uint vector = (part_[h] / vectors * PRODUCTS + slot) * vectors + part_[h] % vectors;
-            if (kAlone) sum.half_[h] += kept_sums[vector];
-            uint at = vector * lanes & kIndexMask;
-            [[unroll]] for (uint block = 0; block < blocks && !kAlone; ++block) {
-                float found = 0.0;
-                [[unroll]] for (uint l = 0; l < lanes; ++l) {
-                    float one = sums[at + (kPad + block * tile + l)];
-                    found = gl_SubgroupInvocationID == l ? one : found;
-                }
-                sum.half_[h] += found;
-            }
-        }
+    if (depth != 0) {
+        uint index = (number_[part] / vectors * PRODUCTS + slot) * vectors + number_[part] % vectors;
+        [[unroll]] for (uint block = 0; block < blocks; ++block) sum += load_sum(block, index);
+    }
     return sum;
 }
 #endif
 
-// Runs the cell, which the driver defines, on all parts of the subgroup.
-#ifdef VKRNN_LOOPS
-#define RUN_CELLS                                                                                                          \
-    [[unroll]] for (uint first = 0; first < shares; first += 2) {                                                          \
-        choose(first);                                                                                                     \
-        run_cell();                                                                                                        \
+// The driver defines what a part's cell forms, and how two parts that follow each other, or the only one, are stored.
+void form_part(uint part);
+void store_parts(uint first);
+void run_cells() {
+    [[unroll]] for (uint part = 0; part < shares; ++part) {
+        choose(part);
+        form_part(part);
+        if (blocks > parts) barrier();
+        if (shares == 1) store_parts(part);
+        else if (part % 2 == 1) store_parts(part - 1);
     }
-#else   // no loop: the driver would not unroll it
-#define RUN_CELLS                                                                                                          \
-    choose(0);                                                                                                             \
-    run_cell();                                                                                                            \
-    if (shares > 2) {                                                                                                      \
-        choose(2);                                                                                                         \
-        run_cell();                                                                                                        \
-    }
-#endif
+}
 #endif

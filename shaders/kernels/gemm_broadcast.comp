@@ -15,17 +15,19 @@ layout(constant_id = kBroadcastDepth) const uint depth = 64;
 layout(constant_id = kBroadcastAPanels) const uint a_panels = 0;
 layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
-#include "broadcast.glsl"
+#define SUM_VECTORS (2 * panels)
+#define SUM_BLOCK block()
+uint block();
+#include "broadcast_sums.glsl"
 
-const uint kIndexMask = 0x3fff;
 const uint width = 2 * lanes;
 const uint a_width = lanes > rows ? lanes : rows;   // of a panel of A
 const uint runs = rows * panels;   // of `width` elements each, of a tile
 const uint powers = blocks >= 8 ? 8 : blocks >= 4 ? 4 : blocks >= 2 ? 2 : 1;
 const uint stores = powers < runs ? powers : runs;   // subgroups that store
 const uint surplus = blocks - stores;
-const uint kPad = runs * width;   // see below
-shared float sums[kAlone ? 1 : kPad + blocks * runs * width];
+
+uint block() { return blocks == 1 ? 0 : UNIFORM(gl_LocalInvocationID.z); }
 
 // Of row and panel `run` of the tile, of workgroup `z`.
 uint row_of(uint run) { return UNIFORM(gl_WorkGroupID.x) * rows + run / panels; }
@@ -44,78 +46,54 @@ void store_run(uint run, float low, float high) {
     }
 }
 
+Address a, b;
+float load_b(uint k, uint v) { return load_lanes(b + Address(v / 2 * push.p.panel) + (k * width + v % 2 * lanes) * 4); }
+vec4 even, odd;   // steps of k of four rows of a panel of A
+vec2 load_a(uint k, uint r) {
+    vec2 found;
+    if (a_panels != 0) {
+        Address at = a + (k * a_width + r) * 4;
+        if (r % 4 == 0) {
+            even = FourConstants(at).value;
+            odd = FourConstants(at + a_width * 4).value;
+        }
+        found = vec2(even[r % 4], odd[r % 4]);
+    } else {
+        found = load_two(a + Address(r * push.p.lda * 4) + k * 4);
+    }
+    return found;
+}
+
 void main() {
-    uint block = blocks == 1 ? 0 : UNIFORM(gl_LocalInvocationID.z), tile = UNIFORM(gl_WorkGroupID.x);
-    uint group = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
-    uint k_first = block * depth;
+    uint tile = UNIFORM(gl_WorkGroupID.x), group = UNIFORM(gl_WorkGroupID.y), z = UNIFORM(gl_WorkGroupID.z);
+    uint k_first = block() * depth;
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
     uint row_of_tile = tile * rows;
     uint step = uint(max(push.p.step + push.p.lag, 0));
     uint a_at = a_panels != 0 ? row_of_tile / a_width * a_width * push.p.lda + row_of_tile % a_width + k_first * a_width
                               : row_of_tile * push.p.lda + k_first;
-    Address a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
-    Address b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
-    // Sums begin with zero: long ones keep their precision by that.
-    precise float sum[2 * runs];
+    a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
+    b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
+#ifdef VKRNN_LOOPS
     float before[2 * runs];
-    [[unroll]] for (uint i = 0; i < 2 * runs; ++i) {
-        sum[i] = 0.0;
-        before[i] = kAlone ? load_lanes(c_before(i / 2) + i % 2 * lanes * 4) : 0.0;
-    }
-    uint seam_runs = runs_of_seam(depth / kRun, kRun * (panels * width + rows));
-    // Two products are added before they join the sum, precisely so: as much work, and half the rounding error.
-    UNROLLED for (uint run = 0; run < depth / kRun; ++run)
-        [[unroll]] for (uint i = 0; i < kRun; i += 2) {
-            uint k = run * kRun + i;
-            seam(run / seam_runs);
-            float w[2][2 * panels];
-            [[unroll]] for (uint v = 0; v < 4 * panels; ++v)
-                w[v / (2 * panels)][v % (2 * panels)] = load_lanes(
-                    b + Address(v / 2 % panels * push.p.panel) + ((k + v / (2 * panels)) * width + v % 2 * lanes) * 4);
-            vec2 x[rows];   // of A, two steps of k of each row
-            if (a_panels != 0) {
-                [[unroll]] for (uint r = 0; r < rows; r += 4) {
-                    Address at = a + (k * a_width + r) * 4;
-                    vec4 even = FourConstants(at).value, odd = FourConstants(at + a_width * 4).value;
-                    [[unroll]] for (uint i = 0; i < 4; ++i) x[r + i] = vec2(even[i], odd[i]);
-                }
-            } else {
-                [[unroll]] for (uint r = 0; r < rows; ++r) x[r] = load_two(a + Address(r * push.p.lda * 4) + k * 4);
-            }
-            [[unroll]] for (uint r = 0; r < rows; ++r)
-                [[unroll]] for (uint v = 0; v < 2 * panels; ++v)
-                    sum[r * 2 * panels + v] += x[r].x * w[0][v] + x[r].y * w[1][v];
+    [[unroll]] for (uint i = 0; i < 2 * runs; ++i) before[i] = load_lanes(c_before(i / 2) + i % 2 * lanes * 4);
+    form_sums(0.0);   // sums begin with zero: long ones keep their precision by that
+    [[unroll]] for (uint run = 0; run < runs; ++run)
+        store_run(run, before[2 * run] + kept_sums[2 * run], before[2 * run + 1] + kept_sums[2 * run + 1]);
+#else
+    form_sums(0.0);
+    // The surplus subgroups, the first ones, store C as it was: the driver runs them in their order.
+    uint store = max(block(), surplus) - surplus;
+    [[unroll]] for (uint i = 0; i < runs / stores; ++i) {
+        uint run = store * (runs / stores) + i;
+        Address start = c_before(run);
+        float low = load_lanes(start), high = load_lanes(start + lanes * 4);
+        [[unroll]] for (uint other = 0; other < blocks; ++other) {
+            float low_part = load_sum(other, 2 * run), high_part = load_sum(other, 2 * run + 1);
+            low += block() < surplus ? 0.0 : low_part;
+            high += block() < surplus ? 0.0 : high_part;
         }
-    if (kAlone) {
-        [[unroll]] for (uint run = 0; run < runs; ++run) store_run(run, before[2 * run] + sum[2 * run], before[2 * run + 1] + sum[2 * run + 1]);
-    } else {
-        // Masked, so that the compiler sees that nothing overflows and makes vectors of what follows.
-        uint own = block * runs * width & kIndexMask;
-        [[unroll]] for (uint i = 0; i < 2 * runs; ++i)
-            [[unroll]] for (uint l = 0; l < lanes; ++l) sums[own + (kPad + i * lanes + l)] = subgroupShuffle(sum[i], l);
-        // So that what comes before this is not the last block, to which the compiler delays all that is used there alone.
-        seam(kLastSeam);
-        sums[own + (kPad + looked_up)] = subgroupShuffle(sum[0], 0);
-        barrier();
-
-        // The surplus subgroups, the first ones, store C as it was: the driver runs them in their order.
-        uint store = max(block, surplus) - surplus;
-        [[unroll]] for (uint i = 0; i < runs / stores; ++i) {
-            uint run = store * (runs / stores) + i;
-            Address start = c_before(run);
-            float low = load_lanes(start), high = load_lanes(start + lanes * 4);
-            uint at = run * width & kIndexMask;
-            [[unroll]] for (uint other = 0; other < blocks; ++other) {
-                float low_part = 0.0, high_part = 0.0;
-                [[unroll]] for (uint l = 0; l < lanes; ++l) {
-                    float low_one = sums[at + (kPad + other * runs * width + l)], high_one = sums[at + (kPad + other * runs * width + lanes + l)];
-                    low_part = gl_SubgroupInvocationID == l ? low_one : low_part;
-                    high_part = gl_SubgroupInvocationID == l ? high_one : high_part;
-                }
-                low += block < surplus ? 0.0 : low_part;
-                high += block < surplus ? 0.0 : high_part;
-            }
-            store_run(run, low, high);
-        }
+        store_run(run, low, high);
     }
+#endif
 }
