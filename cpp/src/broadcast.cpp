@@ -10,6 +10,10 @@ namespace {
 // Of k: the kernel counts the bytes that a dispatch spans in 32 bits.
 constexpr std::int64_t kLargestDepth = std::int64_t{1} << 21;
 constexpr std::int64_t kSmallest = 16;  // of m, n and k: less is not worth packing
+// What is read where it is, though it does not lie as the kernel passes over it: columns of A that stay in a cache, and
+// those of B whose rows are short, for the lines of longer ones fall on the same sets of a cache.
+constexpr std::int64_t kCachedColumns = std::int64_t{1} << 21;  // elements, less than
+constexpr std::int64_t kShortRow = 128;                         // elements
 
 // Of a panel of A.
 std::int64_t a_width(const PlanBuilder& builder) {
@@ -24,11 +28,15 @@ std::vector<std::size_t> product_window(const PlanBuilder& builder, Place c,
     return windows;
 }
 
-std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split, bool columns,
-                        bool in_window) {
+struct Strides {
+    std::int64_t a, b;  // elements from one step of k to the next: see abi.h
+};
+
+std::size_t gemm_kernel(PlanBuilder& builder, std::int64_t rows, std::int64_t panels, const Split& split,
+                        const Strides& strides, bool in_window) {
     return broadcast_kernel(builder, "gemm_broadcast",
                             {builder.profile().subgroup_size, word(split.blocks), word(rows), word(panels),
-                             word(split.depth), columns, in_window});
+                             word(split.depth), word(strides.a), in_window, word(strides.b)});
 }
 
 abi::BroadcastGemmPush new_push() {
@@ -37,23 +45,48 @@ abi::BroadcastGemmPush new_push() {
     return push;
 }
 
-// An operand or result with its padding: what the kernel reads and writes whole.
-struct Padded {
-    Matrix matrix;
-    bool copied = false;
-};
-
-// Columns are packed: to walk along rows as long as these are would use one line of the cache for every element.
-Padded padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a, std::int64_t m, std::int64_t k,
+// A copy with padding. Of columns it has panels, as many as there are lanes.
+Matrix padded_a(PlanBuilder& builder, const std::string& label, const Matrix& a, std::int64_t m, std::int64_t k,
                 std::int64_t m_padded, std::int64_t k_padded, bool independent) {
-    if (a.panels || (!a.columns && m == m_padded && k == k_padded)) return {a, false};
     const std::size_t buffer = builder.scratch(label + ": packed operand", m_padded * k_padded);
     const std::int64_t width = a_width(builder);
     const Copy columns{k, m, a.ld, 1, width, k_padded, width, m_padded / width, width * k_padded};
     const Copy rows{m, k, a.ld, 1, k_padded, m_padded, k_padded, 1, 0};
     copy(builder, label + ": pack", builder.at(a.buffer, a.offset), builder.at(buffer, 0), a.columns ? columns : rows,
          independent);
-    return {{buffer, 0, k_padded, 0, a.columns, a.columns}, true};
+    return {buffer, 0, k_padded, 0, a.columns, a.columns};
+}
+
+// An operand as the kernel reads it.
+struct Operand {
+    std::size_t buffer;
+    std::int64_t offset;
+    std::int64_t apart;   // elements from one row of A, or panel of B, to the next
+    std::int64_t stride;  // elements from one step of k to the next; 0 for A by rows
+    bool copied;
+};
+
+// Whether A is read where it is, not packed or padded.
+bool left_stays(const Matrix& a, std::int64_t m, std::int64_t k, const Split& split) {
+    return !a.panels && m % kTileRows == 0 && k % split.whole() == 0 && (!a.columns || m * k < kCachedColumns);
+}
+
+Operand left_operand(PlanBuilder& builder, const std::string& label, const Product& p, std::int64_t m_padded,
+                     const Split& split, bool independent) {
+    if (left_stays(p.a, p.m, p.k, split))
+        return {p.a.buffer, p.a.offset, p.a.columns ? 1 : p.a.ld, p.a.columns ? p.a.ld : 0, false};
+    const Matrix packed =
+        p.a.panels ? p.a : padded_a(builder, label, p.a, p.m, p.k, m_padded, round_up(p.k, split.whole()), independent);
+    return {packed.buffer, packed.offset, packed.ld, packed.columns ? a_width(builder) : 0, !p.a.panels};
+}
+
+Operand right_operand(PlanBuilder& builder, const std::string& label, const Product& p, const Split& split,
+                      bool independent) {
+    const std::int64_t width = panel_width(builder);
+    if (p.b.columns && p.b.ld <= kShortRow && p.n % width == 0 && p.k % split.whole() == 0)
+        return {p.b.buffer, p.b.offset, width, p.b.ld, false};
+    const Panels panels = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent);
+    return {panels.buffer, 0, panels.depth * width, width, true};
 }
 
 }  // namespace
@@ -65,15 +98,16 @@ bool suits_broadcast(const Product& product) {
 
 void share_columns(PlanBuilder& builder, const std::string& label, std::initializer_list<Product*> products) {
     const Product& first = **products.begin();
-    const std::int64_t width = a_width(builder), k = round_up(first.k, gemm_split(builder, first.k).whole());
+    const Split split = gemm_split(builder, first.k);
+    const std::int64_t width = a_width(builder), k = round_up(first.k, split.whole());
     const bool can = std::all_of(products.begin(), products.end(), [&](const Product* p) {
         const bool whole = p->batches == 1 || (p->a.batch == p->m && p->m % width == 0);
         return suits_broadcast(*p) && p->a.columns && whole && p->a.buffer == first.a.buffer &&
                p->a.offset == first.a.offset && p->a.ld == first.a.ld && p->k == first.k &&
                p->m * p->batches == first.m;
     });
-    if (!can) return;
-    const Matrix packed = padded_a(builder, label, first.a, first.m, first.k, round_up(first.m, width), k, true).matrix;
+    if (!can || left_stays(first.a, first.m, first.k, split)) return;
+    const Matrix packed = padded_a(builder, label, first.a, first.m, first.k, round_up(first.m, width), k, true);
     for (Product* p : products) {
         p->a = packed;
         p->a.batch = p->m * k;
@@ -85,20 +119,21 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
     const std::int64_t width = panel_width(builder);
     const Split split = gemm_split(builder, whole.k);
     const std::int64_t k = round_up(whole.k, split.whole()), n = round_up(whole.n, width);
-    const std::int64_t m = round_up(whole.m, whole.a.columns ? a_width(builder) : kTileRows);
+    const bool packed = whole.a.columns && !left_stays(whole.a, whole.m, whole.k, split);
+    const std::int64_t m = round_up(whole.m, packed ? a_width(builder) : kTileRows);
     if (n != whole.n) bias.reset();  // the kernel would read past its end
     for (std::int64_t batch = 0; batch < whole.batches; ++batch) {
         Product p = whole;
         p.a.offset += batch * p.a.batch;
         p.b.offset += batch * p.b.batch;
         p.c.offset += batch * p.c.batch;
-        const Padded a = padded_a(builder, label, p.a, p.m, p.k, m, k, independent);
-        const Panels b = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent || a.copied);
+        const Operand a = left_operand(builder, label, p, m, split, independent);
+        const Operand b = right_operand(builder, label, p, split, independent || a.copied);
         // Whole tiles are stored, and eight bytes at a time where there is no window.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};
         const std::vector<std::size_t> windows = product_window(builder, builder.at(c.buffer, c.offset), {c.ld});
-        const std::size_t kernel = gemm_kernel(builder, kTileRows, 1, split, p.a.columns, !windows.empty());
+        const std::size_t kernel = gemm_kernel(builder, kTileRows, 1, split, {a.stride, b.stride}, !windows.empty());
 
         const auto element = static_cast<std::int64_t>(sizeof(float));
         for (std::int64_t tile = 0; tile < m / kTileRows;) {
@@ -110,20 +145,20 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
                     abi::BroadcastGemmPush push = new_push();
                     const std::int64_t row = tile * kTileRows, column = x * width;
                     const bool first = first_k == 0;
-                    const std::int64_t a_k = a.matrix.columns ? a_width(builder) : 1;
-                    push.a = builder.at(a.matrix.buffer, a.matrix.offset + row * a.matrix.ld + first_k * a_k);
-                    push.b = builder.at(b.buffer, column * k + first_k * width);
+                    push.a =
+                        builder.at(a.buffer, a.offset + row * a.apart + first_k * std::max<std::int64_t>(a.stride, 1));
+                    push.b = builder.at(b.buffer, b.offset + x * b.apart + first_k * b.stride);
                     push.c = builder.at(c.buffer, c.offset + row * c.ld + column);
                     push.c_in = !first ? push.c
                                 : bias ? builder.at(bias->buffer, bias->offset + column)
                                        : builder.at(builder.lane_zeros(), 0);
-                    push.lda = word(a.matrix.ld);
+                    push.lda = word(a.apart);
                     if (!windows.empty()) push.c |= kInWindow;
                     push.ld_in = first ? 0 : word(c.ld);
                     push.ldc = word(c.ld);
-                    push.panel = word(k * width * element);
+                    push.panel = word(b.apart * element);
                     push.c_in_panel = first && !bias ? 0 : word(width * element);
-                    push.a_z = word(y * kTileRows * a.matrix.ld * element);
+                    push.a_z = word(y * kTileRows * a.apart * element);
                     push.c_z = word(y * kTileRows * c.ld * element);
                     push.c_in_z = first ? 0 : push.c_z;
                     builder.add(Dispatch{label,
@@ -198,7 +233,7 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
     const GemmTile tile = gemm_tile(builder, p.rows, p.b.count, p.k);
     const std::int64_t part = tile.split.whole(), slabs = p.k / part, groups = p.b.count / tile.panels;
     const std::vector<std::size_t> windows = product_window(builder, p.out, {p.n, p.rows * p.n});
-    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, false, !windows.empty());
+    const std::size_t kernel = gemm_kernel(builder, tile.rows, tile.panels, tile.split, {0, width}, !windows.empty());
     const auto element = static_cast<std::int64_t>(sizeof(float));
     // Where A moves back, the last step's is the lowest.
     const std::int64_t moved = p.a_step < 0 ? (p.steps - 1) * p.a_step : 0;

@@ -65,10 +65,12 @@ const uint kBroadcastBlocks = 1u;   // of k, of a workgroup: one per subgroup
 const uint kBroadcastRows = 2u;     // of a workgroup's tile; like its panels a power of two
 const uint kBroadcastPanels = 3u;   // of a workgroup's tile
 const uint kBroadcastDepth = 4u;    // of a block of k, a multiple of 8
-// 1: A is packed in panels as wide as a subgroup or a tile has rows, lda rows of k in each; else element (m, k) is
-// m * lda + k.
-const uint kBroadcastAPanels = 5u;
+// Elements from one step of k to the next, where rows of A lie side by side; 0 where steps of k do, and (m, k) is at
+// m * lda + k. With a step, row m begins panel m / w, w being a subgroup's lanes or a tile's rows, whichever are more, and
+// panels are w * lda elements apart: A is packed, lda rows of k in each, or as it is, with lda 1.
+const uint kBroadcastAStride = 5u;
 const uint kBroadcastInWindow = 6u; // 1: C is the products' window, and a place in it
+const uint kBroadcastBStride = 7u;    // elements from one step of k to the next, in a panel of B
 const uint kBroadcastTable = 8u;    // the most workgroups, or blocks of one, along an axis
 // Workgroups: x numbers tiles of rows, y groups of panels; z is what the strides make of it: more rows, or blocks of k.
 struct BroadcastGemmPush {

@@ -12,8 +12,9 @@ layout(constant_id = kBroadcastBlocks) const uint blocks = 1;
 layout(constant_id = kBroadcastRows) const uint rows = 8;
 layout(constant_id = kBroadcastPanels) const uint panels = 1;
 layout(constant_id = kBroadcastDepth) const uint depth = 64;
-layout(constant_id = kBroadcastAPanels) const uint a_panels = 0;
+layout(constant_id = kBroadcastAStride) const uint a_stride = 0;
 layout(constant_id = kBroadcastInWindow) const uint in_window = 0;
+layout(constant_id = kBroadcastBStride) const uint b_stride = 16;
 layout(push_constant, std430) uniform Push { BroadcastGemmPush p; } push;
 #define SUM_VECTORS (2 * panels)
 #define SUM_BLOCK block()
@@ -47,15 +48,15 @@ void store_run(uint run, float low, float high) {
 }
 
 Address a, b;
-float load_b(uint k, uint v) { return load_lanes(b + Address(v / 2 * push.p.panel) + (k * width + v % 2 * lanes) * 4); }
-vec4 even, odd;   // steps of k of four rows of a panel of A
+float load_b(uint k, uint v) { return load_lanes(b + Address(v / 2 * push.p.panel) + (k * b_stride + v % 2 * lanes) * 4); }
+vec4 even, odd;   // steps of k of four rows of A
 vec2 load_a(uint k, uint r) {
     vec2 found;
-    if (a_panels != 0) {
-        Address at = a + (k * a_width + r) * 4;
+    if (a_stride != 0) {
+        Address at = a + (k * a_stride + r) * 4;
         if (r % 4 == 0) {
             even = FourConstants(at).value;
-            odd = FourConstants(at + a_width * 4).value;
+            odd = FourConstants(at + a_stride * 4).value;
         }
         found = vec2(even[r % 4], odd[r % 4]);
     } else {
@@ -70,10 +71,10 @@ void main() {
     // What a dispatch spans is less than 4 GiB, and sums in 32 bits take a fraction of the time.
     uint row_of_tile = tile * rows;
     uint step = uint(max(push.p.step + push.p.lag, 0));
-    uint a_at = a_panels != 0 ? row_of_tile / a_width * a_width * push.p.lda + row_of_tile % a_width + k_first * a_width
-                              : row_of_tile * push.p.lda + k_first;
+    uint a_at = a_stride != 0 ? row_of_tile / a_width * a_width * push.p.lda + row_of_tile % a_width + k_first * a_stride
+                            : row_of_tile * push.p.lda + k_first;
     a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
-    b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * width * 4);
+    b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * b_stride * 4);
 #ifdef VKRNN_LOOPS
     float before[2 * runs];
     [[unroll]] for (uint i = 0; i < 2 * runs; ++i) before[i] = load_lanes(c_before(i / 2) + i % 2 * lanes * 4);

@@ -37,7 +37,7 @@ Plan product_plan(const std::string& shader, std::uint32_t lanes, bool loops) {
                     {"c", Role::result, bytes(kM * n), {}}};
     plan.inputs = {{Argument::source, 0}, {Argument::input_weight, 1}, {Argument::bias, 2}};
     plan.results = {3};
-    plan.kernels = {{shader, {lanes, blocks.count, kRows, 1, blocks.depth, 0, loops ? 0u : 1u}}};
+    plan.kernels = {{shader, {lanes, blocks.count, kRows, 1, blocks.depth, 0, loops ? 0u : 1u, width}}};
     abi::BroadcastGemmPush push{};
     push.a = place(0, 0);
     push.b = place(1, 0);
