@@ -1,0 +1,5 @@
+# cmake -D SPIRV=<file> -D HEADER=<file> -D NAME=<name> -P Embed.cmake: a module of SPIR-V as a C++ array of its words.
+
+file(READ ${SPIRV} bytes HEX)
+string(REGEX REPLACE "(..)(..)(..)(..)" "0x\\4\\3\\2\\1," words "${bytes}")
+file(WRITE ${HEADER} "const std::uint32_t ${NAME}[] = {${words}};\n")
