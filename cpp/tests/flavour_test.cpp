@@ -1,6 +1,7 @@
 // Which flavour a device gets, from what it says of itself, and what llvmpipe's are to do.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -60,19 +61,25 @@ TEST(Flavour, IsOneThatTheDeviceHas) {
     EXPECT_EQ(message(other), "[Device] gemm: expected 'register', got 'vectors'");
 }
 
-// Some releases take as long over a push of descriptors as over a small dispatch.
-TEST(Flavour, BroadcastBindsTheSameWindowsInEveryStep) {
+Plan broadcast_plan(CellKind cell, bool gradients, std::int64_t T, std::int64_t N, std::int64_t H) {
     Profile profile = llvmpipe("Mesa 22.3.6", 16);
     profile.max_workgroup_invocations = 1024;
     profile.max_group_count = 65535;
     Spec spec;
-    spec.descriptor = default_descriptor(CellKind::lstm);
-    spec.T = 8;
-    spec.N = 16;
-    spec.I = spec.H = 512;
-    for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
-        spec.present |= 1u << static_cast<unsigned>(argument);
-    const Plan plan = make_plan(spec, profile, choose_flavour(profile));
+    spec.descriptor = default_descriptor(cell);
+    spec.gradients = gradients;
+    spec.T = T;
+    spec.N = N;
+    spec.I = spec.H = H;
+    spec.present = 1u << static_cast<unsigned>(Argument::input_weight);
+    for (const Parameter& parameter : gradients ? spec.cell().gradients : spec.cell().forward)
+        if (!parameter.optional) spec.present |= 1u << static_cast<unsigned>(parameter.argument);
+    return make_plan(spec, profile, choose_flavour(profile));
+}
+
+// Some releases take as long over a push of descriptors as over a small dispatch.
+TEST(Flavour, BroadcastBindsTheSameWindowsInEveryStep) {
+    const Plan plan = broadcast_plan(CellKind::lstm, false, 8, 16, 512);
     std::map<std::size_t, std::set<std::size_t>> bound;  // buffers by binding
     std::set<std::string> shaders;
     for (const Step& step : plan.steps)
@@ -85,6 +92,20 @@ TEST(Flavour, BroadcastBindsTheSameWindowsInEveryStep) {
     EXPECT_EQ(shaders, (std::set<std::string>{"gemm_broadcast", "lstm_broadcast_forward"}));
     EXPECT_GE(bound.size(), 2u);
     for (const auto& [binding, buffers] : bound) EXPECT_EQ(buffers.size(), 1u) << "binding " << binding;
+}
+
+// Of the weights' gradients: sums over T N rows.
+TEST(Flavour, BroadcastPacksDeltasOnlyIfTheyAreManyOrNeedPadding) {
+    const auto packs = [](std::int64_t T, std::int64_t N, std::int64_t H) {
+        const Plan plan = broadcast_plan(CellKind::single_gate_rnn, true, T, N, H);
+        return std::any_of(plan.buffers.begin(), plan.buffers.end(), [](const PlanBuffer& buffer) {
+            return buffer.name.find("packed operand") != std::string::npos;
+        });
+    };
+    EXPECT_FALSE(packs(100, 16, 128));
+    EXPECT_FALSE(packs(50, 64, 512));
+    EXPECT_TRUE(packs(100, 64, 512));  // more than a cache holds
+    EXPECT_TRUE(packs(31, 17, 128));   // a number of rows that blocks of eight do not divide
 }
 
 }  // namespace
