@@ -4,6 +4,8 @@
 // workgroup numbers are read through a table of 0, 1, 2, ... in the push constants, loads are uniform, and a store moves
 // eight bytes an invocation. The driver reads `gl_LocalInvocationID.z` that way too: a subgroup lies in one z, because the
 // workgroup is one subgroup wide, but Vulkan does not promise that such an index works; the device's self-test proves it.
+// Of loops that follow each other in a block the driver unrolls one in each round of its passes over the whole kernel, so
+// few do, and the one over k, which makes a kernel long, comes to it last: a loop of many levels takes as many rounds.
 // A kernel declares its push constants, with their table, before it includes this.
 // With VKRNN_LOOPS, for releases that see by themselves what is uniform, loops over k stay, a workgroup is one subgroup,
 // which stores as usual, and nothing goes beyond what Vulkan promises.
@@ -91,14 +93,15 @@ uint64_t pair_of_lanes(float vector, uint lane) {
 #define WindowPlace uint
 #define STORE_FOUR_LANES(window, place, vector, lane)                                                             \
     window.value[place + lane / 4] = u64vec2(pair_of_lanes(vector, lane), pair_of_lanes(vector, lane + 2));
+// Of 4, 8 or 16 lanes, without a loop (see above).
 #define STORE_TO_WINDOW(window, bytes, vector)                                                                    \
     {                                                                                                             \
-        uint first_place = uint((bytes) / kWindowBytes);                                                            \
-        STORE_FOUR_LANES(window, first_place, vector, 0)                                                              \
-        if (lanes > 4) STORE_FOUR_LANES(window, first_place, vector, 4)                                               \
+        uint first_place = uint((bytes) / kWindowBytes);                                                          \
+        STORE_FOUR_LANES(window, first_place, vector, 0)                                                          \
+        if (lanes > 4) STORE_FOUR_LANES(window, first_place, vector, 4)                                           \
         if (lanes > 8) {                                                                                          \
-            STORE_FOUR_LANES(window, first_place, vector, 8)                                                          \
-            STORE_FOUR_LANES(window, first_place, vector, 12)                                                         \
+            STORE_FOUR_LANES(window, first_place, vector, 8)                                                      \
+            STORE_FOUR_LANES(window, first_place, vector, 12)                                                     \
         }                                                                                                         \
     }
 

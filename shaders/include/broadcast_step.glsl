@@ -98,13 +98,15 @@ void store_step(uint first, uint view, int step, uint backwards, uint slots, uin
 }
 // The same, of vectors[part] INDEX, to a tensor that may be in a window. Subgroups that have the same part store the same,
 // and must not read after one of them has stored.
-#define STORE_STEP(window, first, view, step, backwards, slots, slot, vectors_, INDEX)                             \
-    if (in_windows != 0) {                                                                                         \
-        STORE_TO_WINDOW(window, part_place(first, view, step, backwards, slots, slot), vectors_[first] INDEX)      \
-        if (shares > 1)                                                                                            \
-            STORE_TO_WINDOW(window, part_place(first + 1, view, step, backwards, slots, slot), vectors_[first + 1] INDEX) \
-    } else {                                                                                                       \
-        store_step(first, view, step, backwards, slots, slot, vectors_[first] INDEX, vectors_[shares > 1 ? first + 1 : 0] INDEX); \
+#define STORE_STEP(window, first, view, step, backwards, slots, slot, vectors_, INDEX)                        \
+    if (in_windows != 0) {                                                                                    \
+        STORE_TO_WINDOW(window, part_place(first, view, step, backwards, slots, slot), vectors_[first] INDEX) \
+        if (shares > 1)                                                                                       \
+            STORE_TO_WINDOW(window, part_place(first + 1, view, step, backwards, slots, slot),                \
+                            vectors_[first + 1] INDEX)                                                        \
+    } else {                                                                                                  \
+        store_step(first, view, step, backwards, slots, slot, vectors_[first] INDEX,                          \
+                   vectors_[shares > 1 ? first + 1 : 0] INDEX);                                               \
     }
 
 #ifdef PRODUCTS

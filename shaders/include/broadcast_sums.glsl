@@ -51,7 +51,8 @@ void form_sums(float first) {
             [[unroll]] for (uint v = 0; v < 2 * SUM_VECTORS; ++v) w[v] = load_b(k + v / SUM_VECTORS, v % SUM_VECTORS);
             [[unroll]] for (uint r = 0; r < rows; ++r) {
                 vec2 x = load_a(k, r);
-                [[unroll]] for (uint v = 0; v < SUM_VECTORS; ++v) sum[r * SUM_VECTORS + v] += x.x * w[v] + x.y * w[SUM_VECTORS + v];
+                [[unroll]] for (uint v = 0; v < SUM_VECTORS; ++v)
+                    sum[r * SUM_VECTORS + v] += x.x * w[v] + x.y * w[SUM_VECTORS + v];
             }
         }
     if (kAlone) {

@@ -1,6 +1,6 @@
 // Matrix product for llvmpipe (see broadcast.glsl): C = C_in + A B. A workgroup forms a tile of `rows` x `panels` * 2
-// vectors of C; its subgroups take a block of k each, leave their sums in shared memory, and then add up and store a share
-// of the tile each: stores are what costs most. Where a workgroup is one subgroup, that keeps its sums. The rows of A are broadcast; B, packed in panels two
+// vectors of C; its subgroups take a block of k each and leave their sums to each other (see broadcast_sums.glsl), and then
+// add up and store a share of the tile each: stores are what costs most. The rows of A are broadcast; B, in panels two
 // vectors wide, is loaded by vectors.
 #version 460
 #extension GL_GOOGLE_include_directive : require
