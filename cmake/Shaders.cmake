@@ -11,7 +11,8 @@
 # names are built with VKRNN_LOOPS instead, named <kernel>_loops, but for broadcast_meet.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
-# Vulkan 1.3, optimized if it is for lavapipe, and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
+# Vulkan 1.3, optimized if it is for lavapipe, and validated; a failure stops the build. Touching a file rebuilds the
+# kernels that include it.
 
 find_program(GLSLANG NAMES glslangValidator glslang)
 if(NOT GLSLANG)

@@ -63,7 +63,6 @@ struct Operand {
     std::int64_t offset;
     std::int64_t apart;   // elements from one row of A, or panel of B, to the next
     std::int64_t stride;  // elements from one step of k to the next; 0 for A by rows
-    bool copied;
 };
 
 // Whether A is read where it is, not packed or padded.
@@ -74,19 +73,19 @@ bool left_stays(const Matrix& a, std::int64_t m, std::int64_t k, const Split& sp
 Operand left_operand(PlanBuilder& builder, const std::string& label, const Product& p, std::int64_t m_padded,
                      const Split& split, bool independent) {
     if (left_stays(p.a, p.m, p.k, split))
-        return {p.a.buffer, p.a.offset, p.a.columns ? 1 : p.a.ld, p.a.columns ? p.a.ld : 0, false};
+        return {p.a.buffer, p.a.offset, p.a.columns ? 1 : p.a.ld, p.a.columns ? p.a.ld : 0};
     const Matrix packed =
         p.a.panels ? p.a : padded_a(builder, label, p.a, p.m, p.k, m_padded, round_up(p.k, split.whole()), independent);
-    return {packed.buffer, packed.offset, packed.ld, packed.columns ? a_width(builder) : 0, !p.a.panels};
+    return {packed.buffer, packed.offset, packed.ld, packed.columns ? a_width(builder) : 0};
 }
 
 Operand right_operand(PlanBuilder& builder, const std::string& label, const Product& p, const Split& split,
                       bool independent) {
     const std::int64_t width = panel_width(builder);
     if (p.b.columns && p.b.ld <= kShortRow && p.n % width == 0 && p.k % split.whole() == 0)
-        return {p.b.buffer, p.b.offset, width, p.b.ld, false};
+        return {p.b.buffer, p.b.offset, width, p.b.ld};
     const Panels panels = pack_panels(builder, label, p.b, p.n, p.k, split.whole(), independent);
-    return {panels.buffer, 0, panels.depth * width, width, true};
+    return {panels.buffer, 0, panels.depth * width, width};
 }
 
 }  // namespace
@@ -128,7 +127,7 @@ bool broadcast_product(PlanBuilder& builder, const std::string& label, const Pro
         p.b.offset += batch * p.b.batch;
         p.c.offset += batch * p.c.batch;
         const Operand a = left_operand(builder, label, p, m, split, independent);
-        const Operand b = right_operand(builder, label, p, split, independent || a.copied);
+        const Operand b = right_operand(builder, label, p, split, independent || a.buffer != p.a.buffer);
         // Whole tiles are stored, and eight bytes at a time where there is no window.
         const bool direct = m == p.m && n == p.n && p.c.ld % 2 == 0 && p.c.offset % 2 == 0;
         const Matrix c = direct ? p.c : Matrix{builder.scratch(label + ": padded result", m * n), 0, n, 0, false};

@@ -72,7 +72,7 @@ void main() {
     uint row_of_tile = tile * rows;
     uint step = uint(max(push.p.step + push.p.lag, 0));
     uint a_at = a_stride != 0 ? row_of_tile / a_width * a_width * push.p.lda + row_of_tile % a_width + k_first * a_stride
-                            : row_of_tile * push.p.lda + k_first;
+                              : row_of_tile * push.p.lda + k_first;
     a = push.p.a + (push.p.a_first + step * push.p.a_step + z * push.p.a_z + a_at * 4);
     b = push.p.b + (group * panels * push.p.panel + z * push.p.b_z + k_first * b_stride * 4);
 #ifdef VKRNN_LOOPS
