@@ -32,7 +32,7 @@ test: test-cpp test-python
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
 	$(PYTEST_ENV) $(BIN)/python -m pytest -p no:xdist -k "$(WHOLE_MACHINE)" tests/test_conformance.py tests/test_flavours.py \
-		tests/test_array_threads.py $(PYTEST_ARGS)
+		tests/test_array_threads.py tests/test_packed_weights.py $(PYTEST_ARGS)
 
 test-cpp: need-test
 	cmake --preset debug -DVKRNN_PYTHON=OFF

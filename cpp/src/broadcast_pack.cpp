@@ -26,13 +26,13 @@ void copy_elements(PlanBuilder& builder, const std::string& label, Place from, P
                      make_block(push, abi::kPackPlaces), independent);
 }
 
-// A workgroup's part: rows of one panel, or of several where these lie side by side in the source, so that it reads
+// A workgroup's share: rows of one panel, or of several where these lie side by side in the source, so that it reads
 // longer parts of that.
-struct Part {
+struct Share {
     std::int64_t vectors, panels, rows;
 };
 
-Part part_of(const PlanBuilder& builder, const Copy& what) {
+Share share_of(const PlanBuilder& builder, const Copy& what) {
     constexpr std::int64_t kSideBySide = 8;  // vectors
     const std::int64_t vectors = what.width / std::int64_t{builder.profile().subgroup_size};
     const std::int64_t most = what.column_stride == 1 ? std::max<std::int64_t>(kSideBySide / vectors, 1) : 1;
@@ -43,17 +43,17 @@ Part part_of(const PlanBuilder& builder, const Copy& what) {
 // Whole runs of rows of whole panels, of which there are so many.
 void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place to, const Copy& what,
                std::int64_t runs, bool independent) {
-    const Part part = part_of(builder, what);
+    const Share share = share_of(builder, what);
     const std::size_t kernel = broadcast_kernel(
         builder, "pack_broadcast",
-        {builder.profile().subgroup_size, word(part.vectors), word(part.panels), what.column_stride == 1});
+        {builder.profile().subgroup_size, word(share.vectors), word(share.panels), what.column_stride == 1});
     const auto bytes = [](std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); };
     const std::vector<std::size_t> windows = builder.windows({place_buffer(to)});
     struct Axis {
         std::int64_t count, in, out;  // elements
     };
-    Axis xy{what.panels / part.panels, part.panels * what.width * what.column_stride, part.panels * what.out_panel};
-    Axis z{runs, part.rows * what.row_stride, part.rows * what.out_row};
+    Axis xy{what.panels / share.panels, share.panels * what.width * what.column_stride, share.panels * what.out_panel};
+    Axis z{runs, share.rows * what.row_stride, share.rows * what.out_row};
     // Along what lies side by side in the source.
     if (what.column_stride > what.row_stride) std::swap(xy, z);
     for (std::int64_t first = 0; first < xy.count;) {
@@ -83,6 +83,24 @@ void copy_runs(PlanBuilder& builder, const std::string& label, Place from, Place
     }
 }
 
+// A copy from one place in a buffer to another, in elements.
+struct Part {
+    std::int64_t from, to;
+    Copy what;
+};
+
+std::size_t pack(PlanBuilder& builder, std::string name, const std::string& label, std::size_t from,
+                 std::int64_t elements, const std::vector<Part>& parts, bool independent) {
+    std::vector<std::int64_t> layout;
+    for (const auto& [start, to, what] : parts)
+        layout.insert(layout.end(), {start, to, what.rows, what.columns, what.row_stride, what.column_stride,
+                                     what.width, what.out_rows, what.out_row, what.panels, what.out_panel});
+    return builder.packed(std::move(name), elements, from, std::move(layout), [&](std::size_t packed) {
+        for (const auto& [start, to, what] : parts)
+            copy(builder, label, builder.at(from, start), builder.at(packed, to), what, independent);
+    });
+}
+
 }  // namespace
 
 // Whether vectors so many elements apart can be stored to the place in a window.
@@ -97,7 +115,7 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
     const bool panels = what.columns == what.width * what.panels && what.width % lanes == 0 && what.width <= most &&
                         std::max(what.row_stride, what.column_stride) <= kLargestRow &&
                         (builder.flavour().loops() || fits_window(builder, to, {what.out_row, what.out_panel}));
-    const std::int64_t run = panels ? part_of(builder, what).rows : 1;
+    const std::int64_t run = panels ? share_of(builder, what).rows : 1;
     const std::int64_t runs = panels ? what.rows / run : 0, done = runs * run;
     if (runs > 0) copy_runs(builder, label, from, to, what, runs, independent);
     if (done == what.out_rows) return;
@@ -111,25 +129,23 @@ void copy(PlanBuilder& builder, const std::string& label, Place from, Place to, 
 
 Panels pack_panels(PlanBuilder& builder, const std::string& label, const Matrix& b, std::int64_t n, std::int64_t k,
                    std::int64_t depth_multiple, bool independent) {
-    const std::int64_t width = panel_width(builder);
-    const Panels panels{builder.scratch(label + ": panels", ceil_div(n, width) * width * round_up(k, depth_multiple)),
-                        ceil_div(n, width), round_up(k, depth_multiple)};
-    copy(builder, label + ": pack", builder.at(b.buffer, b.offset), builder.at(panels.buffer, 0),
-         {k, n, b.columns ? b.ld : 1, b.columns ? 1 : b.ld, width, panels.depth, width, panels.count,
-          width * panels.depth},
-         independent);
-    return panels;
+    const std::int64_t width = panel_width(builder), depth = round_up(k, depth_multiple), count = ceil_div(n, width);
+    const Part all{
+        b.offset, 0, {k, n, b.columns ? b.ld : 1, b.columns ? 1 : b.ld, width, depth, width, count, width * depth}};
+    return {pack(builder, label + ": panels", label + ": pack", b.buffer, count * width * depth, {all}, independent),
+            count, depth};
 }
 
 std::size_t pack_slots(PlanBuilder& builder, const SlotMatrices& matrices, std::int64_t slots, std::int64_t k,
                        const StepTile& tile) {
     const std::int64_t H = builder.spec().H, units = tile.vectors * std::int64_t{builder.profile().subgroup_size};
-    const std::size_t packed = builder.scratch("packed recurrent weight", slots * H * k);
+    std::vector<Part> parts;
     for (std::int64_t slot = 0; slot < slots; ++slot)
-        copy(builder, "pack recurrent weight", builder.at(matrices.buffer, matrices.offset + slot * matrices.slot),
-             builder.at(packed, slot * units),
-             {k, H, matrices.column, matrices.row, units, k, slots * units, H / units, slots * units * k}, true);
-    return packed;
+        parts.push_back({matrices.offset + slot * matrices.slot,
+                         slot * units,
+                         {k, H, matrices.column, matrices.row, units, k, slots * units, H / units, slots * units * k}});
+    return pack(builder, "packed recurrent weight", "pack recurrent weight", matrices.buffer, slots * H * k, parts,
+                true);
 }
 
 void copy_rows(PlanBuilder& builder, const std::string& label, Place from, Place to, std::int64_t rows,

@@ -20,6 +20,10 @@ constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
 
+bool is_weight(Argument argument) {
+    return argument == Argument::recurrent_weight || argument == Argument::input_weight;
+}
+
 // The kernels count in 32 bits.
 std::uint32_t u32(std::int64_t value) {
     if (value < 0 || value > std::numeric_limits<std::uint32_t>::max())
@@ -53,7 +57,7 @@ std::uint64_t PlanBuilder::bytes_of_caller(std::int64_t elements) const {
 Place PlanBuilder::at(std::size_t buffer, std::int64_t element) const { return place(buffer, bytes(element)); }
 
 std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t bytes) {
-    plan_.buffers.push_back({std::move(name), role, bytes, {}});
+    plan_.buffers.push_back({std::move(name), role, bytes});
     return plan_.buffers.size() - 1;
 }
 
@@ -113,6 +117,19 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
     const auto bytes = contents.bytes.size();
     plan_.buffers.push_back({std::move(name), Role::constant, bytes, std::move(contents)});
     return plan_.buffers.size() - 1;
+}
+
+std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
+                                std::vector<std::int64_t> layout, const std::function<void(std::size_t)>& fill) {
+    const std::size_t buffer = scratch(std::move(name), elements), first = plan_.steps.size();
+    fill(buffer);
+    const bool stays = std::any_of(plan_.inputs.begin(), plan_.inputs.end(),
+                                   [&](const auto& input) { return input.second == from && is_weight(input.first); });
+    if (!stays) return buffer;
+    plan_.buffers[buffer].role = Role::packed;
+    plan_.buffers[buffer].packing = {from, std::move(layout)};
+    for (std::size_t i = first; i < plan_.steps.size(); ++i) std::get<Dispatch>(plan_.steps[i]).fills = buffer;
+    return buffer;
 }
 
 std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {

@@ -2,6 +2,7 @@
 // transposes).
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <optional>
 
@@ -56,6 +57,11 @@ public:
     std::size_t integers(Argument argument, std::int64_t elements);
     std::size_t scratch(std::string name, std::int64_t elements);
     std::size_t constant(std::string name, Block contents);
+    // Scratch for elements of another buffer in the order that the layout stands for; `fill` adds the dispatches that
+    // copy them there. Where these are an input's that stays the same from call to call, they need not be copied in
+    // each.
+    std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
+                       const std::function<void(std::size_t)>& fill);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
     // `independent`: needs nothing that the step before it wrote.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -67,6 +68,7 @@ Plan broadcast_plan(CellKind cell, bool gradients, std::int64_t T, std::int64_t 
     profile.max_group_count = 65535;
     Spec spec;
     spec.descriptor = default_descriptor(cell);
+    if (cell == CellKind::gru) spec.descriptor.set(Flag::reset_after, true);
     spec.gradients = gradients;
     spec.T = T;
     spec.N = N;
@@ -106,6 +108,42 @@ TEST(Flavour, BroadcastPacksDeltasOnlyIfTheyAreManyOrNeedPadding) {
     EXPECT_FALSE(packs(50, 64, 512));
     EXPECT_TRUE(packs(100, 64, 512));  // more than a cache holds
     EXPECT_TRUE(packs(31, 17, 128));   // a number of rows that blocks of eight do not divide
+}
+
+// So that calls of any length find what another packed.
+TEST(Flavour, BroadcastPacksWeightsAlikeForAnyLength) {
+    using Packings = std::map<std::pair<Argument, std::string>, std::vector<std::int64_t>>;
+    const auto packings = [](CellKind cell, bool gradients, std::int64_t T) {
+        const Plan plan = broadcast_plan(cell, gradients, T, 8, 256);
+        std::map<std::size_t, int> fills;
+        for (const Step& step : plan.steps)
+            if (const auto* dispatch = std::get_if<Dispatch>(&step); dispatch && dispatch->fills != kNoBuffer) {
+                ++fills[dispatch->fills];
+                Place to = 0;  // the second, of the kernels that copy
+                std::memcpy(&to, dispatch->push.bytes.data() + sizeof(to), sizeof(to));
+                EXPECT_EQ(place_buffer(to), dispatch->fills);
+            }
+        Packings found;
+        for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+            const PlanBuffer& buffer = plan.buffers[i];
+            EXPECT_EQ(fills[i] > 0, buffer.role == Role::packed) << buffer.name;
+            for (const auto& [argument, input] : plan.inputs)
+                if (buffer.role == Role::packed && buffer.packing.input == input)
+                    found[{argument, buffer.name}] = buffer.packing.layout;
+        }
+        return found;
+    };
+    for (const CellKind cell : {CellKind::single_gate_rnn, CellKind::lstm, CellKind::gru})
+        for (const bool gradients : {false, true}) {
+            const Packings found = packings(cell, gradients, 8);
+            EXPECT_EQ(found, packings(cell, gradients, 100));
+            std::set<Argument> arguments;
+            for (const auto& [key, layout] : found) {
+                arguments.insert(key.first);
+                EXPECT_FALSE(layout.empty());
+            }
+            EXPECT_EQ(arguments, (std::set{Argument::recurrent_weight, Argument::input_weight}));
+        }
 }
 
 }  // namespace

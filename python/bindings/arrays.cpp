@@ -46,9 +46,11 @@ void write(const Array& array, py::array from) {
     array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
 }
 
-py::array view(const py::object& self) {
-    const auto& array = self.cast<const Array&>();
-    return {array.dtype, array.shape, strides_of(array), host_memory(array), self};
+// NumPy keeps the base for as long as anybody has the memory.
+py::array view(const Array& array) {
+    std::byte* const data = host_memory(array);
+    const py::capsule base(new HostView(array.storage), [](void* held) { delete static_cast<HostView*>(held); });
+    return {array.dtype, array.shape, strides_of(array), data, base};
 }
 
 // An array for the host to read, in memory that the device writes: an Array, or a numpy.ndarray where that is scarce.
@@ -72,7 +74,7 @@ py::array fetch(const Array& array) {
             const py::gil_scoped_release release;
             array.device->copy({nullptr, copy.storage, 0}, from, array.nbytes(), &interrupted);
         }
-        return view(object);
+        return view(copy);
     }
     auto copy = object.cast<py::array>();
     void* const to = copy.mutable_data();
@@ -123,13 +125,10 @@ void register_arrays(py::module_& module) {
         .def_property_readonly("host_visible", [](const Array& array) { return array.storage->host() != nullptr; })
         .def("wait", &wait)
         .def_buffer([](const Array& array) {
-            const std::string name = dtype_name(array.dtype);
-            const char* format = name == "float32"   ? "f"
-                                 : name == "float64" ? "d"
-                                 : name == "float16" ? "e"
-                                                     : throw py::buffer_error("[Array] buffers know no " + name);
-            return py::buffer_info(host_memory(array), array.dtype.itemsize(), format,
-                                   static_cast<py::ssize_t>(array.shape.size()), array.shape, strides_of(array));
+            if (dtype_name(array.dtype) == "bfloat16") {
+                throw py::buffer_error("[Array] buffers know no bfloat16");
+            }
+            return py::buffer(view(array)).request(true);
         });
     module.def("view", &view, py::arg("array"));
     module.def("fetch", &fetch, py::arg("array"));

@@ -32,6 +32,9 @@ class Array(_core.Array):
     write the array show in them, once `wait` has returned. A view outlives the array and its device. Before you write
     into a view, wait for the calls that read the array as well: `Device.synchronize`.
 
+    Some devices read weights in an order of their own. Such a copy stays with the array for the calls to come, until
+    the array is written; while there are views of it, each call makes the copy anew.
+
     Attributes
     ----------
     shape : tuple of int

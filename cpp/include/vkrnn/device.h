@@ -2,6 +2,7 @@
 // the files under src/vk/ are compiled against the Vulkan headers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "vkrnn/plan.h"
@@ -47,12 +49,37 @@ public:
     // Where the host sees the memory; null where it does not. To be used after Device::wait.
     [[nodiscard]] std::byte* host() const { return host_; }
 
+    // A number that every change of the contents raises; none while the host may change them when it likes.
+    [[nodiscard]] std::optional<std::uint64_t> version() const {
+        return views_ == 0 ? std::optional(version_.load()) : std::nullopt;
+    }
+    // To be called when something has been written, or submitted that writes.
+    void changed() { ++version_; }
+
 protected:
     Storage(std::uint64_t bytes, std::byte* host) : bytes_(bytes), host_(host) {}
 
 private:
+    friend class HostView;
+
     std::uint64_t bytes_;
     std::byte* host_;
+    std::atomic<std::uint64_t> version_ = 0, views_ = 0;
+};
+
+// For as long as somebody may write a storage's memory on the host.
+class HostView {
+public:
+    explicit HostView(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { ++storage_->views_; }
+    ~HostView() {
+        storage_->changed();
+        --storage_->views_;
+    }
+    HostView(const HostView&) = delete;
+    HostView& operator=(const HostView&) = delete;
+
+private:
+    std::shared_ptr<Storage> storage_;
 };
 
 // Where a tensor of a call is, C-contiguous: in host memory, or `offset` bytes into a device's.

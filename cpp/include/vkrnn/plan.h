@@ -46,14 +46,25 @@ enum class Role : std::uint8_t {
     result,    // copied to the caller's array after the last step
     scratch,   // neither; contents undefined at the start
     constant,  // filled from `contents` before the first step
+    packed,    // filled from an input by the dispatches that say so, or as an earlier call with that input left it
 };
 std::string_view name_of(Role role);
+
+constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
+
+// What a packed buffer holds: the elements of an input in an order that the layout stands for, in any plan.
+struct Packing {
+    std::size_t input = kNoBuffer;
+    std::vector<std::int64_t> layout;
+    bool operator==(const Packing&) const = default;
+};
 
 struct PlanBuffer {
     std::string name;  // "source", "output", "projected", ...
     Role role = Role::scratch;
     std::uint64_t bytes = 0;
-    Block contents;  // of a constant
+    Block contents = {};   // of a constant
+    Packing packing = {};  // of a packed one
     bool operator==(const PlanBuffer&) const = default;
 };
 
@@ -63,8 +74,6 @@ struct Kernel {
     std::vector<std::uint32_t> constants;
     auto operator<=>(const Kernel&) const = default;
 };
-
-constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
@@ -77,6 +86,8 @@ struct Dispatch {
     std::uint32_t subgroups = 1;  // of a workgroup, more or less: how much work it is
     // Along which processors had better share the workgroups, so that each keeps what it has read; else the longest.
     std::optional<std::uint32_t> axis = {};
+    // The packed buffer that it fills: left out where that is filled already.
+    std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
 

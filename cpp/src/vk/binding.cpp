@@ -15,30 +15,7 @@ constexpr std::uint64_t kLargestFetch = 1 << 20;
 // Kernels load and store whole words; of two elements, in the 16-bit types.
 constexpr std::uint64_t kWordBytes = 4;
 
-bool is_scratch(const PlanBuffer& buffer) { return buffer.role == Role::scratch || buffer.role == Role::constant; }
-
 }  // namespace
-
-std::uint64_t temporary_bytes(const Plan& plan, std::span<const InputOperand> inputs,
-                              std::span<const ResultOperand> results) {
-    std::vector<std::uint64_t> sizes;
-    for (const PlanBuffer& buffer : plan.buffers) {
-        if (is_scratch(buffer)) {
-            sizes.push_back(buffer.bytes);
-        }
-    }
-    for (std::size_t i = 0; i < std::min(inputs.size(), plan.inputs.size()); ++i) {
-        if (!inputs[i].storage && plan.inputs[i].second < plan.buffers.size()) {
-            sizes.push_back(plan.buffers[plan.inputs[i].second].bytes);
-        }
-    }
-    for (std::size_t i = 0; i < std::min(results.size(), plan.results.size()); ++i) {
-        if (!results[i].storage && plan.results[i] < plan.buffers.size()) {
-            sizes.push_back(plan.buffers[plan.results[i]].bytes);
-        }
-    }
-    return packed_bytes(sizes);
-}
 
 PoolStorage& Pools::own(const Storage& storage) const {
     const auto* found = dynamic_cast<const PoolStorage*>(&storage);
@@ -53,12 +30,13 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       workers_(workers),
       plan_(plan),
       host_waits_(host_waits),
-      placements_(plan.buffers.size()) {}
+      placements_(plan.buffers.size()),
+      filled_(plan.buffers.size(), false) {}
 
 Binding::~Binding() {
     const Timeline& timeline = pools_.device->timeline();
     if (point_ == 0) {
-        submitted(timeline.submitted());  // a call that failed half-way: anything may be under way
+        use_until(timeline.submitted());  // a call that failed half-way: anything may be under way
     }
     if (!imports_.empty()) {
         timeline.settle(point_);
@@ -74,11 +52,87 @@ const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
     return plan_.buffers[index];
 }
 
-void Binding::place_scratch(Arena& arena) {
+bool Binding::in_arena(std::size_t buffer) const {
+    const Role role = plan_.buffers[buffer].role;
+    const bool kept =
+        std::any_of(kept_.begin(), kept_.end(), [&](const Kept& each) { return each.buffer == buffer && each.copy; });
+    return role == Role::scratch || role == Role::constant || (role == Role::packed && !kept);
+}
+
+bool Binding::find_packed(std::span<const InputOperand> inputs) {
+    bool missing = false;
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+        const PlanBuffer& packed = plan_.buffers[i];
+        if (packed.role != Role::packed) {
+            continue;
+        }
+        const auto input = std::find_if(plan_.inputs.begin(), plan_.inputs.end(),
+                                        [&](const auto& each) { return each.second == packed.packing.input; });
+        const auto at = static_cast<std::size_t>(input - plan_.inputs.begin());
+        if (at >= inputs.size() || !inputs[at].storage) {
+            continue;
+        }
+        PoolStorage& storage = pools_.own(*inputs[at].storage);
+        const std::optional<std::uint64_t> version = storage.version();
+        if (!version) {
+            continue;
+        }
+        Kept kept{i, &storage, *version, {inputs[at].offset, packed.bytes, packed.packing.layout}, {}};
+        const auto same = [&](const Kept& other) { return other.storage == &storage && other.key == kept.key; };
+        if (std::any_of(kept_.begin(), kept_.end(), same)) {
+            continue;  // an array given twice: no two buffers may be in one place
+        }
+        kept.copy = storage.packed().find(kept.key);
+        missing = missing || !kept.copy;
+        kept_.push_back(std::move(kept));
+    }
+    return missing;
+}
+
+std::uint64_t Binding::temporary_bytes(std::span<const InputOperand> inputs,
+                                       std::span<const ResultOperand> results) const {
     std::vector<std::uint64_t> sizes;
-    for (const PlanBuffer& each : plan_.buffers) {
-        if (is_scratch(each)) {
-            sizes.push_back(each.bytes);
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+        if (in_arena(i)) {
+            sizes.push_back(plan_.buffers[i].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
+        if (!inputs[i].storage && plan_.inputs[i].second < plan_.buffers.size()) {
+            sizes.push_back(plan_.buffers[plan_.inputs[i].second].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(results.size(), plan_.results.size()); ++i) {
+        if (!results[i].storage && plan_.results[i] < plan_.buffers.size()) {
+            sizes.push_back(plan_.buffers[plan_.results[i]].bytes);
+        }
+    }
+    return packed_bytes(sizes);
+}
+
+void Binding::make_packed(Kept& kept) {
+    try {
+        kept.copy = std::make_shared<PackedCopy>(pools_.device, kept.key.bytes);
+    } catch (const ::vk::OutOfDeviceMemoryError&) {
+        return;  // the arena may have room
+    }
+    kept.storage->packed().add(kept.key, kept.copy);
+}
+
+void Binding::place_scratch(Arena& arena) {
+    for (Kept& kept : kept_) {
+        if (!kept.copy) {
+            make_packed(kept);
+        }
+        if (kept.copy) {
+            placements_[kept.buffer] = kept.copy->slice;
+            filled_[kept.buffer] = kept.copy->version == kept.version;
+        }
+    }
+    std::vector<std::uint64_t> sizes;
+    for (std::size_t i = 0; i < placements_.size(); ++i) {
+        if (in_arena(i)) {
+            sizes.push_back(plan_.buffers[i].bytes);
         }
     }
     if (!arena.fits(sizes)) {
@@ -88,7 +142,7 @@ void Binding::place_scratch(Arena& arena) {
     arena.place(sizes, slices);
     auto next = slices.begin();
     for (std::size_t i = 0; i < placements_.size(); ++i) {
-        if (is_scratch(plan_.buffers[i])) {
+        if (in_arena(i)) {
             placements_[i] = *next++;
         }
     }
@@ -211,7 +265,21 @@ Point Binding::arrays_uploaded() const {
 }
 
 void Binding::submitted(Point point) {
+    for (const Kept& kept : kept_) {
+        if (kept.copy) {
+            kept.copy->version = kept.version;
+        }
+    }
+    use_until(point);
+}
+
+void Binding::use_until(Point point) {
     point_ = point;
+    for (const Kept& kept : kept_) {
+        if (kept.copy) {
+            kept.copy->used = point;
+        }
+    }
     for (PoolStorage* storage : read_) {
         storage->use(point);
     }

@@ -218,8 +218,9 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
             retire(now);
             ++statistics_.calls;
         }
-        const std::uint64_t bytes = temporary_bytes(*plan, inputs, results);
-        if (bytes > now.arena.held()) {
+        const bool packs = binding.find_packed(inputs);
+        const std::uint64_t bytes = binding.temporary_bytes(inputs, results);
+        if (packs || bytes > now.arena.held()) {
             require_room(*plan, bytes, label);
         }
         binding.place_scratch(now.arena);
@@ -230,7 +231,8 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
         binding.bind(inputs, results, now.transfer, poll);
         now.stream.after(*now.upload_timeline, binding.arrays_uploaded());
         now.stream.start(first_capacity(*plan, profile_));
-        point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
+        point = now.recorder.run(plan, binding.placements(), binding.filled(), binding.before(), binding.after(), label,
+                                 poll);
         now.transfer.submitted(point);
         binding.submitted(point);
         {
@@ -260,6 +262,7 @@ void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t b
     if (slice.host != nullptr) {
         wait_for(*at_work->timeline, storage.used(), kArray, poll);
         at_work->workers.copy(slice.host, from, bytes);
+        storage.changed();
     } else {
         Turn& turn = at_work->upload_timeline == at_work->timeline ? turn_ : upload_turn_;
         in_turn(turn, kArray, poll, [&](Work& now) {
@@ -312,6 +315,7 @@ void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
     if (slice.host != nullptr) {
         wait_for(*at_work->timeline, storage.used(), kArray, poll);
         std::memset(slice.host, 0, slice.bytes);
+        storage.changed();
         return;
     }
     submit_copy(storage, storage, poll, [&](const Stream& stream) {

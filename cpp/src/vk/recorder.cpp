@@ -100,12 +100,12 @@ bool Recorder::left_alone() const {
 }
 
 Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
-                    std::span<const Copy> before, std::span<const Copy> after, std::string_view label,
-                    const Poll& poll) {
+                    const std::vector<bool>& filled, std::span<const Copy> before, std::span<const Copy> after,
+                    std::string_view label, const Poll& poll) {
     kept_.reset();
     // What is in an open command buffer belongs to this call alone.
     if (before.empty() && after.empty() && !stream_.is_open()) {
-        Recording::Key key(plan, placements, label);
+        Recording::Key key(plan, placements, filled, label);
         if (Recording* found = recordings_.find(key)) {
             return repeat(*found);
         }
@@ -115,6 +115,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
         }
     }
     label_ = label;
+    filled_ = &filled;
     poll_ = &poll;
     next_timing_ = (next_timing_ + 1) % kTimings;
     timing_ = kept_ ? kTimings + kept_->timing : next_timing_;
@@ -222,7 +223,7 @@ std::optional<double> Recorder::device_seconds(std::uint32_t timing) const {
 void Recorder::open() {
     members_.front().opened();
     recorded_ = 0;
-    helped_ = computed_ = transferred_ = false;
+    helped_ = computed_ = transferred_ = waits_ = false;
     if (labels_) {
         stream_.commands().beginDebugUtilsLabelEXT(DebugUtilsLabelEXT{.pLabelName = label_.c_str()});
     }
@@ -346,6 +347,10 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
 }
 
 void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements) {
+    if (dispatch.fills != kNoBuffer && filled_->at(dispatch.fills)) {
+        waits_ = waits_ || dispatch.after;
+        return;
+    }
     const Ready one = ready(dispatch, placements);
     split_if_full();
     const Label label(stream_.commands(), labels_, dispatch.label);
@@ -379,7 +384,8 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::record(const Ready& ready, bool after) {
-    const bool shared = ready.shared, waits = transferred_ || (after && computed_);
+    const bool shared = ready.shared, waits = transferred_ || ((after || waits_) && computed_);
+    waits_ = false;
     ahead_ = ahead_ || (waits && pending_);
     if (shared ? ahead_ || (waits && lent_) : waits && lent_) {
         meet();

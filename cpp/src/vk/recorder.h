@@ -35,10 +35,12 @@ public:
     // Compiles what is missing of the plan's kernels and records the plan into the stream's command buffer, which it
     // opens where none is, and into more where one would take long, between the copies `before` and `after`; submits
     // them and says when they are done. `placements` are the plan's buffers. A call that comes again, and needs neither
-    // copies nor more than one command buffer, is recorded only once. Throws Interrupted and vk::SystemError, like
-    // Kernels::get, and std::logic_error for a plan that contradicts itself.
-    Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements, std::span<const Copy> before,
-              std::span<const Copy> after, std::string_view label, const Poll& poll);
+    // copies nor more than one command buffer, is recorded only once. What is `filled` already, by buffer, is not
+    // filled again. Throws Interrupted and vk::SystemError, like Kernels::get, and std::logic_error for a plan that
+    // contradicts itself.
+    Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
+              const std::vector<bool>& filled, std::span<const Copy> before, std::span<const Copy> after,
+              std::string_view label, const Poll& poll);
 
     // Which timestamps the last run has, and what they say once it is done: from the first step to the end of the last,
     // copies excluded. Nothing where they do not say it any more, 0 where the device has no timestamps. As many runs as
@@ -88,6 +90,7 @@ private:
     std::vector<Ready> body_;
     std::vector<std::byte> block_;
     std::string label_;
+    const std::vector<bool>* filled_ = nullptr;
     const Poll* poll_ = nullptr;
     std::unique_ptr<Recording> kept_;  // what the run is to be kept as
     // Of the command buffer being recorded.
@@ -96,6 +99,7 @@ private:
     // What no later command has waited for yet.
     bool computed_ = false;
     bool transferred_ = false;
+    bool waits_ = false;  // a dispatch that was left out would have waited
     // What the device did that its helpers have not waited for, up to the last barrier and since; and the reverse.
     bool ahead_ = false, pending_ = false, lent_ = false;
 };

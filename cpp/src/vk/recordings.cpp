@@ -11,7 +11,7 @@ constexpr std::size_t kRemembered = 64;             // keys of calls that were n
 constexpr std::uint64_t kMostDispatches = 1 << 14;  // of all recordings: a driver may keep a kilobyte of each
 
 std::size_t hash_of(const Recording::Key& key) {
-    std::size_t hash = std::hash<const Plan*>()(key.plan.get());
+    std::size_t hash = std::hash<const Plan*>()(key.plan.get()) ^ std::hash<std::vector<bool>>()(key.filled);
     for (const std::uint64_t place : key.places) {
         hash = (hash ^ place) * 0x9E3779B97F4A7C15u;
     }
@@ -20,8 +20,9 @@ std::size_t hash_of(const Recording::Key& key) {
 
 }  // namespace
 
-Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
-    : plan(std::move(of)), label(name) {
+Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, const std::vector<bool>& packed,
+                    std::string_view name)
+    : plan(std::move(of)), label(name), filled(packed) {
     places.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
         // Inputs are read by their addresses alone, and imported anew for every call.

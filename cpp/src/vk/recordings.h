@@ -18,14 +18,16 @@ namespace vkrnn::vk {
 
 struct Recording {
     // What the commands depend on: the addresses of the plan's buffers, and which allocations they are in, since a
-    // command buffer does not outlive the buffers that it was recorded with.
+    // command buffer does not outlive the buffers that it was recorded with; and which of them are filled already.
     struct Key {
-        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name);
+        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, const std::vector<bool>& packed,
+            std::string_view name);
         bool operator==(const Key&) const = default;
 
         std::shared_ptr<const Plan> plan;
         std::string label;
         std::vector<std::uint64_t> places;
+        std::vector<bool> filled;
     };
 
     struct Part {

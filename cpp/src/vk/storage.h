@@ -4,6 +4,7 @@
 #include <atomic>
 #include <memory>
 
+#include "packed.h"
 #include "pool.h"
 #include "vkrnn/device.h"
 
@@ -19,13 +20,18 @@ public:
 
     // What was submitted up to the point uses or also writes the storage. Called in the order of the points.
     void use(Point point) { used_ = point; }
-    void write(Point point) { used_ = written_ = point; }
+    void write(Point point) {
+        used_ = written_ = point;
+        changed();
+    }
     [[nodiscard]] Point used() const { return used_; }
     [[nodiscard]] Point written() const { return written_; }
 
     // What fills it from the host, on a timeline that may be another.
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
+
+    [[nodiscard]] PackedCopies& packed() { return packed_; }
 
 private:
     std::shared_ptr<Pool> pool_;
@@ -34,6 +40,7 @@ private:
     std::atomic<Point> used_, written_;  // what was there before counts: it may not be done
     std::atomic<Point> uploaded_ = 0;
     std::shared_ptr<const Timeline> uploads_;
+    PackedCopies packed_;
 };
 
 }  // namespace vkrnn::vk
