@@ -16,7 +16,7 @@ from . import common
 from .baseline_numpy import on_numpy
 from .baseline_torch import find_torch, on_torch
 from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, milliseconds, show, table
-from .problems import GATES, Arrays, on_vkrnn
+from .problems import GATES, WEIGHTS_THERE, Arrays, on_vkrnn, on_vkrnn_with_weights_there
 
 CPU_SIZES = (
     Sizes(128, 1, 128, 128),
@@ -49,6 +49,8 @@ def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iter
     yield on_vkrnn(arrays, device, gradients=gradients)
     torch = find_torch()
     if device.type == "cpu":
+        if not gradients:  # weights that are trained change with every step
+            yield on_vkrnn_with_weights_there(arrays, device)
         yield on_numpy(arrays, gradients=gradients)
         if torch is not None:
             yield on_torch(torch, arrays, cuda=False, gradients=gradients)
@@ -65,23 +67,29 @@ def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device)
                 yield arrays.problem(device, list(contenders(arrays, device, gradients=gradients)), gradients=gradients)
 
 
-def row(records: Sequence[Record]) -> list[str]:
+def others(groups: Sequence[Sequence[Record]]) -> list[str]:
+    """Return the names of those that vkrnn is compared with in any row."""
+    names = dict.fromkeys(record.implementation for records in groups for record in records)
+    return [name for name in names if name != "vkrnn"]
+
+
+def row(records: Sequence[Record], names: Sequence[str]) -> list[str]:
     """Return a line of the table: times, then how many times as long the others take as vkrnn."""
     own = {record.measure: record for record in records if record.implementation == "vkrnn"}
     cells = [records[0].op, records[0].workload]
     cells += [milliseconds(own[measure].median) for measure in (HOST_CALL, DEVICE)]
     cells.append(f"{own[DEVICE].flops / own[DEVICE].median / 1e9:.1f}")
-    for record in records:
-        if record.implementation != "vkrnn":
-            ratios = " / ".join(f"{record.median / own[measure].median:.2f}" for measure in (HOST_CALL, DEVICE))
-            cells += [milliseconds(record.median), ratios]
+    for name in names:
+        times = {record.measure: record.median for record in records if record.implementation == name}
+        time = times.get(HOST_CALL, times.get(DEVICE))
+        ratios = " / ".join(f"{time / own[measure].median:.2f}" for measure in (HOST_CALL, DEVICE)) if time else ""
+        cells += [milliseconds(time) if time else "", ratios]
     return [*cells, f"{own[DEVICE].error:.1e}"]
 
 
-def header(records: Sequence[Record]) -> list[str]:
+def header(names: Sequence[str]) -> list[str]:
     """Return the table's first line."""
-    others = [record.implementation for record in records if record.implementation != "vkrnn"]
-    columns = [column for name in others for column in (name, f"{name} : vkrnn")]
+    columns = [column for name in names for column in (name, f"{name} : vkrnn")]
     return ["operation", "workload", "vkrnn call", "vkrnn device", "GFLOP/s", *columns, "error"]
 
 
@@ -106,13 +114,13 @@ def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
             yield f"disturbed    {what}: median {spread:.2f} times p10"
 
 
-def host_ratios(groups: Sequence[Sequence[Record]], other: str) -> dict[tuple[str, str], float]:
+def host_ratios(groups: Sequence[Sequence[Record]], other: str, own: str = "vkrnn") -> dict[tuple[str, str], float]:
     """Return by operation and workload how many times as long as vkrnn's whole call the other's takes."""
     ratios = {}
     for records in groups:
         times = {record.implementation: record.median for record in records if record.measure == HOST_CALL}
-        if other in times:
-            ratios[records[0].op, records[0].workload] = times[other] / times["vkrnn"]
+        if {other, own} <= times.keys():
+            ratios[records[0].op, records[0].workload] = times[other] / times[own]
     return ratios
 
 
@@ -126,6 +134,8 @@ def cpu_summary(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
     for op in [*dict.fromkeys(records[0].op for records in groups), "all"]:
         chosen = ([r for (of, _), r in ratios.items() if op in (of, "all")] for ratios in by_other.values())
         rows.append([op, *(f"{geometric_mean(values):.2f}" for values in chosen)])
+    there = (host_ratios(groups, other, WEIGHTS_THERE).values() for other in by_other)
+    rows.append(["forward, weights there", *(f"{geometric_mean(values):.2f}" for values in there)])
     yield from table(["geometric mean, whole call", *(f"{other} : vkrnn" for other in by_other)], rows)
     yield ""
     for other, ratios in by_other.items():
@@ -176,7 +186,9 @@ def main() -> None:
     for name, driver in {(record.implementation, record.driver) for group in groups for record in group}:
         show([f"{name}: {driver}"])
     summary = cpu_summary if device.type == "cpu" else gpu_verdicts
-    show(["", *table(header(groups[0]), map(row, groups)), "", *summary(groups), *disturbed(groups)])
+    names = others(groups)
+    lines = table(header(names), (row(records, names) for records in groups))
+    show(["", *lines, "", *summary(groups), *disturbed(groups)])
 
 
 if __name__ == "__main__":

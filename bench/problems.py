@@ -18,6 +18,8 @@ from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Floats, Problem, Sizes
 
 GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 
+WEIGHTS_THERE = "vkrnn, weights there"  # vkrnn with weights that stay on the device
+
 # The variants that PyTorch's nn.LSTM, nn.GRU and nn.RNN compute.
 DESCRIPTORS: dict[str, Callable[..., Any]] = {
     "single_gate_rnn": lambda **flags: vkrnn.SingleGateRNNDescriptor(activation="tanh", **flags),
@@ -72,6 +74,13 @@ class Arrays:
         given = {name: vkrnn.asarray(array, device=device) for name, array in self.given.items()}
         return Arrays(self.cell, self.sizes, given, vkrnn.asarray(self.source_gradient, device=device))
 
+    def with_weights_on(self, device: vkrnn.Device) -> Arrays:
+        """Return the same, all but the source copied to the device."""
+        on_device = self.on(device)
+        return Arrays(
+            self.cell, self.sizes, {**on_device.given, "source": self.given["source"]}, on_device.source_gradient
+        )
+
     def forward(self, module: Any, *, training: bool = False, **options: Any) -> vkrnn.Results:
         """Call the cell's function of `module`, which is `vkrnn` or `vkrnn.reference`."""
         function = getattr(module, self.cell)
@@ -93,7 +102,7 @@ class Arrays:
         """Return the output, and the gradients if wanted, by name. A call before gradients is a training one."""
         forward = self.forward(module, training=gradients, **options)
         back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
-        return {"output": forward.output, **back}
+        return {"output": np.asarray(forward.output), **back}
 
     def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
         """Return the forward call, or that and the gradients, as a problem for those contenders."""
@@ -135,13 +144,23 @@ def named_gradients(results: vkrnn.Results) -> dict[str, Any]:
 
 def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
     """Return vkrnn on that device."""
+    return _contender("vkrnn", arrays, device, gradients=gradients)
 
+
+def on_vkrnn_with_weights_there(arrays: Arrays, device: vkrnn.Device) -> Contender:
+    """Return vkrnn's forward call with weights that stay on the device from call to call."""
+    return _contender(WEIGHTS_THERE, arrays.with_weights_on(device), device, gradients=False)
+
+
+def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
     def run() -> dict[str, float]:
         totals = {HOST_CALL: 0.0, SUBMIT: 0.0, DEVICE: 0.0}
 
         def call(work: Callable[[], vkrnn.Results]) -> vkrnn.Results:
             start = time.perf_counter()
             results = work()
+            if isinstance(results[0], vkrnn.Array):
+                results[0].numpy()
             totals[HOST_CALL] += time.perf_counter() - start
             counted = device.statistics()
             totals[SUBMIT] += counted["last_host_seconds"]
@@ -156,4 +175,4 @@ def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Conten
     def answer() -> Mapping[str, npt.NDArray[Any]]:
         return arrays.answer(vkrnn, gradients=gradients, device=device)
 
-    return Contender("vkrnn", device.name, device.driver_version, run, answer)
+    return Contender(name, device.name, device.driver_version, run, answer)
