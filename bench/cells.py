@@ -49,8 +49,6 @@ def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iter
     yield on_vkrnn(arrays, device, gradients=gradients)
     torch = find_torch()
     if device.type == "cpu":
-        if not gradients:  # weights that are trained change with every step
-            yield on_vkrnn_with_weights_there(arrays, device)
         yield on_numpy(arrays, gradients=gradients)
         if torch is not None:
             yield on_torch(torch, arrays, cuda=False, gradients=gradients)
@@ -64,7 +62,10 @@ def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device)
         for size in sizes:
             arrays = Arrays.draw(cell, size)
             for gradients in (False, True):
-                yield arrays.problem(device, list(contenders(arrays, device, gradients=gradients)), gradients=gradients)
+                found = list(contenders(arrays, device, gradients=gradients))
+                if device.type == "cpu" and not gradients:  # weights that are trained change with every step
+                    found.append(on_vkrnn_with_weights_there(arrays, device))
+                yield arrays.problem(device, found, gradients=gradients)
 
 
 def others(groups: Sequence[Sequence[Record]]) -> list[str]:
