@@ -18,6 +18,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # wait for each other by spinning and compile every kernel for themselves. `make test` runs some tests that way too.
     os.environ.setdefault("LP_NUM_THREADS", "0")
 
+# Elsewhere helpers take part in a kernel's calls from the start, not when they have come to compile it.
+os.environ.setdefault("VKRNN_WAIT_FOR_HELPERS", "1")
+
 import vkrnn  # noqa: E402
 from resident import WAYS, opened  # noqa: E402
 from vkrnn import _core  # noqa: E402

@@ -61,6 +61,7 @@ py::dict statistics(const Device& device) {
     dict["submissions"] = counted.submissions;
     dict["dispatches"] = counted.dispatches;
     dict["repeated"] = counted.repeated;
+    dict["helped"] = counted.helped;
     dict["bytes_uploaded"] = counted.bytes_uploaded;
     dict["bytes_downloaded"] = counted.bytes_downloaded;
     dict["bytes_imported"] = counted.bytes_imported;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -14,6 +13,7 @@
 #endif
 
 #include "cpu_driver.h"
+#include "environment.h"
 #include "profile.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
@@ -57,10 +57,7 @@ DebugUtilsMessengerCreateInfoEXT messenger_info() {
     return result;
 }
 
-bool validation_wanted() {
-    const char* value = std::getenv("VKRNN_VALIDATION");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
+bool validation_wanted() { return is_on("VKRNN_VALIDATION"); }
 
 raii::Context load() {
     try {

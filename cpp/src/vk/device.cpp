@@ -1,10 +1,10 @@
 #include "device.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "environment.h"
 #include "host_memory.h"
 #include "profile.h"
 
@@ -102,10 +102,7 @@ std::vector<const char*> extensions(bool memory_budget, bool host_import, bool w
 
 }  // namespace
 
-bool staging_wanted() {
-    const char* value = std::getenv("VKRNN_STAGING");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
+bool staging_wanted() { return is_on("VKRNN_STAGING"); }
 
 LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<Timeline>> helpers)
     : context_(std::move(seat.context)),

@@ -34,16 +34,17 @@ void count_submitted(const Work& work, Statistics& statistics) {
     statistics.submissions = work.submissions();
     statistics.dispatches = work.recorder.dispatches();
     statistics.repeated = work.recorder.repeated();
+    statistics.helped = work.recorder.helped();
 }
 
 }  // namespace
 
-Executor::Executor(std::vector<Seat> seats, Flavour flavour)
+Executor::Executor(std::vector<Seat> seats, Flavour flavour, bool patient)
     : profile_(seats.front().candidate.profile),
       flavour_(std::move(flavour)),
       process_(process_id()),
       plans_(kPlans),
-      work_(std::make_shared<Work>(std::move(seats))),
+      work_(std::make_shared<Work>(std::move(seats), patient)),
       pool_(work_->pools.device),
       results_(work_->pools.results) {}
 
@@ -413,7 +414,7 @@ std::vector<vk::Seat> seats(const vk::Seat& wanted, const Flavour& flavour) {
 // On a device of its own, which leaves no trace in the one that is to be opened.
 bool passes_self_test(const vk::Seat& seat, const Flavour& flavour) {
     try {
-        vk::Executor device(seats(seat, flavour), flavour);
+        vk::Executor device(seats(seat, flavour), flavour, true);
         return vk::broadcasts_right(device);
     } catch (const DeviceError&) {
         return false;
@@ -435,7 +436,7 @@ std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flav
         if (chosen.broadcasts() && !passes_self_test(seat, chosen)) {
             chosen.gemm = "register";
         }
-        return std::make_shared<vk::Executor>(seats(seat, chosen), chosen);
+        return std::make_shared<vk::Executor>(seats(seat, chosen), chosen, vk::patience_wanted());
     } catch (...) {
         vk::rethrow_translated("opening the device: ");
     }

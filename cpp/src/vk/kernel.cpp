@@ -56,14 +56,24 @@ Kernels::Kernels(const LogicalDevice& device) : device_(device) {
     }
 }
 
+bool Kernels::has(const Kernel& kernel) const {
+    const std::lock_guard lock(mutex_);
+    return pipelines_.contains(kernel);
+}
+
 Pipeline Kernels::get(const Kernel& kernel) {
-    auto found = pipelines_.find(kernel);
-    if (found == pipelines_.end()) {
-        found = pipelines_.emplace(kernel, compile(kernel)).first;
-        size_ = pipelines_.size();
-        unsaved_ = true;
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto found = pipelines_.find(kernel); found != pipelines_.end()) {
+            return *found->second;
+        }
     }
-    return *found->second;
+    raii::Pipeline made = compile(kernel);
+    const std::lock_guard lock(mutex_);
+    const auto kept = pipelines_.emplace(kernel, std::move(made)).first;  // or another thread's of the same
+    size_ = pipelines_.size();
+    unsaved_ = true;
+    return *kept->second;
 }
 
 raii::Pipeline Kernels::compile(const Kernel& kernel) {

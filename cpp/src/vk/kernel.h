@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <mutex>
 
 #include "device.h"
 #include "vkrnn/plan.h"
@@ -20,9 +21,9 @@ public:
     explicit Kernels(const LogicalDevice& device);
 
     // The kernel's pipeline, compiled if need be; valid as long as this object. Throws vk::SystemError, and
-    // std::invalid_argument where the package has no such shader.
+    // std::invalid_argument where the package has no such shader. Thread-safe, and threads compile side by side.
     Pipeline get(const Kernel& kernel);
-    [[nodiscard]] bool has(const Kernel& kernel) const { return pipelines_.contains(kernel); }
+    [[nodiscard]] bool has(const Kernel& kernel) const;
 
     // All pipelines share it: push constants, and windows where the device has them.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }
@@ -41,9 +42,10 @@ private:
     raii::DescriptorSetLayout windows_ = nullptr;
     raii::PipelineLayout layout_ = nullptr;
     raii::PipelineCache cache_ = nullptr;
+    mutable std::mutex mutex_;
     std::map<Kernel, raii::Pipeline> pipelines_;
     std::atomic<std::size_t> size_ = 0;
-    bool unsaved_ = false;
+    std::atomic<bool> unsaved_ = false;
     double saved_at_ = -1e9;  // seconds of the steady clock
 };
 

@@ -38,22 +38,6 @@ private:
     const raii::CommandBuffer* commands_;
 };
 
-// By kernel, whether a dispatch of it may be shared.
-std::vector<bool> shared_kernels(const Plan& plan) {
-    std::vector<bool> found(plan.kernels.size(), false);
-    const auto see = [&](const Dispatch& dispatch) {
-        found.at(dispatch.kernel) = found.at(dispatch.kernel) || worth_sharing(dispatch);
-    };
-    for (const Step& step : plan.steps) {
-        if (const auto* dispatch = std::get_if<Dispatch>(&step)) {
-            see(*dispatch);
-        } else if (const auto* loop = std::get_if<Loop>(&step)) {
-            std::for_each(loop->body.begin(), loop->body.end(), see);
-        }
-    }
-    return found;
-}
-
 // Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws
 // std::out_of_range for a buffer that is not.
 void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to) {
@@ -77,7 +61,7 @@ void resolve(const Block& block, std::span<const Slice> placements, std::uint64_
 }  // namespace
 
 Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream,
-                   std::span<const std::unique_ptr<Helper>> helpers)
+                   std::span<const std::unique_ptr<Helper>> helpers, bool patient)
     : device_(device), stream_(stream), labels_(device.context().debug_labels()) {
     members_.emplace_back(device, kernels, stream);
     for (const auto& helper : helpers) {
@@ -88,6 +72,7 @@ Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream
             member.join();
         }
     }
+    compiler_.emplace(members_, patient);
     if (device.timestamp_period() > 0) {
         constexpr std::uint32_t kQueries = 2 * (kTimings + Recordings::kMost);
         queries_ = raii::QueryPool(device.handle(),
@@ -105,7 +90,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     kept_.reset();
     // What is in an open command buffer belongs to this call alone.
     if (before.empty() && after.empty() && !stream_.is_open()) {
-        Recording::Key key(plan, placements, filled, label);
+        Recording::Key key(plan, placements, filled, compiler_->helpers_ready(), label);
         if (Recording* found = recordings_.find(key)) {
             return repeat(*found);
         }
@@ -119,58 +104,22 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     poll_ = &poll;
     next_timing_ = (next_timing_ + 1) % kTimings;
     timing_ = kept_ ? kTimings + kept_->timing : next_timing_;
-    compile(*plan);
+    together_ = compiler_->compile(plan, poll);
+    if (kept_ && kept_->key.helped != together_) {
+        kept_.reset();  // helpers became ready just now
+    }
     if (!stream_.is_open()) {
         stream_.begin(poll, kept_ != nullptr);
     }
     open();
+    shared_ = false;
     record(*plan, placements, before, after);
     const Point point = close();
+    helped_calls_ += shared_ ? 1 : 0;
     if (kept_) {
         recordings_.add(std::move(kept_));
     }
     return point;
-}
-
-// Helpers compile what they have a part in. The driver's part takes much the longest, but leaves its result in a cache
-// on disk: so the members share the kernels, and then each finds the others' there. A plan's last ones, its time
-// loop's, take longest and so come first.
-void Recorder::compile(const Plan& plan) {
-    for (Member& member : members_) {
-        member.prepare(plan.kernels);
-    }
-    std::vector<std::size_t> missing = members_.front().missing();
-    if (missing.empty()) {
-        return;
-    }
-    if (members_.size() == 1) {
-        return members_.front().compile(missing);
-    }
-    std::ranges::reverse(missing);
-    std::vector<std::size_t> helped;
-    std::ranges::copy_if(missing, std::back_inserter(helped),
-                         [shared = shared_kernels(plan)](std::size_t kernel) { return shared[kernel]; });
-    std::atomic<std::size_t> next = 0;
-    const auto work = [&](std::size_t i, const Poll& poll) {
-        Member& member = members_[i];
-        for (std::size_t turn = next++; turn < missing.size(); turn = next++) {
-            member.warm_up(missing[turn], poll);
-        }
-        member.compile(i == 0 ? missing : helped);
-    };
-    std::vector<std::future<void>> others;
-    for (std::size_t i = 1; i < members_.size(); ++i) {
-        others.push_back(std::async(std::launch::async, work, i, Poll()));
-    }
-    try {
-        work(0, *poll_);
-    } catch (...) {
-        next = missing.size();  // or the others, which are waited for, would go through all of it
-        throw;
-    }
-    for (auto& each : others) {
-        each.get();
-    }
 }
 
 Point Recorder::repeat(Recording& recording) {
@@ -181,6 +130,7 @@ Point Recorder::repeat(Recording& recording) {
     Recording::Part& own = recording.parts.front();
     own.point = own.stream->submit(own.commands);
     dispatches_ += recording.dispatches;
+    helped_calls_ += recording.parts.size() > 1 ? 1 : 0;
     ++repeated_;
     return own.point;
 }
@@ -304,7 +254,7 @@ Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placement
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .groups = dispatch.groups,
                 .windows = {}};
-    ready.shared = members_.size() > 1 && worth_sharing(dispatch);
+    ready.shared = members_.size() > 1 && together_ && worth_sharing(dispatch);
     const auto longest = std::max_element(dispatch.groups.begin(), dispatch.groups.end()) - dispatch.groups.begin();
     const bool divides = dispatch.axis && dispatch.groups.at(*dispatch.axis) % members_.size() == 0;
     ready.axis = divides ? *dispatch.axis : static_cast<std::uint32_t>(longest);
@@ -428,7 +378,7 @@ void Recorder::open_helpers() {
         helper.stream().begin(*poll_, kept_ != nullptr);
         helper.opened();
     }
-    helped_ = true;
+    helped_ = shared_ = true;
 }
 
 // Whatever any member recorded before is done and seen by all of them when any goes on.

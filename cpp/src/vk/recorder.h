@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "allocation.h"
+#include "compiler.h"
 #include "recordings.h"
 #include "stream.h"
 #include "team.h"
@@ -28,9 +29,10 @@ struct Copy {
 
 class Recorder {
 public:
-    // All must outlive the recorder. Throws vk::SystemError, and like Kernels::get where there are helpers.
+    // All must outlive the recorder. `patient`: see Compiler. Throws vk::SystemError, and like Kernels::get where there
+    // are helpers.
     Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream,
-             std::span<const std::unique_ptr<Helper>> helpers);
+             std::span<const std::unique_ptr<Helper>> helpers, bool patient);
 
     // Compiles what is missing of the plan's kernels and records the plan into the stream's command buffer, which it
     // opens where none is, and into more where one would take long, between the copies `before` and `after`; submits
@@ -51,12 +53,12 @@ public:
     // Thread-safe.
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far
     [[nodiscard]] std::uint64_t repeated() const { return repeated_; }      // runs that were not recorded anew
+    [[nodiscard]] std::uint64_t helped() const { return helped_calls_; }    // runs that helpers had a part in
 
     // Whether helpers were waited for in vain: what was computed since is wrong. Thread-safe.
     [[nodiscard]] bool left_alone() const;
 
 private:
-    void compile(const Plan& plan);
     void record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
                 std::span<const Copy> after);
     Point repeat(Recording& recording);
@@ -79,11 +81,12 @@ private:
 
     const LogicalDevice& device_;
     Stream& stream_;
-    std::vector<Member> members_;  // the device, then its helpers
+    std::vector<Member> members_;       // the device, then its helpers
+    std::optional<Compiler> compiler_;  // none while there are not all of them
     raii::QueryPool queries_ = nullptr;
     std::uint32_t timing_ = 0, next_timing_ = 0;
     bool labels_;
-    std::atomic<std::uint64_t> dispatches_ = 0, repeated_ = 0;
+    std::atomic<std::uint64_t> dispatches_ = 0, repeated_ = 0, helped_calls_ = 0;
     Recordings recordings_;
 
     // Of the run going on; kept to save allocations.
@@ -91,6 +94,8 @@ private:
     std::vector<std::byte> block_;
     std::string label_;
     const std::vector<bool>* filled_ = nullptr;
+    bool together_ = false;  // with helpers, if there are any
+    bool shared_ = false;    // with one at least
     const Poll* poll_ = nullptr;
     std::unique_ptr<Recording> kept_;  // what the run is to be kept as
     // Of the command buffer being recorded.

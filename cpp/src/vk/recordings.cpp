@@ -12,6 +12,7 @@ constexpr std::uint64_t kMostDispatches = 1 << 14;  // of all recordings: a driv
 
 std::size_t hash_of(const Recording::Key& key) {
     std::size_t hash = std::hash<const Plan*>()(key.plan.get()) ^ std::hash<std::vector<bool>>()(key.filled);
+    hash = key.helped ? hash : ~hash;
     for (const std::uint64_t place : key.places) {
         hash = (hash ^ place) * 0x9E3779B97F4A7C15u;
     }
@@ -20,9 +21,9 @@ std::size_t hash_of(const Recording::Key& key) {
 
 }  // namespace
 
-Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, const std::vector<bool>& packed,
-                    std::string_view name)
-    : plan(std::move(of)), label(name), filled(packed) {
+Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::vector<bool> packed,
+                    bool with_helpers, std::string_view name)
+    : plan(std::move(of)), label(name), filled(std::move(packed)), helped(with_helpers) {
     places.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
         // Inputs are read by their addresses alone, and imported anew for every call.

@@ -18,16 +18,18 @@ namespace vkrnn::vk {
 
 struct Recording {
     // What the commands depend on: the addresses of the plan's buffers, and which allocations they are in, since a
-    // command buffer does not outlive the buffers that it was recorded with; and which of them are filled already.
+    // command buffer does not outlive the buffers that it was recorded with; which of them are filled already; and
+    // whether helpers, if there are any, take part.
     struct Key {
-        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, const std::vector<bool>& packed,
-            std::string_view name);
+        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::vector<bool> packed,
+            bool with_helpers, std::string_view name);
         bool operator==(const Key&) const = default;
 
         std::shared_ptr<const Plan> plan;
         std::string label;
         std::vector<std::uint64_t> places;
         std::vector<bool> filled;
+        bool helped;
     };
 
     struct Part {

@@ -1,11 +1,10 @@
 #include "self_test.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
 #include "abi.h"
+#include "environment.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -60,17 +59,13 @@ Plan product_plan(const std::string& shader, std::uint32_t lanes, bool loops) {
     return plan;
 }
 
-bool is_told_to_fail() {
-    const char* value = std::getenv("VKRNN_FAIL_SELF_TEST");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
-
 }  // namespace
 
 bool broadcasts_right(Device& device) {
     const bool loops = device.flavour().loops();
     const std::string shader = loops ? "gemm_broadcast_loops" : "gemm_broadcast";
-    if (is_told_to_fail() || shader_code(shader).empty()) {  // the layer's own tests come without the package's shaders
+    if (is_on("VKRNN_FAIL_SELF_TEST") ||
+        shader_code(shader).empty()) {  // the layer's own tests come without the package's shaders
         return false;
     }
     const std::uint32_t lanes = device.profile().subgroup_size, width = 2 * lanes, n = width * kGroups;

@@ -23,7 +23,8 @@ namespace vkrnn::vk {
 
 struct Work {
     // The first seat is the device's, the others its helpers'. Throws vk::SystemError.
-    explicit Work(std::vector<Seat> seats)
+    // `patient`: see Compiler.
+    Work(std::vector<Seat> seats, bool patient)
         : device(open_all(std::move(seats))),
           timeline(std::make_shared<Timeline>(device, device->calls())),
           upload_timeline(&device->uploads() == &device->calls()
@@ -38,7 +39,7 @@ struct Work {
           upload_stream(*upload_timeline),
           upload_transfer(*upload_timeline, upload_stream, workers),
           helpers(with(device->helpers())),
-          recorder(*device, kernels, stream, helpers) {}
+          recorder(*device, kernels, stream, helpers, patient) {}
     ~Work() {
         timeline->settle(timeline->submitted());
         upload_timeline->settle(upload_timeline->submitted());
