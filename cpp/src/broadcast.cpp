@@ -269,7 +269,9 @@ std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& labe
                                 made.empty(),
                                 windows,
                                 word(tile.split.blocks),
-                                slabs == 1 && z > 1 ? 2 : 1});
+                                slabs == 1 && z > 1 ? 2 : 1,
+                                kNoBuffer,
+                                abi::kBroadcastCounter});
                 x += slabs > 1 ? each : each * z;
             }
     return made;

@@ -37,7 +37,7 @@ struct StepProduct {
     Panels b;
     Place out = 0;
 };
-// One dispatch, or several where there are many panels or rows; their counter is at abi::kBroadcastCounter.
+// One dispatch, or several where there are many panels or rows.
 std::vector<Dispatch> step_product(PlanBuilder& builder, const std::string& label, const StepProduct& product);
 
 }  // namespace vkrnn

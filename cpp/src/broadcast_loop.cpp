@@ -102,7 +102,9 @@ public:
                                 row + unit == 0,
                                 windows,
                                 static_cast<std::uint32_t>(tile.subgroups),
-                                more > 1 ? 2 : 1});
+                                more > 1 ? 2 : 1,
+                                kNoBuffer,
+                                abi::kBroadcastCounter});
                 unit += y * more;
             }
         return made;
@@ -319,7 +321,7 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
     step.sequence(abi::kStepPreviousHidden, loop.hidden, 1, Order::output);
     step.sequence(abi::kStepMultiplied, loop.hidden, 1, Order::output, CellStep::whole);
     if (cell.states > 1) cell_at(abi::kStepPreviousCell);
-    Loop steps{spec.T - 1, 1, 1, abi::kBroadcastCounter, {}};
+    Loop steps{spec.T - 1, 1, 1, {}};
     for (std::int64_t d = 0; d < spec.D(); ++d) {
         append(steps.body, product.dispatches("product", d, 1));
         append(steps.body, step.dispatches("step", "forward", options, d, 1));
@@ -396,7 +398,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     for (std::int64_t d = 0; d < spec.D(); ++d)
         add_all(builder, step.dispatches("last step back", "backward", last, d, spec.T - 1));
     if (spec.T > 2) {
-        Loop steps{spec.T - 2, static_cast<std::int32_t>(spec.T - 2), -1, abi::kBroadcastCounter, {}};
+        Loop steps{spec.T - 2, static_cast<std::int32_t>(spec.T - 2), -1, {}};
         for (std::int64_t d = 0; d < spec.D(); ++d) {
             append(steps.body, product.dispatches("product back", d, 1));
             append(steps.body, step.dispatches("step back", "backward", options, d, 1));
@@ -428,7 +430,7 @@ void broadcast_replay(PlanBuilder& builder, const Inputs& inputs, std::size_t op
     options.results = {{abi::kStepOperand, operand}};
     const std::int64_t blocks = (spec.T - 1) / kTable;
     copy_first_operand(builder, inputs, operand);
-    Loop several{blocks, 1, static_cast<std::int32_t>(kTable), abi::kBroadcastCounter, {}};
+    Loop several{blocks, 1, static_cast<std::int32_t>(kTable), {}};
     for (std::int64_t d = 0; d < spec.D(); ++d) {
         if (blocks > 0) append(several.body, step.dispatches("replay", "replay", options, d, 1, kTable));
         const std::int64_t done = 1 + blocks * kTable;

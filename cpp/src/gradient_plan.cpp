@@ -114,7 +114,7 @@ private:
             }
             return;
         }
-        Loop loop{T, static_cast<std::int32_t>(T - 1), -1, abi::kStepCounter, {}};
+        Loop loop{T, static_cast<std::int32_t>(T - 1), -1, {}};
         const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
         loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
         if (phases_) {

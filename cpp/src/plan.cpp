@@ -68,7 +68,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     }
 
     const std::size_t params = builder.constant("parameters", first.block());
-    Loop loop{T, 0, 1, abi::kStepCounter, {}};
+    Loop loop{T, 0, 1, {}};
     if (phases) {
         loop.body.push_back(
             step_dispatch(builder, "step: gates", step_kernel(builder, "forward", {1, training}), params, 0));

@@ -135,8 +135,10 @@ Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size
     const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
     const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
     const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
-    return {label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()), make_block(push, abi::kStepPushPlaces),
-            true};
+    Dispatch made{label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()),
+                  make_block(push, abi::kStepPushPlaces)};
+    made.counter = abi::kStepCounter;
+    return made;
 }
 
 Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {

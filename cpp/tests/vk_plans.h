@@ -60,8 +60,8 @@ inline Plan fold_plan(std::int64_t count, std::int32_t first = 0, std::int32_t i
     Plan plan;
     plan.buffers = {buffer("state", Role::result, 4), buffer("params", Role::constant, 8, make_block(place(0, 0), 1))};
     plan.kernels = {{"fold", {1}}};
-    const Dispatch step{.label = "step", .push = make_block(FoldPush{place(1, 0), -1, 0}, 1)};
-    plan.steps = {Clear{0}, Loop{count, first, increment, 8, {step}}};
+    const Dispatch step{.label = "step", .push = make_block(FoldPush{place(1, 0), -1, 0}, 1), .counter = 8};
+    plan.steps = {Clear{0}, Loop{count, first, increment, {step}}};
     plan.results = {0};
     return plan;
 }

@@ -253,7 +253,7 @@ TEST_P(Call, RefusesPlansThatContradictThemselves) {
     std::get<Dispatch>(plan.steps[0]).push.bytes.resize(132);
     refuses(plan);
     plan = fold_plan(3);
-    std::get<Loop>(plan.steps[1]).counter = 16;
+    std::get<Loop>(plan.steps[1]).body[0].counter = 16;
     refuses(plan);
     expect_adds(*device_, 100);
 }

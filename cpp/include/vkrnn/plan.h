@@ -88,6 +88,8 @@ struct Dispatch {
     std::optional<std::uint32_t> axis = {};
     // The packed buffer that it fills: left out where that is filled already.
     std::size_t fills = kNoBuffer;
+    // In a loop: the byte of the push constants where the 32-bit counter goes.
+    std::optional<std::uint32_t> counter = {};
     bool operator==(const Dispatch&) const = default;
 };
 
@@ -104,13 +106,12 @@ struct Clear {
     bool operator==(const Clear&) const = default;
 };
 
-// The body is recorded `count` times; the 32-bit integer at byte `counter` of each push block runs from
-// `first` by `increment`. Every dispatch waits for the one before it.
+// The body is recorded `count` times; the counters of its dispatches run from `first` by `increment`. Every dispatch
+// waits for the one before it.
 struct Loop {
     std::int64_t count = 0;
     std::int32_t first = 0;
     std::int32_t increment = 1;
-    std::uint32_t counter = 0;
     std::vector<Dispatch> body;
     bool operator==(const Loop&) const = default;
 };

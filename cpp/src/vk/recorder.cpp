@@ -311,7 +311,8 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
     body_.clear();
     for (const Dispatch& dispatch : loop.body) {
         body_.push_back(ready(dispatch, placements));
-        if (loop.counter + sizeof(std::int32_t) > body_.back().push_bytes) {
+        body_.back().counter = dispatch.counter;
+        if (dispatch.counter && *dispatch.counter + sizeof(std::int32_t) > body_.back().push_bytes) {
             throw std::out_of_range(dispatch.label + ": the loop's counter is outside of the push constants");
         }
     }
@@ -326,7 +327,9 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
         }
         const auto counter = static_cast<std::int32_t>(loop.first + i * loop.increment);
         for (Ready& one : body_) {
-            std::memcpy(one.push.data() + loop.counter, &counter, sizeof(counter));
+            if (one.counter) {
+                std::memcpy(one.push.data() + *one.counter, &counter, sizeof(counter));
+            }
             split_if_full();
             record(one, true);
         }

@@ -33,6 +33,7 @@ struct Ready {
     std::size_t kernel = 0;  // of the plan
     std::array<std::byte, kPushBytes> push;
     std::uint32_t push_bytes = 0;
+    std::optional<std::uint32_t> counter{};  // see Dispatch
     std::array<std::uint32_t, 3> groups;
     std::uint32_t window_count = 0;
     std::array<Slice, abi::kWindows> windows;
