@@ -4,6 +4,7 @@
 
 #include "broadcast_loop.h"
 #include "inputs.h"
+#include "product_loop.h"
 
 namespace vkrnn {
 
@@ -88,8 +89,9 @@ private:
         if (can_broadcast_replay(builder_))
             broadcast_replay(builder_, inputs_, operand_);
         else if (!leaves_operand(builder_))
-            builder_.add(all_steps_dispatch(builder_, "replay",
-                                            step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
+            builder_.add(all_steps_dispatch(
+                builder_, "replay", step_kernel(builder_, "replay", {0, has(Argument::peephole), products_ ? 1u : 0u}),
+                params_, products_));
         if (portable_steps_)
             builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
         if (!reset_after_) return;
@@ -114,6 +116,7 @@ private:
             }
             return;
         }
+        if (products_) return product_backward_loop(builder_, inputs_, step_block(0, G));
         Loop loop{T, static_cast<std::int32_t>(T - 1), -1, {}};
         const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
         loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
@@ -202,7 +205,8 @@ private:
     const std::int64_t candidate_ = G - 1;
 
     const bool broadcast_ = can_broadcast_loop(builder_);
-    const bool portable_steps_ = !broadcast_ || spec_.has(Argument::init_state);
+    const bool products_ = !broadcast_ && can_loop_with_products(builder_);
+    const bool portable_steps_ = !products_ && (!broadcast_ || spec_.has(Argument::init_state));
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, transposed_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, params_ = 0;

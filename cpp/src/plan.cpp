@@ -4,6 +4,7 @@
 #include "broadcast_loop.h"
 #include "gradient_plan.h"
 #include "inputs.h"
+#include "product_loop.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -20,7 +21,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     const bool phases = two_phases(spec);
 
     StepBlock first(spec);
-    const bool broadcast = can_broadcast_loop(builder);
+    const bool broadcast = can_broadcast_loop(builder), products = !broadcast && can_loop_with_products(builder);
     bool has_bias = false;
     std::size_t projected = inputs[Argument::source];
     if (spec.has(Argument::input_weight)) {
@@ -30,7 +31,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
         std::optional<Matrix> bias;
-        if (broadcast && spec.has(Argument::bias)) bias = Matrix{inputs[Argument::bias], 0, 0, 0, false};
+        if ((broadcast || products) && spec.has(Argument::bias)) bias = Matrix{inputs[Argument::bias], 0, 0, 0, false};
         has_bias = builder.product("project", project, false, bias);
     }
     first.sequence(abi::kProjected, projected, G, Order::source);
@@ -58,7 +59,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
         first.sequence(abi::kSaved, loop_buffers.saved, G, Order::output);
     } else if (phases)
         first.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
-    if (phases) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
+    if (phases && !products) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
     first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
 
     builder.count_flops(static_cast<double>(T) * step_flops(spec));
@@ -66,16 +67,23 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
         broadcast_forward_loop(builder, inputs, loop_buffers);
         return builder.finish();
     }
+    StepOptions options{.keep = training, .adds_bias = loop_buffers.adds_bias};
+    if (products) {
+        product_forward_loop(builder, inputs, first, options);
+        return builder.finish();
+    }
 
     const std::size_t params = builder.constant("parameters", first.block());
     Loop loop{T, 0, 1, {}};
+    const auto add_step = [&](const std::string& label, std::uint32_t phase) {
+        options.phase = phase;
+        loop.body.push_back(step_dispatch(builder, label, step_kernel(builder, "forward", options), params, 0));
+    };
     if (phases) {
-        loop.body.push_back(
-            step_dispatch(builder, "step: gates", step_kernel(builder, "forward", {1, training}), params, 0));
-        loop.body.push_back(
-            step_dispatch(builder, "step: candidate", step_kernel(builder, "forward", {2, training}), params, 0));
+        add_step("step: gates", 1);
+        add_step("step: candidate", 2);
     } else {
-        loop.body.push_back(step_dispatch(builder, "step", step_kernel(builder, "forward", {0, training}), params, 0));
+        add_step("step", 0);
     }
     builder.add(std::move(loop));
     return builder.finish();

@@ -61,6 +61,16 @@ void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
     strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);
 }
 
+void StepBlock::padded_state(abi::uint view, std::size_t buffer, std::int64_t each) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * each, 0);
+    strides(view, spec_.D() * each, spec_.H, 1);
+}
+
+void StepBlock::sums(std::size_t buffer, std::int64_t n, std::int64_t slabs) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kSums, d, buffer, d * slabs * spec_.N * n, 0);
+    strides(abi::kSums, n, spec_.H, 1);
+}
+
 void StepBlock::vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
     for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
     strides(view, 0, spec_.H, 1);
@@ -125,6 +135,8 @@ std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const S
     constants[abi::kPhase] = options.phase;
     constants[abi::kKeep] = options.keep;
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
+    constants[abi::kSlabs] = options.slabs;
+    constants[abi::kAddsBias] = options.adds_bias;
     return builder.kernel(std::string(spec.cell().shader) + "_" + driver, std::move(constants));
 }
 
@@ -134,17 +146,19 @@ Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size
     const Flavour& flavour = builder.flavour();
     const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
     const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
-    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
+    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0, {0, 1}};
     Dispatch made{label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()),
                   make_block(push, abi::kStepPushPlaces)};
     made.counter = abi::kStepCounter;
     return made;
 }
 
-Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {
+Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
+                            bool several_rows) {
     const Spec& spec = builder.spec();
-    const std::int64_t blocks = spec.T * spec.N * ceil_div(spec.H, builder.flavour().workgroup);
-    const abi::StepPush push{place(params, 0), 0, 0};
+    const std::int64_t rows = ceil_div(spec.T * spec.N, several_rows ? rows_of(spec, builder.flavour()) : 1);
+    const std::int64_t blocks = rows * ceil_div(spec.H, builder.flavour().workgroup);
+    const abi::StepPush push{place(params, 0), 0, 0, {0, 1}};
     return {label, kernel, builder.groups(blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
 }
 

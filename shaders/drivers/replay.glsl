@@ -1,19 +1,10 @@
 // Before the backward loop, for all steps at once: what each step's recurrent product multiplied, h[k-1] * m[k], recomputed
 // from what the forward pass kept and stored in source order, for the weight gradients; with peephole weights c[k-1] too.
-// Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
+// Workgroups: x, y number (batch rows of all steps, unit block), unit blocks fastest; z is the direction. They take one
+// row, or where views are loaded once, `rows`.
 #include "step.glsl"
 
-void main() {
-    Params p = Params(push.params);
-    uint H = p.params.H, N = p.params.N;
-    uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
-    uint group = linear_group();
-    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint row = group / blocks;
-    uint d = gl_WorkGroupID.z, n = row % N;
-    int k = int(row / N);
-    if (j >= H || k >= int(p.params.T)) return;
-
+void replay(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
         clear_view(p, kOperand, d, k, n, 0, j);
 #ifdef CELL_FIRST_GATES
@@ -50,4 +41,23 @@ void main() {
 #if CELL_STATES > 1
     if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, j));
 #endif
+}
+
+void main() {
+    Params p = Params(push.params);
+    uint H = p.params.H, N = p.params.N;
+    uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
+    uint group = linear_group();
+    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint each = 1;
+    if (slabs != 0) {
+        load_views(p);
+        each = rows;
+    }
+    uint first = group / blocks * each, end = min(first + each, p.params.T * N);
+    for (uint row = first; row < end && j < H; ++row) {
+        uint n = row % N;
+        length = find_length(p, n);
+        replay(p, gl_WorkGroupID.z, n, j, int(row / N));
+    }
 }

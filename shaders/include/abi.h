@@ -209,7 +209,9 @@ const uint kLastCell = 16u;
 const uint kProduct = 17u;         // backward: the recurrent products of the candidate gate (reset after)
 const uint kPreviousCell = 18u;    // backward: c[k-1], in source order
 const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
-const uint kViews = 20u;
+const uint kSums = 20u;            // the recurrent products, where other kernels form them: slabs of [N, slots, H]
+const uint kNextOperand = 21u;     // and what those multiply in the next step (backward, in this one too)
+const uint kViews = 22u;
 
 // Read through its address; one block per call and phase.
 struct StepParams {
@@ -228,6 +230,7 @@ struct StepPush {
     Address params;
     int step;
     uint padding;
+    uint table[2];                     // 0, 1
 };
 const uint kStepPushPlaces = 1u;
 const uint kStepCounter = 8u;          // byte of `step`
@@ -246,21 +249,22 @@ const uint kKeep = 9u;                 // 1: forward writes what training keeps;
 const uint kHasVectors = 10u;          // 1: the cell's learned vectors are there
 const uint kHasLengths = 11u;          // 1: batch rows end at steps of their own
 const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
-const uint kStepConstants = 17u;
+const uint kSlabs = 17u;               // parts of the recurrent product's sums, where other kernels form them
+const uint kAddsBias = 18u;            // 1: forward adds the bias; else it is in the projection, or there is none
+const uint kStepConstants = 19u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
 
 // ---- the time loop for llvmpipe, one direction a dispatch ------------------------------------------------------------------
 // Specialization constants, besides those of the step kernels: kLocalSize is the subgroup's size, kLanes the subgroups of
 // a workgroup, or kBroadcastTable of them and kMoreSubgroups times as many; kRows the batch rows of its tile.
-const uint kSlabs = 17u;               // parts of the recurrent product's sums, where other kernels formed them
-const uint kOrders = 18u;              // bits
-const uint kReads = 19u;               // bits
-const uint kTileVectors = 20u;         // vectors of units of the tile; like its rows a power of two
-const uint kTileDepth = 21u;               // of the block of k of a subgroup, a multiple of 8; 0: the products are in slabs
-const uint kMoreSubgroups = 22u;
-const uint kInWindows = 23u;           // 1: results are windows, and their views places in them
-const uint kUnits = 24u;               // H
-const uint kBroadcastStepConstants = 25u;
+const uint kOrders = 19u;              // bits
+const uint kReads = 20u;               // bits
+const uint kTileVectors = 21u;         // vectors of units of the tile; like its rows a power of two
+const uint kTileDepth = 22u;               // of the block of k of a subgroup, a multiple of 8; 0: the products are in slabs
+const uint kMoreSubgroups = 23u;
+const uint kInWindows = 24u;           // 1: results are windows, and their views places in them
+const uint kUnits = 25u;               // H
+const uint kBroadcastStepConstants = 26u;
 const uint kSourceBackwards = 1u;      // source order runs against the steps
 const uint kOutputBackwards = 2u;
 const uint kCellIsState = 4u;          // the cell state is kept for one step only
