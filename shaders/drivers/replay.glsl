@@ -49,15 +49,15 @@ void main() {
     uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
     uint group = linear_group();
     uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint each = 1;
+    uint row = group / blocks, d = gl_WorkGroupID.z;
     if (slabs != 0) {
         load_views(p);
-        each = rows;
+        uint end = min((row + 1) * rows, p.params.T * N);
+        for (row *= rows; row < end && j < H; ++row) {
+            length = find_length(p, row % N);
+            replay(p, d, row % N, j, int(row / N));
+        }
+        return;
     }
-    uint first = group / blocks * each, end = min(first + each, p.params.T * N);
-    for (uint row = first; row < end && j < H; ++row) {
-        uint n = row % N;
-        length = find_length(p, n);
-        replay(p, gl_WorkGroupID.z, n, j, int(row / N));
-    }
+    if (j < H && row / N < p.params.T) replay(p, d, row % N, j, int(row / N));
 }

@@ -22,25 +22,39 @@ layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Int
 layout(push_constant, std430) uniform Push { StepPush push; };
 
 // The views of the workgroup's direction. Where other kernels form the products the device is a CPU, on which a load is as
-// many as there are invocations, and the compiler repeats it after every store: there they are loaded once.
+// many as there are invocations, and the compiler repeats it after every store: there they are loaded once, at the
+// beginning, where llvmpipe sees that these loads are uniform (see broadcast.glsl). GPUs do better without.
 struct View {
     Address at;
     Stride step;
     uint row, slot, unit;
 };
 View views[kViews];
-View find_view(Params p, uint view, uint direction) {
-    Strides found = p.params.strides[view];
-    return View(p.params.at[2 * view + direction], found.step[direction], found.row, found.slot, found.unit);
-}
-View view_of(Params p, uint view, uint direction) {
-    if (slabs != 0) return views[view];
-    return find_view(p, view, direction);
-}
-// At the beginning, where llvmpipe sees that these loads are uniform: see broadcast.glsl.
 void load_views(Params p) {
     uint direction = push.table[gl_WorkGroupID.z];
-    [[unroll]] for (uint view = 0; view < kViews; ++view) views[view] = find_view(p, view, direction);
+    [[unroll]] for (uint view = 0; view < kViews; ++view)
+        views[view] = View(p.params.at[2 * view + direction], p.params.strides[view].step[direction],
+                           p.params.strides[view].row, p.params.strides[view].slot, p.params.strides[view].unit);
+}
+Address view_at(Params p, uint view, uint direction) {
+    if (slabs != 0) return views[view].at;
+    return p.params.at[2 * view + direction];
+}
+Stride view_step(Params p, uint view, uint direction) {
+    if (slabs != 0) return views[view].step;
+    return p.params.strides[view].step[direction];
+}
+uint view_row(Params p, uint view) {
+    if (slabs != 0) return views[view].row;
+    return p.params.strides[view].row;
+}
+uint view_slot(Params p, uint view) {
+    if (slabs != 0) return views[view].slot;
+    return p.params.strides[view].slot;
+}
+uint view_unit(Params p, uint view) {
+    if (slabs != 0) return views[view].unit;
+    return p.params.strides[view].unit;
 }
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
@@ -59,8 +73,7 @@ int length_of(Params p, uint n) {
 bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 Address time_address(Params p, uint view, uint direction, int step, uint n) {
-    View found = view_of(p, view, direction);
-    return element(found.at, step * found.step + Stride(n) * found.row);
+    return element(view_at(p, view, direction), step * view_step(p, view, direction) + Stride(n) * view_row(p, view));
 }
 
 // A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands. A step past the row's end reads
@@ -69,24 +82,23 @@ Address row_address(Params p, uint view, uint direction, int step, uint n) {
     if (has_lengths != 0) {
         int end = length_of(p, n);
         step = min(step, end - 1);
-        if (view_of(p, view, direction).step < 0) step += int(p.params.T) - end;
+        if (view_step(p, view, direction) < 0) step += int(p.params.T) - end;
     }
     return time_address(p, view, direction, step, n);
 }
-Address unit_address(Params p, uint view, uint direction, Address row, uint slot, uint j) {
-    View found = view_of(p, view, direction);
-    return element(row, Stride(slot) * found.slot + Stride(j) * found.unit);
+Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
+    return element(row, Stride(slot) * view_slot(p, view) + Stride(j) * view_unit(p, view));
 }
 Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    return load(unit_address(p, view, direction, row_address(p, view, direction, step, n), slot, j), 0);
+    return load(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0);
 }
 void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
-    store(unit_address(p, view, direction, row_address(p, view, direction, step, n), slot, j), 0, value);
+    store(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0, value);
 }
 // Zero in the row that step `step`, past the end of batch row n, stands for: row `step` of the time axis.
 void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    int at = view_of(p, view, direction).step < 0 ? int(p.params.T) - 1 - step : step;
-    store(unit_address(p, view, direction, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
+    int at = view_step(p, view, direction) < 0 ? int(p.params.T) - 1 - step : step;
+    store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
 }
 Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
@@ -98,8 +110,8 @@ Real load_previous(Params p, uint sequence, uint init, uint direction, int step,
 
 // The recurrent product of one slot, where other kernels have formed it.
 Real load_sum(Params p, uint direction, uint n, uint slot, uint j) {
-    Address at = unit_address(p, kSums, direction, time_address(p, kSums, direction, 0, n), slot, j);
-    Stride apart = Stride(p.params.N) * view_of(p, kSums, direction).row;
+    Address at = unit_address(p, kSums, time_address(p, kSums, direction, 0, n), slot, j);
+    Stride apart = Stride(p.params.N) * view_row(p, kSums);
     Real sum = 0.0;
     for (uint slab = 0; slab < slabs; ++slab) sum += load(at, slab * apart);
     return sum;
