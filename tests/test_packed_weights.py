@@ -51,7 +51,7 @@ def dispatches(device: vkrnn.Device, work: Callable[[], object]) -> int:
 
 def packs(device: vkrnn.Device) -> bool:
     """Return whether the device's kernels read packed weights."""
-    return bool(device.flavour.gemm == "broadcast")
+    return device.flavour.gemm in ("broadcast", "loops")
 
 
 def by_view(array: vkrnn.Array, new: Any) -> None:
