@@ -55,7 +55,6 @@ public:
         }
     }
 
-    [[nodiscard]] std::int64_t depth() const { return shape_.k; }
     [[nodiscard]] std::uint32_t slabs() const { return word(slabs_); }
     void view(StepBlock& block) const { block.sums(out_, shape_.n, slabs_); }
 
@@ -86,16 +85,19 @@ private:
     std::vector<Panels> panels_;
 };
 
-// What the products multiply, of `slots`, with room for their padding. Cleared, since zeros in the padding of the
-// weights do away with numbers only.
+// What the products multiply, as [N, D, each], with room for what they read beyond it. That is times zero, in the
+// padding of the weights, but must be numbers.
 struct Operand {
-    Operand(PlanBuilder& builder, const std::string& name, std::int64_t slots, std::int64_t depth)
-        : each(slots * builder.spec().H + depth),
-          buffer(builder.scratch(name, builder.spec().N * builder.spec().D() * each)) {
+    Operand(PlanBuilder& builder, const std::string& name) {
+        for (const Phase& phase : phases_of(builder.spec())) {
+            const std::int64_t first = builder.spec().gradients ? phase.first * builder.spec().H : 0;
+            each = std::max(each, first + shape_of(builder, phase)->k);
+        }
+        buffer = builder.scratch(name, builder.spec().N * builder.spec().D() * each);
         builder.clear(buffer);
     }
-    std::int64_t each;
-    std::size_t buffer;
+    std::int64_t each = 0;
+    std::size_t buffer = 0;
 };
 
 }  // namespace
@@ -110,20 +112,20 @@ bool can_loop_with_products(const PlanBuilder& builder) {
 void product_forward_loop(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, StepOptions options) {
     const Spec& spec = builder.spec();
     Loop loop{spec.T, 0, 1, {}};
-    std::optional<Operand> hidden, reset;
+    const Operand hidden(builder, "operand");
+    std::optional<Operand> reset;
+    if (two_phases(spec)) reset.emplace(builder, "reset operand");
     for (const Phase& phase : phases_of(spec)) {
         const PhaseProducts products(builder, phase, inputs[Argument::recurrent_weight]);
-        if (!hidden) hidden.emplace(builder, "operand", 0, products.depth());
-        if (phase.number != 0 && !reset) reset.emplace(builder, "reset operand", 0, products.depth());
         StepBlock block = views;
         products.view(block);
-        block.padded_state(abi::kNextOperand, hidden->buffer, hidden->each);
+        block.padded_state(abi::kNextOperand, hidden.buffer, hidden.each);
         if (reset) block.padded_state(abi::kOperand, reset->buffer, reset->each);
         const std::size_t params = builder.constant("parameters", block.block());
         options.phase = phase.number;
         options.slabs = products.slabs();
         const std::size_t kernel = step_kernel(builder, "forward", options);
-        const Operand& operand = phase.number == 2 ? *reset : *hidden;
+        const Operand& operand = phase.number == 2 ? *reset : hidden;
         std::ranges::move(products.dispatches("product", operand.buffer, operand.each, 0),
                           std::back_inserter(loop.body));
         loop.body.push_back(step_dispatch(builder, "step", kernel, params, 0));
@@ -136,18 +138,17 @@ void product_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Step
 void product_backward_loop(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) {
     const Spec& spec = builder.spec();
     Loop loop{spec.T, static_cast<std::int32_t>(spec.T - 1), -1, {}};
-    std::optional<Operand> deltas;
+    const Operand deltas(builder, "deltas of a step");
     std::vector<Dispatch> initial;
     for (const Phase& phase : phases_of(spec)) {
         const PhaseProducts products(builder, phase, inputs[Argument::recurrent_weight]);
-        if (!deltas) deltas.emplace(builder, "deltas of a step", spec.G(), products.depth());
         StepBlock block = views;
         products.view(block);
-        block.padded_state(abi::kNextOperand, deltas->buffer, deltas->each);
+        block.padded_state(abi::kNextOperand, deltas.buffer, deltas.each);
         const std::size_t params = builder.constant("parameters", block.block());
         const std::size_t kernel = step_kernel(builder, "backward", {phase.number, false, products.slabs()});
         std::vector<Dispatch> made =
-            products.dispatches("product back", deltas->buffer, deltas->each, phase.first * spec.H);
+            products.dispatches("product back", deltas.buffer, deltas.each, phase.first * spec.H);
         if (phase.number != 2) {
             initial = made;
             initial.push_back(step_dispatch(builder, "initial state", kernel, params, -1));

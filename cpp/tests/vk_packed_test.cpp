@@ -165,7 +165,8 @@ TEST_P(Packed, IsPackedAgainAfterAnInterruptedCall) {
     plan.buffers.push_back(buffer("state", Role::scratch, 4));
     plan.buffers.push_back(buffer("params", Role::constant, 8, make_block(place(3, 0), 1)));
     plan.kernels.push_back({"fold", {1}});
-    const Dispatch step{.label = "step", .kernel = 2, .push = make_block(FoldPush{place(4, 0), -1, 0}, 1), .counter = 8};
+    const Dispatch step{
+        .label = "step", .kernel = 2, .push = make_block(FoldPush{place(4, 0), -1, 0}, 1), .counter = 8};
     plan.steps.insert(plan.steps.begin(), Loop{1'000'000'000, 0, 1, {step}});
     const Shared from = put(words_), to = put(words_);
     const InputOperand input{.storage = from};

@@ -88,7 +88,7 @@ void main() {
     if (slabs != 0) {
         load_views(p);
         for (uint n = at.row; n < min(at.row + rows, N) && at.unit < H; ++n) {
-            length = find_length(p, n);
+            row_length = find_length(p, n);
             Real through = load_sum(p, at.direction, n, 0, unit);
 #ifdef CELL_FIRST_GATES
             if (phase == 2) {

@@ -83,7 +83,7 @@ void main() {
     if (slabs != 0) {
         load_views(p);
         for (uint n = at.row; n < min(at.row + rows, N) && at.unit < H; ++n) {
-            length = find_length(p, n);
+            row_length = find_length(p, n);
             Real r[CELL_GATES];
             for (uint g = 0; g < CELL_GATES; ++g)
                 r[g] = g >= first_product && g < end_product && k >= 0

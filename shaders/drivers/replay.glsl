@@ -54,7 +54,7 @@ void main() {
         load_views(p);
         uint end = min((row + 1) * rows, p.params.T * N);
         for (row *= rows; row < end && j < H; ++row) {
-            length = find_length(p, row % N);
+            row_length = find_length(p, row % N);
             replay(p, d, row % N, j, int(row / N));
         }
         return;

@@ -63,9 +63,9 @@ uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 int find_length(Params p, uint n) {
     return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
 }
-int length;   // of the row at hand, where views are loaded once
+int row_length;   // of the row at hand, where views are loaded once
 int length_of(Params p, uint n) {
-    if (slabs != 0) return length;
+    if (slabs != 0) return row_length;
     return find_length(p, n);
 }
 
