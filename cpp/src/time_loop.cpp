@@ -57,8 +57,7 @@ void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots,
 }
 
 void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
-    strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);
+    padded_state(view, buffer, slots * spec_.H);
 }
 
 void StepBlock::padded_state(abi::uint view, std::size_t buffer, std::int64_t each) {

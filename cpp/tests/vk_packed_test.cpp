@@ -36,24 +36,12 @@ Plan two_inputs_plan() {
     return plan;
 }
 
-// Both ways: memory that the host sees where the device has it, and memory that it does not.
-class Packed : public Vulkan, public testing::WithParamInterface<bool> {
+class Packed : public EitherMemory {
 protected:
-    using Shared = std::shared_ptr<Storage>;
-    using SharedPlan = std::shared_ptr<const Plan>;
-
     Shared put(const Words& words) {
         auto storage = device_->allocate(words.size() * 4, true);
         write(storage, words);
         return storage;
-    }
-    void write(const Shared& to, const Words& words) {
-        device_->upload({.host = nullptr, .storage = to}, words.data(), words.size() * 4, {});
-    }
-    Words read(const Shared& from) {
-        Words words(from->bytes() / 4);
-        device_->download(words.data(), {.host = nullptr, .storage = from}, from->bytes(), {});
-        return words;
     }
     // The answer to a call with the array, and how many dispatches that took.
     std::pair<Words, std::uint64_t> run(const SharedPlan& plan, const Shared& from, std::uint64_t offset = 0) {
@@ -69,8 +57,6 @@ protected:
 
     const Words words_ = counting(kCount), others_ = Words(kCount, 77);
     const SharedPlan plan_ = std::make_shared<const Plan>(packing_plan());
-    const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
-    std::shared_ptr<Device> device_ = Device::open(0);
 };
 INSTANTIATE_TEST_SUITE_P(Memory, Packed, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });

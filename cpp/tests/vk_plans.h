@@ -156,4 +156,23 @@ protected:
     const Variable directory_{"VKRNN_CACHE_DIR", cache_.string()};
 };
 
+// Both ways: memory that the host sees where the device has it, and memory that it does not.
+class EitherMemory : public Vulkan, public testing::WithParamInterface<bool> {
+protected:
+    using Shared = std::shared_ptr<Storage>;
+    using SharedPlan = std::shared_ptr<const Plan>;
+
+    void write(const Shared& to, const Words& words) {
+        device_->upload({.host = nullptr, .storage = to}, words.data(), words.size() * 4, {});
+    }
+    Words read(const Shared& from) {
+        Words words(from->bytes() / 4);
+        device_->download(words.data(), {.host = nullptr, .storage = from}, from->bytes(), {});
+        return words;
+    }
+
+    const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
+    std::shared_ptr<Device> device_ = Device::open(0);
+};
+
 }  // namespace vkrnn::test

@@ -6,32 +6,17 @@
 namespace vkrnn::test {
 namespace {
 
-// Both ways: memory that the host sees where the device has it, and memory that it does not.
-class Repeats : public Vulkan, public testing::WithParamInterface<bool> {
+class Repeats : public EitherMemory {
 protected:
-    using Shared = std::shared_ptr<Storage>;
-    using SharedPlan = std::shared_ptr<const Plan>;
-
     static SharedPlan shared(Plan plan) { return std::make_shared<const Plan>(std::move(plan)); }
 
     Shared room(std::size_t words) { return device_->allocate(words * 4, false); }
-    void write(const Shared& to, const Words& words) {
-        device_->upload({.host = nullptr, .storage = to}, words.data(), words.size() * 4, {});
-    }
-    Words read(const Shared& from) {
-        Words words(from->bytes() / 4);
-        device_->download(words.data(), {.host = nullptr, .storage = from}, from->bytes(), {});
-        return words;
-    }
     void start(const SharedPlan& plan, const Shared& from, const Shared& to, const char* label = "test") {
         const InputOperand input{.storage = from};
         const ResultOperand result{.storage = to};
         device_->run(plan, {&input, 1}, {&result, 1}, false, label, {});
     }
     [[nodiscard]] std::uint64_t repeated() const { return device_->statistics().repeated; }
-
-    const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
-    std::shared_ptr<Device> device_ = Device::open(0);
 };
 INSTANTIATE_TEST_SUITE_P(Memory, Repeats, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });

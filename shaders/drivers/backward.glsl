@@ -78,6 +78,17 @@ void cell_step(Params p, uint d, uint n, uint j, int k, Real through) {
 #endif
 }
 
+// What the phase is of either.
+void run_cell(Params p, uint d, uint n, uint j, int k, Real through) {
+#ifdef CELL_FIRST_GATES
+    if (phase == 2) {
+        cell_second(p, d, n, j, k, through);
+        return;
+    }
+#endif
+    cell_step(p, d, n, j, k, through);
+}
+
 void main() {
     Params p = Params(push.params);
     uint H = p.params.H, N = p.params.N;
@@ -90,13 +101,7 @@ void main() {
         for (uint n = at.row; n < min(at.row + rows, N) && at.unit < H; ++n) {
             row_length = find_length(p, n);
             Real through = load_sum(p, at.direction, n, 0, unit);
-#ifdef CELL_FIRST_GATES
-            if (phase == 2) {
-                cell_second(p, at.direction, n, unit, k, through);
-                continue;
-            }
-#endif
-            cell_step(p, at.direction, n, unit, k, through);
+            run_cell(p, at.direction, n, unit, k, through);
         }
         return;
     }
@@ -115,13 +120,7 @@ void main() {
             if (at.lane == i) through = sums[first + i][0];
         uint n = at.row + first + at.lane;
         if (at.lane < rows - first && n < N && at.unit < H) {
-#ifdef CELL_FIRST_GATES
-            if (phase == 2) {
-                cell_second(p, at.direction, n, unit, k, through);
-                continue;
-            }
-#endif
-            cell_step(p, at.direction, n, unit, k, through);
+            run_cell(p, at.direction, n, unit, k, through);
         }
     }
 }
