@@ -2,131 +2,12 @@
 
 #include <algorithm>
 
+#include "cell_step.h"
+#include "slab_products.h"
+
 namespace vkrnn {
 
 namespace {
-
-// The cell's dispatches: where the tensors of each view of the abi lie.
-class CellStep {
-public:
-    explicit CellStep(PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {}
-
-    // How the kernels read a row: the part of their units, or all of it.
-    enum Row : std::uint8_t { part = 1, whole = 0 };
-
-    // [T, N, D * slots * H]
-    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, Row read = part) {
-        const std::int64_t row = spec_.D() * slots * spec_.H;
-        for (std::int64_t d = 0; d < spec_.D(); ++d)
-            set(view, d, builder_.at(buffer, row_order(spec_, order, d).first * spec_.N * row + d * slots * spec_.H),
-                row, read);
-    }
-    // [N, D * H]
-    void state(abi::uint view, std::size_t buffer, Row read = part) {
-        for (std::int64_t d = 0; d < spec_.D(); ++d)
-            set(view, d, builder_.at(buffer, d * spec_.H), spec_.D() * spec_.H, read);
-    }
-    // [D, slots, H]
-    void vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
-        for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, builder_.at(buffer, d * slots * spec_.H), 0);
-    }
-    // What kernels without a product of their own add up: [D, slabs, N, slots * H].
-    void slabs(std::size_t buffer, std::int64_t slabs, std::int64_t slots) {
-        const std::int64_t row = slots * spec_.H;
-        for (std::int64_t d = 0; d < spec_.D(); ++d)
-            set(abi::kStepProduct, d, builder_.at(buffer, d * slabs * spec_.N * row), row);
-    }
-    // The packed weights of one direction, of so many elements for each unit.
-    void weights(std::int64_t direction, std::size_t packed, std::int64_t unit) {
-        set(abi::kStepProduct, direction, builder_.at(packed, 0), 0, unit);
-    }
-
-    struct Options {
-        StepTile tile;
-        std::int64_t slabs = 0;
-        std::uint32_t orders = 0, reads = 0;
-        bool keep = false;
-        // Of the views that are stored, in the order of the shader's windows.
-        std::vector<std::pair<abi::uint, std::size_t>> results = {};
-    };
-
-    // Of one step; where there are `steps`, of so many from there on, which z numbers.
-    [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, const std::string& driver,
-                                                   const Options& options, std::int64_t direction, std::int64_t step,
-                                                   std::int64_t steps = 0) const {
-        const std::int64_t lanes = builder_.profile().subgroup_size;
-        const StepTile& tile = options.tile;
-        const std::int64_t row_tiles = spec_.N / tile.rows, unit_tiles = spec_.H / (tile.vectors * lanes);
-        std::vector<std::uint32_t> constants = cell_constants(spec_, abi::kBroadcastStepConstants);
-        constants[abi::kLocalSize] = static_cast<std::uint32_t>(lanes);
-        constants[abi::kLanes] = static_cast<std::uint32_t>(std::min(tile.subgroups, kTable));
-        constants[abi::kMoreSubgroups] = static_cast<std::uint32_t>(ceil_div(tile.subgroups, kTable));
-        constants[abi::kRows] = static_cast<std::uint32_t>(tile.rows);
-        constants[abi::kTileVectors] = static_cast<std::uint32_t>(tile.vectors);
-        constants[abi::kTileDepth] = static_cast<std::uint32_t>(tile.depth);
-        constants[abi::kKeep] = options.keep;
-        constants[abi::kSlabs] = static_cast<std::uint32_t>(options.slabs);
-        constants[abi::kOrders] = options.orders | (spec_.D() > 1 ? abi::kTwoDirections : 0) |
-                                  (backwards(Order::source, direction) ? abi::kSourceBackwards : 0) |
-                                  (backwards(Order::output, direction) ? abi::kOutputBackwards : 0);
-        constants[abi::kReads] = options.reads;
-        constants[abi::kUnits] = static_cast<std::uint32_t>(spec_.H);
-        std::vector<std::size_t> windows;
-        for (const auto& [view, buffer] : options.results) windows.push_back(buffer);
-        windows = builder_.windows(std::move(windows));
-        constants[abi::kInWindows] = !windows.empty();
-        const std::size_t kernel =
-            broadcast_kernel(builder_, std::string(spec_.cell().shader) + "_broadcast_" + driver, std::move(constants));
-
-        std::vector<Dispatch> made;
-        for (std::int64_t row = 0; row < row_tiles; row += kTable)
-            for (std::int64_t unit = 0; unit < unit_tiles;) {
-                const std::int64_t y = std::min(kTable, unit_tiles - unit);
-                const std::int64_t more = steps > 0 ? 1 : std::min(kTable, (unit_tiles - unit) / y);
-                abi::BroadcastStepPush push{};
-                for (std::size_t view = 0; view < abi::kBroadcastViews; ++view) {
-                    const View& at = views_[static_cast<std::size_t>(direction)][view];
-                    const std::int64_t before = row * tile.rows * at.row + unit * tile.vectors * lanes * at.unit;
-                    push.at[view] = at.place + static_cast<Place>(before) * sizeof(float);
-                }
-                for (const auto& [view, buffer] : options.results)
-                    if (!windows.empty()) push.at[view] |= kInWindow;
-                push.step = static_cast<std::int32_t>(step);
-                push.N = static_cast<std::uint32_t>(spec_.N);
-                set_table(push);
-                made.push_back({label,
-                                kernel,
-                                {static_cast<std::uint32_t>(std::min(kTable, row_tiles - row)),
-                                 static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(steps > 0 ? steps : more)},
-                                make_block(push, abi::kBroadcastStepPlaces),
-                                row + unit == 0,
-                                windows,
-                                static_cast<std::uint32_t>(tile.subgroups),
-                                more > 1 ? 2 : 1,
-                                kNoBuffer,
-                                abi::kBroadcastCounter});
-                unit += y * more;
-            }
-        return made;
-    }
-
-private:
-    struct View {
-        Place place = 0;                 // of step 0
-        std::int64_t row = 0, unit = 0;  // elements from one batch row or unit to the next
-    };
-
-    void set(abi::uint view, std::int64_t direction, Place place, std::int64_t row, std::int64_t unit = 1) {
-        views_[static_cast<std::size_t>(direction)][view] = {place, row, unit};
-    }
-    [[nodiscard]] bool backwards(Order order, std::int64_t direction) const {
-        return row_order(spec_, order, direction).increment < 0;
-    }
-
-    PlanBuilder& builder_;
-    const Spec& spec_;
-    std::array<std::array<View, abi::kBroadcastViews>, 2> views_{};
-};
 
 void append(std::vector<Dispatch>& to, std::vector<Dispatch> more) {
     std::move(more.begin(), more.end(), std::back_inserter(to));
@@ -156,24 +37,19 @@ public:
         std::int32_t lag;
     };
 
-    RecurrentProduct(PlanBuilder& builder, std::size_t weights, bool transposed, const Operand& operand)
+    RecurrentProduct(PlanBuilder& builder, std::size_t weights, const Operand& operand)
         : builder_(builder), spec_(builder.spec()), operand_(operand), fused_(tile_of(builder)) {
         const std::int64_t H = spec_.H, gates = spec_.G() * H;
+        const bool transposed = spec_.gradients;
         n_ = transposed ? H : gates;
         k_ = transposed ? gates : H;
         if (!fused_) {
-            slabs_ = step_slabs(builder, spec_.N, n_, k_);
-            out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * n_);
+            slabs_.emplace(builder, weights, SlabProducts::Shape{0, spec_.G(), n_, k_});
+            return;
         }
-        for (std::int64_t d = 0; d < spec_.D(); ++d) {
-            const std::int64_t first = d * gates * H;
-            if (fused_)
-                packed_[static_cast<std::size_t>(d)] = pack_slots(
-                    builder, {weights, first, H * H, transposed ? 1 : H, transposed ? H : 1}, n_ / H, k_, *fused_);
-            else
-                panels_[static_cast<std::size_t>(d)] =
-                    pack_panels(builder, "recurrent weight", {weights, first, H, 0, transposed}, n_, k_, 8, true);
-        }
+        for (std::int64_t d = 0; d < spec_.D(); ++d)
+            packed_[static_cast<std::size_t>(d)] = pack_slots(
+                builder, {weights, d * gates * H, H * H, transposed ? 1 : H, transposed ? H : 1}, n_ / H, k_, *fused_);
     }
 
     // The tile of the cell's kernel where that forms the product.
@@ -184,9 +60,9 @@ public:
 
     // Tells the step where the product, or what goes into it, is; the options of a step that has one.
     [[nodiscard]] CellStep::Options give(CellStep& step) const {
-        if (!fused_) {
-            step.slabs(out_, slabs_, n_ / spec_.H);
-            return {unfused_tile(builder_), slabs_};
+        if (slabs_) {
+            step.slabs(*slabs_);
+            return {unfused_tile(builder_), slabs_->slabs()};
         }
         for (std::int64_t d = 0; d < spec_.D(); ++d)
             step.weights(d, packed_[static_cast<std::size_t>(d)], n_ / spec_.H * k_);
@@ -196,47 +72,33 @@ public:
     // What has to come before the step; nothing, if it forms the product itself.
     [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, std::int64_t direction,
                                                    std::int64_t step) const {
-        if (fused_) return {};
+        if (!slabs_) return {};
         const std::int64_t row = spec_.D() * operand_.slots * spec_.H;
         const RowOrder rows = row_order(spec_, operand_.order, direction);
-        StepProduct product = common(direction, step);
-        product.a = builder_.at(operand_.buffer, rows.first * spec_.N * row + direction * operand_.slots * spec_.H);
-        product.lda = row;
+        const std::int64_t first = rows.first * spec_.N * row + direction * operand_.slots * spec_.H;
+        StepProduct product = slabs_->product(direction, builder_.at(operand_.buffer, first), row);
         product.a_step = rows.increment * spec_.N * row;
         product.steps = spec_.T;
+        product.step = static_cast<std::int32_t>(step);
         product.lag = operand_.lag;
         return step_product(builder_, label, product);
     }
     // The same with a state of [N, D * H] in place of the sequence.
     [[nodiscard]] std::vector<Dispatch> of_state(const std::string& label, std::size_t state,
                                                  std::int64_t direction) const {
-        if (fused_) return {};
-        StepProduct product = common(direction, 0);
-        product.a = builder_.at(state, direction * spec_.H);
-        product.lda = spec_.D() * spec_.H;
-        return step_product(builder_, label, product);
+        if (!slabs_) return {};
+        return step_product(builder_, label,
+                            slabs_->product(direction, builder_.at(state, direction * spec_.H), spec_.D() * spec_.H));
     }
 
 private:
-    [[nodiscard]] StepProduct common(std::int64_t direction, std::int64_t step) const {
-        StepProduct product;
-        product.rows = spec_.N;
-        product.n = n_;
-        product.k = k_;
-        product.step = static_cast<std::int32_t>(step);
-        product.b = panels_[static_cast<std::size_t>(direction)];
-        product.out = builder_.at(out_, direction * slabs_ * spec_.N * n_);
-        return product;
-    }
-
     PlanBuilder& builder_;
     const Spec& spec_;
     Operand operand_;
     std::optional<StepTile> fused_;
-    std::int64_t n_ = 0, k_ = 0, slabs_ = 0;
-    std::size_t out_ = 0;
-    std::array<std::size_t, 2> packed_{};
-    std::array<Panels, 2> panels_{};
+    std::int64_t n_ = 0, k_ = 0;
+    std::array<std::size_t, 2> packed_{};  // of each direction, where it is fused
+    std::optional<SlabProducts> slabs_;    // where it is not
 };
 
 bool has_vectors(const Spec& spec) { return spec.cell().vectors && spec.has(*spec.cell().vectors); }
@@ -270,8 +132,7 @@ bool can_broadcast_loop(const PlanBuilder& builder) {
 void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const ForwardLoop& loop) {
     const Spec& spec = builder.spec();
     const Cell& cell = spec.cell();
-    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], false,
-                                   {loop.hidden, 1, Order::output, -1});
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], {loop.hidden, 1, Order::output, -1});
     CellStep step(builder);
     CellStep::Options options = product.give(step);
     options.orders = loop.cell_is_state ? abi::kCellIsState : 0;
@@ -334,7 +195,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     const Cell& cell = spec.cell();
     const bool carries = keeps_hidden(spec);  // h reaches the step before not by the product alone
     const std::int64_t elements = spec.N * spec.D() * spec.H;
-    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight], true,
+    const RecurrentProduct product(builder, inputs[Argument::recurrent_weight],
                                    {loop.recurrent_delta, spec.G(), Order::source, 1});
     CellStep step(builder);
     CellStep::Options options = product.give(step);

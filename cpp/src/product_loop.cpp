@@ -4,7 +4,7 @@
 #include <iterator>
 #include <optional>
 
-#include "broadcast.h"
+#include "slab_products.h"
 
 namespace vkrnn {
 
@@ -40,64 +40,46 @@ std::optional<Shape> shape_of(const PlanBuilder& builder, const Phase& phase) {
     return {};
 }
 
-// The products of a phase, for all directions, with what the step kernels have left for them in [N, D, each].
-class PhaseProducts {
+SlabProducts products_of(PlanBuilder& builder, const Phase& phase, std::size_t weights) {
+    const Shape shape = *shape_of(builder, phase);
+    return {builder, weights, {phase.first, phase.slots, shape.n, shape.k}};
+}
+
+// What the products multiply, as [N, D, each], with room for what they read beyond it. That is times zero, in the
+// padding of the weights, but must be numbers.
+class Operand {
 public:
-    PhaseProducts(PlanBuilder& builder, const Phase& phase, std::size_t weights)
-        : builder_(builder), spec_(builder.spec()), shape_(*shape_of(builder, phase)) {
-        const std::int64_t H = spec_.H;
-        slabs_ = step_slabs(builder, spec_.N, shape_.n, shape_.k);
-        out_ = builder.scratch("recurrent products", spec_.D() * slabs_ * spec_.N * shape_.n);
-        for (std::int64_t d = 0; d < spec_.D(); ++d) {
-            const Matrix matrix{weights, (d * spec_.G() + phase.first) * H * H, H, 0, spec_.gradients};
-            const std::int64_t n = spec_.gradients ? H : phase.slots * H, k = spec_.gradients ? phase.slots * H : H;
-            panels_.push_back(pack_panels(builder, "recurrent weight", matrix, n, k, shape_.k, true));
-        }
+    Operand(PlanBuilder& builder, const std::string& name) : builder_(builder) {
+        for (const Phase& phase : phases_of(builder.spec()))
+            each_ = std::max(each_, begin(phase) + shape_of(builder, phase)->k);
+        buffer_ = builder.scratch(name, builder.spec().N * builder.spec().D() * each_);
+        builder.clear(buffer_);
     }
 
-    [[nodiscard]] std::uint32_t slabs() const { return word(slabs_); }
-    void view(StepBlock& block) const { block.sums(out_, shape_.n, slabs_); }
+    void view(StepBlock& block, abi::uint view) const { block.padded_state(view, buffer_, each_); }
 
-    // `offset`: where in each row the operand begins.
-    [[nodiscard]] std::vector<Dispatch> dispatches(const std::string& label, std::size_t operand, std::int64_t each,
-                                                   std::int64_t offset) const {
+    // For all directions.
+    [[nodiscard]] std::vector<Dispatch> times(const SlabProducts& products, const Phase& phase,
+                                              const std::string& label) const {
+        const std::int64_t D = builder_.spec().D();
         std::vector<Dispatch> made;
-        for (std::int64_t d = 0; d < spec_.D(); ++d) {
-            StepProduct product;
-            product.rows = spec_.N;
-            product.n = shape_.n;
-            product.k = shape_.k;
-            product.a = builder_.at(operand, d * each + offset);
-            product.lda = spec_.D() * each;
-            product.b = panels_[static_cast<std::size_t>(d)];
-            product.out = builder_.at(out_, d * slabs_ * spec_.N * shape_.n);
-            std::ranges::move(step_product(builder_, label, product), std::back_inserter(made));
-        }
+        for (std::int64_t d = 0; d < D; ++d)
+            std::ranges::move(
+                step_product(builder_, label,
+                             products.product(d, builder_.at(buffer_, d * each_ + begin(phase)), D * each_)),
+                std::back_inserter(made));
         return made;
     }
 
 private:
-    PlanBuilder& builder_;
-    const Spec& spec_;
-    Shape shape_;
-    std::int64_t slabs_ = 0;
-    std::size_t out_ = 0;
-    std::vector<Panels> panels_;
-};
-
-// What the products multiply, as [N, D, each], with room for what they read beyond it. That is times zero, in the
-// padding of the weights, but must be numbers.
-struct Operand {
-    Operand(PlanBuilder& builder, const std::string& name) {
-        for (const Phase& phase : phases_of(builder.spec())) {
-            const std::int64_t first = builder.spec().gradients ? phase.first * builder.spec().H : 0;
-            each = std::max(each, first + shape_of(builder, phase)->k);
-        }
-        buffer = builder.scratch(name, builder.spec().N * builder.spec().D() * each);
-        builder.clear(buffer);
+    // Of gradients, where in each row the deltas of the phase begin.
+    [[nodiscard]] std::int64_t begin(const Phase& phase) const {
+        return builder_.spec().gradients ? phase.first * builder_.spec().H : 0;
     }
-    std::int64_t each = 0;
-    std::size_t buffer = 0;
+
+    PlanBuilder& builder_;
+    std::int64_t each_ = 0;
+    std::size_t buffer_ = 0;
 };
 
 }  // namespace
@@ -116,18 +98,17 @@ void product_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Step
     std::optional<Operand> reset;
     if (two_phases(spec)) reset.emplace(builder, "reset operand");
     for (const Phase& phase : phases_of(spec)) {
-        const PhaseProducts products(builder, phase, inputs[Argument::recurrent_weight]);
+        const SlabProducts products = products_of(builder, phase, inputs[Argument::recurrent_weight]);
         StepBlock block = views;
-        products.view(block);
-        block.padded_state(abi::kNextOperand, hidden.buffer, hidden.each);
-        if (reset) block.padded_state(abi::kOperand, reset->buffer, reset->each);
+        block.sums(products.buffer(), products.n(), products.slabs());
+        hidden.view(block, abi::kNextOperand);
+        if (reset) reset->view(block, abi::kOperand);
         const std::size_t params = builder.constant("parameters", block.block());
         options.phase = phase.number;
-        options.slabs = products.slabs();
+        options.slabs = word(products.slabs());
         const std::size_t kernel = step_kernel(builder, "forward", options);
         const Operand& operand = phase.number == 2 ? *reset : hidden;
-        std::ranges::move(products.dispatches("product", operand.buffer, operand.each, 0),
-                          std::back_inserter(loop.body));
+        std::ranges::move(operand.times(products, phase, "product"), std::back_inserter(loop.body));
         loop.body.push_back(step_dispatch(builder, "step", kernel, params, 0));
         if (phase.number != 1 && spec.has(Argument::init_state))
             builder.add(step_dispatch(builder, "first operand", kernel, params, -1));
@@ -141,14 +122,13 @@ void product_backward_loop(PlanBuilder& builder, const Inputs& inputs, const Ste
     const Operand deltas(builder, "deltas of a step");
     std::vector<Dispatch> initial;
     for (const Phase& phase : phases_of(spec)) {
-        const PhaseProducts products(builder, phase, inputs[Argument::recurrent_weight]);
+        const SlabProducts products = products_of(builder, phase, inputs[Argument::recurrent_weight]);
         StepBlock block = views;
-        products.view(block);
-        block.padded_state(abi::kNextOperand, deltas.buffer, deltas.each);
+        block.sums(products.buffer(), products.n(), products.slabs());
+        deltas.view(block, abi::kNextOperand);
         const std::size_t params = builder.constant("parameters", block.block());
-        const std::size_t kernel = step_kernel(builder, "backward", {phase.number, false, products.slabs()});
-        std::vector<Dispatch> made =
-            products.dispatches("product back", deltas.buffer, deltas.each, phase.first * spec.H);
+        const std::size_t kernel = step_kernel(builder, "backward", {phase.number, false, word(products.slabs())});
+        std::vector<Dispatch> made = deltas.times(products, phase, "product back");
         if (phase.number != 2) {
             initial = made;
             initial.push_back(step_dispatch(builder, "initial state", kernel, params, -1));

@@ -9,6 +9,8 @@
 #include <utility>
 #include <variant>
 
+#include "resolve.h"
+
 namespace vkrnn::vk {
 namespace {
 
@@ -37,26 +39,6 @@ public:
 private:
     const raii::CommandBuffer* commands_;
 };
-
-// Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws
-// std::out_of_range for a buffer that is not.
-void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to) {
-    if (block.places * sizeof(Place) > block.bytes.size()) {
-        throw std::out_of_range("a block has more places than bytes");
-    }
-    std::copy(block.bytes.begin(), block.bytes.end(), to);
-    for (std::size_t i = 0; i < block.places; ++i) {
-        Place at = 0;
-        std::memcpy(&at, block.bytes.data() + i * sizeof(at), sizeof(at));
-        if (place_buffer(at) >= placements.size()) {
-            throw std::out_of_range("a place in a buffer the plan does not have");
-        }
-        const Slice& slice = placements[place_buffer(at)];
-        const std::uint64_t start = (at & kInWindow) != 0 ? slice.offset % window_alignment : slice.address;
-        const std::uint64_t address = start + place_offset(at);
-        std::memcpy(to + i * sizeof(address), &address, sizeof(address));
-    }
-}
 
 }  // namespace
 
