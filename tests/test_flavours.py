@@ -6,6 +6,7 @@ them: panels of two vectors, blocks of k of 32 to 64, tiles of 8 rows.
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -35,10 +36,15 @@ def widened(case: Case, sizes: tuple[int, int, int, int]) -> Case:
     return replace(case, T=T, N=N, I=I, H=H)
 
 
-def complete(cell: str, sizes: tuple[int, int, int, int], *, reverse: bool) -> Case:
-    """Return a case with every argument but the mask, of the variant that has kernels of these flavours."""
-    options = {"reverse": reverse} | ({"reset_after": True} if cell == "gru" else {})
-    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"})
+# Of each cell: the GRU takes a step in one phase or in two.
+VARIANTS: dict[str, tuple[dict[str, bool], ...]] = {cell: ({},) for cell in GATES}
+VARIANTS["gru"] = ({"reset_after": True}, {})
+
+
+def complete(cell: str, sizes: tuple[int, int, int, int], options: dict[str, bool], *, reverse: bool) -> Case:
+    """Return a case with every argument but the mask, with which these flavours have no step kernels."""
+    present = frozenset((*OPTIONAL[cell], *UPSTREAM[cell])) - {"mask"}
+    return Case(cell, *sizes, options | {"reverse": reverse}, present)
 
 
 def selected() -> Iterator[Case]:
@@ -52,9 +58,10 @@ def selected() -> Iterator[Case]:
             seen.add(key)
             yield widened(case, SIZES[len(seen) % len(SIZES)])
     for cell in GATES:
-        for sizes in SIZES:
-            for reverse in (False, True):
-                yield complete(cell, sizes, reverse=reverse)
+        for options in VARIANTS[cell]:
+            for sizes in SIZES:
+                for reverse in (False, True):
+                    yield complete(cell, sizes, options, reverse=reverse)
 
 
 def results(case: Case, device: vkrnn.Device | None, **more: Any) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def _devices(gemm: str) -> Iterator[tuple[vkrnn.Device, vkrnn.Device]]:
 
 
 # One of each cell whose kernels of any flavour are quickly compiled.
-QUICK = {complete(cell, SIZES[2], reverse=True) for cell in GATES}
+QUICK = {complete(cell, SIZES[2], VARIANTS[cell][0], reverse=True) for cell in GATES}
 
 
 @pytest.mark.parametrize("case", dict.fromkeys(selected()), ids=lambda case: case.id)
@@ -126,9 +133,9 @@ def test_the_flavours_give_the_same_answers(case: Case, gemm: str, devices: tupl
 def test_the_flavours_are_planned(cell: str, gemm: str, devices: tuple[vkrnn.Device, vkrnn.Device]) -> None:
     """Large products and the steps have kernels of their own, and small products stay with the portable one."""
     suffix = {"broadcast": "", "loops": "_loops"}[gemm]
-    options = {"reset_after": True} if cell == "gru" else {}
-    for sizes, found in (((9, 2, 64, 128), True), ((9, 2, 7, 5), False)):
-        case = Case(cell, *sizes, options, frozenset({"input_weight", "bias"}))
+    sizes = ((9, 2, 64, 128), True), ((9, 2, 7, 5), False)
+    for options, (size, found) in itertools.product(VARIANTS[cell], sizes):
+        case = Case(cell, *size, options, frozenset({"input_weight", "bias"}))
         text = str(vkrnn.plan(getattr(vkrnn, cell), **inputs(case), descriptor=case.descriptor(), device=devices[0]))
         assert (f"gemm_broadcast{suffix}<" in text) is found
         assert (f"{cell}_broadcast_forward{suffix}<" in text) is found
@@ -160,9 +167,8 @@ def test_products_between_portable_steps(
     """Outputs and gradients are right, with everything that a cell takes; the GRU in two phases and in one."""
     skip_slow(gemm)
     present = frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
-    variants = [options, options | {"reset_after": True}] if cell == "gru" else [options]
-    for variant in variants:
-        case = Case(cell, *sizes, variant, present, mask_shape)
+    for variant in VARIANTS[cell]:
+        case = Case(cell, *sizes, options | variant, present, mask_shape)
         more: dict[str, Any] = {}
         if ends:
             lengths = np.arange(case.N) % case.T + 1
@@ -195,9 +201,25 @@ def test_products_that_split_oddly(
 ) -> None:
     """Outputs and gradients agree with the portable flavour's however the hidden units divide."""
     skip_slow(gemm)
-    options = {"reset_after": True} if cell == "gru" else {}
-    case = Case(cell, *sizes, options, frozenset({"input_weight", "bias"}))
-    assert_close(results(case, devices[0]), results(case, devices[1]))
+    for options in VARIANTS[cell]:
+        case = Case(cell, *sizes, options, frozenset({"input_weight", "bias"}))
+        assert_close(results(case, devices[0]), results(case, devices[1]))
+
+
+@pytest.mark.parametrize("direction", [{}, {"reverse": True}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize("cell", GATES)
+def test_what_training_keeps_does_not_change_the_output(
+    cell: str, direction: dict[str, bool], gemm: str, devices: tuple[vkrnn.Device, vkrnn.Device]
+) -> None:
+    """Without training the output has the same bits, whatever a step keeps for its second phase."""
+    skip_slow(gemm)
+    for options, T in itertools.product(VARIANTS[cell], (1, 6)):
+        case = Case(cell, T, 3, 16, 64, options | direction, frozenset({"input_weight", "bias", "init_state"}))
+        plain, kept = (
+            getattr(vkrnn, cell)(**inputs(case), descriptor=case.descriptor(training=training), device=devices[0])
+            for training in (False, True)
+        )
+        np.testing.assert_array_equal(plain.output, kept.output)
 
 
 HELPED = """

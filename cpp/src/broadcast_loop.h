@@ -13,7 +13,9 @@ bool can_broadcast_loop(const PlanBuilder& builder);
 
 // The buffers of a forward call. Those that a cell or call lacks are not looked at.
 struct ForwardLoop {
-    std::size_t projected = 0, hidden = 0, cell = 0, saved = 0;
+    std::size_t projected = 0, hidden = 0, cell = 0;
+    std::size_t saved = 0;        // of two phases a state where the call is not of training
+    std::size_t reset_state = 0;  // what the second of two phases multiplies
     bool training = false;
     bool cell_is_state = false;  // the cell's buffer is of one step
     bool adds_bias = false;      // the projection does not have it yet
@@ -27,6 +29,7 @@ struct BackwardLoop {
     // Where to leave what the recurrent products multiplied, h[k-1], for all steps in source order, as [T, N, D * H];
     // see leaves_operand().
     std::optional<std::size_t> operand = {};
+    std::size_t reset_operand = 0;  // the same of the second of two phases; always left
 };
 void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const BackwardLoop& loop);
 

@@ -16,6 +16,7 @@ std::vector<Dispatch> CellStep::dispatches(const std::string& label, const std::
     constants[abi::kRows] = static_cast<std::uint32_t>(tile.rows);
     constants[abi::kTileVectors] = static_cast<std::uint32_t>(tile.vectors);
     constants[abi::kTileDepth] = static_cast<std::uint32_t>(tile.depth);
+    constants[abi::kPhase] = options.phase;
     constants[abi::kKeep] = options.keep;
     constants[abi::kSlabs] = static_cast<std::uint32_t>(options.slabs);
     constants[abi::kOrders] = options.orders | (spec_.D() > 1 ? abi::kTwoDirections : 0) |

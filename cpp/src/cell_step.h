@@ -28,10 +28,11 @@ public:
             set(view, d, builder_.at(buffer, row_order(spec_, order, d).first * spec_.N * row + d * slots * spec_.H),
                 row, read);
     }
-    // [N, D * H]
-    void state(abi::uint view, std::size_t buffer, Row read = part) {
+    // [N, D * slots * H]
+    void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1, Row read = part) {
+        const std::int64_t each = slots * spec_.H;
         for (std::int64_t d = 0; d < spec_.D(); ++d)
-            set(view, d, builder_.at(buffer, d * spec_.H), spec_.D() * spec_.H, read);
+            set(view, d, builder_.at(buffer, d * each), spec_.D() * each, read);
     }
     // [D, slots, H]
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
@@ -52,6 +53,7 @@ public:
         StepTile tile;
         std::int64_t slabs = 0;
         std::uint32_t orders = 0, reads = 0;
+        std::uint32_t phase = 0;  // see StepOptions
         bool keep = false;
         // Of the views that are stored, in the order of the shader's windows.
         std::vector<std::pair<abi::uint, std::size_t>> results = {};

@@ -105,13 +105,14 @@ private:
     void run_back() {
         builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
         if (broadcast_) {
-            broadcast_backward_loop(builder_, inputs_,
-                                    {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_,
-                                     leaves_operand(builder_) ? std::optional(operand_) : std::nullopt});
+            broadcast_backward_loop(
+                builder_, inputs_,
+                {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_,
+                 leaves_operand(builder_) ? std::optional(operand_) : std::nullopt, reset_operand_});
             if (has(Argument::init_state)) {
                 // Of what step 0 hands down the portable kernel forms the rest; most cells carry nothing besides.
-                if (!reset_after_) builder_.clear(carry_hidden_);
-                const std::size_t kernel = step_kernel(builder_, "backward", {0, false});
+                if (!can_broadcast_replay(builder_)) builder_.clear(carry_hidden_);
+                const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
                 builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
             }
             return;

@@ -40,6 +40,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
                              .hidden = builder.result("output", T * N * D * H),
                              .cell = 0,
                              .saved = 0,
+                             .reset_state = 0,
                              .training = training,
                              .cell_is_state = false,
                              .adds_bias = spec.has(Argument::bias) && !has_bias};
@@ -57,9 +58,14 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     if (training) {
         loop_buffers.saved = builder.result("z_state", T * N * D * G * H);
         first.sequence(abi::kSaved, loop_buffers.saved, G, Order::output);
-    } else if (phases)
-        first.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
-    if (phases && !products) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
+    } else if (phases) {
+        loop_buffers.saved = builder.scratch("gates", N * D * G * H);
+        first.state(abi::kSaved, loop_buffers.saved, G);
+    }
+    if (phases && !products) {
+        loop_buffers.reset_state = builder.scratch("reset state", N * D * H);
+        first.state(abi::kOperand, loop_buffers.reset_state);
+    }
     first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
 
     builder.count_flops(static_cast<double>(T) * step_flops(spec));

@@ -14,17 +14,6 @@ constexpr std::int64_t kFewestUnits = 16;  // less is not worth a kernel of its 
 constexpr std::int64_t kPadding = 32;      // of k: blocks of as many divide it
 constexpr std::int64_t kMostPadding = 8;   // times as much
 
-// A phase of a step: the slots that it forms, in either order of the gates.
-struct Phase {
-    std::uint32_t number;  // see StepOptions
-    std::int64_t first, slots;
-};
-
-std::vector<Phase> phases_of(const Spec& spec) {
-    if (two_phases(spec)) return {{1, 0, spec.G() - 1}, {2, spec.G() - 1, 1}};
-    return {{0, 0, spec.G()}};
-}
-
 // Of a product: n and k with padding.
 struct Shape {
     std::int64_t n, k;

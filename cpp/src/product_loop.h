@@ -1,6 +1,5 @@
 // The time loop as the portable step kernels run it, but for the recurrent products: kernels of the broadcast flavour
-// form those in between. For the calls that this flavour has no step kernels for: masks, lengths, two phases, odd
-// sizes.
+// form those in between. For the calls that this flavour has no step kernels for: masks, lengths, odd sizes.
 #pragma once
 
 #include "inputs.h"

@@ -16,6 +16,11 @@ bool two_phases(const Spec& spec) {
     return spec.descriptor.cell == CellKind::gru && !spec.descriptor.has(Flag::reset_after);
 }
 
+std::vector<Phase> phases_of(const Spec& spec) {
+    if (two_phases(spec)) return {{1, 0, spec.G() - 1}, {2, spec.G() - 1, 1}};
+    return {{0, 0, spec.G()}};
+}
+
 std::int64_t slot_of(const Spec& spec, std::size_t gate) {
     const Cell& cell = spec.cell();
     return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);

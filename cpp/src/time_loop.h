@@ -75,6 +75,13 @@ double step_flops(const Spec& spec);
 // True where the reset gate acts before the recurrent product: two phases a step.
 bool two_phases(const Spec& spec);
 
+// A phase of a step: the slots whose products it forms, in either order of the gates.
+struct Phase {
+    std::uint32_t number;  // see StepOptions
+    std::int64_t first, slots;
+};
+std::vector<Phase> phases_of(const Spec& spec);
+
 // Position of canonical gate g in the descriptor's order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);
 

@@ -8,6 +8,7 @@
 #define CELL_VECTORS 1
 #define CELL_FIRST_GATES 2        // formed in the first of two phases
 #define CELL_CANDIDATE 2          // the gate whose product the reset gate enters
+#define CELL_RESET 1              // the reset gate: of two phases back its delta is formed in the second
 #define CELL_KEEPS_HIDDEN         // the backward pass reads h[k-1]
 
 layout(constant_id = kActivation0) const uint update_activation = kSigmoid;

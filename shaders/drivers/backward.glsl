@@ -14,8 +14,8 @@ void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
     carry[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
     Real dx_reset;
     cell_backward_second(kept, du, load_view(p, kOperand, d, k, n, 0, j), load_mask(p, d, k, n, j), dx_reset, carry);
-    store_view(p, kDelta, d, k, n, slot_of(1), j, dx_reset);
-    if (slabs != 0) store_view(p, kNextOperand, d, 0, n, slot_of(1), j, dx_reset);
+    store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset);
+    if (slabs != 0) store_view(p, kNextOperand, d, 0, n, slot_of(CELL_RESET), j, dx_reset);
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
 }
 #endif

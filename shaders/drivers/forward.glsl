@@ -1,13 +1,8 @@
 // One time step forward for all units, batch rows and directions: the recurrent product, then the cell.
 #define PRODUCTS CELL_GATES
 #include "step.glsl"
-#ifdef CELL_FIRST_GATES
-const uint first_product = phase == 2 ? CELL_FIRST_GATES : 0;
-const uint end_product = phase == 1 ? CELL_FIRST_GATES : CELL_GATES;
-#else
-const uint first_product = 0;
-const uint end_product = CELL_GATES;
-#endif
+const uint first_product = first_gate;
+const uint end_product = end_gate;
 #include "product.glsl"
 
 void clear_step(Params p, uint d, uint n, uint j, int k) {
@@ -70,7 +65,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]
     store_view(p, kCell, d, k, n, 0, j, after[1]);
 #endif
     if (keep != 0)
-        for (uint g = first_product; g < CELL_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
+        for (uint g = first_gate; g < CELL_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
 }
 
 void main() {

@@ -36,7 +36,7 @@ void replay(Params p, uint d, uint n, uint j, int k) {
     store_view(p, kOperand, d, k, n, 0, j, operand);
 #ifdef CELL_FIRST_GATES
     if (reset_after == 0)
-        store_view(p, kResetOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(1), j));
+        store_view(p, kResetOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(CELL_RESET), j));
 #endif
 #if CELL_STATES > 1
     if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, j));

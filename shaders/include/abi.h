@@ -269,6 +269,7 @@ const uint kSourceBackwards = 1u;      // source order runs against the steps
 const uint kOutputBackwards = 2u;
 const uint kCellIsState = 4u;          // the cell state is kept for one step only
 const uint kTwoDirections = 8u;
+const uint kSavedIsState = 16u;        // and so are the gates, which the second of two phases reads
 const uint kReadsBias = 1u;
 const uint kReadsVectors = 2u;
 const uint kReadsCarry = 4u;           // backward: there is a gradient of h besides the recurrent product's
@@ -284,9 +285,12 @@ const uint kStepCell = 5u;
 const uint kStepHidden = 6u;
 const uint kStepProjected = 7u;
 const uint kStepBias = 8u;
-const uint kStepMultiplied = 9u;       // what the product multiplies, whole rows: the previous hidden state
+const uint kStepMultiplied = 9u;       // what the product multiplies, whole rows: the previous hidden state, or the state
+                                       // that the first of two phases left in place of kStepHidden
+const uint kStepFirstGates = 10u;      // second of two phases: kStepSaved, to be read
 // Backward, besides those up to kStepCell; no cell has all of them.
 const uint kStepRecurrentDelta = 4u;
+const uint kStepResetOperand = 4u;     // second of two phases: h[k-1] * r, in source order
 const uint kStepCandidateProduct = 5u;
 const uint kStepUpstream = 6u;
 const uint kStepDelta = 7u;

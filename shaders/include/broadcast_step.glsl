@@ -9,6 +9,7 @@
 #ifndef VKRNN_BROADCAST_STEP_GLSL
 #define VKRNN_BROADCAST_STEP_GLSL
 #include "abi.h"
+#include "phases.glsl"
 
 layout(local_size_x_id = kLocalSize, local_size_y_id = kLanes, local_size_z_id = kMoreSubgroups) in;
 layout(constant_id = kLocalSize) const uint lanes = 8;
@@ -116,10 +117,10 @@ const uint kLineBytes = 64;   // of a cache
 // cells would wait for one after the other. What is read goes to `touched`.
 const uint lines = (vectors * lanes * 4 + kLineBytes - 1) / kLineBytes;
 float touched = 0.0;
-void touch(uint view, int step, uint backwards, uint slots) {
+void touch(uint view, int step, uint backwards, uint slots, uint first_slot, uint end_slot) {
     Address first = row_place(view, step, backwards, slots, first_row()) + unit_tile() * (vectors * lanes * 4);
     [[unroll]] for (uint r = 0; r < rows; ++r)
-        [[unroll]] for (uint slot = 0; slot < slots; ++slot)
+        [[unroll]] for (uint slot = first_slot; slot < end_slot; ++slot)
             [[unroll]] for (uint line = 0; line < lines; ++line)
                 touched += load_uniform(first + (r * directions * slots + slot) * units * 4 + line * kLineBytes);
 }

@@ -4,13 +4,13 @@
 #define VKRNN_STEP_GLSL
 #extension GL_EXT_control_flow_attributes : require
 #include "memory.glsl"
+#include "phases.glsl"
 
 layout(local_size_x_id = kLocalSize) in;
 layout(constant_id = kLanes) const uint lanes = 1;
 layout(constant_id = kRows) const uint rows = 1;
 layout(constant_id = kVectorLoads) const uint vector_loads = 0;
 layout(constant_id = kHasMask) const uint has_mask = 0;
-layout(constant_id = kPhase) const uint phase = 0;
 layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
 layout(constant_id = kKeep) const uint keep = 0;
 layout(constant_id = kHasLengths) const uint has_lengths = 0;

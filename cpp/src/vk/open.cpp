@@ -1,10 +1,12 @@
 // Opening a device: which flavour it has, who helps it.
 #include <algorithm>
 
+#include "compiler.h"
 #include "cpu_driver.h"
 #include "error.h"
 #include "executor.h"
 #include "self_test.h"
+#include "team.h"
 
 namespace vkrnn {
 namespace {
