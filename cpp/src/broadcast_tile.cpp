@@ -9,6 +9,7 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kMostDepth = 64;  // of a step's block of k: more is more code than the instruction cache holds
+constexpr std::int64_t kMostBlocks = kTable;    // of a workgroup
 constexpr std::int64_t kMostProductDepth = 96;  // the same of a product outside the time loop, whose code is smaller
 constexpr std::int64_t kLeastDepth = 32;        // less is mostly overhead
 constexpr std::int64_t kLoop = 16;              // steps of k of an iteration, of kernels with loops
@@ -60,9 +61,8 @@ Split gemm_split(const PlanBuilder& builder, std::int64_t k) {
 GemmTile gemm_tile(const PlanBuilder& builder, std::int64_t rows, std::int64_t panels, std::int64_t k) {
     GemmTile tile{std::gcd(rows, kTileRows), 1, {}};
     tile.panels = std::gcd(panels, std::min<std::int64_t>(4, kTileRows / tile.rows));
-    tile.split = builder.flavour().loops()
-                     ? gemm_split(builder, k)
-                     : split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, tile.rows * tile.panels);
+    tile.split = builder.flavour().loops() ? gemm_split(builder, k)
+                                           : split_of(k, tile.panels == 4 ? kMostDepth / 2 : kMostDepth, kMostBlocks);
     return tile;
 }
 
