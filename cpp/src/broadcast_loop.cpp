@@ -162,9 +162,10 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
         CellStep& step = each.step;
         CellStep::Options& options = each.options;
         const bool leaves = phase.number == 1, second = phase.number == 2;  // the operand of the second
+        const bool saved_is_state = (leaves || second) && !loop.training;
         const std::size_t left = leaves ? loop.reset_state : loop.hidden;
         options.keep = loop.training || leaves;
-        options.orders = (loop.cell_is_state ? abi::kCellIsState : 0) | (loop.training ? 0 : abi::kSavedIsState);
+        options.orders = (loop.cell_is_state ? abi::kCellIsState : 0) | (saved_is_state ? abi::kSavedIsState : 0);
         options.results = {{abi::kStepHidden, left}};
         if (cell.states > 1 || options.keep)
             options.results.emplace_back(abi::kStepCell, cell.states > 1 ? loop.cell : left);
@@ -180,8 +181,8 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
             else
                 step.sequence(view, buffer, slots, Order::output);
         };
-        if (options.keep) either(!loop.training, abi::kStepSaved, loop.saved, spec.G());
-        if (second) either(!loop.training, abi::kStepFirstGates, loop.saved, spec.G());
+        if (options.keep) either(saved_is_state, abi::kStepSaved, loop.saved, spec.G());
+        if (second) either(saved_is_state, abi::kStepFirstGates, loop.saved, spec.G());
         if (loop.adds_bias) {
             step.vector(abi::kStepBias, inputs[Argument::bias], spec.G());
             options.reads |= abi::kReadsBias;
@@ -258,7 +259,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
                 step.sequence(beside, loop.reset_operand, 1, Order::source);
             else
                 step.sequence(beside, loop.recurrent_delta, spec.G(), Order::source);
-            step.sequence(abi::kStepCandidateProduct, loop.candidate_product, 1, Order::source);
+            if (phase.number == 0) step.sequence(abi::kStepCandidateProduct, loop.candidate_product, 1, Order::source);
         }
     }
 
