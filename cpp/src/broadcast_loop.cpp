@@ -38,7 +38,7 @@ struct Operand {
 class RecurrentProduct {
 public:
     RecurrentProduct(PlanBuilder& builder, std::size_t weights, const Phase& phase)
-        : builder_(builder), spec_(builder.spec()), shape_(shape_of(spec_, phase)), fused_(tile_of(builder, phase)) {
+        : builder_(builder), spec_(builder.spec()), shape_(shape_of(spec_, phase)), fused_(tile_of(builder, shape_)) {
         if (!fused_) {
             slabs_.emplace(builder, weights, shape_);
             return;
@@ -54,8 +54,8 @@ public:
 
     // Whether there can be one.
     static bool possible(const PlanBuilder& builder, const Phase& phase) {
-        const SlabProducts::Shape shape = shape_of(builder.spec(), phase);
-        return tile_of(builder, phase) || can_step_product(builder, builder.spec().N, shape.n, shape.k);
+        const ProductShape shape = shape_of(builder.spec(), phase);
+        return tile_of(builder, shape) || can_step_product(builder, builder.spec().N, shape.n, shape.k);
     }
 
     // Tells the step where the product, or what goes into it, is; the options of a step that has one.
@@ -88,19 +88,14 @@ public:
     }
 
 private:
-    static SlabProducts::Shape shape_of(const Spec& spec, const Phase& phase) {
-        const std::int64_t several = phase.slots * spec.H;
-        return {phase.first, phase.slots, spec.gradients ? spec.H : several, spec.gradients ? several : spec.H};
-    }
     // The tile of the cell's kernel where that forms the product.
-    static std::optional<StepTile> tile_of(const PlanBuilder& builder, const Phase& phase) {
-        const SlabProducts::Shape shape = shape_of(builder.spec(), phase);
+    static std::optional<StepTile> tile_of(const PlanBuilder& builder, const ProductShape& shape) {
         return fused_tile(builder, shape.n / builder.spec().H, shape.k);
     }
 
     PlanBuilder& builder_;
     const Spec& spec_;
-    SlabProducts::Shape shape_;
+    ProductShape shape_;
     std::optional<StepTile> fused_;
     std::array<std::size_t, 2> packed_{};  // of each direction, where it is fused
     std::optional<SlabProducts> slabs_;    // where it is not
@@ -170,17 +165,14 @@ void broadcast_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Fo
         if (cell.states > 1 || options.keep)
             options.results.emplace_back(abi::kStepCell, cell.states > 1 ? loop.cell : left);
         if (options.keep) options.results.emplace_back(abi::kStepSaved, loop.saved);
-        step.sequence(abi::kStepProjected, loop.projected, spec.G(), Order::source);
-        if (leaves)
-            step.state(abi::kStepHidden, left);
-        else
-            step.sequence(abi::kStepHidden, left, 1, Order::output);
         const auto either = [&](bool is_state, abi::uint view, std::size_t buffer, std::int64_t slots) {
             if (is_state)
                 step.state(view, buffer, slots);
             else
                 step.sequence(view, buffer, slots, Order::output);
         };
+        step.sequence(abi::kStepProjected, loop.projected, spec.G(), Order::source);
+        either(leaves, abi::kStepHidden, left, 1);
         if (options.keep) either(saved_is_state, abi::kStepSaved, loop.saved, spec.G());
         if (second) either(saved_is_state, abi::kStepFirstGates, loop.saved, spec.G());
         if (loop.adds_bias) {
@@ -234,9 +226,10 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
         CellStep::Options& options = each.options;
         const bool second = phase.number == 2;
         const abi::uint beside = second ? abi::kStepResetOperand : abi::kStepRecurrentDelta;
+        const std::size_t left = second ? loop.reset_operand : loop.recurrent_delta;
         options.reads = carries ? abi::kReadsCarry : 0;
         options.results = {{abi::kStepDelta, loop.delta}};
-        if (carries) options.results.emplace_back(beside, second ? loop.reset_operand : loop.recurrent_delta);
+        if (carries) options.results.emplace_back(beside, left);
         if (carries || cell.states > 1)
             options.results.emplace_back(abi::kStepCarried, carries ? loop.carry_hidden : loop.carry_cell);
         step.sequence(carries ? abi::kStepLaterRecurrentDelta : abi::kStepLaterDelta, loop.recurrent_delta, spec.G(),
@@ -255,10 +248,7 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
             step.state(abi::kStepCarried, loop.carry_cell);
         } else if (carries) {
             step.state(abi::kStepCarried, loop.carry_hidden);
-            if (second)
-                step.sequence(beside, loop.reset_operand, 1, Order::source);
-            else
-                step.sequence(beside, loop.recurrent_delta, spec.G(), Order::source);
+            step.sequence(beside, left, second ? 1 : spec.G(), Order::source);
             if (phase.number == 0) step.sequence(abi::kStepCandidateProduct, loop.candidate_product, 1, Order::source);
         }
     }
@@ -292,28 +282,24 @@ void broadcast_backward_loop(PlanBuilder& builder, const Inputs& inputs, const B
     };
     const auto steps_back = [&](const std::string& label, std::int64_t number) {
         std::vector<Dispatch> made;
-        for (const PhaseSteps& each : phases)
-            for (std::int64_t d = 0; d < spec.D(); ++d) {
-                append(made, each.product.dispatches("product back", operand(each.phase), d, number));
-                append(made, each.step.dispatches(label, "backward", each.options, d, number));
+        for (const PhaseSteps& each : phases) {
+            const bool multiplies = number < spec.T - 1 || each.phase.number == 2;  // else no later step hands it down
+            CellStep::Options options = each.options;
+            if (!multiplies) {
+                options.tile = unfused_tile(builder);
+                options.slabs = 0;
+                if (carried) options.reads |= abi::kReadsCarry;
             }
+            for (std::int64_t d = 0; d < spec.D(); ++d) {
+                if (multiplies) append(made, each.product.dispatches("product back", operand(each.phase), d, number));
+                append(made, each.step.dispatches(label, "backward", options, d, number));
+            }
+        }
         return made;
     };
 
     read_previous(spec.T == 1);
-    for (const PhaseSteps& each : phases) {
-        const bool second = each.phase.number == 2;
-        CellStep::Options last = each.options;
-        if (!second) {  // no later step hands down a product
-            last.tile = unfused_tile(builder);
-            last.slabs = 0;
-            if (carried) last.reads |= abi::kReadsCarry;
-        }
-        for (std::int64_t d = 0; d < spec.D(); ++d) {
-            if (second) add_all(builder, each.product.dispatches("product back", operand(each.phase), d, spec.T - 1));
-            add_all(builder, each.step.dispatches("last step back", "backward", last, d, spec.T - 1));
-        }
-    }
+    add_all(builder, steps_back("last step back", spec.T - 1));
     if (loop.operand)
         for (PhaseSteps& each : phases) {
             each.step.sequence(abi::kStepLeftOperand, *loop.operand, 1, Order::source);

@@ -14,24 +14,14 @@ constexpr std::int64_t kFewestUnits = 16;  // less is not worth a kernel of its 
 constexpr std::int64_t kPadding = 32;      // of k: blocks of as many divide it
 constexpr std::int64_t kMostPadding = 8;   // times as much
 
-// Of a product: n and k with padding.
-struct Shape {
-    std::int64_t n, k;
-};
-
-// None where the flavour has no such product.
-std::optional<Shape> shape_of(const PlanBuilder& builder, const Phase& phase) {
-    const Spec& spec = builder.spec();
-    const std::int64_t slots = phase.slots * spec.H, least = round_up(spec.gradients ? slots : spec.H, kPadding);
-    const std::int64_t n = round_up(spec.gradients ? spec.H : slots, panel_width(builder));
-    for (std::int64_t k = least; k <= least + kMostPadding * kPadding; k += kPadding)
-        if (can_step_product(builder, spec.N, n, k)) return Shape{n, k};
+// Of a phase's products, with padding; none where the flavour has no such product.
+std::optional<ProductShape> padded_shape(const PlanBuilder& builder, const Phase& phase) {
+    ProductShape shape = shape_of(builder.spec(), phase);
+    shape.n = round_up(shape.n, panel_width(builder));
+    shape.k = round_up(shape.k, kPadding);
+    for (const std::int64_t most = shape.k + kMostPadding * kPadding; shape.k <= most; shape.k += kPadding)
+        if (can_step_product(builder, builder.spec().N, shape.n, shape.k)) return shape;
     return {};
-}
-
-SlabProducts products_of(PlanBuilder& builder, const Phase& phase, std::size_t weights) {
-    const Shape shape = *shape_of(builder, phase);
-    return {builder, weights, {phase.first, phase.slots, shape.n, shape.k}};
 }
 
 // What the products multiply, as [N, D, each], with room for what they read beyond it. That is times zero, in the
@@ -40,7 +30,7 @@ class Operand {
 public:
     Operand(PlanBuilder& builder, const std::string& name) : builder_(builder) {
         for (const Phase& phase : phases_of(builder.spec()))
-            each_ = std::max(each_, begin(phase) + shape_of(builder, phase)->k);
+            each_ = std::max(each_, begin(phase) + padded_shape(builder, phase)->k);
         buffer_ = builder.scratch(name, builder.spec().N * builder.spec().D() * each_);
         builder.clear(buffer_);
     }
@@ -77,7 +67,7 @@ bool can_loop_with_products(const PlanBuilder& builder) {
     const std::vector<Phase> phases = phases_of(builder.spec());
     return builder.broadcasts() && builder.spec().H >= kFewestUnits &&
            std::all_of(phases.begin(), phases.end(),
-                       [&](const Phase& phase) { return shape_of(builder, phase).has_value(); });
+                       [&](const Phase& phase) { return padded_shape(builder, phase).has_value(); });
 }
 
 void product_forward_loop(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, StepOptions options) {
@@ -87,7 +77,7 @@ void product_forward_loop(PlanBuilder& builder, const Inputs& inputs, const Step
     std::optional<Operand> reset;
     if (two_phases(spec)) reset.emplace(builder, "reset operand");
     for (const Phase& phase : phases_of(spec)) {
-        const SlabProducts products = products_of(builder, phase, inputs[Argument::recurrent_weight]);
+        const SlabProducts products(builder, inputs[Argument::recurrent_weight], *padded_shape(builder, phase));
         StepBlock block = views;
         block.sums(products.buffer(), products.n(), products.slabs());
         hidden.view(block, abi::kNextOperand);
@@ -111,7 +101,7 @@ void product_backward_loop(PlanBuilder& builder, const Inputs& inputs, const Ste
     const Operand deltas(builder, "deltas of a step");
     std::vector<Dispatch> initial;
     for (const Phase& phase : phases_of(spec)) {
-        const SlabProducts products = products_of(builder, phase, inputs[Argument::recurrent_weight]);
+        const SlabProducts products(builder, inputs[Argument::recurrent_weight], *padded_shape(builder, phase));
         StepBlock block = views;
         block.sums(products.buffer(), products.n(), products.slabs());
         deltas.view(block, abi::kNextOperand);

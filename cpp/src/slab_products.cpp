@@ -2,15 +2,19 @@
 
 namespace vkrnn {
 
-SlabProducts::SlabProducts(PlanBuilder& builder, std::size_t weights, const Shape& shape)
+ProductShape shape_of(const Spec& spec, const Phase& phase) {
+    const std::int64_t several = phase.slots * spec.H;
+    return {phase, spec.gradients ? spec.H : several, spec.gradients ? several : spec.H};
+}
+
+SlabProducts::SlabProducts(PlanBuilder& builder, std::size_t weights, const ProductShape& shape)
     : builder_(builder), shape_(shape), slabs_(step_slabs(builder, builder.spec().N, shape.n, shape.k)) {
     const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H, several = shape.gates * H;
+    const ProductShape exact = shape_of(spec, shape.phase);
     out_ = builder.scratch("recurrent products", spec.D() * slabs_ * spec.N * shape.n);
     for (std::int64_t d = 0; d < spec.D(); ++d) {
-        const Matrix matrix{weights, (d * spec.G() + shape.first) * H * H, H, 0, spec.gradients};
-        panels_.push_back(pack_panels(builder, "recurrent weight", matrix, spec.gradients ? H : several,
-                                      spec.gradients ? several : H, shape.k, true));
+        const Matrix matrix{weights, (d * spec.G() + shape.phase.first) * spec.H * spec.H, spec.H, 0, spec.gradients};
+        panels_.push_back(pack_panels(builder, "recurrent weight", matrix, exact.n, exact.k, shape.k, true));
     }
 }
 

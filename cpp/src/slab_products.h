@@ -4,18 +4,22 @@
 #include <vector>
 
 #include "broadcast.h"
+#include "time_loop.h"
 
 namespace vkrnn {
 
+// Of rows of k elements, to n sums, with the weights of a phase, as a plan of gradients multiplies them or as one
+// forward does.
+struct ProductShape {
+    Phase phase;
+    std::int64_t n, k;
+};
+ProductShape shape_of(const Spec& spec, const Phase& phase);
+
 class SlabProducts {
 public:
-    // Of the weights of `gates` gates from `first` on, as a plan of gradients multiplies them or as one forward does;
-    // n and k are at least what that takes, and the rest of the packed weights is zero.
-    struct Shape {
-        std::int64_t first, gates;
-        std::int64_t n, k;
-    };
-    SlabProducts(PlanBuilder& builder, std::size_t weights, const Shape& shape);
+    // n and k may be more than shape_of() says; the rest of the packed weights is zero.
+    SlabProducts(PlanBuilder& builder, std::size_t weights, const ProductShape& shape);
 
     // [D, slabs, N, n]
     [[nodiscard]] std::size_t buffer() const { return out_; }
@@ -27,7 +31,7 @@ public:
 
 private:
     const PlanBuilder& builder_;
-    Shape shape_;
+    ProductShape shape_;
     std::int64_t slabs_ = 0;
     std::size_t out_ = 0;
     std::vector<Panels> panels_;  // of each direction
