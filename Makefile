@@ -17,8 +17,6 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
 CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/vk/*.h cpp/src/vk/*.cpp cpp/tests/*.cpp \
 	python/bindings/*.h python/bindings/*.cpp)
-# Tests for one process that has all processors: see tests/conftest.py.
-WHOLE_MACHINE := lstm or split or thread
 export PYTHON
 
 .PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci
@@ -31,8 +29,6 @@ test: test-cpp test-python
 
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
-	$(PYTEST_ENV) $(BIN)/python -m pytest -p no:xdist -k "$(WHOLE_MACHINE)" tests/test_conformance.py tests/test_flavours.py \
-		tests/test_array_threads.py tests/test_packed_weights.py $(PYTEST_ARGS)
 
 test-cpp: need-test
 	cmake --preset debug -DVKRNN_PYTHON=OFF

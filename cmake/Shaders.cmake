@@ -7,39 +7,28 @@
 #   *.comp, kernels/*.comp     one kernel each, named after the file
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
 #
-# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64. Those with "broadcast" in their
-# names are built with VKRNN_LOOPS instead, named <kernel>_loops, but for broadcast_meet.
+# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
-# Vulkan 1.3, optimized if it is for lavapipe, and validated; a failure stops the build. Touching a file rebuilds the
-# kernels that include it.
+# Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
 
 find_program(GLSLANG NAMES glslangValidator glslang)
 if(NOT GLSLANG)
     message(FATAL_ERROR "glslangValidator not found: apt install glslang-tools")
 endif()
 find_program(SPIRV_VAL NAMES spirv-val)
-find_program(SPIRV_OPT NAMES spirv-opt)
-if(NOT SPIRV_VAL OR NOT SPIRV_OPT)
-    message(FATAL_ERROR "spirv-val or spirv-opt not found: apt install spirv-tools")
+if(NOT SPIRV_VAL)
+    message(FATAL_ERROR "spirv-val not found: apt install spirv-tools")
 endif()
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
 
-# Optimizations that Mesa's lavapipe would else make in every process, on code ten times as large: calls inlined, variables
-# turned into values.
-set(VKRNN_INLINED --merge-return --inline-entry-points-exhaustive --private-to-local --eliminate-local-single-block
-    --eliminate-local-single-store --ssa-rewrite --simplify-instructions --redundancy-elimination
-    --eliminate-dead-code-aggressive --vector-dce)
-
-# Compiles <source> into <stem>.spv and, as a C++ array named `<kernel>`, into <stem>.h; <optimizations> go to spirv-opt,
-# more arguments to the compiler.
-function(vkrnn_compile_kernel kernel source folder stem optimizations)
+# Compiles <source> into <stem>.spv and, as a C++ array named `<kernel>`, into <stem>.h; more arguments go to the compiler.
+function(vkrnn_compile_kernel kernel source folder stem)
     add_custom_command(
         OUTPUT ${stem}.spv ${stem}.h
         COMMAND ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} -I${folder}/include ${ARGN}
                 --depfile ${stem}.d -o ${stem}.spv ${source}
-        COMMAND ${SPIRV_OPT} --target-env=vulkan1.3 --scalar-block-layout ${optimizations} -o ${stem}.spv ${stem}.spv
         COMMAND ${SPIRV_VAL} --target-env vulkan1.3 --scalar-block-layout ${stem}.spv
         COMMAND ${CMAKE_COMMAND} -D SPIRV=${stem}.spv -D HEADER=${stem}.h -D NAME=${kernel} -P ${VKRNN_EMBED}
         DEPENDS ${source} ${VKRNN_EMBED}
@@ -76,26 +65,14 @@ function(vkrnn_add_kernels target folder)
     set(SHADER_COUNT 0)
     foreach(source ${kernels})
         get_filename_component(stem ${source} NAME_WE)
-        set(types ${ARGN})
-        set(optimizations)
-        if(stem MATCHES "broadcast")
-            set(types LOOPS)
-            set(optimizations ${VKRNN_INLINED})
-        endif()
-        if(stem MATCHES "meet")
-            set(types)
-        endif()
-        foreach(type "" ${types})
+        foreach(type "" ${ARGN})
             set(kernel ${stem})
             set(define)
             if(type STREQUAL "FLOAT64")
                 set(kernel ${stem}_f64)
                 set(define -DVKRNN_FLOAT64)
-            elseif(type STREQUAL "LOOPS")
-                set(kernel ${stem}_loops)
-                set(define -DVKRNN_LOOPS)
             endif()
-            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} "${optimizations}" ${define})
+            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define})
             list(APPEND headers ${build}/${kernel}.h)
             string(APPEND SHADER_INCLUDES "#include \"${target}/${kernel}.h\"\n")
             string(APPEND SHADER_ROWS "        {\"${kernel}\", code::${kernel}},\n")

@@ -242,7 +242,7 @@ def test_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("size", [(5, 3, 7, 4), (9, 16, 64, 128)], ids=str)
 def test_calls_that_come_again_are_recorded_once(either: vkrnn.Device, size: tuple[int, int, int, int]) -> None:
-    """From the third on, or the fourth if the first packed weights; they read what is in their arrays by then."""
+    """From the third on; they read what is in their arrays by then."""
     T, N, I, H = size
     source, weights = numbers((T, N, I)), {"recurrent_weight": numbers((4 * H, H)) / H}
     weights["input_weight"] = numbers((4 * H, I)) / I
@@ -255,7 +255,7 @@ def test_calls_that_come_again_are_recorded_once(either: vkrnn.Device, size: tup
         wanted = vkrnn.lstm(new, **weights, device=either).output
         np.testing.assert_array_equal(out.numpy(), wanted)
     # The calls on NumPy arrays may be repeated as well.
-    assert 4 <= either.statistics()["repeated"] - before["repeated"] <= 10
+    assert 5 <= either.statistics()["repeated"] - before["repeated"] <= 10
 
 
 def test_numpy_arrays_are_where_they_were(either: vkrnn.Device) -> None:

@@ -1,10 +1,6 @@
 #include <algorithm>
 #include <bit>
-#include <cstdio>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "abi.h"
 #include "vkrnn/error.h"
@@ -15,47 +11,6 @@ namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
 
-using Release = std::pair<int, int>;
-
-// Of Mesa, where the device is llvmpipe.
-std::optional<Release> llvmpipe(const Profile& profile) {
-    Release found;
-    if (profile.driver != "llvmpipe" ||
-        std::sscanf(profile.driver_version.c_str(), "Mesa %d.%d", &found.first, &found.second) != 2)
-        return std::nullopt;
-    return found;
-}
-
-// Releases of llvmpipe that make vector code of what is written for them; later ones crash or are slow on it.
-bool can_broadcast(const Profile& profile) {
-    const auto release = llvmpipe(profile);
-    return (release == Release{22, 3} || release == Release{25, 0}) &&
-           (profile.subgroup_size == 8 || (profile.subgroup_size > 8 && suits_wide_vectors(profile)));
-}
-
-// Right everywhere, but written for vectors.
-bool can_loop(const Profile& profile) { return llvmpipe(profile) && profile.subgroup_size >= 8; }
-
-// Releases that see which numbers are uniform wherever they come from.
-bool loops_well(const Profile& profile) { return can_loop(profile) && llvmpipe(profile) >= Release{26, 2}; }
-
-bool can_run(std::string_view gemm, const Profile& profile) {
-    return gemm == "register" || (gemm == "tiled" && can_tile(profile)) ||
-           (gemm == "broadcast" && can_broadcast(profile)) || (gemm == "loops" && can_loop(profile));
-}
-
-// The products' flavours that the device has, as an error message lists them.
-std::string gemm_flavours(const Profile& profile) {
-    std::string found = "'register'";
-    std::string last;
-    for (const char* name : {"tiled", "broadcast", "loops"}) {
-        if (!can_run(name, profile)) continue;
-        if (!last.empty()) found += ", " + last;
-        last = "'" + std::string(name) + "'";
-    }
-    return last.empty() ? found : found + " or " + last;
-}
-
 void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
     if (!holds) {
         throw ValueError("[Device] " + option + ": expected " + expected + ", got " + got);
@@ -64,13 +19,11 @@ void require(bool holds, const std::string& option, const std::string& expected,
 
 }  // namespace
 
-bool suits_wide_vectors(const Profile& profile) { return llvmpipe(profile) == Release{22, 3}; }
-
 Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
     if (profile.type == DeviceType::cpu) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
-        flavour.gemm = can_broadcast(profile) ? "broadcast" : loops_well(profile) ? "loops" : "register";
+        flavour.gemm = "register";
         flavour.lanes = 1;
         flavour.rows = std::min(8u, profile.subgroup_size);
         flavour.workgroup = profile.subgroup_size;
@@ -86,7 +39,9 @@ Flavour choose_flavour(const Profile& profile) {
 void check_flavour(const Flavour& flavour, const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
     require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
-    require(can_run(flavour.gemm, profile), "gemm", gemm_flavours(profile), "'" + flavour.gemm + "'");
+    const bool tiles = can_tile(profile);
+    require(flavour.gemm == "register" || (tiles && flavour.gemm == "tiled"), "gemm",
+            tiles ? "'register' or 'tiled'" : "'register'", "'" + flavour.gemm + "'");
     require(std::has_single_bit(flavour.lanes) && flavour.lanes <= subgroup, "lanes",
             "a power of two up to the subgroup's " + std::to_string(subgroup), std::to_string(flavour.lanes));
     // With one lane, the subgroup loads a row of the operand per invocation.

@@ -2,9 +2,7 @@
 // leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
 #include "gradient_plan.h"
 
-#include "broadcast_loop.h"
 #include "inputs.h"
-#include "product_loop.h"
 
 namespace vkrnn {
 
@@ -48,7 +46,7 @@ private:
         // Without an input weight the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
         recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
-        if (portable_steps_) transposed_ = builder_.scratch("transposed weight", D * G * H * H);
+        transposed_ = builder_.scratch("transposed weight", D * G * H * H);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
@@ -86,14 +84,9 @@ private:
     void prepare() {
         // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
         params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
-        if (can_broadcast_replay(builder_))
-            broadcast_replay(builder_, inputs_, operand_);
-        else if (!leaves_operand(builder_))
-            builder_.add(all_steps_dispatch(
-                builder_, "replay", step_kernel(builder_, "replay", {0, has(Argument::peephole), products_ ? 1u : 0u}),
-                params_, products_));
-        if (portable_steps_)
-            builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
+        builder_.add(all_steps_dispatch(builder_, "replay",
+                                        step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
+        builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
         if (!reset_after_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false};
@@ -104,20 +97,6 @@ private:
 
     void run_back() {
         builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
-        if (broadcast_) {
-            broadcast_backward_loop(
-                builder_, inputs_,
-                {delta_, recurrent_delta_, product_, carry_hidden_, carry_cell_,
-                 leaves_operand(builder_) ? std::optional(operand_) : std::nullopt, reset_operand_});
-            if (has(Argument::init_state)) {
-                // Of what step 0 hands down the portable kernel forms the rest; most cells carry nothing besides.
-                if (!can_broadcast_replay(builder_)) builder_.clear(carry_hidden_);
-                const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
-                builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
-            }
-            return;
-        }
-        if (products_) return product_backward_loop(builder_, inputs_, step_block(0, G));
         Loop loop{T, static_cast<std::int32_t>(T - 1), -1, {}};
         const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
         loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
@@ -136,7 +115,6 @@ private:
     }
 
     void weight_gradients() {
-        Product recurrent = recurrent_gradient(0, G, operand_, 0, D);
         if (has(Argument::input_weight)) {
             Product source{T * N, spec_.I, D * G * H, 1, {}, {}, {}};
             source.a = {delta_, 0, D * G * H, 0, false};
@@ -148,28 +126,24 @@ private:
             weight.a = delta_columns(delta_, 0);
             weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true};
             weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
-            if (!phases_) builder_.share_columns("pack deltas", {&weight, &recurrent});
             builder_.product("gradient of input_weight", weight, true);
         }
-        const auto add = [&](const Product& product, bool independent) {
-            builder_.product("gradient of recurrent_weight", product, independent);
-        };
-        if (!phases_) return add(recurrent, has(Argument::input_weight));
+        if (!phases_) return recurrent_gradient(0, G, operand_, 0, D);
         // The candidate's weights multiplied h * m * r, the others' h * m.
         for (std::int64_t d = 0; d < D; ++d) {
-            add(recurrent_gradient(0, candidate_, operand_, d, 1), has(Argument::input_weight) || d > 0);
-            add(recurrent_gradient(candidate_, 1, reset_operand_, d, 1), true);
+            recurrent_gradient(0, candidate_, operand_, d, 1);
+            recurrent_gradient(candidate_, 1, reset_operand_, d, 1);
         }
     }
 
-    [[nodiscard]] Product recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand,
-                                             std::int64_t direction, std::int64_t directions) const {
+    void recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand, std::int64_t direction,
+                            std::int64_t directions) {
         Product weight{slots * H, H, T * N, directions, {}, {}, {}};
         weight.a = delta_columns(recurrent_delta_, first);
         weight.a.offset += direction * G * H;
         weight.b = {operand, direction * H, D * H, H, true};
         weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
-        return weight;
+        builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
     }
 
     void vector_gradients() {
@@ -204,10 +178,6 @@ private:
     const bool reset_after_ = spec_.descriptor.has(Flag::reset_after);
     // Slot of the gate whose product the reset gate enters (GRU): the last in either order.
     const std::int64_t candidate_ = G - 1;
-
-    const bool broadcast_ = can_broadcast_loop(builder_);
-    const bool products_ = !broadcast_ && can_loop_with_products(builder_);
-    const bool portable_steps_ = !products_ && (!broadcast_ || spec_.has(Argument::init_state));
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, transposed_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, params_ = 0;

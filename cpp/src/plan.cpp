@@ -1,10 +1,8 @@
 // Forward plans: x W^T for all steps at once, then one step after the other.
 #include "vkrnn/plan.h"
 
-#include "broadcast_loop.h"
 #include "gradient_plan.h"
 #include "inputs.h"
-#include "product_loop.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -21,8 +19,6 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     const bool phases = two_phases(spec);
 
     StepBlock first(spec);
-    const bool broadcast = can_broadcast_loop(builder), products = !broadcast && can_loop_with_products(builder);
-    bool has_bias = false;
     std::size_t projected = inputs[Argument::source];
     if (spec.has(Argument::input_weight)) {
         projected = builder.scratch("projected", T * N * D * G * H);
@@ -30,60 +26,29 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
         project.a = {inputs[Argument::source], 0, spec.I, 0, false};
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
-        std::optional<Matrix> bias;
-        if ((broadcast || products) && spec.has(Argument::bias)) bias = Matrix{inputs[Argument::bias], 0, 0, 0, false};
-        has_bias = builder.product("project", project, false, bias);
+        builder.product("project", project);
     }
     first.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(first);
-    ForwardLoop loop_buffers{.projected = projected,
-                             .hidden = builder.result("output", T * N * D * H),
-                             .cell = 0,
-                             .saved = 0,
-                             .reset_state = 0,
-                             .training = training,
-                             .cell_is_state = false,
-                             .adds_bias = spec.has(Argument::bias) && !has_bias};
-    first.sequence(abi::kHidden, loop_buffers.hidden, 1, Order::output);
+    first.sequence(abi::kHidden, builder.result("output", T * N * D * H), 1, Order::output);
     if (cell.states > 1) {
-        loop_buffers.cell_is_state = !training && !descriptor.has(Flag::produce_cell);
-        if (loop_buffers.cell_is_state) {
-            loop_buffers.cell = builder.scratch("cell", N * D * H);
-            first.state(abi::kCell, loop_buffers.cell);
-        } else {
-            loop_buffers.cell = builder.result("cell_output", T * N * D * H);
-            first.sequence(abi::kCell, loop_buffers.cell, 1, Order::output);
-        }
+        if (training || descriptor.has(Flag::produce_cell))
+            first.sequence(abi::kCell, builder.result("cell_output", T * N * D * H), 1, Order::output);
+        else
+            first.state(abi::kCell, builder.scratch("cell", N * D * H));
     }
-    if (training) {
-        loop_buffers.saved = builder.result("z_state", T * N * D * G * H);
-        first.sequence(abi::kSaved, loop_buffers.saved, G, Order::output);
-    } else if (phases) {
-        loop_buffers.saved = builder.scratch("gates", N * D * G * H);
-        first.state(abi::kSaved, loop_buffers.saved, G);
-    }
-    if (phases && !products) {
-        loop_buffers.reset_state = builder.scratch("reset state", N * D * H);
-        first.state(abi::kOperand, loop_buffers.reset_state);
-    }
+    if (training)
+        first.sequence(abi::kSaved, builder.result("z_state", T * N * D * G * H), G, Order::output);
+    else if (phases)
+        first.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
+    if (phases) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
     first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
-
-    builder.count_flops(static_cast<double>(T) * step_flops(spec));
-    if (broadcast) {
-        broadcast_forward_loop(builder, inputs, loop_buffers);
-        return builder.finish();
-    }
-    StepOptions options{.keep = training, .adds_bias = loop_buffers.adds_bias};
-    if (products) {
-        product_forward_loop(builder, inputs, first, options);
-        return builder.finish();
-    }
 
     const std::size_t params = builder.constant("parameters", first.block());
     Loop loop{T, 0, 1, {}};
     const auto add_step = [&](const std::string& label, std::uint32_t phase) {
-        options.phase = phase;
-        loop.body.push_back(step_dispatch(builder, label, step_kernel(builder, "forward", options), params, 0));
+        const std::size_t kernel = step_kernel(builder, "forward", {phase, training});
+        loop.body.push_back(step_dispatch(builder, label, kernel, params, 0));
     };
     if (phases) {
         add_step("step: gates", 1);
@@ -91,6 +56,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     } else {
         add_step("step", 0);
     }
+    builder.count_flops(static_cast<double>(T) * step_flops(spec));
     builder.add(std::move(loop));
     return builder.finish();
 }

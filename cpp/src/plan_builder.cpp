@@ -4,7 +4,6 @@
 #include <limits>
 #include <string>
 
-#include "broadcast.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -19,10 +18,6 @@ constexpr std::int64_t kChunkMultiple = 64;
 constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
-
-bool is_weight(Argument argument) {
-    return argument == Argument::recurrent_weight || argument == Argument::input_weight;
-}
 
 // The kernels count in 32 bits.
 std::uint32_t u32(std::int64_t value) {
@@ -119,19 +114,6 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
     return plan_.buffers.size() - 1;
 }
 
-std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
-                                std::vector<std::int64_t> layout, const std::function<void(std::size_t)>& fill) {
-    const std::size_t buffer = scratch(std::move(name), elements), first = plan_.steps.size();
-    fill(buffer);
-    const bool stays = std::any_of(plan_.inputs.begin(), plan_.inputs.end(),
-                                   [&](const auto& input) { return input.second == from && is_weight(input.first); });
-    if (!stays) return buffer;
-    plan_.buffers[buffer].role = Role::packed;
-    plan_.buffers[buffer].packing = {from, std::move(layout)};
-    for (std::size_t i = first; i < plan_.steps.size(); ++i) std::get<Dispatch>(plan_.steps[i]).fills = buffer;
-    return buffer;
-}
-
 std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {
     if (plan_.spec.dtype == Dtype::float64) shader += "_f64";
     Kernel kernel{std::move(shader), std::move(constants)};
@@ -151,25 +133,7 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
     plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
 }
 
-std::vector<std::size_t> PlanBuilder::windows(std::vector<std::size_t> buffers) const {
-    const bool fit = !plan_.flavour.loops() && std::all_of(buffers.begin(), buffers.end(), [&](std::size_t buffer) {
-        return plan_.buffers[buffer].bytes <= kLargestWindow;
-    });
-    return fit ? std::move(buffers) : std::vector<std::size_t>{};
-}
-
-std::size_t PlanBuilder::lane_zeros() {
-    if (!lane_zeros_) {
-        lane_zeros_ = scratch("zeros of a panel", std::int64_t{2} * profile_.subgroup_size);
-        clear(*lane_zeros_);
-    }
-    return *lane_zeros_;
-}
-
-bool PlanBuilder::broadcasts() const { return plan_.flavour.broadcasts() && plan_.spec.dtype != Dtype::float64; }
-
-bool PlanBuilder::product(const std::string& label, const Product& p, bool independent, std::optional<Matrix> bias) {
-    if (broadcasts() && suits_broadcast(p)) return broadcast_product(*this, label, p, bias, independent);
+void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {
     const bool tiled = plan_.flavour.gemm == "tiled";
     const std::int64_t tile_m = tiled ? abi::kTiledTile : abi::kRegisterTileM;
     const std::int64_t tile_n = tiled ? abi::kTiledTile : std::int64_t{abi::kRegisterTileN} * profile_.subgroup_size;
@@ -212,17 +176,12 @@ bool PlanBuilder::product(const std::string& label, const Product& p, bool indep
              groups(tiles, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
     count_flops(2.0 * static_cast<double>(p.batches * size) * static_cast<double>(p.k));
 
-    if (slabs == 1) return false;
-    add_parts(label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
-    return false;
-}
+    if (slabs == 1) return;
 
-void PlanBuilder::share_columns(const std::string& label, std::initializer_list<Product*> products) {
-    if (broadcasts()) vkrnn::share_columns(*this, label, products);
+    add_parts(label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {
-    if (broadcasts() && suits_broadcast(*this, sum)) return broadcast_row_sum(*this, label, sum, independent);
     const std::int64_t columns = sum.directions * sum.gates * sum.width;
     const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
     const std::int64_t parts = ceil_div(sum.rows, part);

@@ -16,11 +16,6 @@ bool two_phases(const Spec& spec) {
     return spec.descriptor.cell == CellKind::gru && !spec.descriptor.has(Flag::reset_after);
 }
 
-std::vector<Phase> phases_of(const Spec& spec) {
-    if (two_phases(spec)) return {{1, 0, spec.G() - 1}, {2, spec.G() - 1, 1}};
-    return {{0, 0, spec.G()}};
-}
-
 std::int64_t slot_of(const Spec& spec, std::size_t gate) {
     const Cell& cell = spec.cell();
     return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);
@@ -62,17 +57,8 @@ void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots,
 }
 
 void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
-    padded_state(view, buffer, slots * spec_.H);
-}
-
-void StepBlock::padded_state(abi::uint view, std::size_t buffer, std::int64_t each) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * each, 0);
-    strides(view, spec_.D() * each, spec_.H, 1);
-}
-
-void StepBlock::sums(std::size_t buffer, std::int64_t n, std::int64_t slabs) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kSums, d, buffer, d * slabs * spec_.N * n, 0);
-    strides(abi::kSums, n, spec_.H, 1);
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
+    strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);
 }
 
 void StepBlock::vector(abi::uint view, std::size_t buffer, std::int64_t slots) {
@@ -115,33 +101,26 @@ std::uint32_t rows_of(const Spec& spec, const Flavour& flavour) {
 
 }  // namespace
 
-std::vector<std::uint32_t> cell_constants(const Spec& spec, std::size_t count) {
-    const Cell& cell = spec.cell();
-    std::vector<std::uint32_t> constants(count);
-    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
-        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
-    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
-    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
-    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
-    for (std::size_t i = 0; i < kActivationSlots; ++i)
-        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
-    return constants;
-}
-
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
     const Spec& spec = builder.spec();
-    std::vector<std::uint32_t> constants = cell_constants(spec, abi::kStepConstants);
+    const Cell& cell = spec.cell();
+    std::vector<std::uint32_t> constants(abi::kStepConstants);
     constants[abi::kLocalSize] = builder.flavour().workgroup;
     constants[abi::kLanes] = builder.flavour().lanes;
     constants[abi::kRows] = rows_of(spec, builder.flavour());
     constants[abi::kVectorLoads] = spec.H % 4 == 0;
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
+    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
+        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
+    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
+    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
     constants[abi::kKeep] = options.keep;
+    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
-    constants[abi::kSlabs] = options.slabs;
-    constants[abi::kAddsBias] = options.adds_bias;
-    return builder.kernel(std::string(spec.cell().shader) + "_" + driver, std::move(constants));
+    for (std::size_t i = 0; i < kActivationSlots; ++i)
+        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
+    return builder.kernel(std::string(cell.shader) + "_" + driver, std::move(constants));
 }
 
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
@@ -150,19 +129,17 @@ Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size
     const Flavour& flavour = builder.flavour();
     const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
     const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
-    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0, {0, 1}};
+    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
     Dispatch made{label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()),
                   make_block(push, abi::kStepPushPlaces)};
     made.counter = abi::kStepCounter;
     return made;
 }
 
-Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
-                            bool several_rows) {
+Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {
     const Spec& spec = builder.spec();
-    const std::int64_t rows = ceil_div(spec.T * spec.N, several_rows ? rows_of(spec, builder.flavour()) : 1);
-    const std::int64_t blocks = rows * ceil_div(spec.H, builder.flavour().workgroup);
-    const abi::StepPush push{place(params, 0), 0, 0, {0, 1}};
+    const std::int64_t blocks = spec.T * spec.N * ceil_div(spec.H, builder.flavour().workgroup);
+    const abi::StepPush push{place(params, 0), 0, 0};
     return {label, kernel, builder.groups(blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
 }
 

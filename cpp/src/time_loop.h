@@ -25,10 +25,6 @@ public:
     void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot = 0);
     // [N, D * slots * H], the same at every step
     void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
-    // [N, D * each], the same at every step, of which the slots take the first elements
-    void padded_state(abi::uint view, std::size_t buffer, std::int64_t each);
-    // [D, slabs, N, n]: what other kernels form for the step
-    void sums(std::size_t buffer, std::int64_t n, std::int64_t slabs);
     // [D, slots, H], the same for every step and batch row
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots);
     // What broadcasts to [T, N, D * H], rows in output order
@@ -49,15 +45,10 @@ private:
     abi::StepParams params_{};
 };
 
-// `count` specialization constants of a step kernel, of which those are set that the cells' own code reads.
-std::vector<std::uint32_t> cell_constants(const Spec& spec, std::size_t count);
-
 // What the step kernels are specialized to besides the spec.
 struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
     bool keep = false;
-    std::uint32_t slabs = 0;  // of the recurrent products, where other kernels form them
-    bool adds_bias = false;
 };
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options);
 
@@ -65,22 +56,14 @@ std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const S
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
                        std::int64_t step);
 
-// The same over every step at once (replay); `several_rows`: the kernel's options have slabs.
-Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
-                            bool several_rows);
+// The same over every step at once (replay).
+Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params);
 
 // Products of a step's recurrence: 2 * N * D * G * H * H operations.
 double step_flops(const Spec& spec);
 
 // True where the reset gate acts before the recurrent product: two phases a step.
 bool two_phases(const Spec& spec);
-
-// A phase of a step: the slots whose products it forms, in either order of the gates.
-struct Phase {
-    std::uint32_t number;  // see StepOptions
-    std::int64_t first, slots;
-};
-std::vector<Phase> phases_of(const Spec& spec);
 
 // Position of canonical gate g in the descriptor's order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);

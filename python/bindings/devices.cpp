@@ -61,7 +61,6 @@ py::dict statistics(const Device& device) {
     dict["submissions"] = counted.submissions;
     dict["dispatches"] = counted.dispatches;
     dict["repeated"] = counted.repeated;
-    dict["helped"] = counted.helped;
     dict["bytes_uploaded"] = counted.bytes_uploaded;
     dict["bytes_downloaded"] = counted.bytes_downloaded;
     dict["bytes_imported"] = counted.bytes_imported;
@@ -96,7 +95,6 @@ void register_devices(py::module_& module) {
 
     py::class_<Device, std::shared_ptr<Device>>(module, "Device")
         .def_property_readonly("profile", &Device::profile)
-        .def_property_readonly("flavour", &Device::flavour)
         .def_property_readonly("closed", &Device::closed)
         .def_property_readonly("lost", &Device::lost)
         .def("statistics", &statistics)

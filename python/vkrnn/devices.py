@@ -87,8 +87,8 @@ class Device:
 
     @property
     def flavour(self) -> _core.Flavour:
-        """How the device runs the work. A flavour that fails its self-test when the device is opened is replaced."""
-        return self._flavour if self._opened is None else self._opened.flavour
+        """How the device runs the work."""
+        return self._flavour
 
     @property
     def name(self) -> str:
@@ -161,10 +161,9 @@ class Device:
         """Return counters since the device was opened, and sizes.
 
         ``calls``; those of them ``repeated``, which found their commands as an earlier call on the same memory had
-        recorded them, and ``helped``, which lavapipe's devices for the other processors took part in; ``submissions``,
-        ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to the host's memory;
-        ``bytes_imported``, of the host's memory that the device read where it was; ``bytes_allocated``, ``pipelines``,
-        ``plans``, what is held now; ``last_device_seconds``, of the last call that
+        recorded them; ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to
+        the host's memory; ``bytes_imported``, of the host's memory that the device read where it was;
+        ``bytes_allocated``, ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that
         is done, by the device's clock and without copies; ``last_host_seconds``, that the last call took to return.
         """
         return (self._opened or self.open()).statistics()

@@ -15,7 +15,6 @@ void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
     Real dx_reset;
     cell_backward_second(kept, du, load_view(p, kOperand, d, k, n, 0, j), load_mask(p, d, k, n, j), dx_reset, carry);
     store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset);
-    if (slabs != 0) store_view(p, kNextOperand, d, 0, n, slot_of(CELL_RESET), j, dx_reset);
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
 }
 #endif
@@ -70,23 +69,11 @@ void cell_step(Params p, uint d, uint n, uint j, int k, Real through) {
 #ifdef CELL_CANDIDATE
         if (reset_after != 0) store_view(p, kRecurrentDelta, d, k, n, slot_of(g), j, dr[g]);
 #endif
-        if (slabs != 0) store_view(p, kNextOperand, d, 0, n, slot_of(g), j, dr[g]);
     }
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
 #if CELL_STATES > 1
     store_view(p, kCarryCell, d, 0, n, 0, j, carry[1]);
 #endif
-}
-
-// What the phase is of either.
-void run_cell(Params p, uint d, uint n, uint j, int k, Real through) {
-#ifdef CELL_FIRST_GATES
-    if (phase == 2) {
-        cell_second(p, d, n, j, k, through);
-        return;
-    }
-#endif
-    cell_step(p, d, n, j, k, through);
 }
 
 void main() {
@@ -95,16 +82,6 @@ void main() {
     int k = push.step;
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
-
-    if (slabs != 0) {
-        load_views(p);
-        for (uint n = at.row; n < min(at.row + rows, N) && at.unit < H; ++n) {
-            row_length = find_length(p, n);
-            Real through = load_sum(p, at.direction, n, 0, unit);
-            run_cell(p, at.direction, n, unit, k, through);
-        }
-        return;
-    }
 
     // The weights are transposed: a row is what one unit feeds. At the last step nothing is handed down.
     Stride weight_rows[1] = Stride[1](Stride(unit) * p.params.weights_row);
@@ -120,7 +97,13 @@ void main() {
             if (at.lane == i) through = sums[first + i][0];
         uint n = at.row + first + at.lane;
         if (at.lane < rows - first && n < N && at.unit < H) {
-            run_cell(p, at.direction, n, unit, k, through);
+#ifdef CELL_FIRST_GATES
+            if (phase == 2) {
+                cell_second(p, at.direction, n, unit, k, through);
+                continue;
+            }
+#endif
+            cell_step(p, at.direction, n, unit, k, through);
         }
     }
 }

@@ -1,8 +1,13 @@
 // One time step forward for all units, batch rows and directions: the recurrent product, then the cell.
 #define PRODUCTS CELL_GATES
 #include "step.glsl"
-const uint first_product = first_gate;
-const uint end_product = end_gate;
+#ifdef CELL_FIRST_GATES
+const uint first_product = phase == 2 ? CELL_FIRST_GATES : 0;
+const uint end_product = phase == 1 ? CELL_FIRST_GATES : CELL_GATES;
+#else
+const uint first_product = 0;
+const uint end_product = CELL_GATES;
+#endif
 #include "product.glsl"
 
 void clear_step(Params p, uint d, uint n, uint j, int k) {
@@ -15,17 +20,7 @@ void clear_step(Params p, uint d, uint n, uint j, int k) {
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, d, k, n, slot_of(g), j);
 }
 
-// What the product of step k multiplies, where another kernel forms it.
-void leave_operand(Params p, uint d, uint n, uint j, int k, Real hidden) {
-    if (slabs != 0 && k < int(p.params.T)) store_view(p, kNextOperand, d, 0, n, 0, j, hidden * load_mask(p, d, k, n, j));
-}
-
-// Step -1 only leaves what step 0 multiplies.
 void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]) {
-    if (k < 0) {
-        leave_operand(p, d, n, j, 0, load_view(p, kInitHidden, d, 0, n, 0, j));
-        return;
-    }
     if (has_ended(p, n, k)) {
         clear_step(p, d, n, j, k);
         return;
@@ -33,8 +28,7 @@ void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]
     Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) {
         uint slot = slot_of(g);
-        x[g] = load_view(p, kProjected, d, k, n, slot, j);
-        if (adds_bias != 0) x[g] += load_view(p, kBias, d, 0, 0, slot, j);
+        x[g] = load_view(p, kProjected, d, k, n, slot, j) + load_view(p, kBias, d, 0, 0, slot, j);
         v[g] = 0.0;
     }
     // A vector per gate stands in the gates' order; a single one is its own slot 0.
@@ -60,12 +54,11 @@ void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]
         cell_forward(x, r, v, before, after, kept);
 
     store_view(p, kHidden, d, k, n, 0, j, after[0]);
-    leave_operand(p, d, n, j, k + 1, after[0]);
 #if CELL_STATES > 1
     store_view(p, kCell, d, k, n, 0, j, after[1]);
 #endif
     if (keep != 0)
-        for (uint g = first_gate; g < CELL_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
+        for (uint g = first_product; g < CELL_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
 }
 
 void main() {
@@ -75,19 +68,6 @@ void main() {
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
 
-    if (slabs != 0) {
-        load_views(p);
-        for (uint n = at.row; n < min(at.row + rows, N) && at.unit < H; ++n) {
-            row_length = find_length(p, n);
-            Real r[CELL_GATES];
-            for (uint g = 0; g < CELL_GATES; ++g)
-                r[g] = g >= first_product && g < end_product && k >= 0
-                           ? load_sum(p, at.direction, n, slot_of(g) - first_product, unit)
-                           : 0.0;
-            cell_step(p, at.direction, n, unit, k, r);
-        }
-        return;
-    }
     Stride weight_rows[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) weight_rows[g] = Stride(slot_of(g) * H + unit) * p.params.weights_row;
     Operand operand = phase == 2 ? Operand(kOperand, k, false, k)

@@ -1,7 +1,6 @@
 // Before the backward loop, for all steps at once: what each step's recurrent product multiplied, h[k-1] * m[k], recomputed
 // from what the forward pass kept and stored in source order, for the weight gradients; with peephole weights c[k-1] too.
-// Workgroups: x, y number (batch rows of all steps, unit block), unit blocks fastest; z is the direction. They take one
-// row, or where views are loaded once, `rows`.
+// Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "step.glsl"
 
 void replay(Params p, uint d, uint n, uint j, int k) {
@@ -49,15 +48,6 @@ void main() {
     uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
     uint group = linear_group();
     uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint row = group / blocks, d = gl_WorkGroupID.z;
-    if (slabs != 0) {
-        load_views(p);
-        uint end = min((row + 1) * rows, p.params.T * N);
-        for (row *= rows; row < end && j < H; ++row) {
-            row_length = find_length(p, row % N);
-            replay(p, d, row % N, j, int(row / N));
-        }
-        return;
-    }
-    if (j < H && row / N < p.params.T) replay(p, d, row % N, j, int(row / N));
+    uint row = group / blocks;
+    if (j < H && row / N < p.params.T) replay(p, gl_WorkGroupID.z, row % N, j, int(row / N));
 }

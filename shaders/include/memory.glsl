@@ -23,8 +23,7 @@ Real load(Address base, Stride index) { return Scalar(element(base, index)).valu
 Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
 void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
 
-// The linear number of this workgroup in x and y: see PlanBuilder::groups. A dispatch may be a part of a larger one, so
-// its own size tells nothing.
+// The linear number of this workgroup in x and y: see PlanBuilder::groups.
 uint linear_group() { return gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x; }
 
 #endif

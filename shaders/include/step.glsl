@@ -2,78 +2,35 @@
 // A cell's file is included before the driver that includes this.
 #ifndef VKRNN_STEP_GLSL
 #define VKRNN_STEP_GLSL
-#extension GL_EXT_control_flow_attributes : require
 #include "memory.glsl"
-#include "phases.glsl"
 
 layout(local_size_x_id = kLocalSize) in;
 layout(constant_id = kLanes) const uint lanes = 1;
 layout(constant_id = kRows) const uint rows = 1;
 layout(constant_id = kVectorLoads) const uint vector_loads = 0;
 layout(constant_id = kHasMask) const uint has_mask = 0;
+layout(constant_id = kPhase) const uint phase = 0;
 layout(constant_id = kGateOrder) const uint gate_order = 0x3210;
 layout(constant_id = kKeep) const uint keep = 0;
 layout(constant_id = kHasLengths) const uint has_lengths = 0;
-layout(constant_id = kSlabs) const uint slabs = 0;
-layout(constant_id = kAddsBias) const uint adds_bias = 0;
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Params { StepParams params; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Integer { int value; };
 layout(push_constant, std430) uniform Push { StepPush push; };
 
-// The views of the workgroup's direction. Where other kernels form the products the device is a CPU, on which a load is as
-// many as there are invocations, and the compiler repeats it after every store: there they are loaded once, at the
-// beginning, where llvmpipe sees that these loads are uniform (see broadcast.glsl). GPUs do better without.
-struct View {
-    Address at;
-    Stride step;
-    uint row, slot, unit;
-};
-View views[kViews];
-void load_views(Params p) {
-    uint direction = push.table[gl_WorkGroupID.z];
-    [[unroll]] for (uint view = 0; view < kViews; ++view)
-        views[view] = View(p.params.at[2 * view + direction], p.params.strides[view].step[direction],
-                           p.params.strides[view].row, p.params.strides[view].slot, p.params.strides[view].unit);
-}
-Address view_at(Params p, uint view, uint direction) {
-    if (slabs != 0) return views[view].at;
-    return p.params.at[2 * view + direction];
-}
-Stride view_step(Params p, uint view, uint direction) {
-    if (slabs != 0) return views[view].step;
-    return p.params.strides[view].step[direction];
-}
-uint view_row(Params p, uint view) {
-    if (slabs != 0) return views[view].row;
-    return p.params.strides[view].row;
-}
-uint view_slot(Params p, uint view) {
-    if (slabs != 0) return views[view].slot;
-    return p.params.strides[view].slot;
-}
-uint view_unit(Params p, uint view) {
-    if (slabs != 0) return views[view].unit;
-    return p.params.strides[view].unit;
-}
-
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
 // How many steps a batch row has.
-int find_length(Params p, uint n) {
-    return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
-}
-int row_length;   // of the row at hand, where views are loaded once
 int length_of(Params p, uint n) {
-    if (slabs != 0) return row_length;
-    return find_length(p, n);
+    return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
 }
 
 // Whether a batch row has ended before a step.
 bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 Address time_address(Params p, uint view, uint direction, int step, uint n) {
-    return element(view_at(p, view, direction), step * view_step(p, view, direction) + Stride(n) * view_row(p, view));
+    return element(p.params.at[2 * view + direction],
+                   step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
 }
 
 // A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands. A step past the row's end reads
@@ -82,12 +39,12 @@ Address row_address(Params p, uint view, uint direction, int step, uint n) {
     if (has_lengths != 0) {
         int end = length_of(p, n);
         step = min(step, end - 1);
-        if (view_step(p, view, direction) < 0) step += int(p.params.T) - end;
+        if (p.params.strides[view].step[direction] < 0) step += int(p.params.T) - end;
     }
     return time_address(p, view, direction, step, n);
 }
 Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
-    return element(row, Stride(slot) * view_slot(p, view) + Stride(j) * view_unit(p, view));
+    return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
 Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     return load(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0);
@@ -97,7 +54,7 @@ void store_view(Params p, uint view, uint direction, int step, uint n, uint slot
 }
 // Zero in the row that step `step`, past the end of batch row n, stands for: row `step` of the time axis.
 void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    int at = view_step(p, view, direction) < 0 ? int(p.params.T) - 1 - step : step;
+    int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
     store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
 }
 Real load_mask(Params p, uint direction, int step, uint n, uint j) {
@@ -106,15 +63,6 @@ Real load_mask(Params p, uint direction, int step, uint n, uint j) {
 // The state that step `step` starts from.
 Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint j) {
     return step == 0 ? load_view(p, init, direction, 0, n, 0, j) : load_view(p, sequence, direction, step - 1, n, 0, j);
-}
-
-// The recurrent product of one slot, where other kernels have formed it.
-Real load_sum(Params p, uint direction, uint n, uint slot, uint j) {
-    Address at = unit_address(p, kSums, time_address(p, kSums, direction, 0, n), slot, j);
-    Stride apart = Stride(p.params.N) * view_row(p, kSums);
-    Real sum = 0.0;
-    for (uint slab = 0; slab < slabs; ++slab) sum += load(at, slab * apart);
-    return sum;
 }
 
 #endif

@@ -28,7 +28,6 @@ struct Statistics {
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
     std::uint64_t repeated = 0;          // calls whose commands were there from an earlier one
-    std::uint64_t helped = 0;            // calls that more than one of the device's processors shared (see team.h)
     std::uint64_t bytes_uploaded = 0;    // copied from host memory
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
     std::uint64_t bytes_imported = 0;    // of host memory that the device read where it was

@@ -19,12 +19,10 @@ namespace vkrnn {
 // A place in one of a plan's buffers; becomes a device address when the plan is recorded.
 // Packed so that it can stand in an abi struct where the address will be.
 using Place = std::uint64_t;
-// With this bit it becomes a number of bytes into the buffer bound as a window (see Dispatch), not an address.
-constexpr Place kInWindow = Place{1} << 63;
 constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
     return (static_cast<Place>(buffer) << 48) | byte_offset;
 }
-constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>((p & ~kInWindow) >> 48); }
+constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
 constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
 
 // Bytes for the device that begin with a number of places (8 bytes each), which recording replaces by addresses.
@@ -46,7 +44,7 @@ enum class Role : std::uint8_t {
     result,    // copied to the caller's array after the last step
     scratch,   // neither; contents undefined at the start
     constant,  // filled from `contents` before the first step
-    packed,    // filled from an input by the dispatches that say so, or as an earlier call with that input left it
+    packed,    // filled from an input before the first step, or as an earlier call with that input left it
 };
 std::string_view name_of(Role role);
 
@@ -81,24 +79,10 @@ struct Dispatch {
     std::array<std::uint32_t, 3> groups{1, 1, 1};
     Block push;         // push constants
     bool after = true;  // waits for what the dispatch before it wrote
-    // Buffers that the kernel writes as storage buffers, by binding; kNoBuffer where it has no use for the binding.
-    std::vector<std::size_t> windows = {};
-    std::uint32_t subgroups = 1;  // of a workgroup, more or less: how much work it is
-    // Along which processors had better share the workgroups, so that each keeps what it has read; else the longest.
-    std::optional<std::uint32_t> axis = {};
-    // The packed buffer that it fills: left out where that is filled already.
-    std::size_t fills = kNoBuffer;
     // In a loop: the byte of the push constants where the 32-bit counter goes.
     std::optional<std::uint32_t> counter = {};
     bool operator==(const Dispatch&) const = default;
 };
-
-// Dispatches of fewer subgroups are not shared between processors: to meet takes about as long as half of them.
-constexpr std::uint64_t kWorthSharing = 32;
-constexpr bool worth_sharing(const Dispatch& dispatch) {
-    const auto [x, y, z] = dispatch.groups;
-    return std::uint64_t{x} * y * z * dispatch.subgroups >= kWorthSharing;
-}
 
 // Fills a buffer with zeros.
 struct Clear {

@@ -32,24 +32,16 @@ struct Profile {
 // How a device runs the work: chosen from the profile, overridable. Part of the plan's key and of its text.
 struct Flavour {
     std::string schedule = "steps";  // "steps": one dispatch per time step and phase
-    // "register": a register tile per invocation; "tiled": shared-memory tiles. Two for llvmpipe, for the time loop
-    // too, proved by a self-test when a device is opened and else "register": "broadcast", straight lines of vector
-    // code, and "loops", the same as ordinary loops, for releases that make vector code of these.
+    // Of the products outside the time loop. "register": a register tile per invocation; "tiled": shared-memory tiles.
     std::string gemm = "register";
     std::uint32_t lanes = 1;       // invocations that share one dot product of the recurrent product
     std::uint32_t rows = 4;        // batch rows per invocation of the recurrent product
     std::uint32_t workgroup = 64;  // invocations per workgroup of the step kernels
-    [[nodiscard]] bool loops() const { return gemm == "loops"; }
-    [[nodiscard]] bool broadcasts() const { return gemm == "broadcast" || loops(); }  // rows of A, to lanes of B
     auto operator<=>(const Flavour&) const = default;
 };
 
 // The flavour that suits the profile.
 Flavour choose_flavour(const Profile& profile);
-
-// Whether the driver is fit for vectors of 512 bits if it is told to use them: Mesa 25.0 computes wrongly with some
-// kernels, and 26.2 dies of those of float64.
-bool suits_wide_vectors(const Profile& profile);
 
 // Throws ValueError where the device cannot run the flavour.
 void check_flavour(const Flavour& flavour, const Profile& profile);

@@ -4,15 +4,13 @@
 #include <bit>
 
 #include "profile.h"
-#include "timeline.h"
 
 namespace vkrnn::vk {
 namespace {
 
 constexpr BufferUsageFlags kInputUsage =
     BufferUsageFlagBits::eStorageBuffer | BufferUsageFlagBits::eTransferSrc | BufferUsageFlagBits::eShaderDeviceAddress;
-constexpr BufferUsageFlags kDeviceUsage =
-    kInputUsage | BufferUsageFlagBits::eTransferDst | BufferUsageFlagBits::eIndirectBuffer;
+constexpr BufferUsageFlags kDeviceUsage = kInputUsage | BufferUsageFlagBits::eTransferDst;
 constexpr MemoryPropertyFlags kCoherent = MemoryPropertyFlagBits::eHostVisible | MemoryPropertyFlagBits::eHostCoherent;
 
 BufferUsageFlags usage_of(Use use) {
@@ -72,19 +70,8 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
     if (!addressed || device.unified_memory()) {
         made.whole.host = static_cast<std::byte*>(made.memory.mapMemory(0, VK_WHOLE_SIZE));
     }
-    if (addressed) {
-        for (const auto& helper : device.helpers()) {
-            made.mirrors.push_back(std::make_unique<Mirror>(helper, made.whole.host, bytes));
-        }
-        made.whole.mirrors = made.mirrors;
-    }
     return made;
 }
-
-Mirror::Mirror(std::shared_ptr<const Timeline> of, const void* data, std::uint64_t bytes)
-    : timeline(std::move(of)), allocation(import_host(*timeline->device(), data, bytes)) {}
-
-Mirror::~Mirror() { timeline->settle(timeline->submitted()); }
 
 Allocation import_host(const LogicalDevice& device, const void* data, std::uint64_t bytes) {
     constexpr auto kHandle = ExternalMemoryHandleTypeFlagBits::eHostAllocationEXT;

@@ -3,9 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "device.h"
 #include "vulkan.h"
@@ -19,8 +16,6 @@ enum class Use : std::uint8_t {
     download,  // what the device copies to and the host reads
 };
 
-struct Mirror;
-
 // A piece of a buffer. Valid as long as the memory it is a piece of.
 struct Slice {
     Buffer buffer;
@@ -29,8 +24,6 @@ struct Slice {
     std::uint64_t address = 0;     // device address of the slice itself; 0 where the buffer has none
     std::byte* host = nullptr;     // where the host sees the slice; null where it does not
     std::uint64_t allocation = 0;  // the number of the allocation that it is a piece of; 0 for imported memory
-    // The whole buffer's memory as the device's helpers have it (see team.h), where they do.
-    std::span<const std::unique_ptr<Mirror>> mirrors = {};
 
     [[nodiscard]] Slice part(std::uint64_t from, std::uint64_t length) const {
         return {buffer,
@@ -38,8 +31,7 @@ struct Slice {
                 length,
                 address == 0 ? 0 : address + from,
                 host == nullptr ? nullptr : host + from,
-                allocation,
-                mirrors};
+                allocation};
     }
 };
 
@@ -47,19 +39,6 @@ struct Allocation {
     raii::DeviceMemory memory = nullptr;  // before the buffer: destroyed after it
     raii::Buffer buffer = nullptr;
     Slice whole;
-    std::vector<std::unique_ptr<Mirror>> mirrors;  // one for each of the device's helpers; destroyed first
-};
-
-// An allocation's memory as another device has it, imported.
-struct Mirror {
-    Mirror(std::shared_ptr<const Timeline> of, const void* data, std::uint64_t bytes);
-    // Waits for the device: it may not have heard yet that what it did last is done.
-    ~Mirror();
-    Mirror(const Mirror&) = delete;
-    Mirror& operator=(const Mirror&) = delete;
-
-    std::shared_ptr<const Timeline> timeline;
-    Allocation allocation;
 };
 
 constexpr std::uint64_t kAlignment = 256;  // of every piece of memory handed out

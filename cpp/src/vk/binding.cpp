@@ -30,8 +30,7 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       workers_(workers),
       plan_(plan),
       host_waits_(host_waits),
-      placements_(plan.buffers.size()),
-      filled_(plan.buffers.size(), false) {}
+      placements_(plan.buffers.size()) {}
 
 Binding::~Binding() {
     const Timeline& timeline = pools_.device->timeline();
@@ -54,39 +53,7 @@ const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
 
 bool Binding::in_arena(std::size_t buffer) const {
     const Role role = plan_.buffers[buffer].role;
-    const bool kept =
-        std::any_of(kept_.begin(), kept_.end(), [&](const Kept& each) { return each.buffer == buffer && each.copy; });
-    return role == Role::scratch || role == Role::constant || (role == Role::packed && !kept);
-}
-
-bool Binding::find_packed(std::span<const InputOperand> inputs) {
-    bool missing = false;
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-        const PlanBuffer& packed = plan_.buffers[i];
-        if (packed.role != Role::packed) {
-            continue;
-        }
-        const auto input = std::find_if(plan_.inputs.begin(), plan_.inputs.end(),
-                                        [&](const auto& each) { return each.second == packed.packing.input; });
-        const auto at = static_cast<std::size_t>(input - plan_.inputs.begin());
-        if (at >= inputs.size() || !inputs[at].storage) {
-            continue;
-        }
-        PoolStorage& storage = pools_.own(*inputs[at].storage);
-        const std::optional<std::uint64_t> version = storage.version();
-        if (!version) {
-            continue;
-        }
-        Kept kept{i, &storage, *version, {inputs[at].offset, packed.bytes, packed.packing.layout}, {}};
-        const auto same = [&](const Kept& other) { return other.storage == &storage && other.key == kept.key; };
-        if (std::any_of(kept_.begin(), kept_.end(), same)) {
-            continue;  // an array given twice: no two buffers may be in one place
-        }
-        kept.copy = storage.packed().find(kept.key);
-        missing = missing || !kept.copy;
-        kept_.push_back(std::move(kept));
-    }
-    return missing;
+    return role == Role::scratch || role == Role::constant;
 }
 
 std::uint64_t Binding::temporary_bytes(std::span<const InputOperand> inputs,
@@ -110,25 +77,7 @@ std::uint64_t Binding::temporary_bytes(std::span<const InputOperand> inputs,
     return packed_bytes(sizes);
 }
 
-void Binding::make_packed(Kept& kept) {
-    try {
-        kept.copy = std::make_shared<PackedCopy>(pools_.device, kept.key.bytes);
-    } catch (const ::vk::OutOfDeviceMemoryError&) {
-        return;  // the arena may have room
-    }
-    kept.storage->packed().add(kept.key, kept.copy);
-}
-
 void Binding::place_scratch(Arena& arena) {
-    for (Kept& kept : kept_) {
-        if (!kept.copy) {
-            make_packed(kept);
-        }
-        if (kept.copy) {
-            placements_[kept.buffer] = kept.copy->slice;
-            filled_[kept.buffer] = kept.copy->version == kept.version;
-        }
-    }
     std::vector<std::uint64_t> sizes;
     for (std::size_t i = 0; i < placements_.size(); ++i) {
         if (in_arena(i)) {
@@ -183,9 +132,7 @@ void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultO
         if (placement.address == 0) {  // the host's memory
             downloaded_ += bytes;
         }
-        // Whole words are written, and to windows whole elements of theirs.
-        const std::uint64_t alignment = plan_.flavour.gemm == "broadcast" ? abi::kWindowBytes : kWordBytes;
-        if (placement.address == 0 || placement.address % alignment != 0 || bytes % kWordBytes != 0) {
+        if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
             after_.push_back({aligned, placement});
             placement = aligned;
@@ -264,22 +211,8 @@ Point Binding::arrays_uploaded() const {
     return latest;
 }
 
-void Binding::submitted(Point point) {
-    for (const Kept& kept : kept_) {
-        if (kept.copy) {
-            kept.copy->version = kept.version;
-        }
-    }
-    use_until(point);
-}
-
 void Binding::use_until(Point point) {
     point_ = point;
-    for (const Kept& kept : kept_) {
-        if (kept.copy) {
-            kept.copy->used = point;
-        }
-    }
     for (PoolStorage* storage : read_) {
         storage->use(point);
     }

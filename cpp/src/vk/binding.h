@@ -33,10 +33,7 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Finds what was packed from the input arrays by earlier calls; whether something has to be kept that was not yet.
-    bool find_packed(std::span<const InputOperand> inputs);
-
-    // What the call takes besides the arrays, and what is packed from them, that are on the device already.
+    // What the call takes besides the arrays that are on the device already.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputOperand> inputs,
                                                 std::span<const ResultOperand> results) const;
 
@@ -52,8 +49,6 @@ public:
 
     // What the recorder wants, of the plan's buffers.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
-    // By buffer, whether it is packed already.
-    [[nodiscard]] const std::vector<bool>& filled() const { return filled_; }
     [[nodiscard]] std::span<const Copy> before() const { return before_; }
     [[nodiscard]] std::span<const Copy> after() const { return after_; }
 
@@ -61,7 +56,7 @@ public:
     [[nodiscard]] Point arrays_uploaded() const;
 
     // The call was submitted and is done at the point.
-    void submitted(Point point);
+    void submitted(Point point) { use_until(point); }
 
     // Once the call is done: copies the results that the host can see. Large ones it may not see; has_downloads() says
     // whether there are any, and download() copies them. Throws like Transfer::download.
@@ -78,18 +73,8 @@ private:
         void* to;
         Slice from;
     };
-    // A packed buffer that stays with the array that it is packed from.
-    struct Kept {
-        std::size_t buffer;
-        PoolStorage* storage;
-        std::uint64_t version;
-        PackedCopies::Key key;
-        std::shared_ptr<PackedCopy> copy;  // null until it has a place
-    };
-
     [[nodiscard]] const PlanBuffer& buffer(std::size_t index, Role role) const;
     [[nodiscard]] bool in_arena(std::size_t buffer) const;
-    void make_packed(Kept& kept);
     void use_until(Point point);
     Slice temporary(std::uint64_t bytes, bool idle);
     Slice bind_host_result(void* to, std::uint64_t bytes);
@@ -103,8 +88,6 @@ private:
     bool host_waits_;
     Point point_ = 0;
     std::vector<Slice> placements_;
-    std::vector<bool> filled_;
-    std::vector<Kept> kept_;
     std::vector<Copy> before_, after_;
     std::vector<Download> fetches_, downloads_;
     Pool::Pieces temporaries_, fetched_;

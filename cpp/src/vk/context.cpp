@@ -12,7 +12,6 @@
 #include <unistd.h>
 #endif
 
-#include "cpu_driver.h"
 #include "environment.h"
 #include "profile.h"
 #include "vkrnn/device.h"
@@ -150,56 +149,9 @@ std::shared_ptr<const Context> Context::get() {
         current->reset();
     }
     if (!*current) {
-        *current = std::shared_ptr<const Context>(make_wide());
+        *current = std::shared_ptr<const Context>(new Context);
     }
     return *current;
-}
-
-// The driver decides on its vectors when it is loaded, and only some releases of it are right with wide ones: so it is
-// asked who it is, and loaded again. Where something else keeps it loaded its vectors stay as they are.
-Context* Context::make_wide() {
-    std::unique_ptr<Context> made(new Context);
-    bool reload = false;
-    if (WideVectors::possible()) {
-        try {
-            reload = suits_wide_vectors(made->candidates().front().profile);
-        } catch (const DeviceError&) {
-            // Whoever asks for the devices learns of it.
-        }
-    }
-    if (reload) {
-        made.reset();
-        const WideVectors wide;
-        made.reset(new Context);
-        static_cast<void>(made->candidates());  // some drivers look around only when they are asked
-    }
-    return made.release();
-}
-
-Context* Context::make_threadless() {
-    const WithoutThreads without;
-    auto* const made = new Context;         // NOLINT(cppcoreguidelines-owning-memory)
-    static_cast<void>(made->candidates());  // the driver starts its threads when it is first asked for devices
-    return made;
-}
-
-std::shared_ptr<const Context> Context::take_threadless() {
-    static std::mutex mutex;
-    static auto* const spare = new std::vector<Context*>;  // never destroyed, like those in it
-    const std::lock_guard lock(mutex);
-    const auto found = std::find_if(spare->begin(), spare->end(),
-                                    [](const Context* context) { return context->process_ == process_id(); });
-    Context* taken = nullptr;
-    if (found != spare->end()) {
-        taken = *found;
-        spare->erase(found);
-    } else {
-        taken = make_threadless();
-    }
-    return {taken, [](Context* context) {
-                const std::lock_guard returning(mutex);
-                spare->push_back(context);
-            }};
 }
 
 std::vector<Context::Candidate> Context::candidates() const {

@@ -16,10 +16,6 @@ public:
     // Throws DeviceError: no loader, no driver, or VKRNN_VALIDATION=1 without the layers. Thread-safe.
     static std::shared_ptr<const Context> get();
 
-    // An instance whose CPU device works in the thread that submits, and beside those of other such instances. Nobody
-    // else has it: it goes back to be used again when the last pointer to it goes. Throws and lives like the other.
-    static std::shared_ptr<const Context> take_threadless();
-
     Context(const Context&) = delete;
     Context& operator=(const Context&) = delete;
 
@@ -36,8 +32,6 @@ public:
 
 private:
     Context();
-    static Context* make_wide();
-    static Context* make_threadless();
 
     long process_;
     raii::Context loader_;

@@ -86,7 +86,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
                                        .ppEnabledExtensionNames = extensions.data()}};
 }
 
-std::vector<const char*> extensions(bool memory_budget, bool host_import, bool windows) {
+std::vector<const char*> extensions(bool memory_budget, bool host_import) {
     std::vector<const char*> names;
     if (memory_budget) {
         names.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
@@ -94,30 +94,22 @@ std::vector<const char*> extensions(bool memory_budget, bool host_import, bool w
     if (host_import) {
         names.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     }
-    if (windows) {
-        names.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
-    }
     return names;
 }
 
 }  // namespace
 
-bool staging_wanted() { return is_on("VKRNN_STAGING"); }
-
-LogicalDevice::LogicalDevice(Seat seat, std::vector<std::shared_ptr<Timeline>> helpers)
+LogicalDevice::LogicalDevice(Seat seat)
     : context_(std::move(seat.context)),
-      helpers_(std::move(helpers)),
       profile_(std::move(seat.candidate.profile)),
       physical_(std::move(seat.candidate.physical)),
-      unified_memory_(profile_.unified_memory && !staging_wanted()),
+      unified_memory_(profile_.unified_memory && !is_on("VKRNN_STAGING")),
       families_(families_of(physical_, unified_memory_)),
       memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
       timestamp_period_(tick_nanoseconds(physical_, families_.front())),
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
-      has_windows_(profile_.type == DeviceType::cpu && has_extension(physical_, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)),
-      window_alignment_(physical_.getProperties().limits.minStorageBufferOffsetAlignment),
-      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0, has_windows_))) {
+      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0))) {
     lanes_.reserve(families_.size());
     for (const std::uint32_t family : families_) {
         lanes_.push_back({family, raii::Queue(handle_, family, 0)});

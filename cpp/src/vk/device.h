@@ -11,22 +11,10 @@
 
 namespace vkrnn::vk {
 
-class Timeline;
-
-// Whether VKRNN_STAGING=1 is set: see LogicalDevice::unified_memory.
-bool staging_wanted();
-
 class LogicalDevice {
 public:
     // Throws vk::SystemError.
-    explicit LogicalDevice(Seat seat, std::vector<std::shared_ptr<Timeline>> helpers = {});
-
-    // Those of devices that see its memory: see team.h.
-    [[nodiscard]] const std::vector<std::shared_ptr<Timeline>>& helpers() const { return helpers_; }
-
-    // Whether kernels may have storage buffers bound, by push descriptors; what their offsets are multiples of.
-    [[nodiscard]] bool has_windows() const { return has_windows_; }
-    [[nodiscard]] std::uint64_t window_alignment() const { return window_alignment_; }
+    explicit LogicalDevice(Seat seat);
 
     [[nodiscard]] const Context& context() const { return *context_; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
@@ -63,7 +51,6 @@ public:
 
 private:
     std::shared_ptr<const Context> context_;
-    std::vector<std::shared_ptr<Timeline>> helpers_;
     Profile profile_;
     raii::PhysicalDevice physical_;
     bool unified_memory_;
@@ -72,8 +59,6 @@ private:
     double timestamp_period_;
     bool fixes_subgroup_size_;
     std::uint64_t host_import_alignment_;
-    bool has_windows_;
-    std::uint64_t window_alignment_;
     raii::Device handle_;
     std::vector<Lane> lanes_;  // one or two
 };

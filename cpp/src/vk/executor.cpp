@@ -32,17 +32,16 @@ void count_submitted(const Work& work, Statistics& statistics) {
     statistics.submissions = work.submissions();
     statistics.dispatches = work.recorder.dispatches();
     statistics.repeated = work.recorder.repeated();
-    statistics.helped = work.recorder.helped();
 }
 
 }  // namespace
 
-Executor::Executor(std::vector<Seat> seats, Flavour flavour, bool patient)
-    : profile_(seats.front().candidate.profile),
+Executor::Executor(Seat seat, Flavour flavour)
+    : profile_(seat.candidate.profile),
       flavour_(std::move(flavour)),
       process_(process_id()),
       plans_(kPlans),
-      work_(std::make_shared<Work>(std::move(seats), patient)),
+      work_(std::make_shared<Work>(std::move(seat))),
       pool_(work_->pools.device),
       results_(work_->pools.results) {}
 
@@ -116,10 +115,6 @@ void Executor::in_turn(Turn& turn, const std::string& prefix, const Poll& poll,
 void Executor::wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll) {
     try {
         timeline.wait(point, poll);
-        const std::lock_guard lock(mutex_);
-        if (work_ && work_->recorder.left_alone()) {
-            throw ::vk::DeviceLostError("a helper of the device did not answer");
-        }
     } catch (...) {
         fail(prefix);
     }
@@ -217,9 +212,8 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
             retire(now);
             ++statistics_.calls;
         }
-        const bool packs = binding.find_packed(inputs);
         const std::uint64_t bytes = binding.temporary_bytes(inputs, results);
-        if (packs || bytes > now.arena.held()) {
+        if (bytes > now.arena.held()) {
             require_room(*plan, bytes, label);
         }
         binding.place_scratch(now.arena);
@@ -230,8 +224,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
         binding.bind(inputs, results, now.transfer, poll);
         now.stream.after(*now.upload_timeline, binding.arrays_uploaded());
         now.stream.start(first_capacity(*plan, profile_));
-        point = now.recorder.run(plan, binding.placements(), binding.filled(), binding.before(), binding.after(), label,
-                                 poll);
+        point = now.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
         now.transfer.submitted(point);
         binding.submitted(point);
         {

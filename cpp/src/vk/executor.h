@@ -21,9 +21,8 @@ struct Work;
 
 class Executor final : public Device {
 public:
-    // The first seat is the device's, the others its helpers' (see team.h), for which every call waits if `patient`
-    // (see Compiler). Throws vk::SystemError.
-    Executor(std::vector<Seat> seats, Flavour flavour, bool patient);
+    // Throws vk::SystemError.
+    Executor(Seat seat, Flavour flavour);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;

@@ -1,13 +1,10 @@
 #include "kernel.h"
 
-#include <array>
 #include <chrono>
 #include <stdexcept>
 #include <vector>
 
-#include "abi.h"
 #include "cache_file.h"
-#include "cpu_driver.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::vk {
@@ -30,50 +27,20 @@ raii::PipelineCache open_cache(const raii::Device& device, const std::filesystem
 Kernels::Kernels(const LogicalDevice& device) : device_(device) {
     const PhysicalDeviceProperties properties = device.physical().getProperties();
     file_ = cache_file(properties);
-    if (device.has_windows()) {
-        std::array<DescriptorSetLayoutBinding, abi::kWindows> bindings;
-        for (std::uint32_t i = 0; i < abi::kWindows; ++i) {
-            bindings[i] = {.binding = i,
-                           .descriptorType = DescriptorType::eStorageBuffer,
-                           .descriptorCount = 1,
-                           .stageFlags = ShaderStageFlagBits::eCompute};
-        }
-        windows_ = raii::DescriptorSetLayout(
-            device.handle(),
-            DescriptorSetLayoutCreateInfo{.flags = DescriptorSetLayoutCreateFlagBits::ePushDescriptorKHR,
-                                          .bindingCount = abi::kWindows,
-                                          .pBindings = bindings.data()});
-    }
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
-    layout_ =
-        raii::PipelineLayout(device.handle(), PipelineLayoutCreateInfo{.setLayoutCount = device.has_windows() ? 1u : 0u,
-                                                                       .pSetLayouts = &*windows_,
-                                                                       .pushConstantRangeCount = 1,
-                                                                       .pPushConstantRanges = &range});
+    layout_ = raii::PipelineLayout(
+        device.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
     cache_ = open_cache(device.handle(), file_, properties);
-    if (device.profile().driver == "llvmpipe") {
-        pin_workers();
-    }
-}
-
-bool Kernels::has(const Kernel& kernel) const {
-    const std::lock_guard lock(mutex_);
-    return pipelines_.contains(kernel);
 }
 
 Pipeline Kernels::get(const Kernel& kernel) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (const auto found = pipelines_.find(kernel); found != pipelines_.end()) {
-            return *found->second;
-        }
+    auto found = pipelines_.find(kernel);
+    if (found == pipelines_.end()) {
+        found = pipelines_.emplace(kernel, compile(kernel)).first;
+        size_ = pipelines_.size();
+        unsaved_ = true;
     }
-    raii::Pipeline made = compile(kernel);
-    const std::lock_guard lock(mutex_);
-    const auto kept = pipelines_.emplace(kernel, std::move(made)).first;  // or another thread's of the same
-    size_ = pipelines_.size();
-    unsaved_ = true;
-    return *kept->second;
+    return *found->second;
 }
 
 raii::Pipeline Kernels::compile(const Kernel& kernel) {
@@ -94,8 +61,7 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
     // The kernels count on the size the profile names; without this the driver may choose another one per pipeline.
     const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize =
                                                                      device_.profile().subgroup_size};
-    const ComputePipelineCreateInfo info{.flags = PipelineCreateFlagBits::eDispatchBase,
-                                         .stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
+    const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
                                                    .stage = ShaderStageFlagBits::eCompute,
                                                    .module = *module,
                                                    .pName = "main",

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
-#include <mutex>
 
 #include "device.h"
 #include "vkrnn/plan.h"
@@ -21,11 +20,10 @@ public:
     explicit Kernels(const LogicalDevice& device);
 
     // The kernel's pipeline, compiled if need be; valid as long as this object. Throws vk::SystemError, and
-    // std::invalid_argument where the package has no such shader. Thread-safe, and threads compile side by side.
+    // std::invalid_argument where the package has no such shader.
     Pipeline get(const Kernel& kernel);
-    [[nodiscard]] bool has(const Kernel& kernel) const;
 
-    // All pipelines share it: push constants, and windows where the device has them.
+    // All pipelines share it: push constants, nothing else.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }
 
     // Writes the pipeline cache if anything was compiled since it was last written. `at_leisure` puts off a write that
@@ -39,13 +37,11 @@ private:
 
     const LogicalDevice& device_;
     std::filesystem::path file_;
-    raii::DescriptorSetLayout windows_ = nullptr;
     raii::PipelineLayout layout_ = nullptr;
     raii::PipelineCache cache_ = nullptr;
-    mutable std::mutex mutex_;
     std::map<Kernel, raii::Pipeline> pipelines_;
     std::atomic<std::size_t> size_ = 0;
-    std::atomic<bool> unsaved_ = false;
+    bool unsaved_ = false;
     double saved_at_ = -1e9;  // seconds of the steady clock
 };
 

@@ -11,8 +11,7 @@ constexpr std::size_t kRemembered = 64;             // keys of calls that were n
 constexpr std::uint64_t kMostDispatches = 1 << 14;  // of all recordings: a driver may keep a kilobyte of each
 
 std::size_t hash_of(const Recording::Key& key) {
-    std::size_t hash = std::hash<const Plan*>()(key.plan.get()) ^ std::hash<std::vector<bool>>()(key.filled);
-    hash = key.helped ? hash : ~hash;
+    std::size_t hash = std::hash<const Plan*>()(key.plan.get());
     for (const std::uint64_t place : key.places) {
         hash = (hash ^ place) * 0x9E3779B97F4A7C15u;
     }
@@ -21,9 +20,8 @@ std::size_t hash_of(const Recording::Key& key) {
 
 }  // namespace
 
-Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::vector<bool> packed,
-                    bool with_helpers, std::string_view name)
-    : plan(std::move(of)), label(name), filled(std::move(packed)), helped(with_helpers) {
+Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
+    : plan(std::move(of)), label(name) {
     places.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
         // Inputs are read by their addresses alone, and imported anew for every call.
@@ -32,11 +30,7 @@ Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> place
     }
 }
 
-Recording::~Recording() {
-    for (const Part& part : parts) {
-        part.stream->settle(part.point);
-    }
-}
+Recording::~Recording() { stream.settle(point); }
 
 Recording* Recordings::find(const Recording::Key& key) {
     const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& each) { return each->key == key; });

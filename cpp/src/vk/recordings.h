@@ -18,34 +18,27 @@ namespace vkrnn::vk {
 
 struct Recording {
     // What the commands depend on: the addresses of the plan's buffers, and which allocations they are in, since a
-    // command buffer does not outlive the buffers that it was recorded with; which of them are filled already; and
-    // whether helpers, if there are any, take part.
+    // command buffer does not outlive the buffers that it was recorded with.
     struct Key {
-        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::vector<bool> packed,
-            bool with_helpers, std::string_view name);
+        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name);
         bool operator==(const Key&) const = default;
 
         std::shared_ptr<const Plan> plan;
         std::string label;
         std::vector<std::uint64_t> places;
-        std::vector<bool> filled;
-        bool helped;
     };
 
-    struct Part {
-        Commands commands;  // none of a helper that has no share
-        Stream* stream;
-        Point point = 0;  // of the last submission
-    };
-
-    explicit Recording(Key what) : key(std::move(what)) {}
+    // To be submitted to the stream.
+    Recording(Key what, Stream& to) : key(std::move(what)), stream(to) {}
     // Waits for the device.
     ~Recording();
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
     Key key;
-    std::vector<Part> parts;  // the device's, then its helpers'
+    Stream& stream;
+    Commands commands;
+    Point point = 0;  // of the last submission
     std::uint32_t timing = 0;
     std::uint64_t dispatches = 0;
 };

@@ -6,7 +6,7 @@
 
 namespace vkrnn::vk {
 
-void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to) {
+void resolve(const Block& block, std::span<const Slice> placements, std::byte* to) {
     if (block.places * sizeof(Place) > block.bytes.size()) {
         throw std::out_of_range("a block has more places than bytes");
     }
@@ -17,9 +17,7 @@ void resolve(const Block& block, std::span<const Slice> placements, std::uint64_
         if (place_buffer(at) >= placements.size()) {
             throw std::out_of_range("a place in a buffer the plan does not have");
         }
-        const Slice& slice = placements[place_buffer(at)];
-        const std::uint64_t start = (at & kInWindow) != 0 ? slice.offset % window_alignment : slice.address;
-        const std::uint64_t address = start + place_offset(at);
+        const std::uint64_t address = placements[place_buffer(at)].address + place_offset(at);
         std::memcpy(to + i * sizeof(address), &address, sizeof(address));
     }
 }

@@ -10,8 +10,7 @@
 
 namespace vkrnn::vk {
 
-// Copies the block to `to` with its places replaced by addresses, or by what they are in their windows. Throws
-// std::out_of_range for a buffer that is not.
-void resolve(const Block& block, std::span<const Slice> placements, std::uint64_t window_alignment, std::byte* to);
+// Copies the block to `to` with its places replaced by addresses. Throws std::out_of_range for a buffer that is not.
+void resolve(const Block& block, std::span<const Slice> placements, std::byte* to);
 
 }  // namespace vkrnn::vk

@@ -24,7 +24,6 @@ PoolStorage::~PoolStorage() {
         // In a fork the driver's objects are of no use, and may not even be destroyed.
         static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
         static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new (std::nothrow) auto(std::move(packed_)));   // NOLINT(cppcoreguidelines-owning-memory)
     }
 }
 

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <memory>
 
-#include "packed.h"
 #include "pool.h"
 #include "vkrnn/device.h"
 
@@ -31,8 +30,6 @@ public:
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
-    [[nodiscard]] PackedCopies& packed() { return packed_; }
-
 private:
     std::shared_ptr<Pool> pool_;
     Pool::Pieces lease_;
@@ -40,7 +37,6 @@ private:
     std::atomic<Point> used_, written_;  // what was there before counts: it may not be done
     std::atomic<Point> uploaded_ = 0;
     std::shared_ptr<const Timeline> uploads_;
-    PackedCopies packed_;
 };
 
 }  // namespace vkrnn::vk

@@ -4,28 +4,22 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
-#include <vector>
 
 #include "arena.h"
 #include "binding.h"
-#include "cpu_driver.h"
 #include "host_memory.h"
 #include "kernel.h"
 #include "recorder.h"
 #include "stream.h"
-#include "team.h"
 #include "transfer.h"
 #include "workers.h"
 
 namespace vkrnn::vk {
 
 struct Work {
-    // The first seat is the device's, the others its helpers'. Throws vk::SystemError.
-    // `patient`: see Compiler.
-    Work(std::vector<Seat> seats, bool patient)
-        : device(open_all(std::move(seats))),
+    // Throws vk::SystemError.
+    explicit Work(Seat seat)
+        : device(std::make_shared<LogicalDevice>(std::move(seat))),
           timeline(std::make_shared<Timeline>(device, device->calls())),
           upload_timeline(&device->uploads() == &device->calls()
                               ? timeline
@@ -38,8 +32,7 @@ struct Work {
           transfer(*timeline, stream, workers),
           upload_stream(*upload_timeline),
           upload_transfer(*upload_timeline, upload_stream, workers),
-          helpers(with(device->helpers())),
-          recorder(*device, kernels, stream, helpers, patient) {}
+          recorder(*device, kernels, stream) {}
     ~Work() {
         timeline->settle(timeline->submitted());
         upload_timeline->settle(upload_timeline->submitted());
@@ -69,29 +62,7 @@ struct Work {
     Transfer transfer;
     Stream upload_stream;
     Transfer upload_transfer;
-    std::vector<std::unique_ptr<Helper>> helpers;
     Recorder recorder;
-
-private:
-    static std::shared_ptr<const LogicalDevice> open_all(std::vector<Seat> seats) {
-        std::vector<std::shared_ptr<Timeline>> others;
-        others.reserve(seats.size() - 1);
-        for (std::size_t i = 1; i < seats.size(); ++i) {
-            const OnProcessor on(i);
-            const auto helper = std::make_shared<LogicalDevice>(std::move(seats[i]));
-            others.push_back(std::make_shared<Timeline>(helper, helper->calls()));
-        }
-        const OnProcessor on(others.empty() ? std::nullopt : std::optional<std::size_t>(0));
-        return std::make_shared<LogicalDevice>(std::move(seats.front()), std::move(others));
-    }
-    static std::vector<std::unique_ptr<Helper>> with(const std::vector<std::shared_ptr<Timeline>>& timelines) {
-        std::vector<std::unique_ptr<Helper>> made;
-        made.reserve(timelines.size());
-        for (const auto& timeline : timelines) {
-            made.push_back(std::make_unique<Helper>(timeline));
-        }
-        return made;
-    }
 };
 
 }  // namespace vkrnn::vk
