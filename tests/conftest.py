@@ -1,4 +1,4 @@
-"""Fixtures, and the rule that a run under the validation layers (VKRNN_VALIDATION=1) must be without messages."""
+"""Fixtures, the device that tests run on, and the rule that the validation layers must be without messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many processes as processors: one lavapipe each, where vkrnn would open one for every processor (team.h), which
-    # wait for each other by spinning and compile every kernel for themselves. `make test` runs some tests that way too.
-    os.environ.setdefault("LP_NUM_THREADS", "0")
-
-# Elsewhere helpers take part in a kernel's calls from the start, not when they have come to compile it.
-os.environ.setdefault("VKRNN_WAIT_FOR_HELPERS", "1")
 
 import vkrnn  # noqa: E402
 from resident import WAYS, opened  # noqa: E402
 from vkrnn import _core  # noqa: E402
+
+
+def _enter(wanted: str) -> None:
+    """Have calls run on that device where they name none: "llvmpipe", or "llvmpipe gemm=tiled lanes=4 rows=4"."""
+    selector, *options = wanted.split()
+    os.environ["VKRNN_DEVICE"] = selector  # for threads and processes that tests start, which are outside of the block
+    pairs = dict(option.split("=") for option in options)
+    vkrnn.Device(
+        int(selector) if selector.isdecimal() else selector,
+        **{name: int(value) if value.isdecimal() else value for name, value in pairs.items()},
+    ).__enter__()
+
+
+if "VKRNN_TEST_DEVICE" in os.environ:
+    _enter(os.environ["VKRNN_TEST_DEVICE"])  # here, not in a fixture, so that all that pytest runs is within the block
 
 VALIDATION = os.environ.get("VKRNN_VALIDATION") == "1"
 _messages: list[str] = []  # of this process and, in xdist's controller, of its workers
