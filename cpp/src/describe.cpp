@@ -36,7 +36,9 @@ void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& disp
     const Kernel& kernel = plan.kernels[dispatch.kernel];
     out << indent << std::left << std::setw(33) << dispatch.label << ' ' << kernel.shader << '<';
     for (std::size_t i = 0; i < kernel.constants.size(); ++i) out << (i ? "," : "") << kernel.constants[i];
-    out << ">  groups " << dispatch.groups[0] << " x " << dispatch.groups[1] << " x " << dispatch.groups[2];
+    out << '>';
+    const auto& [x, y, z] = dispatch.groups;
+    if (x != 0) out << "  groups " << x << " x " << y << " x " << z;
     if (!dispatch.after) out << "  (beside the one before)";
     out << '\n';
 }

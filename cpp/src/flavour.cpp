@@ -11,6 +11,8 @@ namespace {
 
 bool can_tile(const Profile& profile) { return profile.max_workgroup_invocations >= abi::kTiledInvocations; }
 
+bool is_native(const Profile& profile) { return profile.driver == kNativeDriver; }
+
 void require(bool holds, const std::string& option, const std::string& expected, const std::string& got) {
     if (!holds) {
         throw ValueError("[Device] " + option + ": expected " + expected + ", got " + got);
@@ -21,6 +23,7 @@ void require(bool holds, const std::string& option, const std::string& expected,
 
 Flavour choose_flavour(const Profile& profile) {
     Flavour flavour;
+    if (is_native(profile)) return {"loop", kNativeGemm, profile.subgroup_size, 1, 1};
     if (profile.type == DeviceType::cpu) {
         // One invocation is one SIMD lane: barriers are slow there and a subgroup is a whole workgroup's worth of work.
         flavour.gemm = "register";
@@ -38,6 +41,18 @@ Flavour choose_flavour(const Profile& profile) {
 
 void check_flavour(const Flavour& flavour, const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
+    if (is_native(profile)) {
+        const Flavour only = choose_flavour(profile);
+        const auto require_number = [](const char* option, std::uint32_t expected, std::uint32_t got) {
+            require(expected == got, option, std::to_string(expected), std::to_string(got));
+        };
+        require(flavour.schedule == only.schedule, "schedule", "'" + only.schedule + "'", "'" + flavour.schedule + "'");
+        require(flavour.gemm == only.gemm, "gemm", "'" + only.gemm + "'", "'" + flavour.gemm + "'");
+        require_number("lanes", only.lanes, flavour.lanes);
+        require_number("rows", only.rows, flavour.rows);
+        require_number("workgroup", only.workgroup, flavour.workgroup);
+        return;
+    }
     require(flavour.schedule == "steps", "schedule", "'steps'", "'" + flavour.schedule + "'");
     const bool tiles = can_tile(profile);
     require(flavour.gemm == "register" || (tiles && flavour.gemm == "tiled"), "gemm",

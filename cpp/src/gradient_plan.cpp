@@ -3,6 +3,7 @@
 #include "gradient_plan.h"
 
 #include "inputs.h"
+#include "native_plan.h"
 
 namespace vkrnn {
 
@@ -46,7 +47,7 @@ private:
         // Without an input weight the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
         recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
-        transposed_ = builder_.scratch("transposed weight", D * G * H * H);
+        if (!builder_.native()) transposed_ = builder_.scratch("transposed weight", D * G * H * H);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
@@ -58,8 +59,8 @@ private:
                 has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
     }
 
-    // Everything a step reads and writes, and the transposed weights from slot `first` on, `slots` of them.
-    StepBlock step_block(std::int64_t first, std::int64_t slots) const {
+    // Everything a step reads and writes, but for the weights; the recurrent deltas from slot `first` on.
+    StepBlock step_block(std::int64_t first = 0) const {
         StepBlock block(spec_);
         inputs_.set(block);
         block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
@@ -77,16 +78,26 @@ private:
         if (phases_) block.sequence(abi::kResetOperand, reset_operand_, 1, Order::source);
         if (has(Argument::peephole)) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
         if (reset_after_) block.sequence(abi::kProduct, product_, 1, Order::source);
+        return block;
+    }
+
+    // With the transposed weights from slot `first` on, `slots` of them.
+    StepBlock weighted_block(std::int64_t first, std::int64_t slots) const {
+        StepBlock block = step_block(first);
         block.weights(transposed_, H, G * H, slots * H, first * H);
         return block;
     }
 
     void prepare() {
-        // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
-        params_ = builder_.constant("parameters", step_block(0, phases_ ? candidate_ : G).block());
-        builder_.add(all_steps_dispatch(builder_, "replay",
-                                        step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
-        builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
+        if (builder_.native()) {
+            native_replay(builder_, step_block(), has(Argument::peephole));
+        } else {
+            // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
+            params_ = builder_.constant("parameters", weighted_block(0, phases_ ? candidate_ : G).block());
+            builder_.add(all_steps_dispatch(builder_, "replay",
+                                            step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
+            builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
+        }
         if (!reset_after_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false};
@@ -97,11 +108,12 @@ private:
 
     void run_back() {
         builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
+        if (builder_.native()) return native_backward_loop(builder_, inputs_, step_block());
         Loop loop{T, static_cast<std::int32_t>(T - 1), -1, {}};
         const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
         loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
         if (phases_) {
-            const std::size_t params = builder_.constant("reset parameters", step_block(candidate_, 1).block());
+            const std::size_t params = builder_.constant("reset parameters", weighted_block(candidate_, 1).block());
             const std::size_t reset = step_kernel(builder_, "backward", {2, false});
             loop.body.push_back(step_dispatch(builder_, "step back: reset", reset, params, 0));
         }

@@ -3,6 +3,7 @@
 
 #include "gradient_plan.h"
 #include "inputs.h"
+#include "native_plan.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -42,8 +43,13 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     else if (phases)
         first.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
     if (phases) first.state(abi::kOperand, builder.scratch("reset state", N * D * H));
-    first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
+    builder.count_flops(static_cast<double>(T) * step_flops(spec));
+    if (builder.native()) {
+        native_forward_loop(builder, inputs, first, training);
+        return builder.finish();
+    }
 
+    first.weights(inputs[Argument::recurrent_weight], G * H, H, H);
     const std::size_t params = builder.constant("parameters", first.block());
     Loop loop{T, 0, 1, {}};
     const auto add_step = [&](const std::string& label, std::uint32_t phase) {
@@ -56,7 +62,6 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
     } else {
         add_step("step", 0);
     }
-    builder.count_flops(static_cast<double>(T) * step_flops(spec));
     builder.add(std::move(loop));
     return builder.finish();
 }

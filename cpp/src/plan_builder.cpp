@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "native_plan.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -98,6 +99,7 @@ Plan PlanBuilder::finish() {
 
 void PlanBuilder::convert(const std::string& label, std::size_t from, std::size_t to, std::int64_t elements,
                           bool narrow, bool independent) {
+    if (native()) return native_convert(*this, label, from, to, elements, narrow);
     abi::ConvertPush push{};
     push.in_ = place(from, 0);
     push.out_ = place(to, 0);
@@ -112,6 +114,18 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
     const auto bytes = contents.bytes.size();
     plan_.buffers.push_back({std::move(name), Role::constant, bytes, std::move(contents)});
     return plan_.buffers.size() - 1;
+}
+
+std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
+                                std::vector<std::int64_t> layout) {
+    const std::size_t buffer = scratch(std::move(name), elements);
+    const bool is_input = std::any_of(plan_.inputs.begin(), plan_.inputs.end(),
+                                      [&](const auto& input) { return input.second == from; });
+    if (is_input) {
+        plan_.buffers[buffer].role = Role::packed;
+        plan_.buffers[buffer].packing = {from, std::move(layout)};
+    }
+    return buffer;
 }
 
 std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {
@@ -134,6 +148,8 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
 }
 
 void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {
+    count_flops(2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k));
+    if (native()) return native_product(*this, label, p);
     const bool tiled = plan_.flavour.gemm == "tiled";
     const std::int64_t tile_m = tiled ? abi::kTiledTile : abi::kRegisterTileM;
     const std::int64_t tile_n = tiled ? abi::kTiledTile : std::int64_t{abi::kRegisterTileN} * profile_.subgroup_size;
@@ -174,7 +190,6 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
     push.batches = u32(p.batches);
     dispatch(label, kernel(tiled ? "gemm_tiled" : "gemm_register", std::move(constants)),
              groups(tiles, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
-    count_flops(2.0 * static_cast<double>(p.batches * size) * static_cast<double>(p.k));
 
     if (slabs == 1) return;
 
@@ -182,6 +197,7 @@ void PlanBuilder::product(const std::string& label, const Product& p, bool indep
 }
 
 void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {
+    if (native()) return native_row_sum(*this, label, sum);
     const std::int64_t columns = sum.directions * sum.gates * sum.width;
     const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
     const std::int64_t parts = ceil_div(sum.rows, part);

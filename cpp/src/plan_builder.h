@@ -51,6 +51,9 @@ public:
     std::size_t integers(Argument argument, std::int64_t elements);
     std::size_t scratch(std::string name, std::int64_t elements);
     std::size_t constant(std::string name, Block contents);
+    // Scratch for elements of another buffer in the order that the layout stands for. Where these are a weight's, they
+    // need not be copied there in each call.
+    std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
     // `independent`: needs nothing that the step before it wrote.
@@ -65,7 +68,12 @@ public:
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
 
+    // Whether the device runs the CPU's own kernels: see native_plan.h.
+    [[nodiscard]] bool native() const { return plan_.flavour.gemm == kNativeGemm; }
+    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
+
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
+    [[nodiscard]] const Profile& profile() const { return profile_; }
     [[nodiscard]] const Flavour& flavour() const { return plan_.flavour; }
     Plan finish();
 
@@ -76,7 +84,6 @@ private:
         std::int64_t elements;
     };
 
-    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent);
     // The sum of so many contiguous parts of `columns` elements.

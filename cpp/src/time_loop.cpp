@@ -101,14 +101,9 @@ std::uint32_t rows_of(const Spec& spec, const Flavour& flavour) {
 
 }  // namespace
 
-std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
-    const Spec& spec = builder.spec();
+std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
     const Cell& cell = spec.cell();
     std::vector<std::uint32_t> constants(abi::kStepConstants);
-    constants[abi::kLocalSize] = builder.flavour().workgroup;
-    constants[abi::kLanes] = builder.flavour().lanes;
-    constants[abi::kRows] = rows_of(spec, builder.flavour());
-    constants[abi::kVectorLoads] = spec.H % 4 == 0;
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
     for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
@@ -120,7 +115,17 @@ std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const S
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
-    return builder.kernel(std::string(cell.shader) + "_" + driver, std::move(constants));
+    return constants;
+}
+
+std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
+    const Spec& spec = builder.spec();
+    std::vector<std::uint32_t> constants = cell_constants(spec, options);
+    constants[abi::kLocalSize] = builder.flavour().workgroup;
+    constants[abi::kLanes] = builder.flavour().lanes;
+    constants[abi::kRows] = rows_of(spec, builder.flavour());
+    constants[abi::kVectorLoads] = spec.H % 4 == 0;
+    return builder.kernel(std::string(spec.cell().shader) + "_" + driver, std::move(constants));
 }
 
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,

@@ -36,6 +36,7 @@ public:
                  std::int64_t offset = 0);
 
     [[nodiscard]] Block block() const;
+    [[nodiscard]] const abi::StepParams& params() const { return params_; }
 
 private:
     void set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step);
@@ -50,6 +51,8 @@ struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
     bool keep = false;
 };
+// Of the specialization constants of a step kernel those that the call decides, whatever runs it.
+std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options);
 
 // One dispatch of a forward or backward step kernel over all units, batch rows and directions.

@@ -103,7 +103,8 @@ void register_devices(py::module_& module) {
         .def("close", &Device::close, WithoutGil())
         .def("lose_for_test", &Device::lose_for_test);
 
-    module.def("list_devices", &list_devices, WithoutGil());
+    module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
+    module.def("vulkan_problem", &vulkan_problem, WithoutGil());
     module.def("make_flavour", &make_flavour, py::arg("profile"), py::arg("overrides"));
     module.def(
         "open_device", [](std::size_t index, const Flavour& flavour) { return Device::open(index, flavour); },

@@ -2,7 +2,7 @@
 //   reset after:    o = f(x'_o + q r), q = r_o + b2: one phase.
 //   reset before:   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r: z and r first, then o.
 // State: h. Vector: the secondary bias b2. Training keeps the activated gates.
-#include "activation.glsl"
+#include "cell.glsl"
 #define CELL_GATES 3
 #define CELL_STATES 1
 #define CELL_VECTORS 1
@@ -11,34 +11,36 @@
 #define CELL_RESET 1              // the reset gate: of two phases back its delta is formed in the second
 #define CELL_KEEPS_HIDDEN         // the backward pass reads h[k-1]
 
-layout(constant_id = kActivation0) const uint update_activation = kSigmoid;
-layout(constant_id = kActivation0 + 1) const uint reset_activation = kSigmoid;
-layout(constant_id = kActivation0 + 2) const uint output_activation = kTanh;
-layout(constant_id = kResetAfter) const uint reset_after = 0;
-layout(constant_id = kFlipZ) const uint flip_z = 0;
+CELL_CONSTANT(kActivation0, update_activation)
+CELL_CONSTANT(kActivation0 + 1, reset_activation)
+CELL_CONSTANT(kActivation0 + 2, output_activation)
+CELL_CONSTANT(kResetAfter, reset_after)
+CELL_CONSTANT(kFlipZ, flip_z)
 
 Real blend(Real z, Real before, Real candidate) {
     return flip_z != 0 ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
 }
 
 // First of two phases: the gates z and r, and the factor on the operand of the second phase's product.
-void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3], out Real factor) {
+void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3], out Real factor[1]) {
     kept[0] = activate(update_activation, x[0] + r[0]);
     kept[1] = activate(reset_activation, x[1] + r[1]);
     kept[2] = 0.0;
-    factor = kept[1];
+    factor[0] = kept[1];
 }
 
-void cell_forward_second(const Real x[3], const Real r[3], const Real before[1], out Real after[1], inout Real kept[3]) {
+void cell_forward_second(const Real x[3], const Real r[3], const Real before[1], out Real after[1],
+                         inout Real kept[3]) {
     kept[2] = activate(output_activation, x[2] + r[2]);
     after[0] = blend(kept[0], before[0], kept[2]);
 }
 
 void cell_forward(const Real x[3], const Real r[3], const Real v[3], const Real before[1],
                   out Real after[1], out Real kept[3]) {
-    Real factor;
+    Real factor[1];
     cell_forward_first(x, r, kept, factor);
-    Real candidate[3] = Real[3](0.0, 0.0, (r[2] + v[0]) * factor);
+    Real candidate[3];
+    candidate[2] = (r[2] + v[0]) * factor[0];
     cell_forward_second(x, candidate, before, after, kept);
 }
 
@@ -58,7 +60,7 @@ void cell_backward(const Real kept[3], const Real v[3], const Real before[1], co
 }
 
 // Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
-void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, out Real dx_reset, inout Real carry[1]) {
-    dx_reset = du * operand * derivative(reset_activation, kept[1]);
+void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, out Real dx_reset[1], inout Real carry[1]) {
+    dx_reset[0] = du * operand * derivative(reset_activation, kept[1]);
     carry[0] += du * kept[1] * m;
 }

@@ -1,16 +1,16 @@
 // Gates i, f, z, o = activations of a_g = x'_g + r_g + p_g c[k-1];   c = f c[k-1] + i z;   h = o g(c).
 // States: h, c. Vectors: the peephole weights p. Training keeps the activated gates.
-#include "activation.glsl"
+#include "cell.glsl"
 #define CELL_GATES 4
 #define CELL_STATES 2
 #define CELL_VECTORS 4
 
-layout(constant_id = kActivation0) const uint input_activation = kSigmoid;
-layout(constant_id = kActivation0 + 1) const uint forget_activation = kSigmoid;
-layout(constant_id = kActivation0 + 2) const uint cell_activation = kTanh;
-layout(constant_id = kActivation0 + 3) const uint output_activation = kSigmoid;
-layout(constant_id = kActivation0 + 4) const uint state_activation = kTanh;
-layout(constant_id = kHasVectors) const uint has_peephole = 0;
+CELL_CONSTANT(kActivation0, input_activation)
+CELL_CONSTANT(kActivation0 + 1, forget_activation)
+CELL_CONSTANT(kActivation0 + 2, cell_activation)
+CELL_CONSTANT(kActivation0 + 3, output_activation)
+CELL_CONSTANT(kActivation0 + 4, state_activation)
+CELL_CONSTANT(kHasVectors, has_peephole)
 
 uint gate_activation(uint gate) {
     return gate == 0 ? input_activation : gate == 1 ? forget_activation : gate == 2 ? cell_activation : output_activation;

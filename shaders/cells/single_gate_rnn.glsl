@@ -1,10 +1,10 @@
 // h = activation(z), z = x' + r.   Gate 0 is z before its activation, which is also what training keeps.
-#include "activation.glsl"
+#include "cell.glsl"
 #define CELL_GATES 1
 #define CELL_STATES 1
 #define CELL_VECTORS 0
 
-layout(constant_id = kActivation0) const uint activation = kRelu;
+CELL_CONSTANT(kActivation0, activation)
 
 void cell_forward(const Real x[1], const Real r[1], const Real v[1], const Real before[1],
                   out Real after[1], out Real kept[1]) {

@@ -12,9 +12,9 @@ void cell_second(Params p, uint d, uint n, uint j, int k, Real du) {
     Real kept[CELL_GATES], carry[CELL_STATES];
     for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k, n, slot_of(g), j);
     carry[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
-    Real dx_reset;
+    Real dx_reset[1];
     cell_backward_second(kept, du, load_view(p, kOperand, d, k, n, 0, j), load_mask(p, d, k, n, j), dx_reset, carry);
-    store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset);
+    store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset[0]);
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
 }
 #endif

@@ -40,10 +40,10 @@ void cell_step(Params p, uint d, uint n, uint j, int k, const Real r[CELL_GATES]
 
 #ifdef CELL_FIRST_GATES
     if (phase == 1) {
-        Real factor;
+        Real factor[1];
         cell_forward_first(x, r, kept, factor);
         for (uint g = 0; g < CELL_FIRST_GATES; ++g) store_view(p, kSaved, d, k, n, slot_of(g), j, kept[g]);
-        store_view(p, kOperand, d, k, n, 0, j, before[0] * load_mask(p, d, k, n, j) * factor);
+        store_view(p, kOperand, d, k, n, 0, j, before[0] * load_mask(p, d, k, n, j) * factor[0]);
         return;
     }
     if (phase == 2) {

@@ -1,5 +1,5 @@
-// The Vulkan side as the rest of the project sees it: devices that run plans. No Vulkan types here, so that only
-// the files under src/vk/ are compiled against the Vulkan headers.
+// Devices that run plans, as the rest of the project sees them. No Vulkan types here, so that only the files under
+// src/vk/ are compiled against the Vulkan headers.
 #pragma once
 
 #include <atomic>
@@ -92,9 +92,12 @@ struct Operand {
 using InputOperand = Operand<const void>;
 using ResultOperand = Operand<void>;
 
-// The physical devices, best first: discrete, integrated, virtual, CPU; the loader's order among equals.
-// Throws DeviceError where there is no Vulkan loader or driver, with what to install.
-std::vector<Profile> list_devices();
+// The devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. Unless the list
+// is to be complete it may end with the CPU, and is made without asking Vulkan's drivers where there is no GPU.
+std::vector<Profile> list_devices(bool complete = true);
+
+// Why no Vulkan device can be listed, with what to install; empty where some can.
+std::string vulkan_problem();
 
 class Device {
 public:

@@ -44,7 +44,7 @@ enum class Role : std::uint8_t {
     result,    // copied to the caller's array after the last step
     scratch,   // neither; contents undefined at the start
     constant,  // filled from `contents` before the first step
-    packed,    // filled from an input before the first step, or as an earlier call with that input left it
+    packed,    // filled from an input by the dispatch that says so, or as an earlier call with that input left it
 };
 std::string_view name_of(Role role);
 
@@ -68,7 +68,7 @@ struct PlanBuffer {
 
 // A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
 struct Kernel {
-    std::string shader;  // "gemm_register", "lstm_forward", ...
+    std::string shader;  // "gemm_register", "lstm_forward", ...; of a CPU, one of cpu/kernel.h
     std::vector<std::uint32_t> constants;
     auto operator<=>(const Kernel&) const = default;
 };
@@ -76,11 +76,13 @@ struct Kernel {
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
-    std::array<std::uint32_t, 3> groups{1, 1, 1};
+    std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; none where a CPU's threads share the work
     Block push;         // push constants
     bool after = true;  // waits for what the dispatch before it wrote
     // In a loop: the byte of the push constants where the 32-bit counter goes.
     std::optional<std::uint32_t> counter = {};
+    // The packed buffer that it fills: left out where that is filled already.
+    std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
 

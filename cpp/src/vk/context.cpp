@@ -184,14 +184,6 @@ std::vector<Context::Candidate> Context::candidates() const {
 
 namespace vkrnn {
 
-std::vector<Profile> list_devices() {
-    std::vector<Profile> profiles;
-    for (auto& candidate : vk::Context::get()->candidates()) {
-        profiles.push_back(std::move(candidate.profile));
-    }
-    return profiles;
-}
-
 std::vector<std::string> validation_messages() {
     if (vk::validation_wanted()) {
         vk::Context::get();

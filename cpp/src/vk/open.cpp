@@ -1,23 +1,27 @@
-// Opening a device.
+#include "open.h"
+
 #include "error.h"
 #include "executor.h"
 
-namespace vkrnn {
+namespace vkrnn::vk {
 
-std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flavour>& flavour) {
+std::vector<Profile> list() {
+    std::vector<Profile> profiles;
+    for (auto& candidate : Context::get()->candidates()) {
+        profiles.push_back(std::move(candidate.profile));
+    }
+    return profiles;
+}
+
+std::shared_ptr<Device> open(std::size_t index, const Flavour& flavour) {
     try {
-        auto context = vk::Context::get();
+        auto context = Context::get();
         auto candidates = context->candidates();
-        if (index >= candidates.size()) {
-            throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
-                              std::to_string(candidates.size()) + " is " + std::to_string(candidates.size() - 1));
-        }
-        vk::Seat seat{std::move(context), std::move(candidates[index])};
-        Flavour chosen = flavour ? *flavour : choose_flavour(seat.candidate.profile);
-        return std::make_shared<vk::Executor>(std::move(seat), std::move(chosen));
+        Seat seat{std::move(context), std::move(candidates.at(index))};
+        return std::make_shared<Executor>(std::move(seat), flavour);
     } catch (...) {
-        vk::rethrow_translated("opening the device: ");
+        rethrow_translated("opening the device: ");
     }
 }
 
-}  // namespace vkrnn
+}  // namespace vkrnn::vk

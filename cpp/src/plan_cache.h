@@ -9,7 +9,7 @@
 
 #include "vkrnn/plan.h"
 
-namespace vkrnn::vk {
+namespace vkrnn {
 
 // Keeps so many plans and forgets the one that was not used for longest. Thread-safe.
 class PlanCache {
@@ -30,4 +30,4 @@ private:
     std::map<Spec, Plans::iterator> by_spec_;
 };
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace vkrnn::vk {
+namespace vkrnn {
 namespace {
 
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
@@ -49,4 +49,4 @@ std::uint64_t host_memory_available() {
     return std::min(kibibytes ? *kibibytes * 1024 : kUnknown, container_memory_available());
 }
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

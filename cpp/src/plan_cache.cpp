@@ -1,6 +1,6 @@
 #include "plan_cache.h"
 
-namespace vkrnn::vk {
+namespace vkrnn {
 
 std::shared_ptr<const Plan> PlanCache::get(const Spec& spec, const Profile& profile, const Flavour& flavour) {
     const std::lock_guard lock(mutex_);
@@ -22,4 +22,4 @@ std::size_t PlanCache::size() const {
     return plans_.size();
 }
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

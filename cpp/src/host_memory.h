@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-namespace vkrnn::vk {
+namespace vkrnn {
 
 // Bytes: MemAvailable of /proc/meminfo, or what the container's memory limit leaves if that is less.
 // UINT64_MAX where neither can be read.
 std::uint64_t host_memory_available();
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

@@ -1,0 +1,300 @@
+#include "device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <new>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include "host_memory.h"
+#include "messages.h"
+#include "team.h"
+#include "vkrnn/error.h"
+#include "work.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPlans = 512;
+const std::string kArray = "[Array] ";
+
+// Asking how much is free costs more than a small call.
+constexpr std::uint64_t kMany = 64 << 20;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string processor_name() {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+        if (line.starts_with("model name")) {
+            const auto colon = line.find(": ");
+            if (colon != std::string::npos) return line.substr(colon + 2);
+        }
+    }
+    return "processor";
+}
+
+// A plan's buffers in memory, for one call.
+class Buffers {
+public:
+    Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputOperand> inputs,
+            std::span<const ResultOperand> results)
+        : plan_(plan), at_(plan.buffers.size()) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+            const InputOperand& input = inputs[i];
+            const std::size_t buffer = plan.inputs[i].second;
+            // Kernels write no input.
+            at_[buffer] = const_cast<std::byte*>(  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+                input.storage ? input.storage->host() + input.offset : static_cast<const std::byte*>(input.host));
+        }
+        for (std::size_t i = 0; i < results.size(); ++i) {
+            const ResultOperand& result = results[i];
+            at_[plan.results[i]] =
+                result.storage ? result.storage->host() + result.offset : static_cast<std::byte*>(result.host);
+        }
+        for (std::size_t i = 0; i < inputs.size(); ++i) find_packed(plan.inputs[i].second, inputs[i], memory);
+        place_rest(memory);
+    }
+
+    [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
+
+    // Whether a packed buffer is there from an earlier call.
+    [[nodiscard]] bool is_full(std::size_t buffer) const {
+        return std::ranges::find(full_, buffer) != full_.end();
+    }
+
+    // Leaves what has been packed with the arrays, for later calls.
+    void keep_packed() {
+        for (Kept& kept : kept_) kept.storage->keep(std::move(kept.key), std::move(kept.copy));
+    }
+
+private:
+    struct Kept {
+        HostStorage* storage;
+        HostStorage::Key key;
+        std::shared_ptr<const PackedCopy> copy;
+    };
+
+    void find_packed(std::size_t input, const InputOperand& operand, const std::shared_ptr<Memory>& memory) {
+        auto* const storage = dynamic_cast<HostStorage*>(operand.storage.get());
+        if (storage == nullptr) return;
+        for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
+            const PlanBuffer& packed = plan_.buffers[buffer];
+            if (packed.role != Role::packed || packed.packing.input != input) continue;
+            HostStorage::Key key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
+            if (auto copy = storage->packed(key)) {
+                at_[buffer] = copy->lease.data();
+                full_.push_back(buffer);
+                used_.push_back(std::move(copy));
+            } else if (const auto version = storage->version()) {
+                const auto made = std::make_shared<PackedCopy>(memory, packed.bytes);
+                made->version = *version;
+                at_[buffer] = made->lease.data();
+                kept_.push_back({storage, std::move(key), made});
+                used_.push_back(made);
+            }
+        }
+    }
+
+    // Scratch, constants, and packed copies of what is no array.
+    void place_rest(const std::shared_ptr<Memory>& memory) {
+        const auto space = [](const PlanBuffer& buffer) { return (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment; };
+        std::uint64_t bytes = 0;
+        for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
+            if (at_[buffer] == nullptr) bytes += space(plan_.buffers[buffer]);
+        scratch_.emplace(memory, bytes);
+        std::byte* next = scratch_->data();
+        for (std::size_t buffer = 0; buffer < at_.size(); ++buffer) {
+            if (at_[buffer] != nullptr) continue;
+            at_[buffer] = next;
+            next += space(plan_.buffers[buffer]);
+        }
+    }
+
+    const Plan& plan_;
+    std::vector<std::byte*> at_;
+    std::optional<Lease> scratch_;
+    std::vector<std::size_t> full_;
+    std::vector<std::shared_ptr<const PackedCopy>> used_;
+    std::vector<Kept> kept_;
+};
+
+// A dispatch with addresses for places.
+struct Task {
+    const NamedKernel* kernel = nullptr;
+    const std::uint32_t* constants = nullptr;
+    std::vector<std::uint64_t> work{};  // a struct of work.h
+
+    [[nodiscard]] const std::byte* bytes_of_work() const { return reinterpret_cast<const std::byte*>(work.data()); }
+};
+
+Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target, const Buffers& buffers) {
+    const Kernel& kernel = plan.kernels[dispatch.kernel];
+    Task task{&find_kernel(target, kernel.shader), kernel.constants.data()};
+    const std::vector<std::byte>& bytes = dispatch.push.bytes;
+    task.work.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
+    std::memcpy(task.work.data(), bytes.data(), bytes.size());
+    for (std::uint32_t i = 0; i < dispatch.push.places; ++i) {
+        const Place place = task.work[i];
+        task.work[i] = reinterpret_cast<std::uintptr_t>(buffers.at(place_buffer(place)) + place_offset(place));
+    }
+    return task;
+}
+
+// The plan's dispatches in their order. Fills what is to be zeros, which no dispatch writes, at once.
+std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffers& buffers) {
+    std::vector<Task> tasks;
+    for (const Step& step : plan.steps) {
+        if (const auto* clear = std::get_if<Clear>(&step)) {
+            std::memset(buffers.at(clear->buffer), 0, plan.buffers[clear->buffer].bytes);
+        } else {
+            const auto& dispatch = std::get<Dispatch>(step);
+            if (dispatch.fills == kNoBuffer || !buffers.is_full(dispatch.fills))
+                tasks.push_back(make_task(plan, dispatch, target, buffers));
+        }
+    }
+    return tasks;
+}
+
+void run_tasks(const std::vector<Task>& tasks, const Poll& poll) {
+    const unsigned most = allowed_threads();
+    unsigned wanted = 1;
+    for (const Task& task : tasks)
+        wanted = std::max(wanted, task.kernel->threads(task.bytes_of_work(), task.constants, most));
+    run_on_team(wanted, poll, [&](Member& member) {
+        for (const Task& task : tasks) {
+            task.kernel->run(task.bytes_of_work(), task.constants, member);
+            if (member.meet(0, member.rank(), member.size(), false) == 0) return;
+        }
+    });
+}
+
+}  // namespace
+
+Profile profile() {
+    const Target& target = chosen_target();
+    Profile found;
+    found.name = "cpu (" + processor_name() + ")";
+    found.driver = "native";
+    found.driver_version = std::string(target.name);
+    found.type = DeviceType::cpu;
+    found.subgroup_size = target.lanes;
+    found.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    found.max_allocation = std::uint64_t{1} << 47;
+    found.unified_memory = true;
+    found.float64 = true;
+    return found;
+}
+
+CpuDevice::CpuDevice(Flavour flavour)
+    : target_(chosen_target()), profile_(cpu::profile()), flavour_(std::move(flavour)), plans_(kPlans) {}
+
+std::shared_ptr<const Plan> CpuDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, flavour_); }
+
+void CpuDevice::check_usable(const std::string& prefix) const {
+    if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
+}
+
+void CpuDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
+    const std::string prefix = error_prefix(label);
+    check_usable(prefix);
+    if (bytes <= kMany) return;
+    const std::uint64_t free = host_memory_available() + memory_->unused();
+    if (bytes > free)
+        throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
+                              " are free on " + profile_.name,
+                          bytes, free);
+}
+
+std::shared_ptr<Storage> CpuDevice::allocate(std::uint64_t bytes, bool /*host_writes*/) {
+    check_usable(kArray);
+    const std::uint64_t free = bytes > kMany ? host_memory_available() + memory_->unused() : profile_.max_allocation;
+    const std::string message = kArray + "the array needs " + bytes_text(bytes) + ", " +
+                                bytes_text(std::min(free, profile_.max_allocation)) + " can be had on " + profile_.name;
+    if (bytes > std::min(free, profile_.max_allocation)) throw MemoryError(message, bytes, free);
+    try {
+        return std::make_shared<HostStorage>(memory_, bytes);
+    } catch (const std::bad_alloc&) {
+        throw MemoryError(message, bytes, free);
+    }
+}
+
+std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) { return allocate(bytes, false); }
+
+void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
+                    std::span<const ResultOperand> results, bool /*wait*/, std::string_view label, const Poll& poll) {
+    const auto start = Clock::now();
+    const std::string prefix = error_prefix(label);
+    check_usable(prefix);
+    std::vector<Task> tasks;
+    try {
+        Buffers buffers(*plan, memory_, inputs, results);
+        tasks = make_tasks(*plan, target_, buffers);
+        run_tasks(tasks, poll);
+        buffers.keep_packed();
+    } catch (const std::bad_alloc&) {
+        const std::uint64_t asked = plan->bytes(), free = host_memory_available();
+        throw MemoryError(prefix + "the call needs " + bytes_text(asked) + " of device memory, " + bytes_text(free) +
+                              " are free on " + profile_.name,
+                          asked, free);
+    }
+    for (const ResultOperand& result : results)
+        if (result.storage) result.storage->changed();
+    const double seconds = seconds_since(start);
+    const std::lock_guard lock(mutex_);
+    ++statistics_.calls;
+    ++statistics_.submissions;
+    statistics_.dispatches += tasks.size();
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+        if (!inputs[i].storage) statistics_.bytes_imported += plan->buffers[plan->inputs[i].second].bytes;
+    statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;
+}
+
+void CpuDevice::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to.storage->host() + to.offset, from, bytes);
+    to.storage->changed();
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_uploaded += bytes;
+}
+
+void CpuDevice::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to, from.storage->host() + from.offset, bytes);
+    const std::lock_guard lock(mutex_);
+    statistics_.bytes_downloaded += bytes;
+}
+
+void CpuDevice::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memcpy(to.storage->host() + to.offset, from.storage->host() + from.offset, bytes);
+    to.storage->changed();
+}
+
+void CpuDevice::clear(const std::shared_ptr<Storage>& storage, const Poll& /*poll*/) {
+    check_usable(kArray);
+    std::memset(storage->host(), 0, storage->bytes());
+    storage->changed();
+}
+
+void CpuDevice::wait(const Storage& /*storage*/, const Poll& /*poll*/) { check_usable(kArray); }
+
+void CpuDevice::synchronize(const Poll& /*poll*/) { check_usable("[Device] "); }
+
+void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] a CPU cannot be lost"); }
+
+Statistics CpuDevice::statistics() const {
+    const std::lock_guard lock(mutex_);
+    Statistics statistics = statistics_;
+    statistics.plans = plans_.size();
+    statistics.bytes_allocated = memory_->held();
+    return statistics;
+}
+
+}  // namespace vkrnn::cpu

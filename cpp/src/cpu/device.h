@@ -1,0 +1,57 @@
+// The CPU as a device: it runs plans whose steps are kernels of kernel.h, each on a team of threads. A call is done when
+// it returns.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "kernel.h"
+#include "memory.h"
+#include "plan_cache.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn::cpu {
+
+// What it is, without opening it. Throws DeviceError where VKRNN_CPU_TARGET names no instruction set.
+Profile profile();
+
+class CpuDevice final : public Device {
+public:
+    explicit CpuDevice(Flavour flavour);
+
+    [[nodiscard]] const Profile& profile() const override { return profile_; }
+    [[nodiscard]] const Flavour& flavour() const override { return flavour_; }
+    std::shared_ptr<const Plan> plan(const Spec& spec) override;
+    void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
+    std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
+    std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
+    void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
+             std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) override;
+    void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
+    void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) override;
+    void wait(const Storage& storage, const Poll& poll) override;
+    void synchronize(const Poll& poll) override;
+    [[nodiscard]] Statistics statistics() const override;
+    void close() override { closed_ = true; }
+    [[nodiscard]] bool closed() const override { return closed_; }
+    [[nodiscard]] bool lost() const override { return false; }
+    void lose_for_test() override;
+
+private:
+    void check_usable(const std::string& prefix) const;
+
+    const Target& target_;
+    const Profile profile_;
+    const Flavour flavour_;
+    PlanCache plans_;
+    const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+    std::atomic<bool> closed_ = false;
+
+    mutable std::mutex mutex_;
+    Statistics statistics_;
+};
+
+}  // namespace vkrnn::cpu

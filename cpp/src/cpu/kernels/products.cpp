@@ -1,0 +1,69 @@
+// The kernels that no cell shapes, for every instruction set.
+#include "targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "products.cpp"
+#include "hwy/foreach_target.h"
+// After foreach_target.h:
+#include "cpu/kernel.h"
+#include "product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace vkrnn::cpu::HWY_NAMESPACE {
+namespace {
+
+// A thread is worth about 20 us of work.
+constexpr double kWorthAThread = 1e6;  // multiplications and additions in products
+constexpr double kBytesWorthAThread = 128 << 10;
+
+unsigned threads_for(double work, double worth, unsigned most) {
+    return static_cast<unsigned>(std::clamp(work / worth, 1.0, static_cast<double>(most)));
+}
+
+template <class Work, void (*Run)(const Work&, Member&)>
+void run(const std::byte* work, const std::uint32_t* /*constants*/, Member& member) {
+    Run(*reinterpret_cast<const Work*>(work), member);
+}
+
+unsigned product_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const ProductWork*>(bytes);
+    return threads_for(2.0 * static_cast<double>(work.m * work.n) * static_cast<double>(work.k * work.batches),
+                       kWorthAThread, most);
+}
+
+unsigned pack_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const PackWork*>(bytes);
+    return threads_for(sizeof(float) * static_cast<double>(work.n * work.k * work.batches), kBytesWorthAThread, most);
+}
+
+unsigned sum_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const SumWork*>(bytes);
+    return threads_for(
+        sizeof(float) * static_cast<double>(work.rows * work.width * work.gates * work.directions),
+        kBytesWorthAThread, most);
+}
+
+unsigned convert_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const ConvertWork*>(bytes);
+    return threads_for(sizeof(float) * static_cast<double>(work.count), kBytesWorthAThread, most);
+}
+
+}  // namespace
+
+std::span<const NamedKernel> product_kernels() {
+    static constexpr NamedKernel kKernels[] = {
+        {"pack", &run<PackWork, &pack<float>>, &pack_threads},
+        {"pack_f64", &run<PackWork, &pack<double>>, &pack_threads},
+        {"product", &run<ProductWork, &product<float>>, &product_threads},
+        {"product_f64", &run<ProductWork, &product<double>>, &product_threads},
+        {"sum_rows", &run<SumWork, &sum_rows<float>>, &sum_threads},
+        {"sum_rows_f64", &run<SumWork, &sum_rows<double>>, &sum_threads},
+        {"convert", &run<ConvertWork, &convert>, &convert_threads},
+    };
+    return kKernels;
+}
+
+std::uint32_t float_lanes() { return static_cast<std::uint32_t>(kLanes<float>); }
+
+}  // namespace vkrnn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();

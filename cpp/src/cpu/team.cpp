@@ -1,0 +1,321 @@
+#include "team.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "sleep.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// How long threads spin before they sleep: for work to come, which wakes a sleeping thread only after a while, and in a
+// meeting at the least.
+constexpr auto kSpinForWork = 100us;
+constexpr auto kSpinInMeeting = 20us;
+// Between questions whether to stop.
+constexpr auto kBetweenPolls = 20ms;
+// A round of a meeting is slow if waiting took longer than this and than the work before it; after so many slow rounds
+// somebody else must have the processors. That is then taken to be so for a while.
+constexpr auto kSlow = 60us;
+constexpr unsigned kMostSlow = 4;
+constexpr auto kContendedFor = 300ms;
+
+std::atomic<Clock::rep> contended_until = 0;
+
+}  // namespace
+
+bool contended() { return Clock::now().time_since_epoch().count() < contended_until.load(std::memory_order_relaxed); }
+
+class Team {
+public:
+    Team(unsigned size, const std::function<bool()>& poll) : size_(size), poll_(poll), meetings_(size + 1) {}
+
+    [[nodiscard]] unsigned size() const { return size_; }
+    [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+    [[nodiscard]] Meeting& meeting(unsigned which) { return meetings_[which]; }
+    [[nodiscard]] bool contended() const { return contended_; }
+
+    void stop() {
+        stopped_ = true;
+        for (Meeting& meeting : meetings_) {
+            for (std::atomic<std::uint32_t>* word : {&meeting.arrived_, &meeting.round_}) {
+                word->fetch_add(1U << 16);
+                wake_all(*word);
+            }
+        }
+    }
+
+    // For the first member.
+    void poll() {
+        const auto now = Clock::now();
+        if (now - polled_ < kBetweenPolls) return;
+        polled_ = now;
+        if (poll_ && !stopped() && poll_()) {
+            interrupted_ = true;
+            stop();
+        }
+    }
+
+    void fail(std::exception_ptr error) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::move(error);
+        stop();
+    }
+
+    void work(const std::function<void(Member&)>& body, unsigned rank) noexcept {
+        Member member(*this, rank);
+        try {
+            body(member);
+        } catch (...) {
+            fail(std::current_exception());
+        }
+    }
+
+    void rethrow() const {
+        if (error_) std::rethrow_exception(error_);
+        if (interrupted_) throw Interrupted();
+    }
+
+private:
+    const unsigned size_;
+    const std::function<bool()>& poll_;
+    std::vector<Meeting> meetings_;
+    const bool contended_ = cpu::contended();
+    std::atomic<bool> stopped_ = false;
+    bool interrupted_ = false;
+    Clock::time_point polled_ = Clock::now();
+    std::mutex mutex_;
+    std::exception_ptr error_;
+};
+
+namespace {
+
+// A thread that waits for work. It lives as long as the process: a team's last word to it must find it there.
+struct Worker {
+    std::atomic<std::uint32_t> turn = 0, done = 0;  // the work that it was given last, and that it has finished
+    std::atomic<std::uint32_t> sleeps = 0, waited_for = 0;
+    Team* team = nullptr;
+    const std::function<void(Member&)>* work = nullptr;
+    unsigned rank = 0;
+    pthread_t handle{};
+    cpu_set_t affinity{};
+
+    void run() {
+        for (std::uint32_t last = 0;; ++last) {
+            if (!spin_until([&] { return turn.load(std::memory_order_acquire) != last; },
+                            contended() ? Clock::duration::zero() : kSpinForWork)) {
+                sleeps = 1;
+                while (turn.load() == last) sleep_while(turn, last, 1h);
+                sleeps = 0;
+            }
+            team->work(*work, rank);
+            done.store(last + 1);
+            if (waited_for.load() != 0) wake_all(done);
+        }
+    }
+
+    void give(Team& to, const std::function<void(Member&)>& what, unsigned as) {
+        team = &to;
+        work = &what;
+        rank = as;
+        turn.fetch_add(1);
+        if (sleeps.load() != 0) wake_all(turn);
+    }
+
+    void wait(Team& from) {
+        const std::uint32_t wanted = turn.load();
+        if (spin_until([&] { return done.load(std::memory_order_acquire) == wanted; }, kSpinInMeeting)) return;
+        waited_for = 1;
+        for (std::uint32_t seen = done.load(); seen != wanted; seen = done.load()) {
+            sleep_while(done, seen, kBetweenPolls);
+            from.poll();
+        }
+        waited_for = 0;
+    }
+};
+
+class Pool {
+public:
+    // Up to `wanted` workers, fewer where threads of the process are busy already or cannot be made.
+    std::vector<Worker*> take(unsigned wanted, unsigned allowed) {
+        const std::lock_guard lock(mutex_);
+        ++running_;
+        const unsigned room = allowed > running_ ? allowed - running_ : 0;
+        std::vector<Worker*> taken;
+        while (taken.size() < std::min(wanted, room)) {
+            if (idle_.empty() && !make()) break;
+            taken.push_back(idle_.back());
+            idle_.pop_back();
+        }
+        follow_affinity(taken);
+        running_ += static_cast<unsigned>(taken.size());
+        return taken;
+    }
+
+    void give_back(const std::vector<Worker*>& workers) {
+        const std::lock_guard lock(mutex_);
+        running_ -= 1 + static_cast<unsigned>(workers.size());
+        // The one that was taken first comes first again: its caches know the work.
+        idle_.insert(idle_.end(), workers.rbegin(), workers.rend());
+    }
+
+    std::size_t idle() {
+        const std::lock_guard lock(mutex_);
+        return idle_.size();
+    }
+
+private:
+    bool make() {
+        auto worker = std::make_unique<Worker>();
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        const auto body = [](void* self) -> void* {
+            static_cast<Worker*>(self)->run();
+            return nullptr;
+        };
+        // Signals are for the threads that the program knows.
+        sigset_t all, before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        const int failed = pthread_create(&worker->handle, &attributes, body, worker.get());
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        pthread_attr_destroy(&attributes);
+        if (failed != 0) return false;
+        sched_getaffinity(0, sizeof worker->affinity, &worker->affinity);
+        idle_.push_back(worker.release());
+        return true;
+    }
+
+    // Threads keep to the processors that the calling one may use now.
+    static void follow_affinity(const std::vector<Worker*>& workers) {
+        if (workers.empty()) return;
+        cpu_set_t now;
+        if (sched_getaffinity(0, sizeof now, &now) != 0) return;
+        for (Worker* worker : workers) {
+            if (CPU_EQUAL(&worker->affinity, &now)) continue;
+            if (pthread_setaffinity_np(worker->handle, sizeof now, &now) == 0) worker->affinity = now;
+        }
+    }
+
+    std::mutex mutex_;
+    std::vector<Worker*> idle_;
+    unsigned running_ = 0;  // threads that run calls, of the pool or not
+};
+
+// Never destroyed: threads wait in it until the process ends. After a fork the child has none of them, and a new pool.
+std::atomic<Pool*> current_pool = nullptr;
+
+Pool& pool() {
+    static const bool once = [] {
+        current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+        pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });  // NOLINT(cppcoreguidelines-owning-memory)
+        return true;
+    }();
+    static_cast<void>(once);
+    return *current_pool;
+}
+
+}  // namespace
+
+unsigned Member::size() const { return team_.size(); }
+
+bool Member::contended() const { return team_.contended(); }
+
+bool Member::stopped() {
+    if (rank_ == 0 && ++asked_ % 16 == 0) team_.poll();
+    return team_.stopped();
+}
+
+void* Member::scratch(std::size_t number, std::size_t bytes) {
+    struct Buffer {
+        void* memory = nullptr;
+        std::size_t size = 0;
+        ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
+    };
+    static thread_local Buffer buffers[4];
+    Buffer& buffer = buffers[number];
+    if (buffer.size < bytes) {
+        std::free(buffer.memory);  // NOLINT(cppcoreguidelines-no-malloc)
+        buffer = {};
+        buffer.size = (bytes + 4095) / 4096 * 4096;
+        buffer.memory = std::aligned_alloc(4096, buffer.size);  // NOLINT(cppcoreguidelines-no-malloc)
+        if (buffer.memory == nullptr) {
+            buffer.size = 0;
+            throw std::bad_alloc();
+        }
+    }
+    return buffer.memory;
+}
+
+unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_part) {
+    if (members == 1) return stopped() ? 0 : 1;
+    Meeting& meeting = team_.meeting(which);
+    if (own != 0) {
+        const std::uint32_t round = meeting.round_.load();
+        meeting.arrived_.fetch_add(1);
+        if (meeting.first_sleeps_.load() != 0) wake_all(meeting.arrived_);
+        const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round; };
+        if (!spin_until(ended, kSpinInMeeting)) {
+            meeting.sleepers_.fetch_add(1);
+            while (!ended()) sleep_while(meeting.round_, round, kBetweenPolls);
+            meeting.sleepers_.fetch_sub(1);
+        }
+        return team_.stopped() ? 0 : meeting.going_on_.load(std::memory_order_relaxed);
+    }
+
+    const auto come = Clock::now();
+    const auto worked = come - meeting.ended_;
+    const auto all_here = [&] { return meeting.arrived_.load(std::memory_order_acquire) == members - 1; };
+    const auto limit = std::max<Clock::duration>(kSpinInMeeting, std::min<Clock::duration>(worked / 4, 200us));
+    if (!spin_until([&] { return all_here() || team_.stopped(); }, limit)) {
+        meeting.first_sleeps_ = 1;
+        for (;;) {
+            const std::uint32_t arrived = meeting.arrived_.load();
+            if (arrived == members - 1 || team_.stopped()) break;
+            sleep_while(meeting.arrived_, arrived, kBetweenPolls);
+            if (rank_ == 0) team_.poll();
+        }
+        meeting.first_sleeps_ = 0;
+    }
+    if (stopped()) return 0;
+    meeting.ended_ = Clock::now();
+    if (meeting.ended_ - come > std::max<Clock::duration>(kSlow, worked) && ++meeting.slow_ == kMostSlow)
+        contended_until = (meeting.ended_ + kContendedFor).time_since_epoch().count();
+    const unsigned going_on = may_part && meeting.slow_ >= kMostSlow ? 1 : members;
+    meeting.going_on_.store(going_on, std::memory_order_relaxed);
+    meeting.arrived_.store(0);
+    meeting.round_.fetch_add(1);
+    if (meeting.sleepers_.load() != 0) wake_all(meeting.round_);
+    return going_on;
+}
+
+void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work) {
+    Pool& from = pool();
+    const std::vector<Worker*> workers = from.take(wanted - 1, wanted > 1 ? allowed_threads() : 1);
+    Team team(static_cast<unsigned>(workers.size()) + 1, poll);
+    for (unsigned i = 0; i < workers.size(); ++i) workers[i]->give(team, work, i + 1);
+    team.work(work, 0);
+    for (Worker* worker : workers) worker->wait(team);
+    from.give_back(workers);
+    team.rethrow();
+}
+
+std::size_t idle_threads() { return pool().idle(); }
+
+}  // namespace vkrnn::cpu

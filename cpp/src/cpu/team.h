@@ -1,0 +1,75 @@
+// Threads that run a call together. They are kept for later calls and given back at its end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace vkrnn::cpu {
+
+class Team;
+
+// As many threads as a call may use now: no more than the affinity of the calling thread and the control group's quota
+// of processor time allow, nor than the environment variable VKRNN_NUM_THREADS says, else OMP_NUM_THREADS. Throws
+// DeviceError where VKRNN_NUM_THREADS is no positive number.
+unsigned allowed_threads();
+
+// Whether meetings have been slow of late: then threads had better not meet in every time step.
+bool contended();
+
+// Where some of a team wait for each other.
+class Meeting {
+    friend class Member;
+    friend class Team;
+
+    alignas(64) std::atomic<std::uint32_t> arrived_ = 0;
+    alignas(64) std::atomic<std::uint32_t> round_ = 0;
+    std::atomic<std::uint32_t> sleepers_ = 0;  // of those that wait for the round to end
+    alignas(64) std::atomic<std::uint32_t> first_sleeps_ = 0;
+    std::atomic<std::uint32_t> going_on_ = 0;
+    // The first member's: when the last round ended, and how many have been slow.
+    std::chrono::steady_clock::time_point ended_{};
+    unsigned slow_ = 0;
+};
+
+// One thread's part in a team.
+class Member {
+public:
+    Member(Team& team, unsigned rank) : team_(team), rank_(rank) {}
+
+    [[nodiscard]] unsigned rank() const { return rank_; }
+    [[nodiscard]] unsigned size() const;
+
+    // To be asked now and then during long work: true where it is to end, because nobody wants its results any more.
+    bool stopped();
+
+    // So many bytes for the thread's own use until it asks again with the same number, 0 to 3; aligned to 64. Throws
+    // std::bad_alloc.
+    void* scratch(std::size_t number, std::size_t bytes);
+
+    // Waits for so many members of the team, of which this is number `own`, at the meeting number `which`, 0 to
+    // size(). They spin for a moment, then sleep. Returns how many are to go on: 0 where the team has been stopped; 1,
+    // the first, where they `may_part` and the meeting has been slow so often that somebody else must have the
+    // processors.
+    unsigned meet(unsigned which, unsigned own, unsigned members, bool may_part);
+
+    // contended() as the call began.
+    [[nodiscard]] bool contended() const;
+
+private:
+    Team& team_;
+    unsigned rank_;
+    unsigned asked_ = 0;
+};
+
+// Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
+// are busy. The first asks `poll` now and then; where that says so, or a member throws, all are stopped. Throws
+// Interrupted, or what a member threw.
+void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
+
+// The threads that wait for work. For tests.
+std::size_t idle_threads();
+
+}  // namespace vkrnn::cpu

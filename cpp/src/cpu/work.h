@@ -1,0 +1,66 @@
+// What the CPU's kernels are told: one struct each, that stands in a Dispatch and whose places come first. Strides and
+// leading dimensions are in elements.
+#pragma once
+
+#include <cstdint>
+
+#include "abi.h"
+
+namespace vkrnn::cpu {
+
+using abi::Address;
+using abi::Stride;
+
+// Writes a matrix B(n, k), for each of `batches`, as panels: out[n / lanes][k][n % lanes], zeros where there is no n.
+struct PackWork {
+    Address in, out;
+    Stride in_n, in_k, in_batch;
+    std::int64_t n, k, batches;
+};
+inline constexpr std::uint32_t kPackPlaces = 2;
+
+// Elements of such panels.
+constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64_t batches, std::int64_t lanes) {
+    return (n + lanes - 1) / lanes * lanes * k * batches;
+}
+
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous.
+struct ProductWork {
+    Address a, b, c;
+    Stride a_m, a_k, a_batch;
+    Stride b_n, b_k, b_batch;
+    Stride c_m, c_batch;
+    std::int64_t m, n, k, batches;
+};
+inline constexpr std::uint32_t kProductPlaces = 3;
+
+// out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
+struct SumWork {
+    Address in, factor, out;
+    Stride in_row, in_direction, in_gate;
+    Stride factor_row, factor_direction, factor_gate;
+    std::int64_t rows, directions, gates, width;
+    std::uint32_t has_factor, padding;
+};
+inline constexpr std::uint32_t kSumPlaces = 3;
+
+// Between float32 and a 16-bit type.
+struct ConvertWork {
+    Address in, out;
+    std::int64_t count;
+    std::uint32_t bfloat, narrow;  // 1: bfloat16, else float16; 1: from float32, else to it
+};
+inline constexpr std::uint32_t kConvertPlaces = 2;
+
+// The whole time loop. The weights are panels: forward those of each direction and slot, B = R of that slot; backward
+// those of each direction, B = R transposed, all slots along k.
+struct LoopWork {
+    abi::StepParams params;
+    std::uint32_t adds_bias;    // 1: forward adds the bias; else it is in the projection, or there is none
+    std::uint32_t has_initial;  // 1: there is an initial state
+    std::uint32_t two_phases;   // 1: the candidate's product multiplies what the other gates have formed
+    std::uint32_t directions;
+};
+inline constexpr std::uint32_t kLoopPlaces = abi::kStepPlaces;
+
+}  // namespace vkrnn::cpu

@@ -1,0 +1,71 @@
+// All devices of the machine: GPUs, then the CPU itself, then Vulkan on the CPU.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "cpu/device.h"
+#include "vk/open.h"
+#include "vkrnn/device.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+// Whether to ask Vulkan's drivers for GPUs, which takes long, is worth it: a GPU has a file in /dev.
+bool may_have_gpu() {
+#ifdef __linux__
+    for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"})
+        if (std::getenv(variable) != nullptr) return true;
+    std::error_code error;
+    for (const char* folder : {"/dev", "/dev/dri"})
+        for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+            const std::string name = entry.path().filename();
+            for (const char* gpu : {"renderD", "nvidia", "dxg", "kfd", "kgsl", "mali", "pvr"})
+                if (name.starts_with(gpu)) return true;
+        }
+    return false;
+#else
+    return true;
+#endif
+}
+
+struct Listed {
+    std::vector<Profile> profiles;
+    std::size_t cpu = 0;  // position of the CPU itself
+    std::string problem;
+};
+
+Listed list(bool complete) {
+    Listed listed;
+    if (complete || may_have_gpu()) {
+        try {
+            listed.profiles = vk::list();
+        } catch (const DeviceError& error) {
+            listed.problem = error.what();
+        }
+    }
+    const auto first_cpu = std::ranges::find(listed.profiles, DeviceType::cpu, &Profile::type);
+    listed.cpu = static_cast<std::size_t>(first_cpu - listed.profiles.begin());
+    listed.profiles.insert(first_cpu, cpu::profile());
+    return listed;
+}
+
+}  // namespace
+
+std::vector<Profile> list_devices(bool complete) { return list(complete).profiles; }
+
+std::string vulkan_problem() { return list(true).problem; }
+
+std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flavour>& flavour) {
+    Listed listed = list(false);
+    if (index >= listed.profiles.size()) listed = list(true);
+    if (index >= listed.profiles.size())
+        throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
+                          std::to_string(listed.profiles.size()) + " is " + std::to_string(listed.profiles.size() - 1));
+    const Flavour chosen = flavour ? *flavour : choose_flavour(listed.profiles[index]);
+    if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(chosen);
+    return vk::open(index - (index > listed.cpu ? 1 : 0), chosen);
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,129 @@
+#include "native_plan.h"
+
+#include "cpu/work.h"
+
+namespace vkrnn {
+
+namespace {
+
+// Elements that a vector holds while the call computes.
+std::int64_t lanes_of(const PlanBuilder& builder) {
+    const std::int64_t lanes = builder.profile().subgroup_size;
+    return builder.spec().dtype == Dtype::float64 ? std::max<std::int64_t>(1, lanes / 2) : lanes;
+}
+
+// A weight's matrices B(n, k) as panels, with strides in elements.
+struct Panels {
+    std::int64_t n, k, batches;
+    std::int64_t in_n, in_k, in_batch;
+};
+
+// A buffer with the panels of an argument. They stay with an array from call to call.
+std::size_t pack(PlanBuilder& builder, std::size_t from, const Panels& panels) {
+    const std::int64_t lanes = lanes_of(builder);
+    const std::size_t buffer =
+        builder.packed("packed weight", cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
+                       {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch});
+    cpu::PackWork work{};
+    work.in = builder.at(from, 0);
+    work.out = builder.at(buffer, 0);
+    work.in_n = panels.in_n;
+    work.in_k = panels.in_k;
+    work.in_batch = panels.in_batch;
+    work.n = panels.n;
+    work.k = panels.k;
+    work.batches = panels.batches;
+    Dispatch made{"pack recurrent_weight", builder.kernel("pack", {}), {}, make_block(work, cpu::kPackPlaces)};
+    made.fills = buffer;
+    builder.add(std::move(made));
+    return buffer;
+}
+
+void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block, bool keep) {
+    const Spec& spec = builder.spec();
+    cpu::LoopWork work{};
+    work.params = block.params();
+    work.adds_bias = spec.has(Argument::bias);
+    work.has_initial = spec.has(Argument::init_state);
+    work.two_phases = two_phases(spec);
+    work.directions = static_cast<std::uint32_t>(spec.D());
+    const std::size_t kernel =
+        builder.kernel(std::string(spec.cell().shader) + "_" + driver, cell_constants(spec, {0, keep}));
+    builder.add(Dispatch{label, kernel, {}, make_block(work, cpu::kLoopPlaces)});
+}
+
+}  // namespace
+
+void native_product(PlanBuilder& builder, const std::string& label, const Product& p) {
+    const auto row = [](const Matrix& matrix) { return matrix.columns ? 1 : matrix.ld; };
+    const auto column = [](const Matrix& matrix) { return matrix.columns ? matrix.ld : 1; };
+    cpu::ProductWork work{};
+    work.a = builder.at(p.a.buffer, p.a.offset);
+    work.b = builder.at(p.b.buffer, p.b.offset);
+    work.c = builder.at(p.c.buffer, p.c.offset);
+    work.a_m = row(p.a);
+    work.a_k = column(p.a);
+    work.a_batch = p.a.batch;
+    work.b_n = row(p.b);
+    work.b_k = column(p.b);
+    work.b_batch = p.b.batch;
+    work.c_m = p.c.ld;
+    work.c_batch = p.c.batch;
+    work.m = p.m;
+    work.n = p.n;
+    work.k = p.k;
+    work.batches = p.batches;
+    builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work, cpu::kProductPlaces)});
+}
+
+void native_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum) {
+    cpu::SumWork work{};
+    work.in = builder.at(sum.in.buffer, sum.in.offset);
+    work.out = builder.at(sum.out, sum.out_offset);
+    work.in_row = sum.in.row;
+    work.in_direction = sum.in.direction;
+    work.in_gate = sum.in.gate;
+    if (sum.factor) {
+        work.factor = builder.at(sum.factor->buffer, sum.factor->offset);
+        work.factor_row = sum.factor->row;
+        work.factor_direction = sum.factor->direction;
+        work.factor_gate = sum.factor->gate;
+        work.has_factor = 1;
+    }
+    work.rows = sum.rows;
+    work.directions = sum.directions;
+    work.gates = sum.gates;
+    work.width = sum.width;
+    builder.add(Dispatch{label, builder.kernel("sum_rows", {}), {}, make_block(work, cpu::kSumPlaces)});
+}
+
+void native_convert(PlanBuilder& builder, const std::string& label, std::size_t from, std::size_t to,
+                    std::int64_t elements, bool narrow) {
+    cpu::ConvertWork work{};
+    work.in = place(from, 0);
+    work.out = place(to, 0);
+    work.count = elements;
+    work.bfloat = builder.spec().dtype == Dtype::bfloat16;
+    work.narrow = narrow;
+    builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work, cpu::kConvertPlaces)});
+}
+
+void native_forward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block, bool keep) {
+    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
+    const std::size_t weights = pack(builder, inputs[Argument::recurrent_weight], {H, H, D * G, H, 1, H * H});
+    block.weights(weights, 1, cpu::panel_elements(H, H, G, lanes_of(builder)), H);
+    loop(builder, "time loop", "forward", block, keep);
+}
+
+void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep) {
+    loop(builder, "replay", "replay", block, keep);
+}
+
+void native_backward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block) {
+    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
+    const std::size_t weights = pack(builder, inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
+    block.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
+    loop(builder, "time loop back", "backward", block, false);
+}
+
+}  // namespace vkrnn
