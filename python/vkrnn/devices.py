@@ -1,4 +1,4 @@
-"""Vulkan devices: which there are, which one a call runs on."""
+"""Devices: which there are, which one a call runs on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _inherited: list[Device] = []
 
 
 class Device:
-    """A Vulkan device, opened when it is first needed.
+    """A GPU, or the CPU: what calls run on. It is opened when it is first needed.
 
     Parameters
     ----------
@@ -36,8 +36,6 @@ class Device:
 
     Raises
     ------
-    DeviceError
-        If there is no Vulkan loader, driver or device.
     ValueError
         If no device is at that position or has such a name.
     TypeError
@@ -67,9 +65,7 @@ class Device:
         workgroup: int | None = None,
     ) -> None:
         options = {"schedule": schedule, "gemm": gemm, "lanes": lanes, "rows": rows, "workgroup": workgroup}
-        profiles = _core.list_devices()
-        self._index = _select(selector, profiles, "[Device] selector")
-        self._profile = profiles[self._index]
+        self._index, self._profile = _select(selector, "[Device] selector")
         self._flavour = _core.make_flavour(self._profile, {k: v for k, v in options.items() if v is not None})
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
@@ -189,17 +185,14 @@ DeviceLike = Device | int | str
 
 
 def devices() -> list[Device]:
-    """List the Vulkan devices, best first: discrete, integrated and virtual GPUs, then CPUs. None is opened.
+    """List the devices, best first: discrete, integrated and virtual GPUs, the CPU, then Vulkan on the CPU.
 
-    Raises
-    ------
-    DeviceError
-        If there is no Vulkan loader or driver; it says what to install.
+    None is opened. GPUs, and Vulkan on the CPU, are there if a Vulkan loader and a driver are.
 
     Examples
     --------
     >>> devices()  # doctest: +SKIP
-    [<vkrnn.Device 0: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6 (LLVM 15.0.6)>]
+    [<vkrnn.Device 0: cpu (AMD EPYC), cpu, avx2>, <vkrnn.Device 1: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6>]
     """
     return [Device(index) for index in range(len(_core.list_devices()))]
 
@@ -212,8 +205,6 @@ def default_device() -> Device:
 
     Raises
     ------
-    DeviceError
-        If there is no Vulkan loader, driver or device.
     ValueError
         If ``VKRNN_DEVICE`` names no device.
     """
@@ -242,7 +233,7 @@ def _shared_device(selector: str | None, where: str) -> Device:
         device = _by_selector.get(selector)
         if device is None or device.closed or device.lost:
             number = selector is not None and selector.removeprefix("-").isdecimal()
-            index = _select(int(selector) if selector and number else selector, _core.list_devices(), where)
+            index, _ = _select(int(selector) if selector and number else selector, where)
             device = _by_index.get(index)
             if device is None or device.closed or device.lost:
                 device = _by_index[index] = Device(index)
@@ -264,18 +255,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _select(selector: int | str | None, profiles: list[_core.Profile], where: str) -> int:
-    names = [profile.name for profile in profiles]
-    listed = ", ".join(f"{index}: {name}" for index, name in enumerate(names))
-    if selector is None:
-        return 0
-    if isinstance(selector, bool) or not isinstance(selector, (int, str)):
+def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:
+    if selector is not None and (isinstance(selector, bool) or not isinstance(selector, (int, str))):
         raise TypeError(f"{where}: expected an int or a str, got {type(selector).__name__}")
+    # Vulkan's drivers are asked only if they may have the device: that takes far longer than a call.
+    for complete in (False, True):
+        profiles = _core.list_devices(complete)
+        for index, profile in enumerate(profiles):
+            if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
+                return index, profile
+    listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
+    problem = _core.vulkan_problem()
+    listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"
     if isinstance(selector, int):
-        if not 0 <= selector < len(names):
-            raise ValueError(f"{where}: expected an index from 0 to {len(names) - 1}, got {selector} ({listed})")
-        return selector
-    for index, name in enumerate(names):
-        if selector.lower() in name.lower():
-            return index
-    raise ValueError(f"{where}: expected a part of a device's name, got {selector!r} ({listed})")
+        raise ValueError(f"{where}: expected an index from 0 to {len(profiles) - 1}, got {selector} {listed}")
+    raise ValueError(f"{where}: expected a part of a device's name, got {selector!r} {listed}")
