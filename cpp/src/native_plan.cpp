@@ -19,10 +19,10 @@ struct Panels {
 };
 
 // A buffer with the panels of an argument. They stay with an array from call to call.
-std::size_t pack(PlanBuilder& builder, std::size_t from, const Panels& panels) {
+std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels) {
     const std::int64_t lanes = lanes_of(builder);
     const std::size_t buffer =
-        builder.packed("packed weight", cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
+        builder.packed(label, cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
                        {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch});
     cpu::PackWork work{};
     work.in = builder.at(from, 0);
@@ -33,15 +33,15 @@ std::size_t pack(PlanBuilder& builder, std::size_t from, const Panels& panels) {
     work.n = panels.n;
     work.k = panels.k;
     work.batches = panels.batches;
-    Dispatch made{"pack recurrent_weight", builder.kernel("pack", {}), {}, make_block(work, cpu::kPackPlaces)};
+    Dispatch made{label, builder.kernel("pack", {}), {}, make_block(work, cpu::kPackPlaces)};
     made.fills = buffer;
     builder.add(std::move(made));
     return buffer;
 }
 
-void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block, bool keep) {
+void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block, bool keep,
+          cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
-    cpu::LoopWork work{};
     work.params = block.params();
     work.adds_bias = spec.has(Argument::bias);
     work.has_initial = spec.has(Argument::init_state);
@@ -61,6 +61,7 @@ void native_product(PlanBuilder& builder, const std::string& label, const Produc
     work.a = builder.at(p.a.buffer, p.a.offset);
     work.b = builder.at(p.b.buffer, p.b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
+    work.packed = builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
     work.a_m = row(p.a);
     work.a_k = column(p.a);
     work.a_batch = p.a.batch;
@@ -109,10 +110,22 @@ void native_convert(PlanBuilder& builder, const std::string& label, std::size_t 
 }
 
 void native_forward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block, bool keep) {
-    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
-    const std::size_t weights = pack(builder, inputs[Argument::recurrent_weight], {H, H, D * G, H, 1, H * H});
-    block.weights(weights, 1, cpu::panel_elements(H, H, G, lanes_of(builder)), H);
-    loop(builder, "time loop", "forward", block, keep);
+    const Spec& spec = builder.spec();
+    const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
+    const std::size_t weights =
+        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, H, D * G, H, 1, H * H});
+    block.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
+    cpu::LoopWork work{};
+    if (spec.has(Argument::input_weight)) {
+        const std::size_t panels =
+            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I});
+        for (std::int64_t d = 0; d < D; ++d)
+            work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
+        work.features = I;
+        block.features(abi::kProjected, inputs[Argument::source], I);
+        builder.count_flops(2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(D * G * H * I));
+    }
+    loop(builder, "time loop", "forward", block, keep, work);
 }
 
 void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep) {
@@ -121,7 +134,8 @@ void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep) {
 
 void native_backward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block) {
     const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
-    const std::size_t weights = pack(builder, inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
+    const std::size_t weights = 
+        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
     block.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
     loop(builder, "time loop back", "backward", block, false);
 }

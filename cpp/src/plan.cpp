@@ -21,7 +21,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Flavour& 
 
     StepBlock first(spec);
     std::size_t projected = inputs[Argument::source];
-    if (spec.has(Argument::input_weight)) {
+    if (spec.has(Argument::input_weight) && !builder.native()) {
         projected = builder.scratch("projected", T * N * D * G * H);
         Product project{T * N, D * G * H, spec.I, 1, {}, {}, {}};
         project.a = {inputs[Argument::source], 0, spec.I, 0, false};

@@ -56,6 +56,14 @@ void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots,
     strides(view, row, spec_.H, 1);
 }
 
+void StepBlock::features(abi::uint view, std::size_t buffer, std::int64_t each) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) {
+        const RowOrder rows = row_order(spec_, Order::source, d);
+        set(view, d, buffer, rows.first * spec_.N * each, rows.increment * spec_.N * each);
+    }
+    strides(view, each, 0, 1);
+}
+
 void StepBlock::state(abi::uint view, std::size_t buffer, std::int64_t slots) {
     for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * slots * spec_.H, 0);
     strides(view, spec_.D() * slots * spec_.H, spec_.H, 1);

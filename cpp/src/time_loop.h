@@ -23,6 +23,8 @@ public:
 
     // [T, N, D * slots * H]
     void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot = 0);
+    // [T, N, each] in source order, the same for both directions
+    void features(abi::uint view, std::size_t buffer, std::int64_t each);
     // [N, D * slots * H], the same at every step
     void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
     // [D, slots, H], the same for every step and batch row

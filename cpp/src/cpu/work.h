@@ -24,15 +24,20 @@ constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64
     return (n + lanes - 1) / lanes * lanes * k * batches;
 }
 
-// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous.
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed for all threads,
+// a part of k at a time, in memory for product_elements().
 struct ProductWork {
-    Address a, b, c;
+    Address a, b, c, packed;
     Stride a_m, a_k, a_batch;
     Stride b_n, b_k, b_batch;
     Stride c_m, c_batch;
     std::int64_t m, n, k, batches;
 };
-inline constexpr std::uint32_t kProductPlaces = 3;
+inline constexpr std::uint32_t kProductPlaces = 4;
+inline constexpr std::int64_t kPackedDepth = 4096;
+constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int64_t lanes) {
+    return panel_elements(n, k < kPackedDepth ? k : kPackedDepth, 1, lanes);
+}
 
 // out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
 struct SumWork {
@@ -53,14 +58,17 @@ struct ConvertWork {
 inline constexpr std::uint32_t kConvertPlaces = 2;
 
 // The whole time loop. The weights are panels: forward those of each direction and slot, B = R of that slot; backward
-// those of each direction, B = R transposed, all slots along k.
+// those of each direction, B = R transposed, all slots along k. With an input weight the forward loop forms x W^T too:
+// kProjected is then the source.
 struct LoopWork {
+    Address input_weights[2];  // by direction: panels of each slot, B = W of that slot
     abi::StepParams params;
-    std::uint32_t adds_bias;    // 1: forward adds the bias; else it is in the projection, or there is none
+    std::int64_t features;      // of the source, with an input weight; else 0
+    std::uint32_t adds_bias;    // 1: there is a bias
     std::uint32_t has_initial;  // 1: there is an initial state
     std::uint32_t two_phases;   // 1: the candidate's product multiplies what the other gates have formed
     std::uint32_t directions;
 };
-inline constexpr std::uint32_t kLoopPlaces = abi::kStepPlaces;
+inline constexpr std::uint32_t kLoopPlaces = 2 + abi::kStepPlaces;
 
 }  // namespace vkrnn::cpu

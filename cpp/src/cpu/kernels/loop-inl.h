@@ -63,6 +63,7 @@ protected:
                          strides.step[direction], strides.row, strides.slot, strides.unit};
         }
         weights_ = pointer<const T>(work_.params.weights[direction]);
+        input_weights_ = pointer<const T>(work_.input_weights[direction]);
     }
 
     [[nodiscard]] std::int64_t length_of(std::int64_t n) const {
@@ -136,16 +137,16 @@ protected:
 
     [[nodiscard]] std::int64_t directions() const { return work_.directions; }
 
-    // sums[n - rows.begin][g][v] = the product of the rows with panels of gates `first_gate` to `end_gate`, whose
-    // panels are `gate_panels` apart (in panels) in the order of their slots.
+    // sums[i][v] += operand[i] panels[v], in blocks of k. `one_row`: see multiply_rows.
     HWY_INLINE void multiply(const T* const* operand, std::int64_t count, const T* panels, std::int64_t panel,
-                             std::int64_t depth, std::int64_t vectors, T* sums, std::int64_t sums_row) const {
+                             std::int64_t depth, std::int64_t vectors, T* sums, std::int64_t sums_row,
+                             bool one_row) const {
         const std::int64_t blocks = (depth + kDepth<T> + kDepth<T> / 2 - 1) / (kDepth<T> + kDepth<T> / 2);
         for (std::int64_t block = 0; block < blocks; ++block) {
             const Range k = part_of(depth, block, blocks);
             const T* rows[kChunkRows];
             for (std::int64_t i = 0; i < count; ++i) rows[i] = operand[i] + k.begin;
-            multiply_rows<T>(rows, count, k.end - k.begin, panels + k.begin * L, panel, vectors, batch_ == 1, sums,
+            multiply_rows<T>(rows, count, k.end - k.begin, panels + k.begin * L, panel, vectors, one_row, sums,
                              sums_row);
         }
     }
@@ -158,7 +159,7 @@ protected:
     std::int64_t slot_[kGates];
     std::int64_t direction_ = 0;
     View<T> views_[abi::kViews];
-    const T* weights_ = nullptr;
+    const T *weights_ = nullptr, *input_weights_ = nullptr;
     Range rows_{0, 0}, mine_{0, 0};
 
 private:
@@ -190,13 +191,15 @@ public:
     void run() {
         this->run_groups(shape(work_), [&] { run_group(); });
     }
-    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, work.params.H); }
+    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, work.params.H + work.features); }
 
 private:
     static constexpr int kFirstGates = C::kFirstGates;  // 0 where a cell has one phase
 
     void run_group() {
+        projected_ = {0, 0};
         for (std::int64_t k = 0; k < steps_; ++k) {
+            project_ahead(k);
             if (two_phases_) {
                 if constexpr (kFirstGates != 0) {
                     phase<0, kFirstGates, 1>(k);
@@ -208,6 +211,39 @@ private:
             }
             if (!this->meet()) return;
         }
+    }
+
+    // From so many batch rows on a step forms x W^T for itself, in the same tiles; below, for several steps at once, as
+    // each weight that is loaded should serve many rows.
+    static constexpr std::int64_t kManyRows = 24;
+
+    [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
+
+    // x W^T of the member's units for step k and some after it, unless it is there.
+    void project_ahead(std::int64_t k) {
+        if (!projects_ahead() || (k < projected_.end && projected_for_.begin == mine_.begin && projected_for_.end == mine_.end))
+            return;
+        const std::int64_t rows = rows_.end - rows_.begin, width = (mine_.end - mine_.begin) * L;
+        projected_ = {k, std::min(steps_, k + kChunkRows / rows)};
+        projected_for_ = mine_;
+        ahead_ = static_cast<T*>(
+            member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kChunkRows * kGates * width)));
+        const T* features[kChunkRows];
+        std::int64_t count = 0;
+        for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
+            for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
+        std::memset(ahead_, 0, sizeof(T) * static_cast<std::size_t>(count * kGates * width));
+        project(features, count, 0, kGates, mine_, ahead_, kGates * width);
+    }
+
+    // sums[row][g - first] += x W^T for gates [first, end).
+    void project(const T* const* features, std::int64_t count, int first, int end, Range vectors, T* sums,
+                 std::int64_t sums_row) const {
+        const std::int64_t panel = work_.features * L, width = (vectors.end - vectors.begin) * L;
+        for (int g = first; g < end; ++g)
+            this->multiply(features, count,
+                           this->input_weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel, panel,
+                           work_.features, vectors.end - vectors.begin, sums + (g - first) * width, sums_row, false);
     }
 
     // The rows that a product multiplies.
@@ -233,40 +269,65 @@ private:
     template <int First, int End, int Phase>
     void phase(std::int64_t k) {
         constexpr std::int64_t kCount = End - First;
-        const bool multiplies = k > 0 || work_.has_initial != 0;
+        const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead();
         if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
-        const std::int64_t height = std::min(kChunkRows, rows_.end - rows_.begin);
+        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
+        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
         const std::int64_t widest = widest_tile(height);
         const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
-        T* const sums = static_cast<T*>(
-            member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * kCount * widest * L)));
+        const std::int64_t most = height * kCount * widest * L;
+        T* const sums = static_cast<T*>(member_.scratch(0, 2 * sizeof(T) * static_cast<std::size_t>(most)));
         const T* operands[kChunkRows];
         const std::int64_t panel = units_ * L;
         for (std::int64_t stripe = 0; stripe < stripes; ++stripe) {
             const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
             const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
             const std::int64_t width = (vectors.end - vectors.begin) * L, sums_row = kCount * width;
-            for (std::int64_t top = rows_.begin; top < rows_.end; top += kChunkRows) {
-                const std::int64_t count = std::min(kChunkRows, rows_.end - top);
-                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * sums_row));
+            for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
+                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
+                const bool fused = work_.features != 0 && !ahead;
+                T* const projected = sums + count * sums_row;
+                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * sums_row * (fused ? 2 : 1)));
+                if (fused) {
+                    for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
+                    project(operands, count, First, End, vectors, projected, sums_row);
+                }
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
                     for (int g = First; g < End; ++g)
                         this->multiply(operands, count,
                                        this->weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel, panel,
-                                       units_, vectors.end - vectors.begin, sums + (g - First) * width, sums_row);
+                                       units_, vectors.end - vectors.begin, sums + (g - First) * width, sums_row,
+                                       this->batch_ == 1);
                 }
-                for (std::int64_t i = 0; i < count; ++i)
-                    step<First, End, Phase>(k, top + i, vectors, sums + i * sums_row, width);
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const std::int64_t n = top + i;
+                    const T* x[kGates];
+                    for (int g = First; g < End; ++g) {
+                        if (fused) {
+                            x[g] = projected + i * sums_row + (g - First) * width;
+                        } else if (ahead) {
+                            const std::int64_t all = (mine_.end - mine_.begin) * L;
+                            const std::int64_t at = (k - projected_.begin) * (rows_.end - rows_.begin) + n - rows_.begin;
+                            x[g] = ahead_ + (at * kGates + g) * all + part.begin * L;
+                        } else {
+                            x[g] = row(abi::kProjected, k, n) + slot_[g] * views_[abi::kProjected].slot +
+                                   vectors.begin * L;
+                        }
+                    }
+                    step<First, End, Phase>(k, n, vectors, x, sums + i * sums_row, width);
+                }
             }
         }
     }
 
-    // The cell for some units of a batch row. The sums of each gate are `width` elements apart.
+    // The cell for some units of a batch row. x: by gate, for the first of the units. The sums of each gate are `width`
+    // elements apart.
     template <int First, int End, int Phase>
-    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t width) {
+    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* const* x_at, const T* sums,
+                         std::int64_t width) {
         if (this->has_ended(n, k)) return clear_results(k, n, this->units_of(vectors), Phase);
-        const T* const projected = row(abi::kProjected, k, n);
         const T* const bias = row(abi::kBias, 0, 0);
         const T* const learned = row(abi::kVectors, 0, 0);
         const T* const hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
@@ -279,13 +340,13 @@ private:
             cell_state = row(abi::kCell, k, n);
         }
         const bool keeps = keep_ || Phase == 1;
-        const Stride x_slot = views_[abi::kProjected].slot, b_slot = views_[abi::kBias].slot;
+        const Stride b_slot = views_[abi::kBias].slot;
         const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
         for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
             const std::int64_t j = v * L, count = std::min(L, units_ - j);
             Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
             for (int g = First; g < End; ++g) {
-                x[g] = load(projected + slot_[g] * x_slot + j, count);
+                x[g] = load(x_at[g] + (v - vectors.begin) * L, count);
                 if (work_.adds_bias != 0) x[g] += load(bias + slot_[g] * b_slot + j, count);
                 r[g] = Real(hn::LoadU(Tag<T>(), sums + (g - First) * width + (v - vectors.begin) * L));
             }
@@ -322,6 +383,9 @@ private:
     }
 
     T* masked_ = nullptr;
+    // x W^T formed ahead: of those steps, for those units.
+    Range projected_{0, 0}, projected_for_{0, 0};
+    T* ahead_ = nullptr;
 };
 
 // What each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, for the weight
@@ -430,7 +494,8 @@ private:
     // Multiplies the deltas of step `of`, slots [first, end), with the weights, for the cell at step k.
     template <int Phase>
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
-        const std::int64_t height = std::min(kChunkRows, rows_.end - rows_.begin);
+        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
+        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
         const std::int64_t widest = widest_tile(height);
         const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
         T* const sums =
@@ -441,14 +506,15 @@ private:
             const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
             const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
             const std::int64_t width = (vectors.end - vectors.begin) * L;
-            for (std::int64_t top = rows_.begin; top < rows_.end; top += kChunkRows) {
-                const std::int64_t count = std::min(kChunkRows, rows_.end - top);
+            for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
+                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i)
                         operands[i] = row(abi::kRecurrentDelta, of, top + i) + first * units_;
                     this->multiply(operands, count, this->weights_ + vectors.begin * panel + first * units_ * L, panel,
-                                   depth, vectors.end - vectors.begin, sums, width);
+                                   depth, vectors.end - vectors.begin, sums, width, this->batch_ == 1);
                 }
                 for (std::int64_t i = 0; i < count; ++i) {
                     if constexpr (Phase == 2) {

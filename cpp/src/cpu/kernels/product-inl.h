@@ -69,62 +69,48 @@ HWY_INLINE void gather_rows(const T* in, Stride in_m, Stride in_k, std::int64_t 
                 out[m * depth + k] = in[m * in_m + k * in_k];
 }
 
-inline constexpr std::int64_t kBlockRows = 96;       // of A: with kDepth they stay in the second cache
-inline constexpr std::int64_t kBlockPanels = 64;     // of B: in the shared one
+inline constexpr std::int64_t kBlockRows = 96;  // of A and C: with kDepth they stay in the second cache
 
-// A thread's part of C: its own rows and columns, for which it packs what it needs.
+// A thread's part of C, += the product over the part of k that is packed.
 template <class T>
-void product_part(const ProductWork& work, std::int64_t batch, Range rows, Range panels, Member& member) {
+void product_part(const ProductWork& work, const T* a, const T* packed, std::int64_t packed_depth, T* c, bool first,
+                  Range rows, Range panels, Member& member) {
     constexpr std::int64_t L = kLanes<T>;
-    const std::int64_t blocks = (work.k + kDepth<T> - 1) / kDepth<T>;
-    const std::int64_t deepest = (work.k + blocks - 1) / blocks + 1;
-    const T* a = pointer<const T>(work.a) + batch * work.a_batch;
-    const T* b = pointer<const T>(work.b) + batch * work.b_batch;
-    T* c = pointer<T>(work.c) + batch * work.c_batch;
+    const std::int64_t blocks = (packed_depth + kDepth<T> - 1) / kDepth<T>;
     const bool gathers = work.a_k != 1;
-    T* packed = static_cast<T*>(member.scratch(
-        0, sizeof(T) * static_cast<std::size_t>(std::min(kBlockPanels, panels.end - panels.begin) * deepest * L)));
-    T* gathered =
-        static_cast<T*>(gathers ? member.scratch(1, sizeof(T) * static_cast<std::size_t>(kBlockRows * deepest)) : nullptr);
-    HWY_ALIGN T edge[static_cast<std::size_t>(kTileRows * kTileVectors * kLanes<T>)];
-
-    for (std::int64_t first = panels.begin; first < panels.end; first += kBlockPanels) {
-        const std::int64_t count = std::min(kBlockPanels, panels.end - first);
-        const std::int64_t whole = std::min(count, work.n / L - first);  // panels of whole vectors
+    T* const gathered = static_cast<T*>(
+        gathers ? member.scratch(1, sizeof(T) * static_cast<std::size_t>(kBlockRows * kDepth<T>)) : nullptr);
+    const std::int64_t whole = std::min(panels.end, work.n / L) - panels.begin;  // panels of whole vectors
+    const std::int64_t width = std::min(panels.end * L, work.n) - panels.begin * L;
+    const std::int64_t panel = packed_depth * L;
+    HWY_ALIGN T edge[static_cast<std::size_t>(kTileRows * kLanes<T>)];
+    for (std::int64_t top = rows.begin; top < rows.end; top += kBlockRows) {
+        const std::int64_t height = std::min(kBlockRows, rows.end - top);
+        T* const to = c + top * work.c_m + panels.begin * L;
+        if (first)
+            for (std::int64_t m = 0; m < height; ++m)
+                std::memset(to + m * work.c_m, 0, static_cast<std::size_t>(width) * sizeof(T));
         for (std::int64_t block = 0; block < blocks; ++block) {
-            const Range k = part_of(work.k, block, blocks);
+            if (member.stopped()) return;
+            const Range k = part_of(packed_depth, block, blocks);
             const std::int64_t depth = k.end - k.begin;
-            for (std::int64_t p = 0; p < count; ++p) {
-                const std::int64_t n = (first + p) * L;
-                pack_panel(b + n * work.b_n + k.begin * work.b_k, work.b_n, work.b_k, std::min(L, work.n - n), depth,
-                           packed + p * depth * L);
-            }
-            for (std::int64_t top = rows.begin; top < rows.end; top += kBlockRows) {
-                if (member.stopped()) return;
-                const std::int64_t height = std::min(kBlockRows, rows.end - top);
-                const T* row[kBlockRows];
-                if (gathers) gather_rows(a + top * work.a_m + k.begin * work.a_k, work.a_m, work.a_k, height, depth, gathered);
-                for (std::int64_t m = 0; m < height; ++m)
-                    row[m] = gathers ? gathered + m * depth : a + (top + m) * work.a_m + k.begin;
-                T* to = c + top * work.c_m + first * L;
-                if (block == 0) {
-                    const std::int64_t width = std::min(count * L, work.n - first * L);
-                    for (std::int64_t m = 0; m < height; ++m)
-                        std::memset(to + m * work.c_m, 0, static_cast<std::size_t>(width) * sizeof(T));
-                }
-                multiply_rows<T>(row, height, depth, packed, depth * L, whole, false, to, work.c_m);
-                if (whole == count) continue;
-                // The last columns fill no vector: their sums take a way round.
-                const std::int64_t columns = work.n - (first + whole) * L;
-                for (std::int64_t m = 0; m < height; m += kTileRows) {
-                    const std::int64_t some = std::min<std::int64_t>(kTileRows, height - m);
-                    T* from = to + m * work.c_m + whole * L;
-                    for (std::int64_t i = 0; i < some; ++i)
-                        hn::Store(load(from + i * work.c_m, columns).raw, Tag<T>(), edge + i * L);
-                    multiply_rows<T>(row + m, some, depth, packed + whole * depth * L, depth * L, 1, false, edge, L);
-                    for (std::int64_t i = 0; i < some; ++i)
-                        store(Lanes<T>(hn::Load(Tag<T>(), edge + i * L)), from + i * work.c_m, columns);
-                }
+            const T* const from = a + top * work.a_m + k.begin * work.a_k;
+            if (gathers) gather_rows(from, work.a_m, work.a_k, height, depth, gathered);
+            const T* row[kBlockRows];
+            for (std::int64_t m = 0; m < height; ++m) row[m] = gathers ? gathered + m * depth : from + m * work.a_m;
+            const T* const b = packed + panels.begin * panel + k.begin * L;
+            if (whole > 0) multiply_rows<T>(row, height, depth, b, panel, whole, false, to, work.c_m);
+            if (whole * L == width) continue;
+            // The last columns fill no vector: their sums take a way round.
+            const std::int64_t columns = width - whole * L;
+            for (std::int64_t m = 0; m < height; m += kTileRows) {
+                const std::int64_t some = std::min<std::int64_t>(kTileRows, height - m);
+                T* const last = to + m * work.c_m + whole * L;
+                for (std::int64_t i = 0; i < some; ++i)
+                    hn::Store(load(last + i * work.c_m, columns).raw, Tag<T>(), edge + i * L);
+                multiply_rows<T>(row + m, some, depth, b + whole * panel, panel, 1, false, edge, L);
+                for (std::int64_t i = 0; i < some; ++i)
+                    store(Lanes<T>(hn::Load(Tag<T>(), edge + i * L)), last + i * work.c_m, columns);
             }
         }
     }
@@ -151,11 +137,27 @@ inline Grid grid_for(std::int64_t m, std::int64_t n, unsigned threads) {
 
 template <class T>
 void product(const ProductWork& work, Member& member) {
-    const std::int64_t panels = (work.n + kLanes<T> - 1) / kLanes<T>;
+    constexpr std::int64_t L = kLanes<T>;
+    const std::int64_t panels = (work.n + L - 1) / L;
     const Grid grid = grid_for(work.m, work.n, member.size());
-    const std::int64_t row = member.rank() / grid.columns, column = member.rank() % grid.columns;
-    for (std::int64_t batch = 0; batch < work.batches; ++batch)
-        product_part<T>(work, batch, part_of(work.m, row, grid.rows), part_of(panels, column, grid.columns), member);
+    const Range rows = part_of(work.m, member.rank() / grid.columns, grid.rows);
+    const Range columns = part_of(panels, member.rank() % grid.columns, grid.columns);
+    const Range packs = part_of(panels, member.rank(), member.size());
+    T* const packed = pointer<T>(work.packed);
+    for (std::int64_t batch = 0; batch < work.batches; ++batch) {
+        const T* const a = pointer<const T>(work.a) + batch * work.a_batch;
+        const T* const b = pointer<const T>(work.b) + batch * work.b_batch;
+        for (std::int64_t k = 0; k < work.k; k += kPackedDepth) {
+            const std::int64_t depth = std::min(kPackedDepth, work.k - k);
+            if (batch + k > 0 && member.meet(0, member.rank(), member.size(), false) == 0) return;
+            for (std::int64_t p = packs.begin; p < packs.end; ++p)
+                pack_panel(b + p * L * work.b_n + k * work.b_k, work.b_n, work.b_k, std::min(L, work.n - p * L), depth,
+                           packed + p * depth * L);
+            if (member.meet(0, member.rank(), member.size(), false) == 0) return;
+            product_part(work, a + k * work.a_k, packed, depth, pointer<T>(work.c) + batch * work.c_batch, k == 0, rows,
+                         columns, member);
+        }
+    }
 }
 
 // Of a sum over rows: so many are added up before they are added to what was there, which keeps errors small; so many
