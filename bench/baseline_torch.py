@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -25,7 +26,7 @@ def find_torch() -> ModuleType | None:
 
 def on_torch(torch: Any, arrays: Arrays, *, cuda: bool, gradients: bool) -> Contender:
     """Return PyTorch as a contender. Tensors are resident; on CUDA the time is that between two events."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(int(os.environ.get("VKRNN_NUM_THREADS", THREADS)))
     # Otherwise products are rounded to 10 bits of mantissa.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

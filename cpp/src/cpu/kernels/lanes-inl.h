@@ -104,6 +104,22 @@ HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     scale = hn::BitCast(d, hn::ShiftLeft<E::kMantissa>(exponent));
 }
 
+// n / d for d from 1 to 3, as exact as a division or nearly so.
+template <class T>
+HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
+#if HWY_TARGET == HWY_AVX3
+    if constexpr (sizeof(T) == sizeof(float)) {
+        // Divisions of long vectors take several times as long as this.
+        const Tag<T> tag;
+        auto reciprocal = hn::ApproximateReciprocal(d);
+        reciprocal = hn::MulAdd(reciprocal, hn::NegMulAdd(d, reciprocal, hn::Set(tag, T{1})), reciprocal);
+        const auto quotient = hn::Mul(n, reciprocal);
+        return hn::MulAdd(hn::NegMulAdd(d, quotient, n), reciprocal, quotient);
+    }
+#endif
+    return hn::Div(n, d);
+}
+
 // Near 1 the results are 1 minus something small, which hides the last error of the division.
 template <class T>
 HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
@@ -113,7 +129,7 @@ HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     Vector<T> q, scale;
     exp_parts<T>(hn::Max(size, lowest), q, scale);
     const auto e = hn::IfThenZeroElse(hn::Lt(size, lowest), hn::MulAdd(q, scale, scale));
-    const auto small = hn::Div(e, hn::Add(one, e));
+    const auto small = divide<T>(e, hn::Add(one, e));
     return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, hn::Sub(one, small));
 }
 
@@ -127,8 +143,8 @@ HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     exp_parts<T>(hn::Max(hn::Neg(hn::Add(size, size)), hn::Set(d, Exponential<T>::kLowest)), q, scale);
     const auto e = hn::MulAdd(q, scale, scale), less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
     const auto is_small = hn::Lt(size, hn::Set(d, static_cast<T>(0.6)));
-    const auto part = hn::Div(hn::IfThenElse(is_small, hn::Neg(less_one), hn::Add(e, e)),
-                              hn::IfThenElse(is_small, hn::Add(two, less_one), hn::Add(one, e)));
+    const auto part = divide<T>(hn::IfThenElse(is_small, hn::Neg(less_one), hn::Add(e, e)),
+                                hn::IfThenElse(is_small, hn::Add(two, less_one), hn::Add(one, e)));
     return hn::CopySign(hn::IfThenElse(is_small, part, hn::Sub(one, part)), x);
 }
 

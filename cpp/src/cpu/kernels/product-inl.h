@@ -22,7 +22,55 @@ HWY_INLINE T* pointer(Address address) {
     return reinterpret_cast<T*>(static_cast<std::uintptr_t>(address));
 }
 
-// out[k * lanes + lane] = in[lane * in_n + k * in_k] for `columns` lanes, zeros in the others.
+// out[c * out_row + r] = in[r * in_row + c].
+template <class T>
+HWY_INLINE void transpose_some(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out,
+                               Stride out_row) {
+    for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < columns; ++c) out[c * out_row + r] = in[r * in_row + c];
+}
+
+#if HWY_TARGET == HWY_SCALAR
+template <class T>
+HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out, Stride out_row) {
+    transpose_some(in, in_row, rows, columns, out, out_row);
+}
+#else
+HWY_INLINE void transpose_square(const float* in, Stride in_row, float* out, Stride out_row) {
+    const hn::FixedTag<float, 4> d;
+    const hn::FixedTag<double, 2> pairs;
+    const auto row0 = hn::LoadU(d, in), row1 = hn::LoadU(d, in + in_row);
+    const auto row2 = hn::LoadU(d, in + 2 * in_row), row3 = hn::LoadU(d, in + 3 * in_row);
+    const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
+    const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
+    const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
+    const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), d, out);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), d, out + out_row);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), d, out + 2 * out_row);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, out + 3 * out_row);
+}
+
+HWY_INLINE void transpose_square(const double* in, Stride in_row, double* out, Stride out_row) {
+    transpose_some(in, in_row, 4, 4, out, out_row);
+}
+
+// In squares, four rows of them at a time: whole lines of cache are read, and what is written stays near.
+template <class T>
+HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out, Stride out_row) {
+    constexpr std::int64_t kSide = 4, kBand = 4 * kSide;
+    const std::int64_t square_rows = rows / kSide * kSide, square_columns = columns / kSide * kSide;
+    for (std::int64_t band = 0; band < square_columns; band += kBand)
+        for (std::int64_t r = 0; r < square_rows; r += kSide)
+            for (std::int64_t c = band; c < std::min(square_columns, band + kBand); c += kSide)
+                transpose_square(in + r * in_row + c, in_row, out + c * out_row + r, out_row);
+    transpose_some(in + square_columns, in_row, square_rows, columns - square_columns, out + square_columns * out_row,
+                   out_row);
+    transpose_some(in + square_rows * in_row, in_row, rows - square_rows, columns, out + square_rows, out_row);
+}
+#endif
+
+// out[k * lanes + lane] = in[lane * in_n + k * in_k] for `columns` lanes, zeros in the others. One of the strides is 1.
 template <class T>
 HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t columns, std::int64_t depth, T* out) {
     constexpr std::int64_t L = kLanes<T>;
@@ -31,20 +79,9 @@ HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t c
         for (std::int64_t k = 0; k < depth; ++k) hn::Store(load(in + k * in_k, columns).raw, d, out + k * L);
         return;
     }
-    // Runs of k: whole lines of cache are read from each column, and what is written stays in the nearest cache.
-    constexpr std::int64_t kRun = 16;
-    for (std::int64_t first = 0; first < depth; first += kRun) {
-        const std::int64_t end = std::min(depth, first + kRun);
-        for (std::int64_t lane = 0; lane < L; ++lane) {
-            const T* from = in + lane * in_n;
-            T* to = out + lane;
-            if (lane < columns) {
-                for (std::int64_t k = first; k < end; ++k) to[k * L] = from[k * in_k];
-            } else {
-                for (std::int64_t k = first; k < end; ++k) to[k * L] = T{0};
-            }
-        }
-    }
+    transpose(in, in_n, columns, depth, out, L);
+    if (columns == L) return;
+    for (std::int64_t k = 0; k < depth; ++k) std::fill(out + k * L + columns, out + (k + 1) * L, T{0});
 }
 
 template <class T>
@@ -57,16 +94,6 @@ void pack(const PackWork& work, Member& member) {
         pack_panel(pointer<const T>(work.in) + batch * work.in_batch + n * work.in_n, work.in_n, work.in_k,
                    std::min(L, work.n - n), work.k, pointer<T>(work.out) + i * work.k * L);
     }
-}
-
-// Rows of A as rows of so many elements that lie side by side.
-template <class T>
-HWY_INLINE void gather_rows(const T* in, Stride in_m, Stride in_k, std::int64_t rows, std::int64_t depth, T* out) {
-    constexpr std::int64_t kRun = 16;
-    for (std::int64_t first = 0; first < rows; first += kRun)
-        for (std::int64_t k = 0; k < depth; ++k)
-            for (std::int64_t m = first; m < std::min(rows, first + kRun); ++m)
-                out[m * depth + k] = in[m * in_m + k * in_k];
 }
 
 inline constexpr std::int64_t kBlockRows = 96;  // of A and C: with kDepth they stay in the second cache
@@ -95,7 +122,7 @@ void product_part(const ProductWork& work, const T* a, const T* packed, std::int
             const Range k = part_of(packed_depth, block, blocks);
             const std::int64_t depth = k.end - k.begin;
             const T* const from = a + top * work.a_m + k.begin * work.a_k;
-            if (gathers) gather_rows(from, work.a_m, work.a_k, height, depth, gathered);
+            if (gathers) transpose(from, work.a_k, depth, height, gathered, depth);
             const T* row[kBlockRows];
             for (std::int64_t m = 0; m < height; ++m) row[m] = gathers ? gathered + m * depth : from + m * work.a_m;
             const T* const b = packed + panels.begin * panel + k.begin * L;

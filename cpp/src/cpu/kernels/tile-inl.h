@@ -42,7 +42,7 @@ template <class T>
 inline constexpr std::int64_t kDepth = 16384 / (2 * HWY_MAX(kLanes<T>, 4) * std::int64_t{sizeof(T)});
 
 // So many products are added up before they are added to what was there, which keeps errors small.
-inline constexpr std::int64_t kRun = 64;
+inline constexpr std::int64_t kRun = 128;
 
 // sums[m][u] += sum over k of rows[m][k] panels[u][k], for M rows and U panels that are `panel` elements apart.
 template <class T, int M, int U, int S>
