@@ -1,39 +1,53 @@
 #include "split.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace vkrnn::cpu {
 namespace {
 
-// Of processors of this decade, in nanoseconds; only ratios matter much.
+// Of processors of this decade, in nanoseconds; only ratios matter much. See bench/splits.py.
 constexpr double kMultiplyAdd = 0.18;                  // of a vector of 32 bytes, in a tile of full height
-constexpr double kByteNear = 0.035, kByteFar = 0.09;   // of weights, from a thread's own caches and from the shared one
-constexpr double kNearBytes = 384 << 10;
-constexpr double kCell = 12;                           // of a vector
+constexpr double kLongVector = 1.2;                    // times as long for one of 64
+constexpr double kByteNear = 0.012, kByteFar = 0.03;   // of weights, from a processor's own caches and from elsewhere
+constexpr double kByteExchanged = 0.05;                // of what another processor has written
+constexpr double kCell = 15;                           // of a vector
 constexpr double kStep = 60;                           // what a step of a thread takes besides
-constexpr double kMeeting = 180, kMeetingOfMember = 60;
+constexpr double kMeeting = 500, kMeetingOfMember = 180;
 constexpr double kContendedMeeting = 1e5;
 constexpr double kThread = 4000;                       // until a thread has begun and is waited for
 
-// What a multiply-add takes in tiles of few rows, against one of full height: there are too few sums to keep the
-// processor busy, or weights to be loaded for each.
-double slowness(std::int64_t rows) {
+// Bytes of weights that stay in a processor's own caches from step to step.
+double near_bytes() {
+    static const double bytes = [] {
+        const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
+        return 0.75 * static_cast<double>(cache > 0 ? cache : 512 << 10);
+    }();
+    return bytes;
+}
+
+// What a multiply-add takes in small tiles, against one of full size: there are too few sums to keep the processor
+// busy, or too much is loaded for each.
+double slowness(std::int64_t rows, std::int64_t vectors) {
     constexpr double kByRows[] = {2.3, 1.5, 1.25, 1.05};
-    return rows <= 4 ? kByRows[rows - 1] : rows <= 12 ? 1.03 : 1.0;
+    const double narrow = vectors == 1 ? 1.4 : vectors == 2 ? 1.1 : 1.0;
+    return narrow * (rows <= 4 ? kByRows[rows - 1] : rows <= 12 ? 1.03 : 1.0);
 }
 
 double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     const std::int64_t rows = (shape.rows + split.row_parts - 1) / split.row_parts;
     const std::int64_t vectors = (shape.vectors + split.unit_parts - 1) / split.unit_parts;
-    const double wide = static_cast<double>(shape.lanes * shape.element_bytes) / 32;
+    const std::int64_t vector_bytes = shape.lanes * shape.element_bytes;
     const double adds = static_cast<double>(rows * vectors * shape.products * shape.depth);
-    const double weights = static_cast<double>(vectors * shape.products * shape.depth * shape.lanes * shape.element_bytes);
-    const double compute = adds * kMultiplyAdd * slowness(rows) * (wide > 1 ? 1.2 : 1.0);
-    const double load = weights * (weights > kNearBytes ? kByteFar : kByteNear);
+    const double weights = static_cast<double>(vectors * shape.products * shape.depth * vector_bytes);
+    const double compute = adds * kMultiplyAdd * slowness(rows, vectors) * (vector_bytes > 32 ? kLongVector : 1.0);
+    const double load = weights * (weights > near_bytes() ? kByteFar : kByteNear);
     double step = std::max(compute, load) + static_cast<double>(rows * vectors) * kCell + kStep;
     if (split.unit_parts > 1) {
+        const double exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
         const double meeting = contended ? kContendedMeeting : kMeeting + kMeetingOfMember * split.unit_parts;
-        step += static_cast<double>(shape.meetings) * meeting;
+        step += static_cast<double>(shape.meetings) * meeting + exchanged * kByteExchanged;
     }
     const std::int64_t groups = shape.directions * split.row_parts;
     const std::int64_t rounds = (groups + split.teams - 1) / split.teams;

@@ -29,10 +29,11 @@ constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinInMeeting = 20us;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
-// A round of a meeting is slow if waiting took longer than this and than the work before it; after so many slow rounds
-// somebody else must have the processors. That is then taken to be so for a while.
-constexpr auto kSlow = 60us;
-constexpr unsigned kMostSlow = 4;
+// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Where more than
+// half of the time of so many rounds is lost, and so much of it, somebody else must have the processors; that is then
+// taken to be so for a while.
+constexpr auto kLost = 60us;
+constexpr auto kMuchLost = 2ms;
 constexpr auto kContendedFor = 300ms;
 
 std::atomic<Clock::rep> contended_until = 0;
@@ -295,9 +296,11 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     }
     if (stopped()) return 0;
     meeting.ended_ = Clock::now();
-    if (meeting.ended_ - come > std::max<Clock::duration>(kSlow, worked) && ++meeting.slow_ == kMostSlow)
-        contended_until = (meeting.ended_ + kContendedFor).time_since_epoch().count();
-    const unsigned going_on = may_part && meeting.slow_ >= kMostSlow ? 1 : members;
+    const auto waited = meeting.ended_ - come;
+    if (waited > std::max<Clock::duration>(kLost, worked / 2)) meeting.lost_ += waited;
+    const bool gives_up = may_part && meeting.lost_ > kMuchLost && 2 * meeting.lost_ > meeting.ended_ - meeting.began_;
+    if (gives_up) contended_until = (meeting.ended_ + kContendedFor).time_since_epoch().count();
+    const unsigned going_on = gives_up ? 1 : members;
     meeting.going_on_.store(going_on, std::memory_order_relaxed);
     meeting.arrived_.store(0);
     meeting.round_.fetch_add(1);

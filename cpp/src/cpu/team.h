@@ -29,9 +29,9 @@ class Meeting {
     std::atomic<std::uint32_t> sleepers_ = 0;  // of those that wait for the round to end
     alignas(64) std::atomic<std::uint32_t> first_sleeps_ = 0;
     std::atomic<std::uint32_t> going_on_ = 0;
-    // The first member's: when the last round ended, and how many have been slow.
-    std::chrono::steady_clock::time_point ended_{};
-    unsigned slow_ = 0;
+    // The first member's: when the meeting was made, when its last round ended, and how much time waiting has taken.
+    std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), ended_ = began_;
+    std::chrono::steady_clock::duration lost_{0};
 };
 
 // One thread's part in a team.
@@ -51,8 +51,7 @@ public:
 
     // Waits for so many members of the team, of which this is number `own`, at the meeting number `which`, 0 to
     // size(). They spin for a moment, then sleep. Returns how many are to go on: 0 where the team has been stopped; 1,
-    // the first, where they `may_part` and the meeting has been slow so often that somebody else must have the
-    // processors.
+    // the first, where they `may_part` and waiting has taken so long that somebody else must have the processors.
     unsigned meet(unsigned which, unsigned own, unsigned members, bool may_part);
 
     // contended() as the call began.

@@ -17,8 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// Batch rows whose sums are formed, and then handed to the cell, together.
-inline constexpr std::int64_t kChunkRows = 48;
+// Batch rows whose sums are formed, and then handed to the cell, together: the weights are loaded once for them all.
+inline constexpr std::int64_t kChunkRows = 96;
 
 // A tensor for one direction: see abi.h.
 template <class T>
@@ -215,7 +215,7 @@ private:
 
     // From so many batch rows on a step forms x W^T for itself, in the same tiles; below, for several steps at once, as
     // each weight that is loaded should serve many rows.
-    static constexpr std::int64_t kManyRows = 24;
+    static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
 
     [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
 
@@ -224,11 +224,11 @@ private:
         if (!projects_ahead() || (k < projected_.end && projected_for_.begin == mine_.begin && projected_for_.end == mine_.end))
             return;
         const std::int64_t rows = rows_.end - rows_.begin, width = (mine_.end - mine_.begin) * L;
-        projected_ = {k, std::min(steps_, k + kChunkRows / rows)};
+        projected_ = {k, std::min(steps_, k + kAheadRows / rows)};
         projected_for_ = mine_;
         ahead_ = static_cast<T*>(
-            member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kChunkRows * kGates * width)));
-        const T* features[kChunkRows];
+            member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * kGates * width)));
+        const T* features[kAheadRows];
         std::int64_t count = 0;
         for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
             for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
