@@ -153,10 +153,11 @@ def on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
             results |= {f"gradient of {name}": array for name, array in back.items()}
         return results
 
-    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}, {_blas()}", lambda: {HOST_CALL: timed(work)}, work)
+    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}, {blas()}", lambda: {HOST_CALL: timed(work)}, work)
 
 
-def _blas() -> str:
+def blas() -> str:
+    """Return the name and the version of the library that NumPy's products come from."""
     config: Any = getattr(np.__config__, "CONFIG", {})  # NumPy 1.25 and later
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()

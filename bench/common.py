@@ -33,6 +33,7 @@ SECOND = "second call"  # of the same process
 RESIDENT = "call on arrays"  # wall time until a call on arrays on the device returns; it does not wait for the device
 SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
 COPYING = "copying"  # of a host call, all but the device's work
+ALONE = "products alone"  # the device's work less that of the same call without its batched products
 CROWD = "time a call, all processes"  # a span of wall time, divided by how many calls several processes made in it
 
 # Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
@@ -65,7 +66,7 @@ class Record:
     driver: str  # a library and its version where there is no driver
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # HOST_CALL, SUBMIT, DEVICE; IMPORT, COLD, WARM, FIRST, SECOND; RESIDENT, SUBMISSIONS; COPYING; CROWD
+    measure: str  # one of those above: HOST_CALL, SUBMIT, DEVICE, ...
     median: float
     p10: float
     p90: float
