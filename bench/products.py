@@ -21,9 +21,9 @@ from vkrnn import reference
 from . import common
 from .baseline_numpy import blas
 from .common import (
+    ALONE,
     DEVICE,
     HOST_CALL,
-    ALONE,
     Contender,
     Problem,
     Record,

@@ -126,7 +126,7 @@ def main() -> None:
     try:
         groups = list(common.measure_all(found, count, common.pace_of(options), options.output))
     finally:
-        os.environ.pop(VARIABLE)
+        os.environ.pop(VARIABLE, None)
         if before is not None:
             os.environ[VARIABLE] = before
     columns = [f"{name}, {n}" for name in ("vkrnn", "torch") for n in counts]
