@@ -24,9 +24,9 @@ class Array(_core.Array):
     """A C-contiguous array in a device's memory; made by `asarray`, `empty`, `zeros` and by calls on arrays.
 
     On the CPU a call on arrays is done when it returns. On a Vulkan device it returns before that, and whatever reads
-    an array waits for what writes it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`. Calls
-    run in their order, so arrays go from call to call without a wait, and may be dropped at any time. Failures of the
-    device surface where something waits, under the name of the call that failed.
+    an array waits for what writes it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`.
+    Calls run in their order, so arrays go from call to call without a wait, and may be dropped at any time. Failures of
+    the device surface where something waits, under the name of the call that failed.
 
     Where the device's memory is the host's (`host_visible`), `numpy` and the protocols give views: later calls that
     write the array show in them, once `wait` has returned. A view outlives the array and its device. Before you write
