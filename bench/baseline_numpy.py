@@ -24,9 +24,12 @@ class Tape(NamedTuple):
     recurrent: Floats  # [T, N, H], GRU only: the candidate's recurrent product with its bias
 
 
-def _sigmoid(x: Floats) -> Floats:
-    y: Floats = 0.5 * np.tanh(0.5 * x) + np.float32(0.5)
-    return y
+def _sigmoid(x: Floats, out: Floats) -> None:
+    """Write the sigmoid of x, which is half a tanh of half of x, and a half."""
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)
+    np.multiply(out, 0.5, out=out)
+    np.add(out, 0.5, out=out)
 
 
 def _tape(arrays: Arrays) -> Tape:
@@ -56,14 +59,20 @@ def _rnn_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
 
 def _lstm_forward(arrays: Arrays) -> Tape:
     tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
-    for k in range(len(tape.gates)):
-        gates = np.add(tape.gates[k], tape.h[k] @ R, out=tape.gates[k])
-        gates[:, : 2 * H] = _sigmoid(gates[:, : 2 * H])
-        gates[:, 3 * H :] = _sigmoid(gates[:, 3 * H :])
-        i, f, z, o = np.split(gates, 4, axis=1)
-        np.tanh(z, out=z)
-        np.add(f * tape.c[k], i * z, out=tape.c[k + 1])
-        np.multiply(o, np.tanh(tape.c[k + 1]), out=tape.h[k + 1])
+    # All gates are activated at once: a sigmoid is half a tanh of half of its argument, and a half.
+    scale, shift = np.full(4 * H, 0.5, np.float32), np.full(4 * H, 0.5, np.float32)
+    scale[2 * H : 3 * H], shift[2 * H : 3 * H] = 1, 0
+    product, y = np.empty_like(tape.gates[0]), np.empty_like(tape.c[0])
+    for k, gates in enumerate(tape.gates):
+        np.add(gates, np.matmul(tape.h[k], R, out=product), out=gates)
+        np.multiply(gates, scale, out=gates)
+        np.tanh(gates, out=gates)
+        np.multiply(gates, scale, out=gates)
+        np.add(gates, shift, out=gates)
+        i, f, z, o = (gates[:, gate : gate + H] for gate in range(0, 4 * H, H))
+        np.multiply(f, tape.c[k], out=tape.c[k + 1])
+        np.add(tape.c[k + 1], np.multiply(i, z, out=y), out=tape.c[k + 1])
+        np.multiply(o, np.tanh(tape.c[k + 1], out=y), out=tape.h[k + 1])
     return tape
 
 
@@ -87,13 +96,17 @@ def _lstm_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
 
 def _gru_forward(arrays: Arrays) -> Tape:
     tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
+    product, y = np.empty_like(tape.gates[0]), np.empty_like(tape.h[0])
     for k, gates in enumerate(tape.gates):
-        product = tape.h[k] @ R
+        np.matmul(tape.h[k], R, out=product)
         np.add(product[:, 2 * H :], arrays.given["secondary_bias"], out=tape.recurrent[k])
-        gates[:, : 2 * H] = _sigmoid(gates[:, : 2 * H] + product[:, : 2 * H])
-        r, z, o = np.split(gates, 3, axis=1)
-        np.tanh(o + r * tape.recurrent[k], out=o)
-        np.add(o, z * (tape.h[k] - o), out=tape.h[k + 1])
+        both = np.add(gates[:, : 2 * H], product[:, : 2 * H], out=product[:, : 2 * H])
+        _sigmoid(both, out=gates[:, : 2 * H])
+        r, z, o = (gates[:, gate : gate + H] for gate in range(0, 3 * H, H))
+        np.add(o, np.multiply(r, tape.recurrent[k], out=y), out=o)
+        np.tanh(o, out=o)
+        np.multiply(z, np.subtract(tape.h[k], o, out=y), out=y)
+        np.add(o, y, out=tape.h[k + 1])
     return tape
 
 
@@ -153,10 +166,11 @@ def on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
             results |= {f"gradient of {name}": array for name, array in back.items()}
         return results
 
-    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}, {_blas()}", lambda: {HOST_CALL: timed(work)}, work)
+    return Contender("numpy", cpu_name(), f"NumPy {np.__version__}, {blas()}", lambda: {HOST_CALL: timed(work)}, work)
 
 
-def _blas() -> str:
+def blas() -> str:
+    """Return the name and the version of the library that NumPy's products come from."""
     config: Any = getattr(np.__config__, "CONFIG", {})  # NumPy 1.25 and later
     blas = config.get("Build Dependencies", {}).get("blas", {})
     return f"{blas.get('name', 'BLAS')} {blas.get('version', '')}".strip()

@@ -24,9 +24,9 @@ def find_torch() -> ModuleType | None:
         return None
 
 
-def on_torch(torch: Any, arrays: Arrays, *, cuda: bool, gradients: bool) -> Contender:
+def on_torch(torch: Any, arrays: Arrays, *, cuda: bool, gradients: bool, threads: int = THREADS) -> Contender:
     """Return PyTorch as a contender. Tensors are resident; on CUDA the time is that between two events."""
-    torch.set_num_threads(int(os.environ.get("VKRNN_NUM_THREADS", THREADS)))
+    torch.set_num_threads(threads)
     # Otherwise products are rounded to 10 bits of mantissa.
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -55,7 +55,9 @@ def on_torch(torch: Any, arrays: Arrays, *, cuda: bool, gradients: bool) -> Cont
     if cuda:
         name, libraries = torch.cuda.get_device_name(), f"cuDNN {torch.backends.cudnn.version()}"
     else:
-        name, libraries = cpu_name(), f"{torch.get_num_threads()} threads"
+        name, libraries = cpu_name(), f"{threads} threads"
+        if "ONEDNN_MAX_CPU_ISA" in os.environ:
+            libraries += f", ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}"
     run = _between_events(torch, work) if cuda else _on_the_clock(work)
     return Contender("torch", name, f"torch {torch.__version__}, {libraries}", run, answer)
 

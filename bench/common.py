@@ -28,14 +28,32 @@ DEVICE = "device timestamps"  # the work alone, by the device's clock; uploads a
 IMPORT = "import"  # of vkrnn, NumPy included, in a fresh process
 COLD = "first call, cold caches"  # wall time of a fresh process's first call, opening the device included
 WARM = "first call, warm caches"  # the same where another process has made the same call before
+FIRST = "first call"  # wall time of a fresh process's first call, where there are no caches: on the native CPU device
+SECOND = "second call"  # of the same process
 RESIDENT = "call on arrays"  # wall time until a call on arrays on the device returns; it does not wait for the device
 SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
 COPYING = "copying"  # of a host call, all but the device's work
+ALONE = "products alone"  # the device's work less that of the same call without its batched products
+CROWD = "time a call, all processes"  # a span of wall time, divided by how many calls several processes made in it
 
 # Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
 CHECK_TOLERANCE = 1e-4
 
 THREADS = len(os.sched_getaffinity(0))
+
+# What changes how fast somebody is; said where it is set.
+SETTINGS = (
+    "VKRNN_NUM_THREADS",
+    "VKRNN_CPU_TARGET",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ATEN_CPU_CAPABILITY",
+)
 
 
 @dataclass(frozen=True)
@@ -43,12 +61,12 @@ class Record:
     """One measurement: a line of JSON. Times are in seconds; only `SUBMISSIONS` is none."""
 
     commit: str
-    implementation: str  # "vkrnn", "numpy", "torch"
+    implementation: str  # "vkrnn", "numpy", "torch", "onnxruntime"
     device: str
     driver: str  # a library and its version where there is no driver
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # HOST_CALL, SUBMIT, DEVICE; IMPORT, COLD, WARM; RESIDENT, SUBMISSIONS; COPYING
+    measure: str  # one of those above: HOST_CALL, SUBMIT, DEVICE, ...
     median: float
     p10: float
     p90: float
@@ -172,13 +190,16 @@ def measure(problems: Sequence[Problem], pace: Pace, progress: tqdm[Any]) -> lis
                     collected.setdefault(name, []).append(seconds)
         progress.update()
     return [
-        _record(problem, contender, error, name, seconds)
+        record_of(problem, contender, error, name, seconds)
         for (problem, contender), error, collected in zip(entries, errors, samples, strict=True)
         for name, seconds in collected.items()
     ]
 
 
-def _record(problem: Problem, contender: Contender, error: float | None, name: str, seconds: Sequence[float]) -> Record:
+def record_of(
+    problem: Problem, contender: Contender, error: float | None, name: str, seconds: Sequence[float]
+) -> Record:
+    """Return the record of a contender's samples of one measure."""
     p10, median, p90 = np.percentile(seconds, [10, 50, 90])
     return Record(
         commit=commit(),
@@ -208,10 +229,15 @@ def measure_all(
             group = [item] if isinstance(item, Problem) else item
             progress.set_description(f"{group[0].op} {group[0].workload}")
             records = measure(group, pace, progress)
-            if output is not None:
-                with output.open("a") as file:
-                    file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
+            write(records, output)
             yield records
+
+
+def write(records: Iterable[Record], output: Path | None) -> None:
+    """Append records to a file, if there is to be one."""
+    if output is not None:
+        with output.open("a") as file:
+            file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
 
 
 _commit: list[str] = []
@@ -295,3 +321,24 @@ def open_device(selector: str | None) -> vkrnn.Device:
     if selector is None:
         return vkrnn.default_device()
     return vkrnn.Device(int(selector) if selector.isdecimal() else selector)
+
+
+def is_native(device: vkrnn.Device) -> bool:
+    """Return whether that is vkrnn's own CPU device; Vulkan has devices of type cpu, too."""
+    return device.driver == "native"
+
+
+def open_native(selector: str | None) -> vkrnn.Device:
+    """Return the device that ``--device`` names, or the native CPU device; end the program where it is none."""
+    if selector is None:
+        found = [index for index, device in enumerate(vkrnn.devices()) if is_native(device)]
+        selector = str(found[0]) if found else None
+    device = open_device(selector)
+    if not is_native(device):
+        raise SystemExit(f"{device!r} is not the native CPU device, and this benchmark is about that one alone")
+    return device
+
+
+def settings() -> list[str]:
+    """Return a line for each variable in the environment that changes how fast somebody is."""
+    return [f"set in the environment: {name}={os.environ[name]}" for name in SETTINGS if name in os.environ]

@@ -1,7 +1,9 @@
-"""The first call of a fresh process: with empty caches on disk, then with those that it left.
+"""The first call of a fresh process, and the import of vkrnn.
 
-Timed from just before the first operation to its return, so that opening the device counts; importing vkrnn is timed
-by itself. ``lstm + gradients`` is the sum of two first calls, a training forward call and the gradients.
+On a Vulkan device: with empty caches on disk, then with those that it left. On the native CPU device, which has none:
+beside the second call, and the import beside NumPy's. Timed from just before the first operation to its return, so that
+opening the device counts; importing vkrnn is timed by itself. ``lstm + gradients`` is the sum of two first calls, a
+training forward call and the gradients, and of two second ones.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,10 +26,26 @@ import numpy.typing as npt
 import vkrnn
 
 from . import cells, common
-from .common import COLD, IMPORT, SMOKE, WARM, Contender, Problem, Record, Sizes, milliseconds, show, table
+from .common import (
+    COLD,
+    FIRST,
+    IMPORT,
+    SECOND,
+    SMOKE,
+    WARM,
+    Contender,
+    Problem,
+    Record,
+    Sizes,
+    milliseconds,
+    show,
+    table,
+)
 from .problems import Arrays
 
 FLOORS = {COLD: 2.0, WARM: 0.3}  # seconds
+FIRST_FLOOR = 5e-3  # seconds that the first call takes more than the second, on the native CPU device
+IMPORT_FLOOR = 60e-3  # seconds that importing vkrnn takes more than importing NumPy
 ROUNDS = 3
 ANSWER = "answer.npz"
 
@@ -39,21 +58,30 @@ seconds = time.perf_counter() - start
 from bench import first_call
 first_call.child(seconds)
 """
+NUMPY_PROGRAM = """
+import time
+start = time.perf_counter()
+import numpy
+print(time.perf_counter() - start)
+"""
+ROOT = Path(__file__).parents[1]
 
 
 def child(imported: float) -> None:
-    """Make the first call of this process, leave the answer in the folder of the caches, and print the times."""
+    """Make the first two calls of this process, leave the answer in the folder of the caches, and print the times."""
     cell, sizes, gradients, folder = json.loads(sys.argv[1])
     arrays = Arrays.draw(cell, Sizes(*sizes))
-    start = time.perf_counter()
-    answer: dict[str, Any] = arrays.answer(vkrnn, gradients=gradients)
-    called = time.perf_counter() - start
+    called = []
+    for _ in range(2):
+        start = time.perf_counter()
+        answer: dict[str, Any] = arrays.answer(vkrnn, gradients=gradients)
+        called.append(time.perf_counter() - start)
     np.savez(Path(folder) / ANSWER, **answer)
-    show([json.dumps([imported, called])])
+    show([json.dumps([imported, *called])])
 
 
-def _process(arrays: Arrays, selector: str | None, folder: str, *, gradients: bool) -> tuple[float, float]:
-    """Return the seconds that the import and the first call take in a process with its caches in that folder."""
+def _process(arrays: Arrays, selector: str | None, folder: str, *, gradients: bool) -> tuple[float, float, float]:
+    """Return the seconds that the import and the first two calls take in a process with its caches in that folder."""
     own = {"VKRNN_CACHE_DIR": folder, "MESA_SHADER_CACHE_DIR": folder}
     if selector is not None:
         own["VKRNN_DEVICE"] = selector
@@ -61,30 +89,44 @@ def _process(arrays: Arrays, selector: str | None, folder: str, *, gradients: bo
     told = json.dumps([arrays.cell, [sizes.T, sizes.N, sizes.I, sizes.H], gradients, folder])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, told],
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         env=os.environ | own,
         stdout=subprocess.PIPE,
         check=True,
     )
-    imported, called = json.loads(done.stdout)
-    return imported, called
+    imported, first, second = json.loads(done.stdout)
+    return imported, first, second
 
 
 def _contender(arrays: Arrays, device: vkrnn.Device, selector: str | None, *, gradients: bool) -> Contender:
+    native = common.is_native(device)
+
     def run() -> dict[str, float]:
         with TemporaryDirectory() as folder:
-            _, cold = _process(arrays, selector, folder, gradients=gradients)
-            imported, warm = _process(arrays, selector, folder, gradients=gradients)
-        return {IMPORT: imported, COLD: cold, WARM: warm}
+            imported, first, second = _process(arrays, selector, folder, gradients=gradients)
+            if native:
+                return {IMPORT: imported, FIRST: first, SECOND: second}
+            imported, warm, _ = _process(arrays, selector, folder, gradients=gradients)
+        return {IMPORT: imported, COLD: first, WARM: warm}
 
     def answer() -> Mapping[str, npt.NDArray[Any]]:
         with TemporaryDirectory() as folder:
-            for _ in range(2):  # the second takes its kernels from the caches
+            for _ in range(1 if native else 2):  # the second takes its kernels from the caches
                 _process(arrays, selector, folder, gradients=gradients)
             with np.load(Path(folder) / ANSWER) as arrays_by_name:
                 return dict(arrays_by_name)
 
     return Contender("vkrnn", device.name, device.driver_version, run, answer)
+
+
+def _numpy() -> Contender:
+    """Return the import of NumPy alone."""
+
+    def run() -> dict[str, float]:
+        done = subprocess.run([sys.executable, "-c", NUMPY_PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        return {IMPORT: float(done.stdout)}
+
+    return Contender("numpy", common.cpu_name(), f"NumPy {np.__version__}", run, None)
 
 
 def problems(
@@ -95,15 +137,44 @@ def problems(
         for size in sizes:
             arrays = Arrays.draw(cell, size)
             for gradients in (False, True):
-                contender = _contender(arrays, device, selector, gradients=gradients)
-                yield arrays.problem(device, [contender], gradients=gradients)
+                found = [_contender(arrays, device, selector, gradients=gradients)]
+                if common.is_native(device):
+                    found.append(_numpy())
+                yield arrays.problem(device, found, gradients=gradients)
 
 
-def row(records: Sequence[Record]) -> list[str]:
+def row(records: Sequence[Record], measures: Sequence[str]) -> list[str]:
     """Return a line of the table."""
-    times = {record.measure: record.median for record in records}
-    seconds = [milliseconds(times[measure]) for measure in (IMPORT, COLD, WARM)]
+    times = {record.measure: record.median for record in records if record.implementation == "vkrnn"}
+    seconds = [milliseconds(times[measure]) for measure in measures]
     return [records[0].op, records[0].workload, *seconds, f"{records[0].error:.1e}"]
+
+
+def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each floor on a Vulkan device."""
+    for measure, most in FLOORS.items():
+        slowest = max(
+            (record for records in groups for record in records if record.measure == measure),
+            key=lambda record: record.median,
+        )
+        what = f"{measure}, worst row ({slowest.op}, {slowest.workload})"
+        yield common.verdict(what, slowest.median, most, "s", at_least=False)
+
+
+def native_verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each floor on the native CPU device."""
+    more, imports = [], []
+    for records in groups:
+        times = {(record.implementation, record.measure): record.median for record in records}
+        where = f"{records[0].op}, {records[0].workload}"
+        more.append((times["vkrnn", FIRST] - times["vkrnn", SECOND], where))
+        imports.append(times["vkrnn", IMPORT] - times["numpy", IMPORT])
+    worst, where = max(more)
+    what = f"{FIRST} less {SECOND}"
+    yield common.verdict(f"{what}, worst row ({where})", worst * 1e3, FIRST_FLOOR * 1e3, "ms", at_least=False)
+    yield f"             {what}, median of the rows: {median(seconds for seconds, _ in more) * 1e3:.3g} ms"
+    what = f"{IMPORT} less NumPy's, median of the rows"
+    yield common.verdict(what, median(imports) * 1e3, IMPORT_FLOOR * 1e3, "ms", at_least=False)
 
 
 def main() -> None:
@@ -123,14 +194,11 @@ def main() -> None:
     )
     groups = list(measured)
     show([f"{device!r}, {device.flavour!r}", "medians", ""])
-    show([*table(["operation", "workload", IMPORT, COLD, WARM, "error"], map(row, groups)), ""])
-    for measure, most in FLOORS.items():
-        slowest = max(
-            (record for records in groups for record in records if record.measure == measure),
-            key=lambda record: record.median,
-        )
-        what = f"{measure}, worst row ({slowest.op}, {slowest.workload})"
-        show([common.verdict(what, slowest.median, most, "s", at_least=False)])
+    native = common.is_native(device)
+    measures = (IMPORT, FIRST, SECOND) if native else (IMPORT, COLD, WARM)
+    body = (row(records, measures) for records in groups)
+    show([*table(["operation", "workload", *measures, "error"], body), ""])
+    show(native_verdicts(groups) if native else verdicts(groups))
 
 
 if __name__ == "__main__":

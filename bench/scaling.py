@@ -63,8 +63,12 @@ def main() -> None:
     slopes = {records[0].op: exponents(records, series) for records in measured}
     show([f"{device!r}, {device.flavour!r}", "exponents of the whole call's median time", ""])
     show([", ".join(f"{letter} = {' '.join(map(str, values))}" for letter, values in series.items())])
-    columns = list(next(iter(slopes.values())))
-    rows = ([op, *(f"{fitted[column]:.2f}" for column in columns)] for op, fitted in slopes.items())
+    names = list(dict.fromkeys(name for fitted in slopes.values() for _, name in fitted))
+    columns = [(letter, name) for letter in series for name in names]
+    rows = (
+        [op, *(f"{fitted[column]:.2f}" if column in fitted else "" for column in columns)]
+        for op, fitted in slopes.items()
+    )
     show(["", *table(["operation", *(f"{letter}, {name}" for letter, name in columns)], rows)])
 
 

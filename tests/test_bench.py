@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pytest
 
 pytest.importorskip("tqdm")
 
-from bench.common import Record
+import vkrnn
+from bench.common import THREADS, Record, Sizes, is_native
+from bench.floors import AVX2_ALONE, cpu_verdicts
+from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
+from bench.threads import COUNTS, threads_of
 
 ROOT = Path(__file__).parents[1]
 FIELDS = (
@@ -31,25 +36,105 @@ MEASURES = {
     "call on arrays",
     "submissions",
     "copying",
+    "first call",
+    "second call",
+    "products alone",
+    "time a call, all processes",
 }
 COPIES = {"upload", "download", "both at once"}
 
 
-def smoke(name: str, folder: Path, **environment: str) -> list[dict[str, Any]]:
+def smoke(name: str, folder: Path, *options: str, **environment: str) -> list[dict[str, Any]]:
     """Run a benchmark with tiny sizes and return its records."""
     output = folder / f"{name}.jsonl"
-    command = [sys.executable, "-m", f"bench.{name}", "--smoke", "--output", str(output)]
+    command = [sys.executable, "-m", f"bench.{name}", "--smoke", *options, "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "error" in done.stdout or "call" in done.stdout  # the table
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
+NATIVE = next((str(device.index) for device in vkrnn.devices() if is_native(device)), None)
+VULKAN = next((str(device.index) for device in vkrnn.devices() if not is_native(device)), None)
+native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU device")
+vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
+
+
 @pytest.mark.parametrize("name", ["cells", "gemm", "overhead", "copies", "first_call", "scaling"])
 def test_smoke(name: str, tmp_path: Path) -> None:
     """Every record has every field, plausible numbers, and vkrnn's answers were checked."""
-    records = smoke(name, tmp_path)
-    assert {record["implementation"] for record in records} >= {"vkrnn"}
+    complete(smoke(name, tmp_path))
+
+
+@native
+@pytest.mark.parametrize("name", ["cells", "products", "threads", "contention", "first_call"])
+def test_smoke_on_the_native_device(name: str, tmp_path: Path) -> None:
+    """The same on the native CPU device, which some benchmarks are about alone."""
+    complete(smoke(name, tmp_path, "--device", str(NATIVE)))
+
+
+@native
+def test_sizes_beside_their_neighbours(tmp_path: Path) -> None:
+    """Each operation at each odd size has a neighbour in the record."""
+    records = smoke("cells", tmp_path, "--more", "--device", str(NATIVE))
+    complete(records)
+    counts = Counter(record["op"] for record in records if record["measure"] == "host call")
+    assert set(counts.values()) == {2}
+    assert len(counts) == 6
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_neighbours_cost_the_same(size: Sizes) -> None:
+    """To within a twentieth, by the flops of the products."""
+    other = neighbour(size)
+    assert (other.N, other.I) == (size.N, other.H)
+    assert other.H % 64 == 0
+    costs = [each.T * each.N * each.H * (each.I + each.H) for each in (size, other)]
+    assert costs[1] == pytest.approx(costs[0], rel=0.05)
+
+
+@native
+def test_first_call_beside_the_second(tmp_path: Path) -> None:
+    """On the native device there are no caches; NumPy's import stands beside vkrnn's."""
+    records = smoke("first_call", tmp_path, "--cells", "gru", "--device", str(NATIVE))
+    found = {(record["implementation"], record["measure"]) for record in records}
+    assert found == {("vkrnn", "import"), ("vkrnn", "first call"), ("vkrnn", "second call"), ("numpy", "import")}
+
+
+@native
+def test_threads_are_in_the_record(tmp_path: Path) -> None:
+    """One thread at least, and as many as the driver's field says."""
+    records = smoke("threads", tmp_path, "--cells", "lstm", "--device", str(NATIVE))
+    counts = {count for count in COUNTS if count <= THREADS}
+    for name in {record["implementation"] for record in records}:
+        assert {threads_of(Record(**r)) for r in records if r["implementation"] == name} == counts
+
+
+def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's mean is judged by another floor where both were told to do with AVX2."""
+    ratios = {"torch": {("lstm", "a"): 1.5, ("gru", "a"): 1.5}}
+    for name in AVX2_ALONE:
+        monkeypatch.delenv(name, raising=False)
+    assert next(cpu_verdicts(ratios)).startswith("FALLS SHORT")
+    monkeypatch.setenv("VKRNN_CPU_TARGET", "avx2")
+    assert list(cpu_verdicts(ratios))[-1].startswith("Only VKRNN_CPU_TARGET is set")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert all(line.startswith("reached") for line in cpu_verdicts(ratios))
+
+
+@native
+def test_onnxruntime_joins_in(tmp_path: Path) -> None:
+    """Forward LSTM and GRU, where it is installed."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    records = smoke("cells", tmp_path, "--device", str(NATIVE))
+    own = [record for record in records if record["implementation"] == "onnxruntime"]
+    assert {record["op"] for record in own} == {"lstm", "gru"}
+    assert all(record["error"] < 5e-6 for record in own)
+
+
+def complete(records: list[dict[str, Any]]) -> None:
+    """Check that the records are complete and plausible, and that vkrnn's answers were checked."""
     for record in records:
         assert list(record) == FIELDS.split()
         assert record["measure"] in MEASURES
@@ -59,6 +144,7 @@ def test_smoke(name: str, tmp_path: Path) -> None:
         assert record["flops"] > 0 or record["op"] in COPIES
         assert record["checked"] is (record["error"] is not None)
     own = [record for record in records if record["implementation"] == "vkrnn"]
+    assert own
     assert all(record["checked"] and record["error"] < 5e-6 for record in own)
 
 
@@ -72,9 +158,10 @@ def test_overhead_of_calls_on_arrays(tmp_path: Path) -> None:
     assert all(record["median"] >= 1 for record in records if record["measure"] == "submissions")
 
 
+@vulkan
 def test_copies_to_memory_that_the_host_does_not_see(tmp_path: Path) -> None:
     """All operations, checked, each beside NumPy's."""
-    records = smoke("copies", tmp_path, VKRNN_STAGING="1")
+    records = smoke("copies", tmp_path, "--device", str(VULKAN), VKRNN_STAGING="1")
     assert all(record["checked"] and record["error"] == 0 for record in records)
     for name, operations in {"vkrnn": {*COPIES, "NumPy call"}, "numpy": COPIES}.items():
         assert {record["op"] for record in records if record["implementation"] == name} == operations

@@ -239,7 +239,7 @@ unsigned Member::size() const { return team_.size(); }
 bool Member::contended() const { return team_.contended(); }
 
 bool Member::stopped() {
-    if (rank_ == 0 && ++asked_ % 16 == 0) team_.poll();
+    if (rank_ == 0 && ++asked_ % 4 == 0) team_.poll();
     return team_.stopped();
 }
 
@@ -271,7 +271,9 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
         const std::uint32_t round = meeting.round_.load();
         meeting.arrived_.fetch_add(1);
         if (meeting.first_sleeps_.load() != 0) wake_all(meeting.arrived_);
-        const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round; };
+        const auto ended = [&] {
+            return meeting.round_.load(std::memory_order_acquire) != round || team_.stopped();
+        };
         if (!spin_until(ended, kSpinInMeeting)) {
             meeting.sleepers_.fetch_add(1);
             while (!ended()) sleep_while(meeting.round_, round, kBetweenPolls);

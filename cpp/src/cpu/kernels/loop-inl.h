@@ -284,6 +284,7 @@ private:
             const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
             const std::int64_t width = (vectors.end - vectors.begin) * L, sums_row = kCount * width;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                if (member_.stopped()) return;
                 const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
                 const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
                 const bool fused = work_.features != 0 && !ahead;
@@ -507,6 +508,7 @@ private:
             const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
             const std::int64_t width = (vectors.end - vectors.begin) * L;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                if (member_.stopped()) return;
                 const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
                 const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
