@@ -5,9 +5,17 @@
 # makes a static library of the kernels in <folder> (cpp/src/cpu/kernels) and of one file for each cell of
 # <cells>/cells/*.glsl.
 
-find_path(HIGHWAY_HEADERS hwy/highway.h)
+# They are the same for all processors, so the build machine's do for another one too.
+find_path(HIGHWAY_HEADERS hwy/highway.h NO_CMAKE_FIND_ROOT_PATH)
 if(NOT HIGHWAY_HEADERS)
     message(FATAL_ERROR "Highway's headers (hwy/highway.h) not found: apt install libhwy-dev")
+endif()
+set(highway_include ${HIGHWAY_HEADERS})
+if(CMAKE_CROSSCOMPILING)
+    # What else is in their folder is for the build machine only.
+    set(highway_include ${CMAKE_CURRENT_BINARY_DIR}/highway)
+    file(MAKE_DIRECTORY ${highway_include})
+    file(CREATE_LINK ${HIGHWAY_HEADERS}/hwy ${highway_include}/hwy SYMBOLIC)
 endif()
 
 function(vkrnn_add_cpu_kernels target folder cells)
@@ -25,7 +33,7 @@ function(vkrnn_add_cpu_kernels target folder cells)
     configure_file(${folder}/kernels.cpp.in ${build}/kernels.cpp @ONLY)
     add_library(${target} STATIC ${folder}/products.cpp ${build}/kernels.cpp ${sources})
     target_include_directories(${target} PRIVATE ${folder} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${cells} ${cells}/include)
-    target_include_directories(${target} SYSTEM PRIVATE ${HIGHWAY_HEADERS})
+    target_include_directories(${target} SYSTEM PRIVATE ${highway_include})
     # Slow without optimization, even for tests. Not every cell needs every parameter; what stores of vectors fill, GCC
     # takes for uninitialized.
     target_compile_options(${target} PRIVATE -O3 -Wno-unused-parameter -Wno-maybe-uninitialized)

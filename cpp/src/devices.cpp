@@ -5,9 +5,17 @@
 #include <string>
 
 #include "cpu/device.h"
-#include "vk/open.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
+
+#ifdef VKRNN_VULKAN
+#include "vk/open.h"
+#else
+namespace vkrnn::vk {
+static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
+static std::shared_ptr<Device> open(std::size_t /*index*/, const Flavour& /*flavour*/) { return nullptr; }
+}  // namespace vkrnn::vk
+#endif
 
 namespace vkrnn {
 namespace {

@@ -1,0 +1,228 @@
+// Teams of threads and how loops are shared between them.
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+
+#include "cpu/split.h"
+#include "cpu_team.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+using namespace std::chrono_literals;
+
+unsigned members_of(unsigned wanted) {
+    unsigned size = 0;
+    run_on_team(wanted, {}, [&](Member& member) {
+        if (member.rank() == 0) size = member.size();
+    });
+    return size;
+}
+
+TEST(Team, HasAsManyMembersAsAreAllowed) {
+    for (const unsigned threads : {1U, 2U, 5U, 8U}) {
+        const Threads allowed(threads);
+        ASSERT_LE(allowed_threads(), threads);
+        EXPECT_EQ(members_of(threads), allowed_threads());
+        EXPECT_EQ(members_of(threads + 3), allowed_threads());
+        EXPECT_GE(idle_threads(), allowed_threads() - 1);
+    }
+}
+
+// Each member writes a number that all others read after the meeting: no more than an ordinary one.
+TEST(Team, MeetsWithMoreMembersThanProcessors) {
+    const Threads allowed(8);
+    constexpr unsigned kRounds = 100;
+    struct alignas(64) Slot {
+        unsigned round = 0;
+    };
+    std::vector<Slot> slots(8);
+    std::atomic<unsigned> wrong = 0, ended = 0;
+    unsigned size = 0;
+    run_on_team(8, {}, [&](Member& member) {
+        if (member.rank() == 0) size = member.size();
+        for (unsigned round = 1; round <= kRounds; ++round) {
+            slots[member.rank()].round = round;
+            if (member.meet(0, member.rank(), member.size(), false) != member.size()) ++wrong;
+            for (unsigned i = 0; i < member.size(); ++i)
+                if (slots[i].round != round) ++wrong;
+            if (member.meet(0, member.rank(), member.size(), false) != member.size()) ++wrong;
+        }
+        ++ended;
+    });
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_EQ(ended, size);
+}
+
+TEST(Team, SomeOfItMeetByThemselves) {
+    const Threads allowed(6);
+    std::vector<unsigned> numbers(6);
+    std::atomic<unsigned> wrong = 0;
+    run_on_team(6, {}, [&](Member& member) {
+        if (member.size() != 6) return;
+        const unsigned team = member.rank() / 2, own = member.rank() % 2;
+        for (unsigned round = 1; round <= 100; ++round) {
+            numbers[member.rank()] = round;
+            if (member.meet(1 + team, own, 2, false) != 2) ++wrong;
+            if (numbers[2 * team] != round || numbers[2 * team + 1] != round) ++wrong;
+            if (member.meet(1 + team, own, 2, false) != 2) ++wrong;
+        }
+    });
+    EXPECT_EQ(wrong, 0u);
+}
+
+TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
+    const Threads allowed(3);
+    std::atomic<unsigned> parted = 0;
+    unsigned size = 0;
+    run_on_team(3, {}, [&](Member& member) {
+        if (member.rank() == 0) size = member.size();
+        for (int round = 0; round < 50; ++round) {
+            if (member.rank() != 0) std::this_thread::sleep_for(1ms);
+            if (member.meet(1, member.rank(), member.size(), true) == 1) {
+                ++parted;
+                return;
+            }
+        }
+    });
+    if (size == 1) GTEST_SKIP() << "one thread alone";
+    EXPECT_EQ(parted, size) << "all hear of it in the same round";
+    EXPECT_TRUE(contended());
+    std::this_thread::sleep_for(400ms);
+    EXPECT_FALSE(contended());
+}
+
+TEST(Team, HandsOnWhatAMemberThrows) {
+    const Threads allowed(4);
+    for (unsigned thrower = 0; thrower < 4; ++thrower) {
+        for (const auto delay : {0ms, 1ms}) {
+            try {
+                run_on_team(4, {}, [&](Member& member) {
+                    if (member.rank() == thrower % member.size()) {
+                        std::this_thread::sleep_for(delay);
+                        throw std::runtime_error("from a member");
+                    }
+                    while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                    }
+                });
+                ADD_FAILURE() << "nothing thrown";
+            } catch (const std::runtime_error& error) {
+                EXPECT_STREQ(error.what(), "from a member");
+            }
+            EXPECT_EQ(members_of(4), allowed_threads()) << "the next call";
+        }
+    }
+}
+
+TEST(Team, WhatComesLateToAMeetingOfAStoppedTeamGoesOn) {
+    const Threads allowed(3);
+    for (const bool throws : {false, true}) {
+        std::atomic<bool> stopped = false;
+        const auto work = [&](Member& member) {
+            if (member.rank() == 0) {
+                if (throws) {
+                    stopped = true;
+                    throw std::runtime_error("from the first");
+                }
+                while (!member.stopped()) std::this_thread::sleep_for(1ms);
+                stopped = true;
+                return;
+            }
+            while (!stopped) std::this_thread::sleep_for(1ms);
+            std::this_thread::sleep_for(20ms);
+            EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), 0u);
+        };
+        if (throws) {
+            EXPECT_THROW(run_on_team(3, {}, work), std::runtime_error);
+        } else {
+            EXPECT_THROW(run_on_team(3, [] { return true; }, work), Interrupted);
+        }
+        EXPECT_EQ(members_of(3), allowed_threads());
+    }
+}
+
+TEST(Team, StopsWhereThePollSaysSo) {
+    for (const unsigned threads : {1U, 3U}) {
+        const Threads allowed(threads);
+        std::atomic<unsigned> asked = 0;
+        const auto stop_later = [&] { return ++asked == 3; };
+        EXPECT_THROW(run_on_team(threads, stop_later,
+                                 [](Member& member) {
+                                     while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                                     }
+                                 }),
+                     Interrupted);
+        EXPECT_EQ(asked, 3u);
+        EXPECT_EQ(members_of(threads), allowed_threads()) << "the next call";
+    }
+}
+
+TEST(Team, SharesTheProcessorsWithOtherCalls) {
+    const Threads allowed(3);
+    std::atomic<unsigned> most = 0, running = 0;
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 3; ++caller)
+        callers.emplace_back([&] {
+            for (int call = 0; call < 20; ++call)
+                run_on_team(3, {}, [&](Member& member) {
+                    const unsigned now = ++running;
+                    for (unsigned seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+                    }
+                    member.meet(0, member.rank(), member.size(), false);
+                    --running;
+                });
+        });
+    for (std::thread& caller : callers) caller.join();
+    // A caller works itself even where others have all threads.
+    EXPECT_LE(most, 5u);
+    EXPECT_EQ(running, 0u);
+}
+
+LoopShape shape_of(std::int64_t steps, std::int64_t rows, std::int64_t directions, std::int64_t units) {
+    return {steps, rows, directions, (units + 7) / 8, 4, units, 8, 4, 1};
+}
+
+TEST(Split, GivesEveryGroupToATeamAndUnitsToItsMembers) {
+    for (const std::int64_t rows : {1, 2, 7, 64})
+        for (const std::int64_t units : {1, 8, 65, 512, 2048})
+            for (const std::int64_t directions : {1, 2})
+                for (const std::int64_t steps : {1, 100})
+                    for (unsigned most = 1; most <= 16; ++most)
+                        for (const bool contended : {false, true}) {
+                            const LoopShape shape = shape_of(steps, rows, directions, units);
+                            const Split split = choose_split(shape, most, contended);
+                            ASSERT_GE(split.threads(), 1u);
+                            ASSERT_LE(split.threads(), most);
+                            ASSERT_LE(split.row_parts, rows) << "every part has rows";
+                            ASSERT_LE(split.unit_parts, shape.vectors) << "every member has units";
+                            ASSERT_LE(split.teams, directions * split.row_parts) << "every team has a group";
+                            if (contended && units <= 65) {
+                                ASSERT_EQ(split.unit_parts, 1u) << "nobody waits for others in a short step";
+                            }
+                        }
+}
+
+TEST(Split, UsesThreadsWhereThereIsWork) {
+    EXPECT_EQ(choose_split(shape_of(1, 1, 1, 8), 16, false).threads(), 1u);
+    EXPECT_GT(choose_split(shape_of(100, 64, 1, 512), 16, false).threads(), 8u);
+    EXPECT_GT(choose_split(shape_of(100, 1, 1, 1024), 4, false).unit_parts, 1u);
+}
+
+TEST(Split, PartsCoverTheWholeOnce) {
+    for (const std::int64_t count : {0, 1, 5, 64, 101})
+        for (std::int64_t parts = 1; parts <= 16; ++parts) {
+            std::int64_t next = 0;
+            for (std::int64_t part = 0; part < parts; ++part) {
+                const Range range = part_of(count, part, parts);
+                ASSERT_EQ(range.begin, next);
+                ASSERT_LE(range.end - range.begin, (count + parts - 1) / parts);
+                next = range.end;
+            }
+            EXPECT_EQ(next, count);
+        }
+}
+
+}  // namespace
+}  // namespace vkrnn::cpu
