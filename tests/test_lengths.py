@@ -22,6 +22,7 @@ import vkrnn.reference
 from cases import CASES, Case, gradient_inputs, gradient_names, inputs
 from comparison import assert_close, limits, within_contract
 from float32 import Program
+from resident import position
 from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Results
@@ -361,8 +362,8 @@ def test_in_other_dtypes(case: Case, dtype: str) -> None:
 
 @pytest.fixture(name="other_flavour", scope="module")
 def _other_flavour() -> Iterator[vkrnn.Device]:
-    """Return the device in the flavour of another kind: GPUs' where it is a CPU, and the other way round."""
-    usual = vkrnn.default_device()
+    """Return a Vulkan device in the flavour of another kind: GPUs' where it is a CPU, and the other way round."""
+    usual = vkrnn.Device(position(native=False))
     options: dict[str, Any] = {"gemm": "tiled", "lanes": min(4, usual.profile.subgroup_size), "rows": 4}
     if usual.flavour.lanes > 1:
         options = {"gemm": "register", "lanes": 1, "rows": 2}
