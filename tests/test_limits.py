@@ -33,11 +33,17 @@ STORAGE_BUFFER = 128 << 20  # bytes: the most that a storage buffer of lavapipe'
 ITERATIONS = 65_535  # after which lavapipe 22.3 silently ends a shader's loops
 
 
-@pytest.fixture(name="current", scope="module", params=["native", "mapped"])
-def _current(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
-    """Have a test's calls run on the CPU itself, then on a Vulkan device."""
-    with opened(request.param) as device, device:
+@pytest.fixture(name="kind", scope="module", params=["native", "mapped"])
+def _kind(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    with opened(request.param) as device:
         yield device
+
+
+@pytest.fixture(name="current")
+def _current(kind: vkrnn.Device) -> Iterator[vkrnn.Device]:
+    """Have a test's calls run on the CPU itself, then on a Vulkan device."""
+    with kind:
+        yield kind
 
 
 everywhere = pytest.mark.usefixtures("current")
