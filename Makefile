@@ -16,8 +16,8 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
-CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/vk/*.h cpp/src/vk/*.cpp cpp/tests/*.cpp \
-	python/bindings/*.h python/bindings/*.cpp)
+CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/*/*.h cpp/src/*/*.cpp cpp/src/cpu/kernels/*.h \
+	cpp/src/cpu/kernels/*.cpp cpp/tests/*.h cpp/tests/*.cpp python/bindings/*.h python/bindings/*.cpp)
 export PYTHON
 
 .PHONY: demo test test-cpp test-python test-vulkan lint tidy format bench clean need-build need-test need-ci

@@ -274,6 +274,6 @@ def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]
     listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
     problem = _core.vulkan_problem()
     listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"
-    if isinstance(selector, int):
-        raise ValueError(f"{where}: expected an index from 0 to {len(profiles) - 1}, got {selector} {listed}")
-    raise ValueError(f"{where}: expected a part of a device's name, got {selector!r} {listed}")
+    by_index = isinstance(selector, int)
+    expected = f"an index from 0 to {len(profiles) - 1}" if by_index else "a part of a device's name"
+    raise ValueError(f"{where}: expected {expected}, got {selector!r} {listed}")
