@@ -190,6 +190,23 @@ def test_eight_threads_call_at_once(cpu: vkrnn.Device) -> None:
             future.result()
 
 
+@pytest.mark.parametrize("cell", GATES)
+def test_the_same_bits_while_others_have_the_processors(cpu: vkrnn.Device, cell: str) -> None:
+    """A team whose meetings are slow parts in the midst of the sequence, after any phase of a step."""
+    case = shared_case(cell, "plain", (20, 1, 33, 300))
+    arrays, descriptor = inputs(case), case.descriptor(training=True)
+    function = getattr(vkrnn, cell)
+    wanted = function(**arrays, descriptor=descriptor, device=cpu)._asdict()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        for _ in range(600):
+            assert_same_bits(function(**arrays, descriptor=descriptor, device=cpu)._asdict(), wanted)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 # Processes
 
 SHARED = """
