@@ -19,7 +19,7 @@ std::vector<py::ssize_t> strides_of(const Array& array) {
 }
 
 void wait(const Array& array) {
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     array.device->wait(*array.storage, &interrupted);
 }
 
@@ -42,7 +42,7 @@ void write(const Array& array, py::array from) {
         from = from.attr("copy")();  // a part of a view of the array
     }
     const void* const source = from.data();
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
 }
 
@@ -71,14 +71,14 @@ py::array fetch(const Array& array) {
     if (py::isinstance<Array>(object)) {
         const auto& copy = object.cast<const Array&>();
         {
-            const py::gil_scoped_release release;
+            const Unlocked unlocked;
             array.device->copy({nullptr, copy.storage, 0}, from, array.nbytes(), &interrupted);
         }
         return view(copy);
     }
     auto copy = object.cast<py::array>();
     void* const to = copy.mutable_data();
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     array.device->download(to, from, array.nbytes(), &interrupted);
     return copy;
 }
@@ -103,7 +103,7 @@ void register_arrays(py::module_& module) {
                          std::vector<py::ssize_t> shape, bool host_writes) {
                  Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
                  const std::uint64_t bytes = array.nbytes();
-                 const py::gil_scoped_release release;
+                 const Unlocked unlocked;
                  array.storage = array.device->allocate(bytes, host_writes);
                  return array;
              }),
@@ -136,7 +136,7 @@ void register_arrays(py::module_& module) {
     module.def(
         "clear",
         [](const Array& array) {
-            const py::gil_scoped_release release;
+            const Unlocked unlocked;
             array.device->clear(array.storage, &interrupted);
         },
         py::arg("array"));

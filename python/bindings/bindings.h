@@ -52,8 +52,21 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label);
 
-// Whether the interpreter has seen a signal: what calls poll. Takes the GIL.
+// Whether the interpreter has seen a signal: what calls poll. Takes the GIL, in the main thread: others see no signals.
 bool interrupted();
+
+// Leaves the GIL to others. As the process ends, the interpreter unwinds a daemon thread that wants it back: unlike
+// pybind11's, this destructor lets that pass.
+class Unlocked {
+public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+private:
+    PyThreadState* state_;
+};
 
 std::string dtype_name(const py::dtype& dtype);
 std::string type_name(py::handle object);  // "list"; "None" for None

@@ -1,4 +1,9 @@
 // Calls: arrays in, checked, run, arrays out.
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -74,7 +79,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = [&] {
-        const py::gil_scoped_release release;
+        const Unlocked unlocked;
         return device->plan(call.spec);
     }();
 
@@ -99,7 +104,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         arrays.append(out[i].is_none() ? make(py::tuple(py::cast(call.results[i].shape))) : py::object(out[i]));
         results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), arrays[i]));
     }
-    const py::gil_scoped_release release;
+    const Unlocked unlocked;
     device->run(plan, inputs, results, wait, prefix, &interrupted);
     return arrays;
 }
@@ -107,6 +112,9 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
 }  // namespace
 
 bool interrupted() {
+#ifdef __linux__
+    if (syscall(SYS_gettid) != getpid()) return false;
+#endif
     const py::gil_scoped_acquire gil;
     return PyErr_CheckSignals() != 0;
 }
@@ -205,7 +213,7 @@ void register_calls(py::module_& module) {
     module.def(
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {
-            const py::gil_scoped_release release;
+            const Unlocked unlocked;
             return SharedPlan{device->plan(checked.call.spec), checked.label};
         },
         py::arg("device"), py::arg("call"));

@@ -8,7 +8,7 @@
 namespace vkrnn::python {
 namespace {
 
-using WithoutGil = py::call_guard<py::gil_scoped_release>;
+using WithoutGil = py::call_guard<Unlocked>;
 
 const char* type_text(DeviceType type) {
     switch (type) {

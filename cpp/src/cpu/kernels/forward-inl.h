@@ -41,6 +41,7 @@ private:
                 if constexpr (kFirstGates != 0) {
                     phase<0, kFirstGates, 1>(k);
                     if (!this->meet()) return;
+                    project_ahead(k);  // for the units of those who have left
                     phase<kFirstGates, kGates, 2>(k);
                 }
             } else {
