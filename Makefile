@@ -1,5 +1,6 @@
 # make demo    run the demonstration
 # make test    run the tests, Python's and C++'s
+# make test-vulkan  run the conformance tests on llvmpipe, Vulkan on the CPU, with its own kernels and those of GPUs
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make format  format everything
@@ -15,11 +16,11 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
-CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/vk/*.h cpp/src/vk/*.cpp cpp/tests/*.cpp \
-	python/bindings/*.h python/bindings/*.cpp)
+CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/*/*.h cpp/src/*/*.cpp cpp/src/cpu/kernels/*.h \
+	cpp/src/cpu/kernels/*.cpp cpp/tests/*.h cpp/tests/*.cpp python/bindings/*.h python/bindings/*.cpp)
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python test-vulkan lint tidy format bench clean need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -29,6 +30,12 @@ test: test-cpp test-python
 
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+test-vulkan: $(VENV)/.test
+	VKRNN_TEST_DEVICE="llvmpipe" \
+		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py tests/test_numerics.py
+	VKRNN_TEST_DEVICE="llvmpipe gemm=tiled lanes=8 rows=4" \
+		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py
 
 test-cpp: need-test
 	cmake --preset debug -DVKRNN_PYTHON=OFF

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
 
 import vkrnn  # noqa: E402
-from resident import WAYS, opened  # noqa: E402
+from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
 from vkrnn import _core  # noqa: E402
 
 
@@ -45,14 +45,28 @@ def device() -> vkrnn.Device:
 
 @pytest.fixture(params=WAYS)
 def own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
-    """Return a device of the test's own, which it may close or lose; memory goes either way."""
+    """Return a device of the test's own, which it may close; of either kind, memory goes every way."""
+    with opened(request.param) as device:
+        yield device
+
+
+@pytest.fixture(params=VULKAN_WAYS)
+def own_vulkan(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    """Return a Vulkan device of the test's own, which it may close or lose; memory goes either way."""
     with opened(request.param) as device:
         yield device
 
 
 @pytest.fixture(scope="module", params=WAYS)
 def either(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
-    """Return a device for a module's tests; memory goes either way."""
+    """Return a device of either kind for a module's tests; memory goes every way."""
+    with opened(request.param) as device:
+        yield device
+
+
+@pytest.fixture(scope="module", params=VULKAN_WAYS)
+def vulkan(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    """Return a Vulkan device for a module's tests; memory goes either way."""
     with opened(request.param) as device:
         yield device
 
@@ -87,7 +101,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     is_worker = hasattr(session.config, "workeroutput")
     if is_worker or not session.config.getoption("numprocesses", None):  # xdist's controller runs no tests
-        vkrnn.default_device().close()
+        for device in vkrnn.devices():
+            vkrnn.zeros(0, device=device.index).device.close()  # the one that calls share
         _messages.extend(_core.validation_messages())
     if is_worker:
         session.config.workeroutput["validation_messages"] = list(_messages)

@@ -148,13 +148,54 @@ class Pass:
         }
 
 
-class Program:
-    """A case's calls on given arrays, all in one float type."""
+@dataclass(frozen=True)
+class Order:
+    """The features and the hidden units of a case in another order: the same numbers, but sums are formed otherwise."""
 
-    def __init__(self, case: Case, arrays: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float32) -> None:
+    case: Case
+    units: Array  # [H]
+    features: Array  # [I]
+
+    @classmethod
+    def of_number(cls, case: Case, number: int) -> Order:
+        """Return one of many; number 0 is the case's own."""
+        rng = np.random.default_rng(number)
+        units, features = (rng.permutation(count) if number else np.arange(count) for count in (case.H, case.I))
+        return cls(case, units, features)
+
+    def inverse(self) -> Order:
+        """Return the order that undoes this one."""
+        return Order(self.case, np.argsort(self.units), np.argsort(self.features))
+
+    def of(self, name: str, array: Array) -> Array:
+        """Return the argument or result of that name in this order."""
+        if name == "recurrent_weight":
+            return self._along(self._along(array, -1, self.units), -2, self.units)
+        if name == "input_weight":
+            return self._along(self._along(array, -1, self.features), 0, self.units)
+        if name == "source" and "input_weight" in self.case.present:
+            return self._along(array, -1, self.features)
+        if array.ndim == 0 or array.shape[-1] % self.case.H:  # a mask for all units
+            return array
+        return self._along(array, -1, self.units)
+
+    @staticmethod
+    def _along(array: Array, axis: int, order: Array) -> Array:
+        """Put every run of as many numbers along an axis in that order: there is one for each gate or direction."""
+        runs = np.arange(0, array.shape[axis], len(order))
+        return np.take(array, (runs[:, None] + order).ravel(), axis)
+
+
+class Program:
+    """A case's calls on given arrays, all in one float type, with its sums in the `Order` of a number."""
+
+    def __init__(
+        self, case: Case, arrays: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float32, order: int = 0
+    ) -> None:
         """Bring the arrays into the passes' form."""
         self.case, self.dtype = case, dtype
-        self.arrays = {name: array.astype(dtype) for name, array in arrays.items()}
+        self.order = Order.of_number(case, order)
+        self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
         order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
         flags = [flag for flag in order if case.options.get(flag)]
         self.slots = order[flags[0]] if flags else list(range(case.G))
@@ -204,16 +245,20 @@ class Program:
     def _join_states(self, parts: list[Array]) -> Array:
         return np.concatenate([part[self._rows(d, source=False)] for d, part in enumerate(parts)], axis=-1)
 
+    def _turned_back(self, results: Mapping[str, Array]) -> dict[str, Array]:
+        inverse = self.order.inverse()
+        return {name: inverse.of(name, array) for name, array in results.items()}
+
     def forward(self) -> dict[str, Array]:
         """Return output, cell_output and z_state, whatever the descriptor asks for."""
         h, c, kept = zip(*(one.forward() for one in self.passes), strict=True)
         found = {"output": self._join_states(h), "z_state": self._join_gates(kept, source=False)}
-        return found | ({"cell_output": self._join_states(c)} if self.case.cell == "lstm" else {})
+        return self._turned_back(found | ({"cell_output": self._join_states(c)} if self.case.cell == "lstm" else {}))
 
     def gradients(self, upstream: Mapping[str, Array]) -> dict[str, Array]:
         """Return the gradients by name; `upstream` is what the gradients take besides the forward call's arguments."""
         case, given = self.case, self.arrays
-        up = {name: array.astype(self.dtype) for name, array in upstream.items()}
+        up = {name: self.order.of(name, array.astype(self.dtype)) for name, array in upstream.items()}
         none = np.zeros((case.T, case.N, case.D * case.H), self.dtype)
         found = [
             one.backward(
@@ -241,7 +286,7 @@ class Program:
             "init_cell": np.concatenate([part["init_cell"] for part in found], axis=-1),
         }
         wanted = [name for name in given if name != "mask"]
-        return {name: gradients[name].reshape(given[name].shape) for name in wanted}
+        return self._turned_back({name: gradients[name].reshape(given[name].shape) for name in wanted})
 
 
 def case_reversed(case: Case) -> bool:

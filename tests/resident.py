@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,33 @@ from vkrnn.results import Results
 Array = NDArray[Any]
 
 KINDS = ("float32", "float64", "float16", "bfloat16")
-# Memory that the host sees where the device has it, and memory that it does not, as on a discrete GPU.
-WAYS = ("mapped", "staged")
+# Vulkan's memory that the host sees where the device has it, and that it does not see, as on a discrete GPU.
+VULKAN_WAYS = ("mapped", "staged")
+# Before them the CPU itself, whose memory is the host's.
+WAYS = ("native", *VULKAN_WAYS)
+
+
+def is_native(device: vkrnn.Device) -> bool:
+    """Return whether the device is the CPU itself, without Vulkan."""
+    return device.driver == "native"
+
+
+@functools.cache
+def _positions() -> dict[bool, int]:
+    found: dict[bool, int] = {}
+    for device in (vkrnn.default_device(), *vkrnn.devices()):
+        found.setdefault(is_native(device), device.index)
+    return found
+
+
+def position(*, native: bool) -> int:
+    """Return the position of the CPU itself, or of a Vulkan device: the usual one if it is of Vulkan, else the first.
+
+    Where there is no such device the test is skipped.
+    """
+    if native not in _positions():
+        pytest.skip("no Vulkan device is here")
+    return _positions()[native]
 
 
 @contextmanager
@@ -26,7 +52,7 @@ def opened(way: str) -> Iterator[vkrnn.Device]:
     """Open a device of the caller's own, whose memory goes one of the `WAYS`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VKRNN_STAGING", "1" if way == "staged" else "0")
-        device = vkrnn.Device(vkrnn.default_device().index)
+        device = vkrnn.Device(position(native=way == "native"))
         device.open()
     yield device
     device.close()

@@ -16,7 +16,7 @@ import pytest
 
 import vkrnn
 from cases import Case, inputs
-from resident import above, assert_same, assert_same_array, dtype_of, numbers, put, sees
+from resident import VULKAN_WAYS, above, assert_same, assert_same_array, dtype_of, numbers, position, put, sees
 from vkrnn import SingleGateRNNDescriptor
 
 LINEAR = SingleGateRNNDescriptor(activation="none")
@@ -50,9 +50,9 @@ class Training:
         arrays: dict[str, Any] = {**inputs(CASE)}
         self.descriptor = CASE.descriptor(training=True)
         self.resident = put(arrays, device)
-        forward = vkrnn.lstm(**arrays, descriptor=self.descriptor)
+        forward = vkrnn.lstm(**arrays, descriptor=self.descriptor, device=device)
         self.upstream = above(CASE, forward, dtype_of("float32"))
-        gradients = vkrnn.lstm_gradients(**arrays, **self.upstream, descriptor=self.descriptor)
+        gradients = vkrnn.lstm_gradients(**arrays, **self.upstream, descriptor=self.descriptor, device=device)
         self.forward_out = [vkrnn.zeros(array.shape, device=device) for array in forward]
         self.gradients_out = [vkrnn.zeros(array.shape, device=device) for array in gradients]
         self.upstream = put(self.upstream, device)
@@ -88,10 +88,11 @@ def test_a_training_loop_moves_its_batches_and_nothing_else(own: vkrnn.Device) -
     # And it is the batches that were trained with.
     arrays: dict[str, Any] = {**inputs(CASE), "source": batches[-1]}
     forward, gradients = training.step(batches[-1])
-    wanted: Any = vkrnn.lstm(**arrays, descriptor=training.descriptor)
+    wanted: Any = vkrnn.lstm(**arrays, descriptor=training.descriptor, device=own)
     assert_same(forward, wanted)
     upstream = above(CASE, wanted, dtype_of("float32"))
-    assert_same(gradients, vkrnn.lstm_gradients(**arrays, **upstream, descriptor=training.descriptor))
+    again = vkrnn.lstm_gradients(**arrays, **upstream, descriptor=training.descriptor, device=own)
+    assert_same(gradients, again)
 
 
 def test_memory_stays_flat_where_results_are_new(own: vkrnn.Device) -> None:
@@ -139,7 +140,7 @@ def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
-@pytest.mark.parametrize("way", ["mapped", "staged"])
+@pytest.mark.parametrize("way", VULKAN_WAYS)
 def test_a_wait_can_be_interrupted(way: str) -> None:
     """Ctrl-C reaches numpy() while the device works; the result is there for the next who asks."""
     program = """
@@ -155,7 +156,7 @@ def test_a_wait_can_be_interrupted(way: str) -> None:
     print((result.numpy() == 1).all())
     """
     program = "import signal\nsignal.signal(signal.SIGALRM, signal.default_int_handler)\n" + textwrap.dedent(program)
-    environment = {"VKRNN_STAGING": "1" if way == "staged" else "0"}
+    environment = {"VKRNN_STAGING": "1" if way == "staged" else "0", "VKRNN_DEVICE": str(position(native=False))}
     done = subprocess.run(
         [sys.executable, "-c", "import os\nos.environ.update(" + repr(environment) + ")\n" + program],
         capture_output=True,
@@ -238,66 +239,74 @@ def test_arrays_of_a_device_that_was_replaced() -> None:
     assert str(caught.value) == f"[single_gate_rnn] recurrent_weight: {message}"
 
 
-# Lost
+# Lost, as only Vulkan's are
 
 
-def test_a_lost_device_is_blamed_on_the_call_that_failed(own: vkrnn.Device) -> None:
+def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Device) -> None:
     """At the wait, not at the call; the calls before it are not, nor are those after."""
-    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
     first = call(array, name="first")
-    own.open().lose_for_test()
+    own_vulkan.open().lose_for_test()
     second = call(first, name="second")
     third = call(second, name="third")
-    before = own.lost
+    before = own_vulkan.lost
     first.wait()
-    if sees(own):
+    if sees(own_vulkan):
         assert_same_array(first, numbers((5, 3, 64)))
     message = message_of(third.wait)
     told = r"\[single_gate_rnn 'second'\] the device was lost: .+; open a new vkrnn\.Device"
     assert re.fullmatch(told, message)
-    assert (before, own.lost) == (False, True)
-    for use in (third.numpy, second.numpy, second.wait, first.numpy, array.numpy, own.synchronize, array[1:].numpy):
+    assert (before, own_vulkan.lost) == (False, True)
+    for use in (
+        third.numpy,
+        second.numpy,
+        second.wait,
+        first.numpy,
+        array.numpy,
+        own_vulkan.synchronize,
+        array[1:].numpy,
+    ):
         assert message_of(use) == message
     for array_again in (np.asarray, np.array):
         assert message_of(array_again, third) == message
     assert message_of(call, array) == f"[single_gate_rnn] {LATE}"
     assert message_of(call, array, name="x") == f"[single_gate_rnn 'x'] {LATE}"
     assert message_of(array.copy_from, numbers((5, 3, 64))) == f"[Array] {LATE}"
-    assert message_of(vkrnn.empty, 3, device=own) == f"[Array] {LATE}"
-    assert message_of(vkrnn.zeros, 3, device=own) == f"[Array] {LATE}"
-    assert message_of(vkrnn.asarray, numbers((3,)), device=own) == f"[Array] {LATE}"
-    own.close()
+    assert message_of(vkrnn.empty, 3, device=own_vulkan) == f"[Array] {LATE}"
+    assert message_of(vkrnn.zeros, 3, device=own_vulkan) == f"[Array] {LATE}"
+    assert message_of(vkrnn.asarray, numbers((3,)), device=own_vulkan) == f"[Array] {LATE}"
+    own_vulkan.close()
     assert message_of(third.wait) == f"[Array] {CLOSED}"
 
 
 @pytest.mark.parametrize("wait", ["numpy", "wait", "synchronize", "call", "asarray"])
-def test_whoever_waits_first_is_told(own: vkrnn.Device, wait: str) -> None:
+def test_whoever_waits_first_is_told(own_vulkan: vkrnn.Device, wait: str) -> None:
     """A call on NumPy arrays waits too, and tells of the call before it."""
-    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
-    own.open().lose_for_test()
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
+    own_vulkan.open().lose_for_test()
     result = call(array, name="it")
     uses: dict[str, Callable[[], object]] = {
         "numpy": result.numpy,
         "wait": result.wait,
-        "synchronize": own.synchronize,
-        "call": lambda: vkrnn.single_gate_rnn(numbers((5, 3, 4)), np.zeros((4, 4), np.float32), device=own),
+        "synchronize": own_vulkan.synchronize,
+        "call": lambda: vkrnn.single_gate_rnn(numbers((5, 3, 4)), np.zeros((4, 4), np.float32), device=own_vulkan),
         "asarray": lambda: np.asarray(result),
     }
     told = r"\[single_gate_rnn 'it'\] the device was lost: .+; open a new vkrnn\.Device"
     assert re.fullmatch(told, message_of(uses[wait]))
-    assert own.lost
+    assert own_vulkan.lost
 
 
-def test_a_new_device_after_a_lost_one(own: vkrnn.Device) -> None:
+def test_a_new_device_after_a_lost_one(own_vulkan: vkrnn.Device) -> None:
     """Works; the arrays of the lost one may be dropped at any time."""
-    array = vkrnn.asarray(numbers((5, 3, 64)), device=own)
-    own.open().lose_for_test()
+    array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
+    own_vulkan.open().lose_for_test()
     results = [call(array) for _ in range(20)]
-    message_of(own.synchronize)
-    new = vkrnn.Device(own.index)
+    message_of(own_vulkan.synchronize)
+    new = vkrnn.Device(own_vulkan.index)
     assert_same_array(call(vkrnn.asarray(numbers((5, 3, 64)), device=new)), numbers((5, 3, 64)))
     del array, results
     gc.collect()
-    own.close()
-    assert own.statistics()["bytes_allocated"] == 0
+    own_vulkan.close()
+    assert own_vulkan.statistics()["bytes_allocated"] == 0
     new.close()

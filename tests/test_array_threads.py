@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 
 import vkrnn
 from cases import CASES, Case, inputs
-from resident import WAYS, above, assert_same, dtype_of, opened, put
+from resident import VULKAN_WAYS, above, assert_same, dtype_of, opened, put
 
 THREADS = 4
 # Of every cell and direction, few sizes alike.
@@ -21,14 +22,14 @@ CHOSEN = [case for case in CASES if not case.tags][3::61]
 class Wanted:
     """A case, and what it gives when nobody else is about."""
 
-    def __init__(self, case: Case, dtype: str) -> None:
+    def __init__(self, case: Case, dtype: str, device: vkrnn.Device) -> None:
         """Run it on NumPy arrays."""
         kind = dtype_of(dtype)
         self.case, self.kind = case, kind
         self.arrays: dict[str, Any] = {name: array.astype(kind) for name, array in inputs(case).items()}
-        self.forward = self.run(self.arrays)
+        self.forward = self.run(self.arrays, device=device)
         self.upstream = above(case, self.forward, kind)
-        self.gradients = self.differentiate(self.arrays, self.upstream)
+        self.gradients = self.differentiate(self.arrays, self.upstream, device=device)
 
     def run(self, arrays: dict[str, Any], **rest: Any) -> Any:
         """Return the results of a training call."""
@@ -73,15 +74,15 @@ def together(work: Callable[[int], None], count: int = THREADS) -> None:
             future.result()
 
 
-def everything() -> list[Wanted]:
+def everything(device: vkrnn.Device) -> list[Wanted]:
     """Return the cases, in one dtype after the other."""
     dtypes = ("float32", "bfloat16", "float64")
-    return [Wanted(case, dtypes[index % len(dtypes)]) for index, case in enumerate(CHOSEN)]
+    return [Wanted(case, dtypes[index % len(dtypes)], device) for index, case in enumerate(CHOSEN)]
 
 
 def test_one_device(own: vkrnn.Device) -> None:
     """Calls of differing shapes and dtypes, on NumPy arrays and on arrays of everybody's; bit for bit."""
-    wanted = everything()
+    wanted = everything(own)
     shared = [put(each.arrays, own) for each in wanted]
 
     def work(thread: int) -> None:
@@ -100,29 +101,31 @@ def test_one_device(own: vkrnn.Device) -> None:
     assert not own.lost
 
 
-def test_several_devices() -> None:
-    """One for two threads each, memory going either way; one thread opens and closes its own all the time."""
-    wanted = everything()[::2]
-    with opened(WAYS[0]) as one, opened(WAYS[1]) as other:
+@pytest.mark.parametrize("ways", [VULKAN_WAYS, ("native", "native"), ("native", "mapped")], ids=" and ".join)
+def test_several_devices(ways: tuple[str, str]) -> None:
+    """One for two threads each; one thread opens and closes its own all the time."""
+    with opened(ways[0]) as one, opened(ways[1]) as other:
+        wanted = {device: everything(device)[::2] for device in (one, other)}
 
         def work(thread: int) -> None:
             if thread == THREADS:
-                for each in wanted[:4]:
+                for each in wanted[one][:4]:
                     mine = vkrnn.Device(one.index)
                     each.on_arrays(mine, put(each.arrays, mine))
                     each.run(put(each.arrays, mine))  # under way when the device closes
                     mine.close()
                 return
             device = (one, other)[thread % 2]
-            for index in np.random.default_rng(thread).permutation(len(wanted)):
-                wanted[index].on_arrays(device, put(wanted[index].arrays, device))
+            for index in np.random.default_rng(thread).permutation(len(wanted[device])):
+                each = wanted[device][index]
+                each.on_arrays(device, put(each.arrays, device))
 
         together(work, THREADS + 1)
 
 
 def test_closed_under_others_hands(own: vkrnn.Device) -> None:
     """Whoever is at it gets right results or the error; nothing hangs, nothing crashes."""
-    each = Wanted(CHOSEN[0], "float32")
+    each = Wanted(CHOSEN[0], "float32", own)
     messages: list[str] = []
     under_way = threading.Semaphore(0)
 
@@ -150,7 +153,7 @@ def test_closed_under_others_hands(own: vkrnn.Device) -> None:
 
 def test_views_and_waits_from_other_threads(own: vkrnn.Device) -> None:
     """What one thread computes, others read: each sees all of it, whoever waits first."""
-    each = Wanted(CHOSEN[1], "float32")
+    each = Wanted(CHOSEN[1], "float32", own)
     resident = put(each.arrays, own)
     for _ in range(10):
         forward = each.run(resident)

@@ -78,9 +78,9 @@ def test_slices_are_no_different(case: Case, dtype: str, either: vkrnn.Device) -
             assert (array.numpy()[[0, -1]] == 7).all()
         return got
 
-    plain = run(case, arrays, None)
+    plain = run(case, arrays, None, device=either)
     forward = between(lambda out: run(case, slices, None, out=out), plain)
     upstream = {name: shifted(array, either) for name, array in above(case, plain, kind).items()}
-    wanted = differentiate(case, arrays, above(case, plain, kind), None)
+    wanted = differentiate(case, arrays, above(case, plain, kind), None, device=either)
     between(lambda out: differentiate(case, slices, upstream, None, out=out), wanted)
     assert_same(forward, plain)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vkrnn
+from resident import is_native, opened, position, sees
 
 SOURCE = np.ones((5, 3, 4), np.float32)
 WEIGHT = np.full((4, 4), 0.125, np.float32)
@@ -24,11 +25,16 @@ def run(device: Any = None) -> Any:
     return vkrnn.single_gate_rnn(SOURCE, WEIGHT, device=device).output
 
 
-@pytest.fixture(name="own")
-def _own() -> Iterator[vkrnn.Device]:
-    device = vkrnn.Device()
-    yield device
-    device.close()
+@pytest.fixture(name="own", params=["native", "mapped"])
+def _own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    with opened(request.param) as device:
+        yield device
+
+
+@pytest.fixture(name="vulkan")
+def _vulkan() -> Iterator[vkrnn.Device]:
+    with opened("mapped") as device:
+        yield device
 
 
 def test_devices_are_listed() -> None:
@@ -40,6 +46,17 @@ def test_devices_are_listed() -> None:
         assert device.name in repr(device)
         assert device.memory_bytes > 0
         assert device.type in ("discrete_gpu", "integrated_gpu", "virtual_gpu", "cpu", "other")
+
+
+def test_the_order_of_devices() -> None:
+    """GPUs, the CPU itself, then Vulkan on the CPU."""
+
+    def rank(device: vkrnn.Device) -> int:
+        return 1 if is_native(device) else 2 if device.type == "cpu" else 0
+
+    ranks = [rank(device) for device in vkrnn.devices()]
+    assert ranks == sorted(ranks)
+    assert ranks.count(1) == 1
 
 
 def test_device_by_position_and_name() -> None:
@@ -77,20 +94,22 @@ def test_wrong_types() -> None:
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]
 
 
-def test_options_show_in_the_plan() -> None:
+def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
     """An option changes the flavour and thereby the plan."""
-    other = vkrnn.Device(gemm="tiled")
+    other = vkrnn.Device(vulkan.index, gemm="tiled")
     assert other.flavour.gemm == "tiled"
-    assert other.flavour.rows == vkrnn.Device().flavour.rows
+    assert other.flavour.rows == vulkan.flavour.rows
     assert vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=other).flavour == other.flavour
     other.close()
 
 
 def test_every_way_to_name_a_device(own: vkrnn.Device) -> None:
     """By object, position, name, or not at all; the bits are the same."""
-    wanted = run()
-    for device in (own, 0, "0", own.name):
+    wanted = run(own)
+    for device in (own.index, str(own.index), own.name):
         np.testing.assert_array_equal(run(device), wanted)
+    with own:
+        np.testing.assert_array_equal(run(), wanted)
 
 
 def test_with_makes_it_current(own: vkrnn.Device) -> None:
@@ -120,14 +139,16 @@ def test_with_is_of_one_thread(own: vkrnn.Device) -> None:
 
 
 def test_statistics_count(own: vkrnn.Device) -> None:
-    """A call adds to the counters."""
+    """A call adds to the counters; what NumPy has is read in place by the CPU, and goes up elsewhere."""
     before = own.statistics()
     run(own)
     after = own.statistics()
     assert after["calls"] == before["calls"] + 1
-    assert after["bytes_uploaded"] == before["bytes_uploaded"] + SOURCE.nbytes + WEIGHT.nbytes
+    read, not_read = ("bytes_imported", "bytes_uploaded") if is_native(own) else ("bytes_uploaded", "bytes_imported")
+    assert after[read] == before[read] + SOURCE.nbytes + WEIGHT.nbytes
+    assert after[not_read] == before[not_read]
     # Where the host sees the device's memory, the results stay where they are.
-    copied = 0 if own.profile.unified_memory else SOURCE.nbytes
+    copied = 0 if sees(own) else SOURCE.nbytes
     assert after["bytes_downloaded"] == before["bytes_downloaded"] + copied
     assert after["last_host_seconds"] > 0
 
@@ -146,24 +167,25 @@ def test_closed_device(own: vkrnn.Device) -> None:
         run(own)
 
 
-def test_lost_device(own: vkrnn.Device) -> None:
+def test_lost_device(vulkan: vkrnn.Device) -> None:
     """Calls on it fail from then on, and a new one works."""
-    wanted = run(own)
-    own.open().lose_for_test()
+    wanted = run(vulkan)
+    vulkan.open().lose_for_test()
     with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
-        run(own)
-    assert own.lost
-    assert repr(own).endswith(", lost>")
+        run(vulkan)
+    assert vulkan.lost
+    assert repr(vulkan).endswith(", lost>")
     with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
-        run(own)
-    new = vkrnn.Device(own.index)
+        run(vulkan)
+    new = vkrnn.Device(vulkan.index)
     np.testing.assert_array_equal(run(new), wanted)
     new.close()
 
 
-@pytest.mark.parametrize("how", ["close", "lose"])
-def test_default_device_is_replaced(how: str) -> None:
+@pytest.mark.parametrize(("native", "how"), [(True, "close"), (False, "close"), (False, "lose")])
+def test_default_device_is_replaced(monkeypatch: pytest.MonkeyPatch, how: str, *, native: bool) -> None:
     """One that was closed or lost gives way to a new one."""
+    monkeypatch.setenv("VKRNN_DEVICE", str(position(native=native)))
     old = vkrnn.default_device()
     run()
     if how == "close":
@@ -180,20 +202,20 @@ def test_default_device_is_replaced(how: str) -> None:
 
 def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """VKRNN_DEVICE holds a position or a part of the name."""
-    best = vkrnn.devices()[0]
-    for value in ("0", best.name.upper()):
-        monkeypatch.setenv("VKRNN_DEVICE", value)
-        assert vkrnn.default_device().index == 0
+    for device in vkrnn.devices():
+        for value in (str(device.index), device.name.upper()):
+            monkeypatch.setenv("VKRNN_DEVICE", value)
+            assert vkrnn.default_device().index == device.index
     monkeypatch.setenv("VKRNN_DEVICE", "abacus")
     with pytest.raises(ValueError, match=r"^VKRNN_DEVICE: expected a part of a device's name, got 'abacus' \("):
         run()
 
 
-def test_from_many_threads() -> None:
+def test_from_many_threads(own: vkrnn.Device) -> None:
     """Calls from several threads on one device give the same bits."""
-    wanted = run()
+    wanted = run(own)
     answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.extend(run() for _ in range(5))) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: answers.extend(run(own) for _ in range(5))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -205,7 +227,7 @@ def test_from_many_threads() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_after_a_fork() -> None:
-    """The child of a process that has used a device opens its own, or is told that the driver cannot do that."""
+    """The child of a process that has used a Vulkan device opens its own, or is told that the driver cannot do that."""
     program = """
 import os, warnings, numpy, vkrnn
 warnings.simplefilter("ignore")
@@ -220,5 +242,12 @@ if child == 0:
         os._exit(0)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), run() == wanted)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.stdout == "0 True\n", done.stderr

@@ -1,4 +1,4 @@
-"""Importing works everywhere; what is missing is named when a device is first needed."""
+"""Importing works everywhere, and calls on the CPU do; what Vulkan lacks is named where a device of it is asked for."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import vkrnn
 
-CALL = "import numpy, vkrnn; vkrnn.lstm(numpy.ones((5, 3, 16), 'f4'), numpy.ones((16, 4), 'f4'))"
+CALL = """
+import numpy, vkrnn
+print(vkrnn.lstm(numpy.ones((5, 3, 16), 'f4'), numpy.ones((16, 4), 'f4'), device="cpu (").output.sum())
+"""
+HINT = (
+    "install one: a graphics driver with Vulkan 1.3, or Mesa's for the CPU "
+    "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)"
+)
+NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,16 +31,41 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_import_without_a_driver() -> None:
     """Nothing is looked for before it is needed; the reference works without any device."""
     program = "import vkrnn, numpy; vkrnn.reference.lstm(numpy.ones((5, 3, 16)), numpy.ones((16, 4))); print('fine')"
-    done = run(program, VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
+    done = run(program, **NO_DRIVER)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
-def test_call_without_a_driver() -> None:
-    """The first call says what to install."""
-    done = run(CALL, VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent", VKRNN_VALIDATION="")
+def test_calls_without_a_driver() -> None:
+    """The CPU computes; who asks for another device is told what to install."""
+    done = run(CALL, **NO_DRIVER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(CALL).stdout
+    done = run("import vkrnn; print([device.driver for device in vkrnn.devices()])", **NO_DRIVER)
+    assert (done.returncode, done.stdout) == (0, "['native']\n"), done.stderr
+    done = run("import vkrnn; vkrnn.Device('abacus')", **NO_DRIVER)
     assert done.returncode == 1
-    assert re.match(
-        r"vkrnn\.DeviceError: no Vulkan (driver|1\.3 device) was found.*apt install libvulkan1 mesa-vulkan-drivers",
+    assert re.fullmatch(
+        r"ValueError: \[Device\] selector: expected a part of a device's name, got 'abacus' \(0: cpu \(.+\); "
+        rf"Vulkan: no Vulkan (driver|1\.3 device) was found.*; {re.escape(HINT)}\)",
+        done.stderr.splitlines()[-1],
+    ), done.stderr
+
+
+def test_calls_without_a_loader(tmp_path: Path) -> None:
+    """Not even libvulkan is needed: here the one that is found is none."""
+    for name in ("libvulkan.so", "libvulkan.so.1"):
+        (tmp_path / name).write_text("no library")
+    hidden = {"LD_LIBRARY_PATH": str(tmp_path), "VKRNN_VALIDATION": ""}
+    done = run(CALL, **hidden)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(CALL).stdout
+    done = run("import vkrnn; print([device.driver for device in vkrnn.devices()])", **hidden)
+    assert (done.returncode, done.stdout) == (0, "['native']\n"), done.stderr
+    done = run("import vkrnn; vkrnn.Device(7)", **hidden)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"ValueError: \[Device\] selector: expected an index from 0 to 0, got 7 \(0: cpu \(.+\); "
+        rf"Vulkan: no Vulkan loader \(libvulkan\.so\.1\) was found; {re.escape(HINT)}\)",
         done.stderr.splitlines()[-1],
     ), done.stderr
 

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 import vkrnn
 from cases import GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from comparison import assert_close
+from resident import opened, position
 
 Array = NDArray[Any]
 
-# A flavour that every device can run, so that plans do not depend on where the tests run.
+# A flavour that every Vulkan device can run, so that plans do not depend on where the tests run.
 PORTABLE: dict[str, Any] = {"gemm": "tiled", "lanes": 1, "rows": 2, "workgroup": 32}
 TILE = 64  # of gemm_tiled
 
 
 def portable_device(**changes: Any) -> vkrnn.Device:
-    """Open the default device once more, with that flavour."""
-    return vkrnn.Device(vkrnn.default_device().index, **{**PORTABLE, **changes})
+    """Open the Vulkan device once more, with that flavour."""
+    return vkrnn.Device(position(native=False), **{**PORTABLE, **changes})
 
 
 @pytest.fixture(name="portable", scope="module")
@@ -211,10 +212,10 @@ def test_sizes_and_work_are_counted(portable: vkrnn.Device) -> None:
     assert plan(case, portable, gradients=True).flops == 2 * case.T * case.N * gates * (2 * case.I + 2 * case.H)
 
 
-def test_equal_specs_share_a_plan() -> None:
+@pytest.mark.parametrize("way", ["native", "mapped"])
+def test_equal_specs_share_a_plan(way: str) -> None:
     """Other numbers, another label, a mask of the same pattern: no new plan. Another size, flag or pattern: one."""
-    device = portable_device()
-    try:
+    with opened(way) as device:
         case = Case("lstm", 5, 3, 7, 4, present=frozenset({"input_weight", "mask"}), mask_shape=(5, 1, 4))
         arrays = inputs(case)
 
@@ -238,8 +239,6 @@ def test_equal_specs_share_a_plan() -> None:
         assert again != vkrnn.plan(vkrnn.lstm, **arrays, bias=np.zeros(16, np.float32), device=device)
         assert device.statistics()["plans"] == 5
         assert device.statistics()["pipelines"] == pipelines  # planning makes none
-    finally:
-        device.close()
 
 
 def test_plans_of_flavours_differ(portable: vkrnn.Device) -> None:
@@ -264,13 +263,15 @@ def test_plans_of_flavours_differ(portable: vkrnn.Device) -> None:
 
 
 @pytest.mark.parametrize("cell", GATES)
-def test_every_flavour_gives_the_same_answer(cell: str, portable: vkrnn.Device) -> None:
-    """What the portable flavour computes, the device's own computes."""
+@pytest.mark.parametrize("way", ["native", "mapped"])
+def test_every_flavour_gives_the_same_answer(cell: str, way: str, portable: vkrnn.Device) -> None:
+    """What the portable flavour computes, the Vulkan device's own computes, and so does the CPU itself."""
     case = full(cell, (7, 5, 9, 11), {"bidirectional": True})
     arrays = inputs(case)
-    wanted = getattr(vkrnn, cell)(**arrays, descriptor=case.descriptor(training=True))
-    above = gradient_inputs(case, wanted)
-    wanted_gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor())
+    with opened(way) as device, device:
+        wanted = getattr(vkrnn, cell)(**arrays, descriptor=case.descriptor(training=True))
+        above = gradient_inputs(case, wanted)
+        wanted_gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor())
     got = getattr(vkrnn, cell)(**arrays, descriptor=case.descriptor(training=True), device=portable)
     gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=portable)
     assert_close(got._asdict(), wanted._asdict())

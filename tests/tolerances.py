@@ -21,6 +21,11 @@ FLOAT32 = 5e-6
 FLOAT32_STEPS, FLOAT32_HIDDEN = 16, 128
 # Beyond those, roundings add up over steps and sums: that many times what a NumPy program in float32 makes of the case.
 FLOAT32_RATIO = 2
+# One program's error is one draw: over twelve seeds that of a large LSTM's output (T31 N32 I61 H127) scatters from 9e-7
+# to 6e-5 on llvmpipe and on the CPU's own kernels alike, with the same geometric mean of 3e-6, since the case is
+# ill-conditioned. The limit of such a case is therefore set by the worst of that many programs, which differ only in
+# the order of their sums. All but the first are asked only where its limit is missed.
+FLOAT32_ORDERS = 4
 
 # What the device may be off in each of its dtypes, against float64 on the same inputs, relative to the largest value or
 # to 1. The 16-bit types are storage: sums and the carried state are float32, so that besides float32's own error there

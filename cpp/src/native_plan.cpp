@@ -61,7 +61,8 @@ void native_product(PlanBuilder& builder, const std::string& label, const Produc
     work.a = builder.at(p.a.buffer, p.a.offset);
     work.b = builder.at(p.b.buffer, p.b.offset);
     work.c = builder.at(p.c.buffer, p.c.offset);
-    work.packed = builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
+    work.packed =
+        builder.at(builder.scratch(label + ": panels", cpu::product_elements(p.n, p.k, lanes_of(builder))), 0);
     work.a_m = row(p.a);
     work.a_k = column(p.a);
     work.a_batch = p.a.batch;
@@ -134,7 +135,7 @@ void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep) {
 
 void native_backward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block) {
     const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
-    const std::size_t weights = 
+    const std::size_t weights =
         pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
     block.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
     loop(builder, "time loop back", "backward", block, false);

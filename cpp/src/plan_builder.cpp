@@ -119,8 +119,8 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
 std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
                                 std::vector<std::int64_t> layout) {
     const std::size_t buffer = scratch(std::move(name), elements);
-    const bool is_input = std::any_of(plan_.inputs.begin(), plan_.inputs.end(),
-                                      [&](const auto& input) { return input.second == from; });
+    const bool is_input =
+        std::any_of(plan_.inputs.begin(), plan_.inputs.end(), [&](const auto& input) { return input.second == from; });
     if (is_input) {
         plan_.buffers[buffer].role = Role::packed;
         plan_.buffers[buffer].packing = {from, std::move(layout)};

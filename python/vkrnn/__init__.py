@@ -1,6 +1,7 @@
-"""Recurrent networks on any Vulkan device: MPSGraph's single-gate RNN, LSTM and GRU, forward and gradients.
+"""Recurrent networks on the CPU and on GPUs: MPSGraph's single-gate RNN, LSTM and GRU, forward and gradients.
 
-NumPy arrays go in and come out. The work runs on the best Vulkan device there is, on the CPU where there is no GPU.
+NumPy arrays go in and come out. The work runs on the first of `devices()`: a GPU that has a Vulkan driver, else the
+CPU, which needs none.
 
 >>> import numpy as np, vkrnn
 >>> source = np.zeros((5, 3, 8), np.float32)             # time, batch, 4 gates of 2 hidden units

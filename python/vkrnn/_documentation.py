@@ -20,9 +20,9 @@ _PARAGRAPHS = {
     "letters": """
         T, N, I and H stand for time steps, batch, input features and hidden units; D is 2 if the descriptor is
         bidirectional, else 1. Arrays are NumPy's or vkrnn's: if any is a `vkrnn.Array`, so are the results, on its
-        device, and the call returns before it is done. All arrays but `lengths` have the source's dtype: float32,
-        float64, float16 or bfloat16 (of the package ml_dtypes); the 16-bit types are summed and carried from step to
-        step in float32.
+        device, and on a GPU the call returns before it is done. All arrays but `lengths` have the source's dtype:
+        float32, float64, float16 or bfloat16 (of the package ml_dtypes); the 16-bit types are summed and carried from
+        step to step in float32.
         {axes}With `reverse`, the source is read from its last row to its first and the results' rows stand in the order
         in which they were computed. In two directions the channels of the backward one follow
         those of the forward one, and every row belongs to the source row of the same position.

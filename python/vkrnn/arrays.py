@@ -23,17 +23,17 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 class Array(_core.Array):
     """A C-contiguous array in a device's memory; made by `asarray`, `empty`, `zeros` and by calls on arrays.
 
-    A call on arrays returns before it is done. Whatever reads an array waits for what writes it: `numpy`, `wait`,
-    ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`. Calls on one device run in their order, so arrays go
-    from call to call without a wait, and may be dropped at any time. Failures of the device surface where something
-    waits, under the name of the call that failed.
+    On the CPU a call on arrays is done when it returns. On a Vulkan device it returns before that, and whatever reads
+    an array waits for what writes it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`.
+    Calls run in their order, so arrays go from call to call without a wait, and may be dropped at any time. Failures of
+    the device surface where something waits, under the name of the call that failed.
 
     Where the device's memory is the host's (`host_visible`), `numpy` and the protocols give views: later calls that
     write the array show in them, once `wait` has returned. A view outlives the array and its device. Before you write
     into a view, wait for the calls that read the array as well: `Device.synchronize`.
 
-    Some devices read weights in an order of their own. Such a copy stays with the array for the calls to come, until
-    the array is written; while there are views of it, each call makes the copy anew.
+    The CPU reads weights in an order of its own. A copy in that order stays with an array of float32 or float64 for
+    the calls to come, until the array is written; while there are views of it, each call makes the copy anew.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Array(_core.Array):
     def copy_from(self, source: npt.NDArray[Any]) -> None:
         """Fill the array from a NumPy array of its shape and dtype, which may change as soon as this returns.
 
-        Calls before it still see what was there. Where the host sees the memory, this waits for them.
+        Calls before it still see what was there. Where the host sees the memory, this waits for those that use it.
 
         Raises
         ------

@@ -30,9 +30,10 @@ class Device:
         Position in `devices()`, or a part of the device's name in any case; the first that matches is taken. The best
         device if not given.
     schedule, gemm : str, optional
-        How the device runs the time loop and the matrix products. What suits the device if not given.
+        How a Vulkan device runs the time loop and the matrix products. What suits the device if not given.
     lanes, rows, workgroup : int, optional
-        Sizes of the kernels that run the time loop. What suits the device if not given.
+        Sizes of a Vulkan device's kernels for the time loop. What suits the device if not given. The CPU has one way
+        to run, and takes no other.
 
     Raises
     ------
@@ -44,6 +45,11 @@ class Device:
     Notes
     -----
     ``with device:`` makes it the one that calls run on where they name none. It does not close it.
+
+    A call on the CPU takes as many threads as its work is worth. There are never more than the affinity of the calling
+    thread and the control group's quota allow at that moment, nor than the environment variable ``VKRNN_NUM_THREADS``
+    says, else ``OMP_NUM_THREADS``. Results do not depend on their number. ``VKRNN_CPU_TARGET`` chooses the instruction
+    set: avx512, avx2, sse4, neon or scalar.
 
     Examples
     --------
@@ -88,7 +94,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The driver's name for the device."""
+        """The driver's name for the device; ``cpu (...)`` is the CPU itself."""
         return self._profile.name
 
     @property
@@ -98,17 +104,17 @@ class Device:
 
     @property
     def driver(self) -> str:
-        """Short name of the driver."""
+        """Short name of the driver; ``native`` for the CPU, which needs none."""
         return self._profile.driver
 
     @property
     def driver_version(self) -> str:
-        """The driver's own words on its version."""
+        """The driver's own words on its version; for the CPU the instruction set, as in ``VKRNN_CPU_TARGET``."""
         return self._profile.driver_version
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the device's largest memory."""
+        """Size of the device's largest memory; for the CPU that of the host."""
         return self._profile.memory_bytes
 
     @property
@@ -137,14 +143,14 @@ class Device:
             return self._opened
 
     def close(self) -> None:
-        """Give everything back to the driver. Later calls on the device raise `DeviceError`."""
+        """Give back what a driver holds. Later calls on the device raise `DeviceError`."""
         with self._lock:
             self._closed = True
             if self._opened is not None:
                 self._opened.close()
 
     def synchronize(self) -> None:
-        """Wait for all calls made so far.
+        """Wait for all calls made so far. Calls on the CPU are done when they return.
 
         Raises
         ------
@@ -158,7 +164,7 @@ class Device:
 
         ``calls``; those of them ``repeated``, which found their commands as an earlier call on the same memory had
         recorded them; ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to
-        the host's memory; ``bytes_imported``, of the host's memory that the device read where it was;
+        the host's memory; ``bytes_imported``, of NumPy arrays that the device read where they were;
         ``bytes_allocated``, ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that
         is done, by the device's clock and without copies; ``last_host_seconds``, that the last call took to return.
         """
@@ -187,7 +193,8 @@ DeviceLike = Device | int | str
 def devices() -> list[Device]:
     """List the devices, best first: discrete, integrated and virtual GPUs, the CPU, then Vulkan on the CPU.
 
-    None is opened. GPUs, and Vulkan on the CPU, are there if a Vulkan loader and a driver are.
+    None is opened. The CPU is always there. GPUs, and Vulkan on the CPU (Mesa's llvmpipe), are there if a Vulkan loader
+    and a driver are.
 
     Examples
     --------
@@ -267,6 +274,6 @@ def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]
     listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
     problem = _core.vulkan_problem()
     listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"
-    if isinstance(selector, int):
-        raise ValueError(f"{where}: expected an index from 0 to {len(profiles) - 1}, got {selector} {listed}")
-    raise ValueError(f"{where}: expected a part of a device's name, got {selector!r} {listed}")
+    by_index = isinstance(selector, int)
+    expected = f"an index from 0 to {len(profiles) - 1}" if by_index else "a part of a device's name"
+    raise ValueError(f"{where}: expected {expected}, got {selector!r} {listed}")

@@ -92,8 +92,8 @@ struct Operand {
 using InputOperand = Operand<const void>;
 using ResultOperand = Operand<void>;
 
-// The devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. Unless the list
-// is to be complete it may end with the CPU, and is made without asking Vulkan's drivers where there is no GPU.
+// The devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. Unless the
+// list is to be complete it may end with the CPU, and is made without asking Vulkan's drivers where there is no GPU.
 std::vector<Profile> list_devices(bool complete = true);
 
 // Why no Vulkan device can be listed, with what to install; empty where some can.

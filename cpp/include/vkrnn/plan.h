@@ -77,8 +77,8 @@ struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
     std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; none where a CPU's threads share the work
-    Block push;         // push constants
-    bool after = true;  // waits for what the dispatch before it wrote
+    Block push;                                    // push constants
+    bool after = true;                             // waits for what the dispatch before it wrote
     // In a loop: the byte of the push constants where the 32-bit counter goes.
     std::optional<std::uint32_t> counter = {};
     // The packed buffer that it fills: left out where that is filled already.

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -7,7 +8,6 @@
 #include <limits>
 #include <new>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "host_memory.h"
@@ -65,9 +65,7 @@ public:
     [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
 
     // Whether a packed buffer is there from an earlier call.
-    [[nodiscard]] bool is_full(std::size_t buffer) const {
-        return std::ranges::find(full_, buffer) != full_.end();
-    }
+    [[nodiscard]] bool is_full(std::size_t buffer) const { return std::ranges::find(full_, buffer) != full_.end(); }
 
     // Leaves what has been packed with the arrays, for later calls.
     void keep_packed() {
@@ -104,7 +102,9 @@ private:
 
     // Scratch, constants, and packed copies of what is no array.
     void place_rest(const std::shared_ptr<Memory>& memory) {
-        const auto space = [](const PlanBuffer& buffer) { return (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment; };
+        const auto space = [](const PlanBuffer& buffer) {
+            return (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment;
+        };
         std::uint64_t bytes = 0;
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
             if (at_[buffer] == nullptr) bytes += space(plan_.buffers[buffer]);
@@ -185,7 +185,8 @@ Profile profile() {
     found.driver_version = std::string(target.name);
     found.type = DeviceType::cpu;
     found.subgroup_size = target.lanes;
-    found.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    found.memory_bytes =
+        static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     found.max_allocation = std::uint64_t{1} << 47;
     found.unified_memory = true;
     found.float64 = true;
@@ -286,6 +287,11 @@ void CpuDevice::clear(const std::shared_ptr<Storage>& storage, const Poll& /*pol
 void CpuDevice::wait(const Storage& /*storage*/, const Poll& /*poll*/) { check_usable(kArray); }
 
 void CpuDevice::synchronize(const Poll& /*poll*/) { check_usable("[Device] "); }
+
+void CpuDevice::close() {
+    closed_ = true;
+    memory_->trim();
+}
 
 void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] a CPU cannot be lost"); }
 

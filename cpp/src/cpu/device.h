@@ -1,5 +1,5 @@
-// The CPU as a device: it runs plans whose steps are kernels of kernel.h, each on a team of threads. A call is done when
-// it returns.
+// The CPU as a device: it runs plans whose steps are kernels of kernel.h, each on a team of threads. A call is done
+// when it returns.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ public:
     void wait(const Storage& storage, const Poll& poll) override;
     void synchronize(const Poll& poll) override;
     [[nodiscard]] Statistics statistics() const override;
-    void close() override { closed_ = true; }
+    void close() override;
     [[nodiscard]] bool closed() const override { return closed_; }
     [[nodiscard]] bool lost() const override { return false; }
     void lose_for_test() override;

@@ -40,7 +40,8 @@ Memory::Piece Memory::take(std::uint64_t bytes) {
     const std::uint64_t alignment = size >= kHugePage ? kHugePage : 4096;
     const std::uint64_t whole = (size + alignment - 1) / alignment * alignment;
     if (whole < bytes) throw std::bad_alloc();
-    auto* const data = static_cast<std::byte*>(std::aligned_alloc(alignment, whole));  // NOLINT(cppcoreguidelines-no-malloc)
+    auto* const data =
+        static_cast<std::byte*>(std::aligned_alloc(alignment, whole));  // NOLINT(cppcoreguidelines-no-malloc)
     if (data == nullptr) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
     if (alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);
@@ -54,7 +55,17 @@ void Memory::give_back(Piece piece) {
     const std::lock_guard lock(mutex_);
     unused_.push_front(piece);
     unused_bytes_ += piece.bytes;
-    while (unused_bytes_ > kMostUnused) {
+    shrink_to(kMostUnused);
+}
+
+void Memory::trim() {
+    const std::lock_guard lock(mutex_);
+    shrink_to(0);
+}
+
+// With the mutex held.
+void Memory::shrink_to(std::uint64_t most) {
+    while (unused_bytes_ > most) {
         unused_bytes_ -= unused_.back().bytes;
         held_ -= unused_.back().bytes;
         std::free(unused_.back().data);  // NOLINT(cppcoreguidelines-no-malloc)

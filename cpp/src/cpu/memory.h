@@ -32,6 +32,8 @@ public:
     // Contents undefined. Throws std::bad_alloc.
     Piece take(std::uint64_t bytes);
     void give_back(Piece piece);
+    // Gives the system back what nobody has.
+    void trim();
 
     // Bytes of all pieces, and of those that nobody has.
     [[nodiscard]] std::uint64_t held() const;
@@ -41,6 +43,8 @@ private:
     // Unused memory is kept up to here; what was given back first goes first.
     static constexpr std::uint64_t kMostUnused = std::uint64_t{1} << 30;
 
+    void shrink_to(std::uint64_t most);
+
     mutable std::mutex mutex_;
     std::list<Piece> unused_;  // given back last comes first
     std::uint64_t held_ = 0, unused_bytes_ = 0;
@@ -49,7 +53,8 @@ private:
 // A piece for as long as the object lives.
 class Lease {
 public:
-    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes) : memory_(std::move(memory)), piece_(memory_->take(bytes)) {}
+    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes)
+        : memory_(std::move(memory)), piece_(memory_->take(bytes)) {}
     ~Lease() { memory_->give_back(piece_); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
@@ -88,7 +93,8 @@ public:
 private:
     static constexpr std::size_t kMostCopies = 8;
 
-    HostStorage(std::unique_ptr<Lease> lease, std::uint64_t bytes) : Storage(bytes, lease->data()), lease_(std::move(lease)) {}
+    HostStorage(std::unique_ptr<Lease> lease, std::uint64_t bytes)
+        : Storage(bytes, lease->data()), lease_(std::move(lease)) {}
 
     std::unique_ptr<Lease> lease_;
     std::mutex mutex_;

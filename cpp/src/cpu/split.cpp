@@ -8,15 +8,15 @@ namespace vkrnn::cpu {
 namespace {
 
 // Of processors of this decade, in nanoseconds; only ratios matter much. See bench/splits.py.
-constexpr double kMultiplyAdd = 0.18;                  // of a vector of 32 bytes, in a tile of full height
-constexpr double kLongVector = 1.2;                    // times as long for one of 64
-constexpr double kByteNear = 0.012, kByteFar = 0.03;   // of weights, from a processor's own caches and from elsewhere
-constexpr double kByteExchanged = 0.05;                // of what another processor has written
-constexpr double kCell = 15;                           // of a vector
-constexpr double kStep = 60;                           // what a step of a thread takes besides
+constexpr double kMultiplyAdd = 0.18;                 // of a vector of 32 bytes, in a tile of full height
+constexpr double kLongVector = 1.2;                   // times as long for one of 64
+constexpr double kByteNear = 0.012, kByteFar = 0.03;  // of weights, from a processor's own caches and from elsewhere
+constexpr double kByteExchanged = 0.05;               // of what another processor has written
+constexpr double kCell = 15;                          // of a vector
+constexpr double kStep = 60;                          // what a step of a thread takes besides
 constexpr double kMeeting = 500, kMeetingOfMember = 180;
 constexpr double kContendedMeeting = 1e5;
-constexpr double kThread = 4000;                       // until a thread has begun and is waited for
+constexpr double kThread = 4000;  // until a thread has begun and is waited for
 
 // Bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {

@@ -224,7 +224,7 @@ std::atomic<Pool*> current_pool = nullptr;
 
 Pool& pool() {
     static const bool once = [] {
-        current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+        current_pool = new Pool;                                            // NOLINT(cppcoreguidelines-owning-memory)
         pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });  // NOLINT(cppcoreguidelines-owning-memory)
         return true;
     }();
@@ -271,9 +271,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
         const std::uint32_t round = meeting.round_.load();
         meeting.arrived_.fetch_add(1);
         if (meeting.first_sleeps_.load() != 0) wake_all(meeting.arrived_);
-        const auto ended = [&] {
-            return meeting.round_.load(std::memory_order_acquire) != round || team_.stopped();
-        };
+        const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round || team_.stopped(); };
         if (!spin_until(ended, kSpinInMeeting)) {
             meeting.sleepers_.fetch_add(1);
             while (!ended()) sleep_while(meeting.round_, round, kBetweenPolls);

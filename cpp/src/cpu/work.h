@@ -24,8 +24,8 @@ constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64
     return (n + lanes - 1) / lanes * lanes * k * batches;
 }
 
-// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed for all threads,
-// a part of k at a time, in memory for product_elements().
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed for all
+// threads, a part of k at a time, in memory for product_elements().
 struct ProductWork {
     Address a, b, c, packed;
     Stride a_m, a_k, a_batch;

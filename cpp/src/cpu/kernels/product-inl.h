@@ -11,8 +11,8 @@
 
 #include "cpu/split.h"
 #include "cpu/team.h"
-#include "tile-inl.h"
 #include "cpu/work.h"
+#include "tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
@@ -153,7 +153,8 @@ inline Grid grid_for(std::int64_t m, std::int64_t n, unsigned threads) {
     for (std::int64_t rows = 1; rows <= threads; ++rows) {
         if (threads % rows != 0) continue;
         const std::int64_t columns = threads / rows;
-        const double edges = static_cast<double>(m) / static_cast<double>(rows) + static_cast<double>(n) / static_cast<double>(columns);
+        const double edges =
+            static_cast<double>(m) / static_cast<double>(rows) + static_cast<double>(n) / static_cast<double>(columns);
         if (rows == 1 || edges < least) {
             least = edges;
             best = {rows, columns};

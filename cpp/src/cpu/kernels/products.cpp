@@ -38,9 +38,8 @@ unsigned pack_threads(const std::byte* bytes, const std::uint32_t* /*constants*/
 
 unsigned sum_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
     const auto& work = *reinterpret_cast<const SumWork*>(bytes);
-    return threads_for(
-        sizeof(float) * static_cast<double>(work.rows * work.width * work.gates * work.directions),
-        kBytesWorthAThread, most);
+    return threads_for(sizeof(float) * static_cast<double>(work.rows * work.width * work.gates * work.directions),
+                       kBytesWorthAThread, most);
 }
 
 unsigned convert_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {

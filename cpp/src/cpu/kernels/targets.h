@@ -16,5 +16,6 @@
 #define VKRNN_LATER_TARGETS ((1LL << 3) | (1LL << 4) | (1LL << 5) | (1LL << 6) | (1LL << 7))
 #define HWY_DISABLED_TARGETS (VKRNN_LATER_TARGETS | (1LL << 12) | (1LL << 13) | (1LL << 14))
 #elif HWY_ARCH_ARM
-#define HWY_DISABLED_TARGETS ((1LL << 18) | (1LL << 19) | (1LL << 23) | (1LL << 24) | (1LL << 25) | (1LL << 26) | (1LL << 27))
+#define HWY_DISABLED_TARGETS \
+    ((1LL << 18) | (1LL << 19) | (1LL << 23) | (1LL << 24) | (1LL << 25) | (1LL << 26) | (1LL << 27))
 #endif

@@ -129,7 +129,8 @@ HWY_INLINE void multiply_rows(const T* const* rows, std::int64_t count, std::int
         const std::int64_t v_end = vectors * (stripe + 1) / stripes;
         for (std::int64_t tile = 0, row = 0; tile < tiles; ++tile) {
             const std::int64_t end = count * (tile + 1) / tiles;
-            const auto height = static_cast<std::size_t>(end - row - 1), width = static_cast<std::size_t>(v_end - v - 1);
+            const auto height = static_cast<std::size_t>(end - row - 1),
+                       width = static_cast<std::size_t>(v_end - v - 1);
             const auto kernel = one_row ? kKernels.of_one_row[width] : kKernels.at[height][width];
             kernel(rows + row, depth, panels + v * panel, panel, sums + row * sums_row + v * kLanes<T>, sums_row);
             row = end;

@@ -1,0 +1,251 @@
+// A cell's way back through time, and the replay before it. Included once for each instruction set.
+#if defined(VKRNN_CPU_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef VKRNN_CPU_BACKWARD_INL_H
+#undef VKRNN_CPU_BACKWARD_INL_H
+#else
+#define VKRNN_CPU_BACKWARD_INL_H
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace vkrnn::cpu::HWY_NAMESPACE {
+
+// What each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, for the weight
+// gradients; with peephole weights c[k-1] too. Steps and rows in any order.
+template <class C, class T>
+class Replay : Loop<C, T> {
+    using Base = Loop<C, T>;
+    using Base::batch_, Base::cell_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::previous,
+        Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_, Base::views_;
+    using typename Base::Real;
+
+public:
+    using Base::Base;
+
+    void run() {
+        const Range mine = part_of(this->directions() * steps_ * batch_, member_.rank(), member_.size());
+        for (std::int64_t i = mine.begin; i < mine.end; ++i) {
+            if (i == mine.begin || i % (steps_ * batch_) == 0) this->use_direction(i / (steps_ * batch_));
+            if (member_.stopped()) return;
+            replay(i % (steps_ * batch_) / batch_, i % batch_);
+        }
+    }
+    // As for a loop that multiplies by nothing, whose rows and steps are alike.
+    static LoopShape shape(const LoopWork& work) {
+        LoopShape shape = Base::shape_of(work, kGates, 1);
+        shape.rows *= shape.steps;
+        shape.steps = 1;
+        return shape;
+    }
+
+private:
+    void replay(std::int64_t k, std::int64_t n) {
+        const bool keeps_cell = kStates > 1 && keep_;
+        if (this->has_ended(n, k)) {
+            this->clear(abi::kOperand, k, n, 1, {0, units_});
+            if (two_phases_) this->clear(abi::kResetOperand, k, n, 1, {0, units_});
+            if (keeps_cell) this->clear(abi::kPreviousCell, k, n, 1, {0, units_});
+            return;
+        }
+        T* const operand = row(abi::kOperand, k, n);
+        if (keeps_cell)
+            std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n),
+                        static_cast<std::size_t>(units_) * sizeof(T));
+        for (std::int64_t j = 0; j < units_; j += L) {
+            const std::int64_t count = std::min(L, units_ - j);
+            const Real value = hidden(k, n, j, count) * this->mask(k, n, j, count);
+            store(value, operand + j, count);
+            if constexpr (C::kFirstGates != 0) {
+                if (two_phases_) {
+                    const T* const reset = row(abi::kSaved, k, n) + slot_[C::kReset] * views_[abi::kSaved].slot;
+                    store(value * load(reset + j, count), row(abi::kResetOperand, k, n) + j, count);
+                }
+            }
+        }
+    }
+
+    Real hidden(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) {
+        if constexpr (C::kKeepsHidden) {
+            return load(previous(abi::kHidden, abi::kInitHidden, k, n) + j, count);
+        } else {
+            if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
+            Real kept[kGates], after[kStates];
+            const T* const saved = row(abi::kSaved, k - 1, n);
+            for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
+            if constexpr (kStates > 1) after[1] = load(row(abi::kCell, k - 1, n) + j, count);
+            return cell_.cell_hidden(kept, after);
+        }
+    }
+};
+
+template <class C, class T>
+class Backward : Loop<C, T> {
+    using Base = Loop<C, T>;
+    using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::previous,
+        Base::reset_after_, Base::row, Base::rows_, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
+        Base::views_, Base::work_;
+    using typename Base::Real;
+
+public:
+    using Base::Base;
+
+    void run() {
+        this->run_groups(shape(work_), [&] { run_group(); });
+    }
+    static LoopShape shape(const LoopWork& work) {
+        return Base::shape_of(work, 1, kGates * std::int64_t{work.params.H});
+    }
+
+private:
+    // The slot of the gate whose product the reset gate enters, the last in either order.
+    static constexpr std::int64_t kCandidateSlot = kGates - 1;
+
+    void run_group() {
+        for (std::int64_t k = steps_ - 1; k >= 0; --k) {
+            // The first phase of two hands down the gates that stand in the first slots.
+            phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps_);
+            if (!this->meet()) return;
+            if constexpr (C::kFirstGates != 0) {
+                if (!two_phases_) continue;
+                phase<2>(k, k, kCandidateSlot, kGates, true);
+                if (!this->meet()) return;
+            }
+        }
+        // What step 0 hands down is the gradient of the initial state.
+        if (work_.has_initial != 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
+    }
+
+    // Multiplies the deltas of step `of`, slots [first, end), with the weights, for the cell at step k.
+    template <int Phase>
+    void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
+        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
+        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
+        const std::int64_t widest = widest_tile(height);
+        const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
+        T* const sums = static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * widest * L)));
+        const T* operands[kChunkRows];
+        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
+        for (std::int64_t stripe = 0; stripe < stripes; ++stripe) {
+            const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
+            const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
+            const std::int64_t width = (vectors.end - vectors.begin) * L;
+            for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                if (member_.stopped()) return;
+                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
+                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
+                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
+                if (multiplies) {
+                    for (std::int64_t i = 0; i < count; ++i)
+                        operands[i] = row(abi::kRecurrentDelta, of, top + i) + first * units_;
+                    this->multiply(operands, count, this->weights_ + vectors.begin * panel + first * units_ * L, panel,
+                                   depth, vectors.end - vectors.begin, sums, width, this->batch_ == 1);
+                }
+                for (std::int64_t i = 0; i < count; ++i) {
+                    if constexpr (Phase == 2) {
+                        second(k, top + i, vectors, sums + i * width);
+                    } else {
+                        step(k, top + i, vectors, sums + i * width);
+                    }
+                }
+            }
+        }
+    }
+
+    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
+        if (this->has_ended(n, k)) {
+            this->clear(abi::kDelta, k, n, kGates, this->units_of(vectors));
+            if (reset_after_) this->clear(abi::kRecurrentDelta, k, n, kGates, this->units_of(vectors));
+            return;
+        }
+        const bool last = k == this->length_of(n) - 1;
+        T* const carry_hidden = row(abi::kCarryHidden, 0, n);
+        const T* const handed_down = last ? row(abi::kLastHidden, 0, n) : carry_hidden;
+        if (k < 0) {
+            for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
+                const std::int64_t j = v * L, count = std::min(L, units_ - j);
+                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+                store(load(carry_hidden + j, count) + through * this->mask(0, n, j, count), carry_hidden + j, count);
+            }
+            return;
+        }
+        const T* const upstream = row(abi::kUpstream, k, n);
+        const T* const saved = row(abi::kSaved, k, n);
+        const T* const learned = row(abi::kVectors, 0, 0);
+        T* const delta = row(abi::kDelta, k, n);
+        T* const recurrent = row(abi::kRecurrentDelta, k, n);
+        const T *hidden_before = nullptr, *candidate = nullptr, *cell_before = nullptr, *cell_after = nullptr;
+        const T* cell_down = nullptr;
+        T* carry_cell = nullptr;
+        if constexpr (C::kKeepsHidden) hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
+        if constexpr (C::kHasCandidate) candidate = row(abi::kProduct, k, n);
+        if constexpr (kStates > 1) {
+            cell_before = previous(abi::kCell, abi::kInitCell, k, n);
+            cell_after = row(abi::kCell, k, n);
+            carry_cell = row(abi::kCarryCell, 0, n);
+            cell_down = last ? row(abi::kLastCell, 0, n) : carry_cell;
+        }
+        const Stride s_slot = views_[abi::kSaved].slot, v_slot = views_[abi::kVectors].slot;
+        const Stride d_slot = views_[abi::kDelta].slot, r_slot = views_[abi::kRecurrentDelta].slot;
+        for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
+            const std::int64_t j = v * L, count = std::min(L, units_ - j);
+            Real kept[kGates], learn[kGates], before[kStates], after[kStates], up[kStates];
+            up[0] = load(handed_down + j, count);
+            if (!last) {
+                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+                up[0] += through * this->mask(k + 1, n, j, count);
+            }
+            up[0] += load(upstream + j, count);
+            for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);
+            for (int i = 0; i < kVectors; ++i)
+                learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
+            before[0] = after[0] = 0.0;
+            Real q = 0.0;
+            if constexpr (C::kKeepsHidden) before[0] = load(hidden_before + j, count);
+            if constexpr (C::kHasCandidate)
+                if (reset_after_) q = load(candidate + j, count);
+            if constexpr (kStates > 1) {
+                up[1] = load(cell_down + j, count);
+                before[1] = load(cell_before + j, count);
+                after[1] = load(cell_after + j, count);
+            }
+            Real dx[kGates], dr[kGates], carry[kStates];
+            cell_.cell_backward(kept, learn, before, after, q, up, dx, dr, carry);
+            for (int g = 0; g < kGates; ++g) store(dx[g], delta + slot_[g] * d_slot + j, count);
+            if constexpr (C::kHasCandidate)
+                if (reset_after_)
+                    for (int g = 0; g < kGates; ++g) store(dr[g], recurrent + slot_[g] * r_slot + j, count);
+            store(carry[0], carry_hidden + j, count);
+            if constexpr (kStates > 1) store(carry[1], carry_cell + j, count);
+        }
+    }
+
+    // Second phase: what comes through the reset gate.
+    HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
+        if constexpr (C::kFirstGates != 0) {
+            if (this->has_ended(n, k)) return;
+            const T* const saved = row(abi::kSaved, k, n);
+            const T* const operand = row(abi::kOperand, k, n);
+            T* const delta = row(abi::kDelta, k, n) + slot_[C::kReset] * views_[abi::kDelta].slot;
+            T* const carry_hidden = row(abi::kCarryHidden, 0, n);
+            for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
+                const std::int64_t j = v * L, count = std::min(L, units_ - j);
+                Real kept[kGates], carry[kStates], dx_reset[1];
+                for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
+                carry[0] = load(carry_hidden + j, count);
+                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+                cell_.cell_backward_second(kept, through, load(operand + j, count), this->mask(k, n, j, count),
+                                           dx_reset, carry);
+                store(dx_reset[0], delta + j, count);
+                store(carry[0], carry_hidden + j, count);
+            }
+        }
+    }
+};
+
+}  // namespace vkrnn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

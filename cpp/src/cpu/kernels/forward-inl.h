@@ -1,0 +1,232 @@
+// A cell's time loop forward. Included once for each instruction set.
+#if defined(VKRNN_CPU_FORWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef VKRNN_CPU_FORWARD_INL_H
+#undef VKRNN_CPU_FORWARD_INL_H
+#else
+#define VKRNN_CPU_FORWARD_INL_H
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace vkrnn::cpu::HWY_NAMESPACE {
+
+template <class C, class T>
+class Forward : Loop<C, T> {
+    using Base = Loop<C, T>;
+    using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::kVectors, Base::L,
+        Base::member_, Base::mine_, Base::previous, Base::row, Base::rows_, Base::slot_, Base::steps_,
+        Base::two_phases_, Base::units_, Base::views_, Base::work_;
+    using typename Base::Real;
+
+public:
+    using Base::Base;
+
+    void run() {
+        this->run_groups(shape(work_), [&] { run_group(); });
+    }
+    static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, work.params.H + work.features); }
+
+private:
+    static constexpr int kFirstGates = C::kFirstGates;  // 0 where a cell has one phase
+
+    void run_group() {
+        projected_ = {0, 0};
+        for (std::int64_t k = 0; k < steps_; ++k) {
+            project_ahead(k);
+            if (two_phases_) {
+                if constexpr (kFirstGates != 0) {
+                    phase<0, kFirstGates, 1>(k);
+                    if (!this->meet()) return;
+                    phase<kFirstGates, kGates, 2>(k);
+                }
+            } else {
+                phase<0, kGates, 0>(k);
+            }
+            if (!this->meet()) return;
+        }
+    }
+
+    // From so many batch rows on a step forms x W^T for itself, in the same tiles; below, for several steps at once, as
+    // each weight that is loaded should serve many rows.
+    static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
+
+    [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
+
+    // x W^T of the member's units for step k and some after it, unless it is there.
+    void project_ahead(std::int64_t k) {
+        if (!projects_ahead() ||
+            (k < projected_.end && projected_for_.begin == mine_.begin && projected_for_.end == mine_.end))
+            return;
+        const std::int64_t rows = rows_.end - rows_.begin, width = (mine_.end - mine_.begin) * L;
+        projected_ = {k, std::min(steps_, k + kAheadRows / rows)};
+        projected_for_ = mine_;
+        ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * kGates * width)));
+        const T* features[kAheadRows];
+        std::int64_t count = 0;
+        for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
+            for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
+        std::memset(ahead_, 0, sizeof(T) * static_cast<std::size_t>(count * kGates * width));
+        project(features, count, 0, kGates, mine_, ahead_, kGates * width);
+    }
+
+    // sums[row][g - first] += x W^T for gates [first, end).
+    void project(const T* const* features, std::int64_t count, int first, int end, Range vectors, T* sums,
+                 std::int64_t sums_row) const {
+        const std::int64_t panel = work_.features * L, width = (vectors.end - vectors.begin) * L;
+        for (int g = first; g < end; ++g)
+            this->multiply(features, count, this->input_weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel,
+                           panel, work_.features, vectors.end - vectors.begin, sums + (g - first) * width, sums_row,
+                           false);
+    }
+
+    // The rows that a product multiplies.
+    const T* operand(std::int64_t k, std::int64_t n, int phase) const {
+        if (phase == 2) return row(abi::kOperand, k, n);
+        if (has_mask_) return masked_ + (n - rows_.begin) * this->vectors_ * L;
+        return previous(abi::kHidden, abi::kInitHidden, k, n);
+    }
+
+    void prepare_operand(std::int64_t k) {
+        masked_ = static_cast<T*>(
+            member_.scratch(1, sizeof(T) * static_cast<std::size_t>((rows_.end - rows_.begin) * this->vectors_ * L)));
+        for (std::int64_t n = rows_.begin; n < rows_.end; ++n) {
+            const T* hidden = previous(abi::kHidden, abi::kInitHidden, k, n);
+            T* out = masked_ + (n - rows_.begin) * this->vectors_ * L;
+            for (std::int64_t j = 0; j < units_; j += L) {
+                const std::int64_t count = std::min(L, units_ - j);
+                store(load(hidden + j, count) * this->mask(k, n, j, count), out + j, count);
+            }
+        }
+    }
+
+    template <int First, int End, int Phase>
+    void phase(std::int64_t k) {
+        constexpr std::int64_t kCount = End - First;
+        const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead();
+        if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
+        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
+        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
+        const std::int64_t widest = widest_tile(height);
+        const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
+        const std::int64_t most = height * kCount * widest * L;
+        T* const sums = static_cast<T*>(member_.scratch(0, 2 * sizeof(T) * static_cast<std::size_t>(most)));
+        const T* operands[kChunkRows];
+        const std::int64_t panel = units_ * L;
+        for (std::int64_t stripe = 0; stripe < stripes; ++stripe) {
+            const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
+            const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
+            const std::int64_t width = (vectors.end - vectors.begin) * L, sums_row = kCount * width;
+            for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+                if (member_.stopped()) return;
+                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
+                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
+                const bool fused = work_.features != 0 && !ahead;
+                T* const projected = sums + count * sums_row;
+                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * sums_row * (fused ? 2 : 1)));
+                if (fused) {
+                    for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
+                    project(operands, count, First, End, vectors, projected, sums_row);
+                }
+                if (multiplies) {
+                    for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
+                    for (int g = First; g < End; ++g)
+                        this->multiply(operands, count,
+                                       this->weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel, panel,
+                                       units_, vectors.end - vectors.begin, sums + (g - First) * width, sums_row,
+                                       this->batch_ == 1);
+                }
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const std::int64_t n = top + i;
+                    const T* x[kGates];
+                    for (int g = First; g < End; ++g) {
+                        if (fused) {
+                            x[g] = projected + i * sums_row + (g - First) * width;
+                        } else if (ahead) {
+                            const std::int64_t all = (mine_.end - mine_.begin) * L;
+                            const std::int64_t at =
+                                (k - projected_.begin) * (rows_.end - rows_.begin) + n - rows_.begin;
+                            x[g] = ahead_ + (at * kGates + g) * all + part.begin * L;
+                        } else {
+                            x[g] = row(abi::kProjected, k, n) + slot_[g] * views_[abi::kProjected].slot +
+                                   vectors.begin * L;
+                        }
+                    }
+                    step<First, End, Phase>(k, n, vectors, x, sums + i * sums_row, width);
+                }
+            }
+        }
+    }
+
+    // The cell for some units of a batch row. x: by gate, for the first of the units. The sums of each gate are `width`
+    // elements apart.
+    template <int First, int End, int Phase>
+    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* const* x_at, const T* sums,
+                         std::int64_t width) {
+        if (this->has_ended(n, k)) return clear_results(k, n, this->units_of(vectors), Phase);
+        const T* const bias = row(abi::kBias, 0, 0);
+        const T* const learned = row(abi::kVectors, 0, 0);
+        const T* const hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
+        T* const hidden = row(abi::kHidden, k, n);
+        T* const saved = row(abi::kSaved, k, n);
+        const T* cell_before = nullptr;
+        T* cell_state = nullptr;
+        if constexpr (kStates > 1) {
+            cell_before = previous(abi::kCell, abi::kInitCell, k, n);
+            cell_state = row(abi::kCell, k, n);
+        }
+        const bool keeps = keep_ || Phase == 1;
+        const Stride b_slot = views_[abi::kBias].slot;
+        const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
+        for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
+            const std::int64_t j = v * L, count = std::min(L, units_ - j);
+            Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
+            for (int g = First; g < End; ++g) {
+                x[g] = load(x_at[g] + (v - vectors.begin) * L, count);
+                if (work_.adds_bias != 0) x[g] += load(bias + slot_[g] * b_slot + j, count);
+                r[g] = Real(hn::LoadU(Tag<T>(), sums + (g - First) * width + (v - vectors.begin) * L));
+            }
+            // A vector per gate stands in the gates' order; a single one is its own slot 0.
+            for (int i = 0; i < kVectors; ++i)
+                learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
+            before[0] = load(hidden_before + j, count);
+            if constexpr (kStates > 1) before[1] = load(cell_before + j, count);
+
+            if constexpr (Phase == 1) {
+                Real factor[1];
+                cell_.cell_forward_first(x, r, kept, factor);
+                store(before[0] * this->mask(k, n, j, count) * factor[0], row(abi::kOperand, k, n) + j, count);
+            } else {
+                if constexpr (Phase == 2) {
+                    for (int g = 0; g < First; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);
+                    cell_.cell_forward_second(x, r, before, after, kept);
+                } else {
+                    cell_.cell_forward(x, r, learn, before, after, kept);
+                }
+                store(after[0], hidden + j, count);
+                if constexpr (kStates > 1) store(after[1], cell_state + j, count);
+            }
+            if (keeps)
+                for (int g = First; g < End; ++g) store(kept[g], saved + slot_[g] * s_slot + j, count);
+        }
+    }
+
+    void clear_results(std::int64_t k, std::int64_t n, Range units, int phase) {
+        if (phase == 1) return;
+        this->clear(abi::kHidden, k, n, 1, units);
+        if (kStates > 1) this->clear(abi::kCell, k, n, 1, units);
+        if (keep_) this->clear(abi::kSaved, k, n, kGates, units);
+    }
+
+    T* masked_ = nullptr;
+    // x W^T formed ahead: of those steps, for those units.
+    Range projected_{0, 0}, projected_for_{0, 0};
+    T* ahead_ = nullptr;
+};
+
+}  // namespace vkrnn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,285 @@
+"""The CPU itself as a device, without Vulkan: chosen, described, with every instruction set, in 16 bits."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from cases import Case, inputs
+from resident import dtype_of, is_native, opened
+from vkrnn import SingleGateRNNDescriptor
+
+Array = NDArray[Any]
+
+TESTS = Path(__file__).parent
+LINEAR = SingleGateRNNDescriptor(activation="none")
+SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weight", "bias", "peephole", "init_state"}))
+SIXTEEN = ["float16", "bfloat16"]
+
+
+@pytest.fixture(name="cpu", scope="module")
+def _cpu() -> Iterator[vkrnn.Device]:
+    with opened("native") as device:
+        yield device
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a process of its own, which finds the tests' modules."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n" + textwrap.dedent(program)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+# Chosen
+
+
+def test_cpu_is_its_name() -> None:
+    """A part of which in any case finds it, but not Vulkan on the CPU."""
+    for selector in ("cpu", "CPU (", "cpu ("):
+        device = vkrnn.Device(selector)
+        assert is_native(device)
+        assert device.name.startswith("cpu (")
+        assert device.type == "cpu"
+        assert device.profile.unified_memory
+
+
+def test_it_is_the_best_device_where_there_is_no_gpu() -> None:
+    """And comes right after GPUs where there are some."""
+    gpus = [device for device in vkrnn.devices() if device.type != "cpu"]
+    assert is_native(vkrnn.devices()[len(gpus)])
+    assert vkrnn.Device().index == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "steps"}, "schedule: expected 'loop', got 'steps'"),
+        ({"gemm": "tiled"}, "gemm: expected 'native', got 'tiled'"),
+        ({"lanes": 3}, "lanes: expected {lanes}, got 3"),
+        ({"rows": 2}, "rows: expected 1, got 2"),
+        ({"workgroup": 64}, "workgroup: expected 1, got 64"),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
+)
+def test_options_are_vulkans(cpu: vkrnn.Device, options: dict[str, Any], message: str) -> None:
+    """The CPU has one flavour, which may be named."""
+    with pytest.raises(ValueError) as caught:
+        vkrnn.Device("cpu", **options)
+    assert str(caught.value) == "[Device] " + message.format(lanes=cpu.flavour.lanes)
+    named = vkrnn.Device("cpu", schedule="loop", gemm="native", lanes=cpu.flavour.lanes, rows=1, workgroup=1)
+    assert named.flavour == cpu.flavour
+
+
+def test_it_cannot_be_lost() -> None:
+    """Whoever tries is told, and it goes on."""
+    with opened("native") as device:
+        with pytest.raises(NotImplementedError) as caught:
+            device.open().lose_for_test()
+        assert str(caught.value) == "[Device] a CPU cannot be lost"
+        assert not device.lost
+        vkrnn.lstm(**inputs(SMALL), descriptor=SMALL.descriptor(), device=device)
+
+
+def test_statistics_of_vulkan_stay_zero() -> None:
+    """A call is a submission; NumPy's arguments are read in place, nothing is recorded, no pipeline is made."""
+    with opened("native") as device:
+        arrays = inputs(SMALL)
+        for _ in range(5):
+            vkrnn.lstm(**arrays, descriptor=SMALL.descriptor(), device=device)
+        found = device.statistics()
+        assert (found["calls"], found["submissions"], found["repeated"], found["pipelines"]) == (5, 5, 0, 0)
+        assert found["dispatches"] == 5 * vkrnn.plan(vkrnn.lstm, **arrays, descriptor=SMALL.descriptor()).dispatches
+        assert found["bytes_imported"] == 5 * sum(array.nbytes for array in arrays.values())
+        assert (found["bytes_uploaded"], found["bytes_downloaded"]) == (0, 0)
+        assert 0 < found["last_device_seconds"] <= found["last_host_seconds"]
+
+
+def test_staging_is_vulkans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU's memory is the host's, whatever VKRNN_STAGING says."""
+    monkeypatch.setenv("VKRNN_STAGING", "1")
+    device = vkrnn.Device("cpu")
+    assert vkrnn.zeros(3, device=device).host_visible
+    device.close()
+
+
+def test_results_are_there_when_the_call_returns(cpu: vkrnn.Device) -> None:
+    """Views of arrays show them without a wait."""
+    source = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    array, out = vkrnn.asarray(source, device=cpu), vkrnn.zeros((2, 3, 4), device=cpu)
+    view = out.numpy()
+    vkrnn.single_gate_rnn(array, np.zeros((4, 4), np.float32), descriptor=LINEAR, out=out)
+    np.testing.assert_array_equal(view, source)
+
+
+FORWARD = """\
+lstm  T=5 N=3 I=7 H=4 D=2
+schedule loop, gemm native, lanes {lanes}, rows 1, workgroup 1
+"""
+
+
+def test_the_text_of_a_plan(cpu: vkrnn.Device) -> None:
+    """One loop for all steps of both directions, on weights in the kernel's order."""
+    planned = vkrnn.plan(vkrnn.lstm, **inputs(SMALL), descriptor=SMALL.descriptor(), device=cpu)
+    assert str(planned).startswith(FORWARD.format(lanes=cpu.flavour.lanes))
+    labels = [step["label"] for step in planned.steps if step["kind"] == "dispatch"]
+    assert labels.count("time loop") == 1
+    assert labels[-1] == "time loop"
+    assert {"project", "pack recurrent_weight"} < set(labels)
+    assert not [step for step in planned.steps if step["kind"] == "loop"]
+    roles = {name: role for name, role, _ in planned.buffers}
+    assert roles["packed weight"] == "packed"
+    assert "\n  packed    packed weight " in str(planned)
+
+
+# Instruction sets
+
+# What each takes of /proc/cpuinfo, best first.
+FLAGS: dict[str, set[str]] = {
+    "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
+    "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c"},
+    "sse4": {"sse4_2", "pclmulqdq", "aes"},
+    "scalar": set(),
+}
+
+
+def targets() -> list[str]:
+    """Return what the processor has, best first."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ["neon", "scalar"]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = set(next(line for line in lines if line.startswith("flags")).split())
+    return [name for name, needed in FLAGS.items() if needed <= flags]
+
+
+@pytest.mark.parametrize("name", ["abacus", "AVX2", "avx1024", *(name for name in FLAGS if name not in targets())])
+def test_an_instruction_set_that_is_not_there(name: str) -> None:
+    """The message lists those that are."""
+    done = run("import vkrnn; vkrnn.devices()", VKRNN_CPU_TARGET=name)
+    assert done.returncode == 1
+    listed = ", ".join(f"'{target}'" for target in targets())
+    told = f"vkrnn.DeviceError: VKRNN_CPU_TARGET: expected one of {listed}, got '{name}'"
+    assert done.stderr.splitlines()[-1] == told
+
+
+def test_the_best_instruction_set_is_taken() -> None:
+    """Where none is named."""
+    for environment in ({}, {"VKRNN_CPU_TARGET": ""}):
+        done = run("import vkrnn; print(vkrnn.Device('cpu').driver_version)", **environment)
+        wanted = targets()[0] if environment else os.environ.get("VKRNN_CPU_TARGET") or targets()[0]
+        assert (done.returncode, done.stdout) == (0, f"{wanted}\n"), done.stderr
+
+
+CONFORM = """
+    import numpy as np, vkrnn, vkrnn.reference
+    from cases import CASES, gradient_inputs, inputs
+    from comparison import assert_close, within_contract
+    from resident import dtype_of
+    from test_cpu import check_all_bits
+    from tolerances import DTYPES
+
+    device = vkrnn.Device("cpu")
+    chosen = [case for case in CASES if within_contract(case)]
+    chosen = chosen[::9] + [case for case in chosen if "wide" in case.tags]
+    with device:
+        for index, case in enumerate(chosen):
+            dtype = ("float32", "float32", "float64", "float16", "bfloat16")[index % 5]
+            kind = dtype_of(dtype)
+            forward, gradients = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
+            arrays = {name: array.astype(kind) for name, array in inputs(case).items()}
+            got = forward(**arrays, descriptor=case.descriptor(training=True))
+            wanted = getattr(vkrnn.reference, case.cell)(**arrays, descriptor=case.descriptor(training=True))
+            assert_close(got._asdict(), wanted._asdict(), DTYPES[dtype])
+            above = {name: array.astype(kind) for name, array in gradient_inputs(case, got).items()}
+            got = gradients(**arrays, **above, descriptor=case.descriptor())
+            reference = getattr(vkrnn.reference, f"{case.cell}_gradients")
+            wanted = reference(**arrays, **above, descriptor=case.descriptor())
+            assert_close(got._asdict(), wanted._asdict(), DTYPES[dtype])
+    for dtype in ("float16", "bfloat16"):
+        check_all_bits(device, dtype)
+    assert len(chosen) > 45
+    print(device.driver_version)
+"""
+
+
+@pytest.mark.parametrize("target", targets())
+def test_every_instruction_set_is_right(target: str) -> None:
+    """A cross-section of the conformance table in every dtype, and all values of the 16-bit types."""
+    pytest.importorskip("ml_dtypes")
+    done = run(CONFORM, VKRNN_CPU_TARGET=target)
+    assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
+
+
+# 16 bits, which are converted in software or by instructions
+
+
+def sums(device: vkrnn.Device, source: Array, bias: Array) -> Array:
+    """Return ``source + bias`` [n] as the device rounds it: one step of n sequences of one unit, nothing else."""
+    result: Array = vkrnn.single_gate_rnn(
+        source.reshape(1, -1, 1), np.zeros((1, 1), source.dtype), bias=bias.reshape(1), descriptor=LINEAR, device=device
+    ).output
+    return result.ravel()
+
+
+def assert_same_values(got: Array, wanted: Array) -> None:
+    """Compare bit for bit; NaN is any NaN, and zero has any sign."""
+    with np.errstate(invalid="ignore"):
+        nan = np.isnan(wanted)
+        np.testing.assert_array_equal(np.isnan(got), nan)
+        wrong = ~nan & (got != wanted)
+    assert not wrong.any(), [*zip(got[wrong][:5], wanted[wrong][:5], strict=True)]
+
+
+def check_all_bits(device: vkrnn.Device, dtype: str) -> None:
+    """Fail unless every value comes back, subnormal, infinite or none, and every other as itself."""
+    values = np.arange(2**16 + 1).astype(np.uint16).view(dtype_of(dtype))  # an odd number of them
+    weight = np.zeros((1, 1), values.dtype)
+    got = vkrnn.single_gate_rnn(values.reshape(1, -1, 1), weight, descriptor=LINEAR, device=device).output
+    assert_same_values(got.ravel(), values)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_every_value_comes_back(cpu: vkrnn.Device, dtype: str) -> None:
+    """Subnormals too: the CPU flushes none."""
+    check_all_bits(cpu, dtype)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_sums_are_rounded_to_nearest_even(cpu: vkrnn.Device, dtype: str) -> None:
+    """As NumPy rounds the exact float32 sum of every value and biases of many sizes, subnormal ones among them."""
+    kind = dtype_of(dtype)
+    values = np.arange(2**16).astype(np.uint16).view(kind)
+    drawn = np.random.default_rng(1).integers(0, 2**16, 24).astype(np.uint16).view(kind)
+    tie = np.array([2.0**-12, 2.0**-9, 3 * 2.0**-9, 2.0**-24, -(2.0**-14), 1.0, 65504.0]).astype(kind)
+    with np.errstate(all="ignore"):
+        biases = [bias for bias in (*tie, *drawn) if np.isfinite(np.float32(bias))]
+        for bias in biases:
+            exact = values.astype(np.float32) + np.float32(bias)
+            assert_same_values(sums(cpu, values, np.asarray(bias)), exact.astype(kind))
+    assert len(biases) > 20
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_ties_go_to_the_even_neighbour(cpu: vkrnn.Device, dtype: str) -> None:
+    """Between 1 and the next number, and between that and the one after: down, then up."""
+    kind = dtype_of(dtype)
+    step = 2.0**-10 if dtype == "float16" else 2.0**-7
+    values = np.array([1, 1 + step]).astype(kind)
+    half = np.array([step / 2]).astype(kind)
+    assert sums(cpu, values, half).astype(np.float64).tolist() == [1, 1 + 2 * step]
+    assert sums(cpu, -values, -half).astype(np.float64).tolist() == [-1, -1 - 2 * step]

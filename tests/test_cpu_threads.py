@@ -1,0 +1,356 @@
+"""The CPU's threads: how many, the same bits with any number, processes that fork, end, are interrupted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from cases import GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from resident import opened
+
+Array = NDArray[Any]
+
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(name="cpu", scope="module")
+def _cpu() -> Iterator[vkrnn.Device]:
+    with opened("native") as device:
+        yield device
+
+
+def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program on the CPU itself, in a process of its own, which finds the tests' modules."""
+    begin = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n"
+    return subprocess.run(
+        [sys.executable, "-c", begin + textwrap.dedent(program)],
+        env=os.environ | {"VKRNN_DEVICE": "cpu ("} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+# As many as one likes
+
+
+def everything(case: Case, device: vkrnn.Device | None = None, lengths: Array | None = None) -> dict[str, Array]:
+    """Return what a case's training call and its gradients give."""
+    arrays = inputs(case)
+    forward, gradients = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
+    trained = forward(**arrays, lengths=lengths, descriptor=case.descriptor(training=True), device=device)
+    above = gradient_inputs(case, trained)
+    changed = gradients(**arrays, **above, lengths=lengths, descriptor=case.descriptor(), device=device)
+    found: dict[str, Array] = trained._asdict() | {f"d {name}": array for name, array in changed._asdict().items()}
+    return found
+
+
+def assert_same_bits(got: dict[str, Array], wanted: dict[str, Array]) -> None:
+    """Compare bit for bit."""
+    assert list(got) == list(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
+
+
+# T, N, I, H: one row whose units are shared, small, rows to share, more of both, and many rows of few units.
+SIZES = [(20, 1, 33, 300), (5, 3, 7, 4), (12, 67, 30, 40), (9, 33, 129, 130), (3, 700, 5, 17)]
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bidirectional": {"bidirectional": True},
+    "lengths": {"bidirectional": True},
+    "reset after": {"reset_after": True},
+}
+
+
+def shared_case(cell: str, kind: str, sizes: tuple[int, int, int, int]) -> Case:
+    """Return a case with every argument, the mask included."""
+    options = KINDS[kind] | ({"activation": "tanh"} if cell == "single_gate_rnn" else {})
+    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(
+    ("cell", "kind"), [(cell, kind) for cell in GATES for kind in KINDS if cell == "gru" or kind != "reset after"]
+)
+def test_the_same_bits_with_any_number_of_threads(
+    cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, sizes: tuple[int, int, int, int]
+) -> None:
+    """Forward and gradients; the variable is read at each call. More threads than processors are not used."""
+    case = shared_case(cell, kind, sizes)
+    for given in (case, replace(case, present=frozenset({"input_weight"}))):
+        lengths = np.arange(case.N, dtype=np.int32) * 7 % case.T + 1 if kind == "lengths" else None
+        monkeypatch.setenv("VKRNN_NUM_THREADS", "1")
+        wanted = everything(given, cpu, lengths)
+        for threads in ("2", "3", "5"):
+            monkeypatch.setenv("VKRNN_NUM_THREADS", threads)
+            assert_same_bits(everything(given, cpu, lengths), wanted)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", " 2", "99999999999"])
+def test_a_number_of_threads_that_is_none(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    """The message says which variable; the next call without it is right."""
+    case = shared_case("lstm", "plain", (5, 3, 7, 4))
+    wanted = everything(case, cpu)
+    monkeypatch.setenv("VKRNN_NUM_THREADS", number)
+    with pytest.raises(vkrnn.DeviceError) as caught:
+        everything(case, cpu)
+    assert str(caught.value) == f"VKRNN_NUM_THREADS: expected a positive number, got '{number}'"
+    monkeypatch.setenv("VKRNN_NUM_THREADS", "")
+    assert_same_bits(everything(case, cpu), wanted)
+
+
+def test_openmps_variable_counts_too(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it says nothing that is a number, which is its own business."""
+    case = shared_case("gru", "plain", (9, 33, 129, 130))
+    monkeypatch.delenv("VKRNN_NUM_THREADS", raising=False)
+    wanted = everything(case, cpu)
+    for value in ("1", "2", "4,2", "nonsense", "0", ""):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        assert_same_bits(everything(case, cpu), wanted)
+
+
+BUSY = """
+    import os, time
+    from pathlib import Path
+
+    def seconds_by_thread():
+        tasks = list(Path("/proc/self/task").iterdir())
+        return {task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks}
+
+    def threads_that_ran(work):
+        time.sleep(0.1)  # threads of earlier calls come to rest
+        before = seconds_by_thread()
+        work()
+        return sum(spent > before.get(thread, 0) for thread, spent in seconds_by_thread().items())
+"""
+needs_two_processors = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity")
+    or len(os.sched_getaffinity(0)) < 2
+    or not Path("/proc/self/schedstat").exists(),
+    reason="needs two processors and their statistics",
+)
+
+
+@needs_two_processors
+@pytest.mark.parametrize("how", ["affinity", "VKRNN_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_no_more_threads_than_allowed(how: str) -> None:
+    """Also where fewer are allowed than in earlier calls; with the same bits."""
+    program = (
+        BUSY
+        + f"""
+    from test_cpu_threads import assert_same_bits, everything, shared_case
+    case = shared_case("lstm", "plain", (20, 64, 130, 130))
+    everything(case)
+    wanted, found = None, []
+    def work():
+        global wanted
+        for _ in range(5):
+            got = everything(case)
+            wanted = wanted or got
+            assert_same_bits(got, wanted)
+    first = threads_that_ran(work)
+    if {how!r} == "affinity":
+        os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
+    else:
+        os.environ[{how!r}] = "1"
+    print(first > 1, threads_that_ran(work))
+    """
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "True 1\n"), done.stderr
+
+
+def test_eight_threads_call_at_once(cpu: vkrnn.Device) -> None:
+    """Each gets the bits that it gets alone, whatever the others run."""
+    chosen = [shared_case(cell, "plain", sizes) for cell in GATES for sizes in SIZES]
+    wanted = [everything(case, cpu) for case in chosen]
+    barrier = threading.Barrier(8)
+
+    def work(thread: int) -> None:
+        barrier.wait()
+        for index in np.random.default_rng(thread).permutation(len(chosen)):
+            assert_same_bits(everything(chosen[index], cpu), wanted[index])
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work, thread) for thread in range(8)]:
+            future.result()
+
+
+# Processes
+
+SHARED = """
+    import os, sys, threading
+    import numpy as np
+    import vkrnn
+    from test_cpu_threads import assert_same_bits, everything, shared_case
+    case = shared_case("gru", "bidirectional", (9, 33, 129, 130))
+    wanted = everything(case)
+"""
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+@needs_fork
+def test_a_child_computes_and_ends_like_any_process() -> None:
+    """After calls of its parent, through sys.exit; so does its own child."""
+    program = (
+        SHARED
+        + """
+    def child(depth):
+        assert_same_bits(everything(case), wanted)
+        if depth:
+            again = os.fork()
+            if again == 0:
+                child(depth - 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(again, 0)[1]) == 0
+        sys.exit(0)
+    pid = os.fork()
+    if pid == 0:
+        child(1)
+    assert_same_bits(everything(case), wanted)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+@needs_fork
+def test_a_fork_while_other_threads_call() -> None:
+    """The child has none of them; it computes all the same, on a device of its own and on the arrays it inherits."""
+    program = (
+        SHARED
+        + """
+    array = vkrnn.asarray(np.ones((5, 3, 4), np.float32))
+    done = threading.Event()
+    def work():
+        while not done.is_set():
+            assert_same_bits(everything(case), wanted)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    codes = []
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            assert_same_bits(everything(case), wanted)
+            assert (vkrnn.single_gate_rnn(array, np.zeros((4, 4), np.float32)).output.numpy() == 1).all()
+            os._exit(0)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    done.set()
+    for thread in threads:
+        thread.join()
+    print(codes)
+    """
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
+
+
+@needs_fork
+def test_multiprocessing_that_forks() -> None:
+    """A pool whose parent has made calls, beside NumPy's own products."""
+    program = (
+        SHARED
+        + """
+    import multiprocessing
+    product = np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)
+    def work(_):
+        assert (np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32) == product).all()
+        assert_same_bits(everything(case), wanted)
+        return os.getpid()
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pids = pool.map(work, range(6))
+    assert_same_bits(everything(case), wanted)
+    print(len(pids), os.getpid() in pids)
+    """
+    )
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "6 False\n"), done.stderr
+
+
+@pytest.mark.parametrize("sizes", [(5, 3, 7, 4), (2000, 64, 130, 130)], ids=["small", "large"])
+def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, int]) -> None:
+    """Nothing crashes, nothing hangs."""
+    program = (
+        SHARED
+        + f"""
+    import time
+    case = shared_case("lstm", "plain", {sizes})
+    arrays = {{name: np.zeros(case.shape(name), np.float32) for name in ("source", "recurrent_weight", "input_weight")}}
+    begun = threading.Semaphore(0)
+    def work():
+        while True:
+            begun.release()
+            vkrnn.lstm(**arrays)
+    for _ in range(3):
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(3):
+        begun.acquire()
+    time.sleep(0.02)
+    print("end")
+    """
+    )
+    for _ in range(5):
+        done = run(program)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+INTERRUPTED = """
+    import os, signal, threading, time
+    import numpy as np
+    import vkrnn
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+    CALLS = {
+        "many steps": (lambda T: {"source": (T, 1, 1), "recurrent_weight": (1, 1)}),
+        "a team's steps": (lambda T: {"source": (T, 1, 600), "recurrent_weight": (600, 600)}),
+        "rows": (lambda T: {"source": (T, 64, 256), "recurrent_weight": (256, 256)}),
+        "one product": (lambda T: {"source": (1, T, 999), "recurrent_weight": (512, 512), "input_weight": (512, 999)}),
+    }
+
+    def seconds(arguments):
+        start = time.perf_counter()
+        result = vkrnn.single_gate_rnn(**arguments).output
+        return time.perf_counter() - start, result
+
+    def arguments(T):
+        return {name: np.zeros(shape, np.float32) for name, shape in CALLS[KIND](T).items()}
+
+    T = 1000
+    while seconds(arguments(T))[0] < 0.3:
+        T *= 2
+    given = arguments(T)
+    given["source"][:] = 1
+    whole, wanted = seconds(given)
+    timer = threading.Timer(whole / 8, os.kill, (os.getpid(), signal.SIGINT))
+    start = time.perf_counter()
+    timer.start()
+    try:
+        vkrnn.single_gate_rnn(**given)
+        print("finished")
+    except KeyboardInterrupt:
+        print("soon", time.perf_counter() - start < whole * 0.7)
+    timer.join()
+    print("right", np.array_equal(seconds(given)[1], wanted))
+"""
+
+
+@pytest.mark.parametrize("kind", ["many steps", "a team's steps", "rows", "one product"])
+def test_a_call_can_be_interrupted(kind: str) -> None:
+    """Ctrl-C is a KeyboardInterrupt long before the call would have ended, and the next call is right."""
+    done = run(f"KIND = {kind!r}\n" + textwrap.dedent(INTERRUPTED))
+    assert (done.returncode, done.stdout) == (0, "soon True\nright True\n"), done.stderr
