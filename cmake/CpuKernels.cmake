@@ -34,8 +34,13 @@ function(vkrnn_add_cpu_kernels target folder cells)
     add_library(${target} STATIC ${folder}/products.cpp ${build}/kernels.cpp ${sources})
     target_include_directories(${target} PRIVATE ${folder} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${cells} ${cells}/include)
     target_include_directories(${target} SYSTEM PRIVATE ${highway_include})
-    # Slow without optimization, even for tests. Not every cell needs every parameter; what stores of vectors fill, GCC
+    # Slow without optimization, even for tests; but what sanitizers add to inlined code takes many minutes to optimize.
+    set(optimization -O3)
+    if(VKRNN_SANITIZE)
+        set(optimization -O1 -g1)
+    endif()
+    # Not every cell needs every parameter; what stores of vectors fill, GCC
     # takes for uninitialized.
-    target_compile_options(${target} PRIVATE -O3 -Wno-unused-parameter -Wno-maybe-uninitialized)
+    target_compile_options(${target} PRIVATE ${optimization} -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()
