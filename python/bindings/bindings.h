@@ -55,12 +55,12 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
 // Whether the interpreter has seen a signal: what calls poll. Takes the GIL, in the main thread: others see no signals.
 bool interrupted();
 
-// Leaves the GIL to others. As the process ends, the interpreter unwinds a daemon thread that wants it back: unlike
-// pybind11's, this destructor lets that pass.
+// Leaves the GIL to others. As the process ends, the interpreter (up to 3.13) unwinds a daemon thread that wants it
+// back, through frames that hold Python's objects: such a thread stays here instead until the process is gone.
 class Unlocked {
 public:
     Unlocked() : state_(PyEval_SaveThread()) {}
-    ~Unlocked() noexcept(false) { PyEval_RestoreThread(state_); }
+    ~Unlocked();
     Unlocked(const Unlocked&) = delete;
     Unlocked& operator=(const Unlocked&) = delete;
 

@@ -4,9 +4,13 @@
 #include <unistd.h>
 #endif
 
+#include <cxxabi.h>
+
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <stdexcept>
+#include <thread>
 
 #include "bindings.h"
 #include "vkrnn/error.h"
@@ -110,6 +114,18 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
 }
 
 }  // namespace
+
+Unlocked::~Unlocked() {
+#ifdef __GLIBCXX__
+    try {
+        PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind&) {
+        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+#else
+    PyEval_RestoreThread(state_);
+#endif
+}
 
 bool interrupted() {
 #ifdef __linux__
