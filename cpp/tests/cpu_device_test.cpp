@@ -78,7 +78,8 @@ TEST_F(Cpu, RunsEveryCellForwardFromArraysAndFromTheHost) {
         for (const auto& [argument, buffer] : plan->inputs)
             inputs.emplace_back(arrays.at(argument).begin(), arrays.at(argument).end());
         for (const auto& input : inputs) from.push_back({.host = input.data()});
-        for (const std::size_t buffer : plan->results) results.emplace_back(plan->buffers[buffer].bytes / sizeof(float));
+        for (const std::size_t buffer : plan->results)
+            results.emplace_back(plan->buffers[buffer].bytes / sizeof(float));
         for (auto& result : results) to.push_back({.host = result.data()});
         device_->run(plan, from, to, true, {}, {});
         expect_near(results.front(), expected);

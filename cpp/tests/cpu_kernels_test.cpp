@@ -66,7 +66,8 @@ void check_pack(const Target& target, std::int64_t n, std::int64_t k, std::int64
         for (std::int64_t panel = 0; panel < panels; ++panel)
             for (std::int64_t depth = 0; depth < k; ++depth)
                 for (std::int64_t lane = 0; lane < lanes; ++lane, ++at) {
-                    const std::int64_t row = panel * lanes + lane, from_at = batch * in.elements + row * in.outer + depth * in.inner;
+                    const std::int64_t row = panel * lanes + lane,
+                                       from_at = batch * in.elements + row * in.outer + depth * in.inner;
                     const T expected = row < n ? from[static_cast<std::size_t>(from_at)] : T{0};
                     ASSERT_EQ(to[at], expected) << target.name << " n " << row << " k " << depth;
                 }
@@ -124,10 +125,12 @@ void check_product(const Target& target, const Sizes& sizes, bool a_columns, boo
         }
         double sum = 0;
         for (std::int64_t j = 0; j < k; ++j)
-            sum += static_cast<double>(a[static_cast<std::size_t>(batch * a_at.elements + row * a_at.outer + j * a_at.inner)]) *
-                   static_cast<double>(b[static_cast<std::size_t>(batch * b_at.elements + column * b_at.outer + j * b_at.inner)]);
-        ASSERT_NEAR(static_cast<double>(got), sum, tolerance)
-            << target.name << " m " << m << " n " << n << " k " << k << " at " << batch << ", " << row << ", " << column;
+            sum += static_cast<double>(
+                       a[static_cast<std::size_t>(batch * a_at.elements + row * a_at.outer + j * a_at.inner)]) *
+                   static_cast<double>(
+                       b[static_cast<std::size_t>(batch * b_at.elements + column * b_at.outer + j * b_at.inner)]);
+        ASSERT_NEAR(static_cast<double>(got), sum, tolerance) << target.name << " m " << m << " n " << n << " k " << k
+                                                              << " at " << batch << ", " << row << ", " << column;
     }
 }
 
@@ -181,8 +184,11 @@ void check_sum(const Target& target, std::int64_t rows, std::int64_t width, bool
         const std::int64_t direction = column / (kGates * width), unit = column % width;
         double sum = 0;
         for (std::int64_t i = 0; i < rows; ++i)
-            sum += static_cast<double>(in[static_cast<std::size_t>(i * row + column)]) *
-                   (has_factor ? static_cast<double>(factor[static_cast<std::size_t>(i * factor_row + direction * width + unit)]) : 1.0);
+            sum +=
+                static_cast<double>(in[static_cast<std::size_t>(i * row + column)]) *
+                (has_factor
+                     ? static_cast<double>(factor[static_cast<std::size_t>(i * factor_row + direction * width + unit)])
+                     : 1.0);
         ASSERT_NEAR(static_cast<double>(out[static_cast<std::size_t>(column)]), sum, tolerance)
             << target.name << " rows " << rows << " width " << width << " column " << column;
     }
@@ -201,17 +207,19 @@ TEST(SumRows, AddsColumnsWithAndWithoutAFactor) {
 
 std::vector<float> widened(const Target& target, const std::vector<std::uint16_t>& in, bool bfloat, unsigned threads) {
     std::vector<float> out(in.size());
-    run_kernel(target, "convert",
-               ConvertWork{address_of(in.data()), address_of(out.data()), static_cast<std::int64_t>(in.size()), bfloat, 0},
-               threads);
+    run_kernel(
+        target, "convert",
+        ConvertWork{address_of(in.data()), address_of(out.data()), static_cast<std::int64_t>(in.size()), bfloat, 0},
+        threads);
     return out;
 }
 
 std::vector<std::uint16_t> narrowed(const Target& target, const std::vector<float>& in, bool bfloat, unsigned threads) {
     std::vector<std::uint16_t> out(in.size());
-    run_kernel(target, "convert",
-               ConvertWork{address_of(in.data()), address_of(out.data()), static_cast<std::int64_t>(in.size()), bfloat, 1},
-               threads);
+    run_kernel(
+        target, "convert",
+        ConvertWork{address_of(in.data()), address_of(out.data()), static_cast<std::int64_t>(in.size()), bfloat, 1},
+        threads);
     return out;
 }
 
@@ -221,7 +229,8 @@ double value_of(std::uint16_t pattern, int exponent_bits) {
     const int exponent = (pattern & 0x7fff) >> mantissa_bits, mantissa = pattern & ((1 << mantissa_bits) - 1);
     const double sign = (pattern & 0x8000) != 0 ? -1.0 : 1.0;
     if (exponent == (1 << exponent_bits) - 1)
-        return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+        return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                             : sign * std::numeric_limits<double>::infinity();
     if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
     return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
@@ -260,7 +269,8 @@ TEST(Convert, RoundsToTheNearestAndToEven) {
             for (std::uint16_t low = 0; low < infinity; ++low) {
                 const auto high = static_cast<std::uint16_t>(low + 1);
                 const double below = value_of(low, bfloat ? 8 : 5);
-                const double above = high == infinity ? below + (below - value_of(low - 1, bfloat ? 8 : 5)) : value_of(high, bfloat ? 8 : 5);
+                const double above = high == infinity ? below + (below - value_of(low - 1, bfloat ? 8 : 5))
+                                                      : value_of(high, bfloat ? 8 : 5);
                 const auto middle = static_cast<float>((below + above) / 2);
                 for (const float sign : {1.0F, -1.0F}) {
                     const auto bit = static_cast<std::uint16_t>(sign < 0 ? 0x8000 : 0);

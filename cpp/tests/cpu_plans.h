@@ -90,7 +90,8 @@ std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& 
     std::vector<Aligned<T>> buffers;
     for (const PlanBuffer& buffer : plan.buffers) buffers.emplace_back(buffer.bytes / sizeof(T), T{-1000});
     for (const auto& [argument, buffer] : plan.inputs)
-        for (std::size_t i = 0; i < buffers[buffer].size(); ++i) buffers[buffer][i] = static_cast<T>(arrays.at(argument)[i]);
+        for (std::size_t i = 0; i < buffers[buffer].size(); ++i)
+            buffers[buffer][i] = static_cast<T>(arrays.at(argument)[i]);
     const Threads allowed(threads);
     for (const Step& step : plan.steps) {
         if (const auto* clear = std::get_if<Clear>(&step)) {
@@ -154,7 +155,8 @@ inline std::vector<double> plain_output(const Spec& spec, const Arrays& arrays) 
                 if (lstm) {
                     double gate[4];
                     for (std::int64_t g = 0; g < G; ++g) {
-                        const double a = from_source(g, j) + recurrent(g, j) + at(Argument::peephole, g * H + j) * c[here];
+                        const double a =
+                            from_source(g, j) + recurrent(g, j) + at(Argument::peephole, g * H + j) * c[here];
                         gate[g] = g == 2 ? std::tanh(a) : sigmoid_of(a);
                     }
                     c[here] = gate[1] * c[here] + gate[0] * gate[2];

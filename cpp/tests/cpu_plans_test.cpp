@@ -33,7 +33,8 @@ void check_activation(const Target& target, Activation activation) {
     spec.descriptor.activations[0] = activation;
     Arrays arrays;
     std::vector<double>& x = arrays[Argument::source];
-    x = {0.0, -0.0, 1e-30, -1e-30, 1e-7, -1e-7, 0.6, -0.6, 2.5, -2.5, 86, -86, 88, -88, 700, -700, 709, -709, 1e4, -1e4, kInfinity, -kInfinity};
+    x = {0.0, -0.0, 1e-30, -1e-30, 1e-7, -1e-7, 0.6,  -0.6, 2.5,  -2.5,      86,
+         -86, 88,   -88,   700,    -700, 709,   -709, 1e4,  -1e4, kInfinity, -kInfinity};
     for (Numbers numbers; x.size() < static_cast<std::size_t>(shape.N * shape.H);)
         x.push_back(numbers() * std::exp(8 * numbers() - 4));
     arrays[Argument::recurrent_weight].assign(static_cast<std::size_t>(shape.H * shape.H), 1.0);
@@ -45,7 +46,8 @@ void check_activation(const Target& target, Activation activation) {
             EXPECT_EQ(got, expected);
         } else {
             // What is too small for an ordinary number may become zero.
-            const double tolerance = kNear<T> * std::abs(expected) + 4 * static_cast<double>(std::numeric_limits<T>::min());
+            const double tolerance =
+                kNear<T> * std::abs(expected) + 4 * static_cast<double>(std::numeric_limits<T>::min());
             EXPECT_NEAR(got, expected, activation == Activation::hard_sigmoid ? kNear<T> : tolerance)
                 << target.name << " " << name_of(activation) << " of " << given;
         }
@@ -65,7 +67,8 @@ TEST(Activations, HandOnWhatIsNotANumber) {
     for (const Target& target : targets())
         for (const Activation activation :
              {Activation::none, Activation::relu, Activation::tanh, Activation::sigmoid, Activation::hard_sigmoid}) {
-            Spec spec = make_spec(CellKind::single_gate_rnn, {1, 1, 9, 9}, {Argument::source, Argument::recurrent_weight});
+            Spec spec =
+                make_spec(CellKind::single_gate_rnn, {1, 1, 9, 9}, {Argument::source, Argument::recurrent_weight});
             spec.descriptor.activations[0] = activation;
             Arrays arrays;
             arrays[Argument::source].assign(9, std::numeric_limits<double>::quiet_NaN());
@@ -102,7 +105,8 @@ TEST(Forward, IsThePlainLoop) {
 
 // What the backward operation takes besides the arguments of the forward one. `upstream`: the gradient of the output.
 template <class T>
-Arrays arguments_back(const Target& target, const Spec& spec, const Arrays& arrays, const std::vector<double>& upstream) {
+Arrays arguments_back(const Target& target, const Spec& spec, const Arrays& arrays,
+                      const std::vector<double>& upstream) {
     const auto kept = run_plan<T>(target, spec, arrays);
     const auto doubles = [](const Aligned<T>& from) { return std::vector<double>(from.begin(), from.end()); };
     Arrays back = arrays;

@@ -25,8 +25,7 @@ inline unsigned pretended_processors = 0;
 
 // Stands in front of the C library's.
 extern "C" int sched_getaffinity(pid_t pid, std::size_t bytes, cpu_set_t* set) noexcept {
-    if (vkrnn::cpu::pretended_processors == 0)
-        return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
+    if (vkrnn::cpu::pretended_processors == 0) return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
     CPU_ZERO_S(bytes, set);
     for (unsigned i = 0; i < vkrnn::cpu::pretended_processors; ++i) CPU_SET_S(i, bytes, set);
     return 0;
@@ -56,8 +55,8 @@ struct AlignedAllocator {
     AlignedAllocator() = default;
     template <class U>
     explicit AlignedAllocator(const AlignedAllocator<U>& /*other*/) {}
-    T* allocate(std::size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})); }
-    void deallocate(T* p, std::size_t count) { ::operator delete(p, count * sizeof(T), std::align_val_t{64}); }
+    T* allocate(std::size_t count) { return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{64})); }
+    void deallocate(T* p, std::size_t count) { ::operator delete (p, count * sizeof(T), std::align_val_t{64}); }
     bool operator==(const AlignedAllocator&) const = default;
 };
 template <class T>

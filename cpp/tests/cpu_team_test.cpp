@@ -137,7 +137,9 @@ TEST(Team, WhatComesLateToAMeetingOfAStoppedTeamGoesOn) {
         if (throws) {
             EXPECT_THROW(run_on_team(3, {}, work), std::runtime_error);
         } else {
-            EXPECT_THROW(run_on_team(3, [] { return true; }, work), Interrupted);
+            EXPECT_THROW(run_on_team(
+                             3, [] { return true; }, work),
+                         Interrupted);
         }
         EXPECT_EQ(members_of(3), allowed_threads());
     }
