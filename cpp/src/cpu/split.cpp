@@ -39,13 +39,13 @@ double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     const std::int64_t rows = (shape.rows + split.row_parts - 1) / split.row_parts;
     const std::int64_t vectors = (shape.vectors + split.unit_parts - 1) / split.unit_parts;
     const std::int64_t vector_bytes = shape.lanes * shape.element_bytes;
-    const double adds = static_cast<double>(rows * vectors * shape.products * shape.depth);
-    const double weights = static_cast<double>(vectors * shape.products * shape.depth * vector_bytes);
+    const auto adds = static_cast<double>(rows * vectors * shape.products * shape.depth);
+    const auto weights = static_cast<double>(vectors * shape.products * shape.depth * vector_bytes);
     const double compute = adds * kMultiplyAdd * slowness(rows, vectors) * (vector_bytes > 32 ? kLongVector : 1.0);
     const double load = weights * (weights > near_bytes() ? kByteFar : kByteNear);
     double step = std::max(compute, load) + static_cast<double>(rows * vectors) * kCell + kStep;
     if (split.unit_parts > 1) {
-        const double exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
+        const auto exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
         const double meeting = contended ? kContendedMeeting : kMeeting + kMeetingOfMember * split.unit_parts;
         step += static_cast<double>(shape.meetings) * meeting + exchanged * kByteExchanged;
     }

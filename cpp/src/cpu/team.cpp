@@ -2,7 +2,7 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
+#include <csignal>
 
 #include <algorithm>
 #include <cstdlib>
@@ -243,7 +243,7 @@ bool Member::stopped() {
     return team_.stopped();
 }
 
-void* Member::scratch(std::size_t number, std::size_t bytes) {
+void* Member::scratch(std::size_t number, std::size_t bytes) const {
     struct Buffer {
         void* memory = nullptr;
         std::size_t size = 0;

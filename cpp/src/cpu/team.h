@@ -47,7 +47,7 @@ public:
 
     // So many bytes for the thread's own use until it asks again with the same number, 0 to 3; aligned to 64. Throws
     // std::bad_alloc.
-    void* scratch(std::size_t number, std::size_t bytes);
+    void* scratch(std::size_t number, std::size_t bytes) const;
 
     // Waits for so many members of the team, of which this is number `own`, at the meeting number `which`, 0 to
     // size(). They spin for a moment, then sleep. Returns how many are to go on: 0 where the team has been stopped; 1,
