@@ -62,7 +62,7 @@ protected:
     }
 
     const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
-    std::shared_ptr<Device> device_ = Device::open(0);
+    std::shared_ptr<Device> device_ = open_vulkan();
     const bool mapped_ = device_->profile().unified_memory && !GetParam();
 };
 INSTANTIATE_TEST_SUITE_P(Memory, Arrays, testing::Values(false, true),
@@ -322,7 +322,7 @@ TEST_P(Arrays, RefusesWhatTheBindingsNeverPass) {
     EXPECT_EQ(message({{.storage = storage, .offset = 1}}, {.storage = result}),
               "[test] internal error: a tensor that reaches beyond its storage");
     EXPECT_EQ(message({}, {.storage = result}), "[test] internal error: the arrays do not go with the plan");
-    const auto other = Device::open(0);
+    const auto other = open_vulkan();
     EXPECT_EQ(message({{.storage = other->allocate(400, false)}}, {.storage = result}),
               "[test] internal error: storage of another device");
     EXPECT_EQ(words_of(added(storage)), plus_one(counting(100)));
@@ -400,7 +400,7 @@ TEST_P(Arrays, ThreadsSubmitAndWaitAsTheyLike) {
 
 TEST_P(Arrays, ADeviceMayBeClosedUnderOthersHands) {
     for (int round = 0; round < 5; ++round) {
-        device_ = Device::open(0);
+        device_ = open_vulkan();
         std::atomic<int> started = 0;
         std::vector<std::thread> threads;
         for (int thread = 0; thread < 3; ++thread) {

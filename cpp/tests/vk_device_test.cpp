@@ -12,7 +12,7 @@ namespace vkrnn::test {
 namespace {
 
 TEST_F(Vulkan, ListsDevicesBestFirst) {
-    const auto profiles = list_devices();
+    const auto profiles = vk::list();
     ASSERT_FALSE(profiles.empty());
     EXPECT_EQ(profiles.back().type == DeviceType::cpu, profiles.back().driver == "llvmpipe");
     for (const Profile& profile : profiles) {
@@ -37,8 +37,8 @@ TEST_F(Vulkan, SaysWhichDevicesThereAre) {
 TEST_F(Vulkan, TakesTheFlavourItIsGiven) {
     Flavour flavour;
     flavour.rows = 3;
-    EXPECT_EQ(Device::open(0, flavour)->flavour(), flavour);
-    const auto device = Device::open(0);
+    EXPECT_EQ(vk::open(0, flavour)->flavour(), flavour);
+    const auto device = open_vulkan();
     EXPECT_EQ(device->flavour(), choose_flavour(device->profile()));
 }
 
@@ -55,7 +55,7 @@ protected:
         }
         return found;
     }
-    static void use_a_device() { expect_adds(*Device::open(0), 100); }
+    static void use_a_device() { expect_adds(*open_vulkan(), 100); }
 };
 
 TEST_F(PipelineCache, IsWrittenAndReadAgain) {
@@ -106,7 +106,7 @@ TEST_F(PipelineCache, HasItsFolderWhereTheXdgSpecificationSays) {
 
 #ifndef _WIN32
 TEST_F(Vulkan, AForkNeedsADeviceOfItsOwn) {
-    const auto device = Device::open(0);
+    const auto device = open_vulkan();
     expect_adds(*device, 100);
     const pid_t child = fork();
     if (child == 0) {

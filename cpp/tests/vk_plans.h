@@ -11,12 +11,16 @@
 #include <optional>
 #include <thread>
 
+#include "vk/open.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::test {
 
 using Words = std::vector<std::uint32_t>;
+
+// The best Vulkan device, which need not be the best device.
+inline std::shared_ptr<Device> open_vulkan() { return vk::open(0, choose_flavour(vk::list().front())); }
 
 struct AddPush {
     Place from, to;
@@ -172,7 +176,7 @@ protected:
     }
 
     const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
-    std::shared_ptr<Device> device_ = Device::open(0);
+    std::shared_ptr<Device> device_ = open_vulkan();
 };
 
 }  // namespace vkrnn::test

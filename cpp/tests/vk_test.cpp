@@ -11,7 +11,7 @@ namespace {
 class Call : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
-    const std::shared_ptr<Device> device_ = Device::open(0);
+    const std::shared_ptr<Device> device_ = open_vulkan();
 };
 INSTANTIATE_TEST_SUITE_P(Memory, Call, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });
@@ -102,7 +102,7 @@ TEST_P(Call, LostDevice) {
     EXPECT_TRUE(device_->lost());
     EXPECT_EQ(message_of<DeviceError>(add_one),
               "[test] the device was lost in an earlier call; open a new vkrnn.Device");
-    expect_adds(*Device::open(0), 100);
+    expect_adds(*open_vulkan(), 100);
 }
 
 TEST_P(Call, ClosedDevice) {
@@ -116,7 +116,7 @@ TEST_P(Call, ClosedDevice) {
     EXPECT_EQ(statistics.calls, 1u);
     EXPECT_EQ(statistics.bytes_allocated, 0u);
     EXPECT_EQ(statistics.pipelines, 0u);
-    expect_adds(*Device::open(0), 100);
+    expect_adds(*open_vulkan(), 100);
 }
 
 TEST_P(Call, TooLargeACall) {

@@ -290,7 +290,7 @@ void CpuDevice::synchronize(const Poll& /*poll*/) { check_usable("[Device] "); }
 
 void CpuDevice::close() {
     closed_ = true;
-    memory_->trim();
+    memory_->close();
 }
 
 void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] a CPU cannot be lost"); }

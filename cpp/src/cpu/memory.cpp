@@ -55,17 +55,18 @@ void Memory::give_back(Piece piece) {
     const std::lock_guard lock(mutex_);
     unused_.push_front(piece);
     unused_bytes_ += piece.bytes;
-    shrink_to(kMostUnused);
+    shrink();
 }
 
-void Memory::trim() {
+void Memory::close() {
     const std::lock_guard lock(mutex_);
-    shrink_to(0);
+    most_unused_ = 0;
+    shrink();
 }
 
 // With the mutex held.
-void Memory::shrink_to(std::uint64_t most) {
-    while (unused_bytes_ > most) {
+void Memory::shrink() {
+    while (unused_bytes_ > most_unused_) {
         unused_bytes_ -= unused_.back().bytes;
         held_ -= unused_.back().bytes;
         std::free(unused_.back().data);  // NOLINT(cppcoreguidelines-no-malloc)

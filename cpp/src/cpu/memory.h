@@ -32,8 +32,8 @@ public:
     // Contents undefined. Throws std::bad_alloc.
     Piece take(std::uint64_t bytes);
     void give_back(Piece piece);
-    // Gives the system back what nobody has.
-    void trim();
+    // From now on gives the system back what nobody has.
+    void close();
 
     // Bytes of all pieces, and of those that nobody has.
     [[nodiscard]] std::uint64_t held() const;
@@ -42,8 +42,9 @@ public:
 private:
     // Unused memory is kept up to here; what was given back first goes first.
     static constexpr std::uint64_t kMostUnused = std::uint64_t{1} << 30;
+    std::uint64_t most_unused_ = kMostUnused;
 
-    void shrink_to(std::uint64_t most);
+    void shrink();
 
     mutable std::mutex mutex_;
     std::list<Piece> unused_;  // given back last comes first
