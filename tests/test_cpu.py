@@ -104,7 +104,10 @@ def test_statistics_of_vulkan_stay_zero() -> None:
             vkrnn.lstm(**arrays, descriptor=SMALL.descriptor(), device=device)
         found = device.statistics()
         assert (found["calls"], found["submissions"], found["repeated"], found["pipelines"]) == (5, 5, 0, 0)
-        assert found["dispatches"] == 5 * vkrnn.plan(vkrnn.lstm, **arrays, descriptor=SMALL.descriptor(), device=device).dispatches
+        assert (
+            found["dispatches"]
+            == 5 * vkrnn.plan(vkrnn.lstm, **arrays, descriptor=SMALL.descriptor(), device=device).dispatches
+        )
         assert found["bytes_imported"] == 5 * sum(array.nbytes for array in arrays.values())
         assert (found["bytes_uploaded"], found["bytes_downloaded"]) == (0, 0)
         assert 0 < found["last_device_seconds"] <= found["last_host_seconds"]
