@@ -7,7 +7,7 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Of processors of this decade, in nanoseconds; only ratios matter much. See bench/splits.py.
+// Of processors of this decade, in nanoseconds; only ratios matter much.
 constexpr double kMultiplyAdd = 0.18;                 // of a vector of 32 bytes, in a tile of full height
 constexpr double kLongVector = 1.2;                   // times as long for one of 64
 constexpr double kByteNear = 0.012, kByteFar = 0.03;  // of weights, from a processor's own caches and from elsewhere
