@@ -29,18 +29,60 @@ constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinInMeeting = 20us;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
-// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Where more than
-// half of the time of so many rounds is lost, and so much of it, somebody else must have the processors; that is then
-// taken to be so for a while.
+// Waiting in a meeting that takes longer than this and than half of the work before it is lost time.
 constexpr auto kLost = 60us;
-constexpr auto kMuchLost = 2ms;
-constexpr auto kContendedFor = 300ms;
 
-std::atomic<Clock::rep> contended_until = 0;
+// What the loops in which threads met took of late, in the whole process. Where more than half of it is lost, somebody
+// else must have the processors; that is then taken to be so for a while, and where it turns out to be so again after
+// that, for longer. A single wait says nothing: threads are interrupted on a quiet machine too.
+class Contention {
+public:
+    using Duration = Clock::duration;
+
+    [[nodiscard]] bool holds() const { return ticks(Clock::now()) < until_.load(std::memory_order_relaxed); }
+
+    // Whether it is so, with what the loop under way has taken.
+    [[nodiscard]] bool shows(Duration lost, Duration taken) const {
+        const Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
+        return all_lost > kMuchLost.count() && 2 * all_lost > taken_.load(std::memory_order_relaxed) + taken.count();
+    }
+
+    // To be called with what the loops of a call took.
+    void add(Duration lost, Duration taken) {
+        Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
+        Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
+        if (all_taken > kRemembered.count()) {
+            all_lost /= 2;
+            all_taken /= 2;
+        }
+        lost_.store(all_lost, std::memory_order_relaxed);
+        taken_.store(all_taken, std::memory_order_relaxed);
+    }
+
+    void begin(Clock::time_point now) {
+        const bool again = ticks(now) < until_.load(std::memory_order_relaxed) + for_.load(std::memory_order_relaxed);
+        const Duration length =
+            again ? std::min<Duration>(2 * Duration(for_.load(std::memory_order_relaxed)), kLongest) : kShortest;
+        for_.store(length.count(), std::memory_order_relaxed);
+        until_.store(ticks(now + length), std::memory_order_relaxed);
+        lost_.store(0, std::memory_order_relaxed);
+        taken_.store(0, std::memory_order_relaxed);
+    }
+
+private:
+    using Rep = Clock::rep;
+    static constexpr Duration kMuchLost = 10ms, kRemembered = 100ms, kShortest = 300ms, kLongest = 1200ms;
+    static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
+
+    // Updates that several threads make at once may be lost; that does no harm.
+    std::atomic<Rep> lost_ = 0, taken_ = 0, until_ = 0, for_ = 0;
+};
+
+Contention contention;
 
 }  // namespace
 
-bool contended() { return Clock::now().time_since_epoch().count() < contended_until.load(std::memory_order_relaxed); }
+bool contended() { return contention.holds(); }
 
 class Team {
 public:
@@ -85,6 +127,17 @@ public:
         } catch (...) {
             fail(std::current_exception());
         }
+    }
+
+    // To be called when all have come back. All meet at the first meeting between two kernels, where the threads that a
+    // kernel does not need wait as well.
+    void account() const {
+        Clock::duration lost{0}, taken{0};
+        for (std::size_t i = 1; i < meetings_.size(); ++i) {
+            lost += meetings_[i].lost_;
+            taken += meetings_[i].ended_ - meetings_[i].began_;
+        }
+        if (taken.count() != 0) contention.add(lost, taken);
     }
 
     void rethrow() const {
@@ -298,8 +351,12 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     meeting.ended_ = Clock::now();
     const auto waited = meeting.ended_ - come;
     if (waited > std::max<Clock::duration>(kLost, worked / 2)) meeting.lost_ += waited;
-    const bool gives_up = may_part && meeting.lost_ > kMuchLost && 2 * meeting.lost_ > meeting.ended_ - meeting.began_;
-    if (gives_up) contended_until = (meeting.ended_ + kContendedFor).time_since_epoch().count();
+    const bool gives_up = may_part && contention.shows(meeting.lost_, meeting.ended_ - meeting.began_);
+    if (gives_up) {
+        contention.begin(meeting.ended_);
+        meeting.lost_ = {};
+        meeting.began_ = meeting.ended_;
+    }
     const unsigned going_on = gives_up ? 1 : members;
     meeting.going_on_.store(going_on, std::memory_order_relaxed);
     meeting.arrived_.store(0);
@@ -316,6 +373,7 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     team.work(work, 0);
     for (Worker* worker : workers) worker->wait(team);
     from.give_back(workers);
+    team.account();
     team.rethrow();
 }
 
