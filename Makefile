@@ -37,10 +37,11 @@ test-vulkan: $(VENV)/.test
 	VKRNN_TEST_DEVICE="llvmpipe gemm=tiled lanes=8 rows=4" \
 		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py
 
-test-cpp: need-test
-	cmake --preset debug -DVKRNN_PYTHON=OFF
-	cmake --build --preset debug -j $(JOBS)
-	ctest --preset debug -j $(JOBS)
+# In the folder that the package was built in, so that nothing is compiled twice.
+test-cpp: $(VENV)/.test need-test
+	cmake --preset release
+	cmake --build --preset release -j $(JOBS)
+	ctest --preset release -j $(JOBS)
 
 lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
@@ -74,7 +75,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.%: $(VENV)/.created $(SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON ".[$*]"
 	touch $@
 
 need-test need-ci: need-%:

@@ -41,88 +41,31 @@ inline constexpr int kTurns = kTileSums >= 24 ? 4 : 2;
 template <class T>
 inline constexpr std::int64_t kDepth = 16384 / (2 * HWY_MAX(kLanes<T>, 4) * std::int64_t{sizeof(T)});
 
-// So many products are added up before they are added to what was there, which keeps errors small.
-inline constexpr std::int64_t kRun = 128;
-
-// sums[m][u] += sum over k of rows[m][k] panels[u][k], for M rows and U panels that are `panel` elements apart.
-template <class T, int M, int U, int S>
-HWY_NOINLINE void multiply_tile(const T* const* rows, std::int64_t depth, const T* HWY_RESTRICT panels,
-                                std::int64_t panel, T* HWY_RESTRICT sums, std::int64_t sums_row) {
-    constexpr std::int64_t L = kLanes<T>;
-    const Tag<T> d;
-    const T* row[M];
-    for (int m = 0; m < M; ++m) row[m] = rows[m];
-    const T* b = panels;
-    Vector<T> sum[S][M][U];
-    // The vectors of B wait in registers, or where there is no room for so many, the elements of A.
-    const auto step = [&](int s, std::int64_t k) HWY_ATTR {
-        if constexpr (M < U && M * U + U + 1 > kRegisters) {
-            Vector<T> a[M];
-            for (int m = 0; m < M; ++m) a[m] = hn::Set(d, row[m][k]);
-            for (int u = 0; u < U; ++u) {
-                const auto loaded = hn::LoadU(d, b + u * panel);
-                for (int m = 0; m < M; ++m) sum[s][m][u] = hn::MulAdd(a[m], loaded, sum[s][m][u]);
-            }
-        } else {
-            Vector<T> loaded[U];
-            for (int u = 0; u < U; ++u) loaded[u] = hn::LoadU(d, b + u * panel);
-            for (int m = 0; m < M; ++m) {
-                const auto a = hn::Set(d, row[m][k]);
-                for (int u = 0; u < U; ++u) sum[s][m][u] = hn::MulAdd(a, loaded[u], sum[s][m][u]);
-            }
-        }
-        b += L;
-    };
-    for (std::int64_t k = 0; k < depth;) {
-        for (int s = 0; s < S; ++s)
-            for (int m = 0; m < M; ++m)
-                for (int u = 0; u < U; ++u) sum[s][m][u] = hn::Zero(d);
-        // What would be left for a short run belongs to this one.
-        const std::int64_t end = depth - k < kRun + kRun / 2 ? depth : k + kRun;
-        for (; k + S <= end; k += S)
-            for (int s = 0; s < S; ++s) step(s, k + s);
-        if constexpr (S > 1)
-            for (; k < end; ++k) step(0, k);
-        for (int m = 0; m < M; ++m)
-            for (int u = 0; u < U; ++u) {
-                auto total = sum[0][m][u];
-                for (int s = 1; s < S; ++s) total = hn::Add(total, sum[s][m][u]);
-                T* const to = sums + m * sums_row + u * L;
-                hn::StoreU(hn::Add(hn::LoadU(d, to), total), d, to);
-            }
-    }
-}
-
+// sums[m][u] += sum over k of rows[m][k] panels[u][k], for the rows and vectors of a tile. Panels are `panel` elements
+// apart, rows of sums `sums_row`.
 template <class T>
-using TileKernel = void (*)(const T* const*, std::int64_t, const T*, std::int64_t, T*, std::int64_t);
+using TileKernel = void (*)(const T* const* rows, std::int64_t depth, const T* panels, std::int64_t panel, T* sums,
+                            std::int64_t sums_row);
 
-// By rows - 1 and vectors - 1.
+// By rows - 1 and vectors - 1; null where there are more sums than registers. They are in tiles.cpp.
 template <class T>
 struct TileKernels {
     std::array<std::array<TileKernel<T>, kTileVectors>, kTileRows> at{};
     std::array<TileKernel<T>, kTileVectors> of_one_row{};  // with sums that take turns
-
-    constexpr TileKernels() { fill<kTileRows, kTileVectors>(); }
-
-private:
-    template <int M, int U>
-    constexpr void fill() {
-        if constexpr (M * U <= kTileSums) at[M - 1][U - 1] = &multiply_tile<T, M, U, 1>;
-        if constexpr (M == 1) of_one_row[U - 1] = &multiply_tile<T, 1, U, kTurns>;
-        if constexpr (U > 1) {
-            fill<M, U - 1>();
-        } else if constexpr (M > 1) {
-            fill<M - 1, kTileVectors>();
-        }
-    }
 };
+template <class T>
+const TileKernels<T>& tile_kernels();
+template <>
+const TileKernels<float>& tile_kernels();
+template <>
+const TileKernels<double>& tile_kernels();
 
 // sums[m][u] += rows[m] panels[u] for any numbers of rows and vectors, in tiles of about the same size. `one_row`: of a
 // call whose batch is a single row, to which sums that take turns belong.
 template <class T>
 HWY_INLINE void multiply_rows(const T* const* rows, std::int64_t count, std::int64_t depth, const T* panels,
                               std::int64_t panel, std::int64_t vectors, bool one_row, T* sums, std::int64_t sums_row) {
-    static constexpr TileKernels<T> kKernels;
+    const TileKernels<T>& kernels = tile_kernels<T>();
     const std::int64_t tiles = tiles_of(count), widest = widest_tile(count);
     const std::int64_t stripes = (vectors + widest - 1) / widest;
     for (std::int64_t stripe = 0, v = 0; stripe < stripes; ++stripe) {
@@ -131,7 +74,7 @@ HWY_INLINE void multiply_rows(const T* const* rows, std::int64_t count, std::int
             const std::int64_t end = count * (tile + 1) / tiles;
             const auto height = static_cast<std::size_t>(end - row - 1),
                        width = static_cast<std::size_t>(v_end - v - 1);
-            const auto kernel = one_row ? kKernels.of_one_row[width] : kKernels.at[height][width];
+            const auto kernel = one_row ? kernels.of_one_row[width] : kernels.at[height][width];
             kernel(rows + row, depth, panels + v * panel, panel, sums + row * sums_row + v * kLanes<T>, sums_row);
             row = end;
         }
