@@ -20,7 +20,7 @@ template <class C, class T>
 class Replay : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::batch_, Base::cell_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::previous,
-        Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_, Base::views_;
+        Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_, Base::views_, Base::W;
     using typename Base::Real;
 
 public:
@@ -55,8 +55,8 @@ private:
         if (keeps_cell)
             std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n),
                         static_cast<std::size_t>(units_) * sizeof(T));
-        for (std::int64_t j = 0; j < units_; j += L) {
-            const std::int64_t count = std::min(L, units_ - j);
+        for (std::int64_t j = 0; j < units_; j += W) {
+            const std::int64_t count = std::min(W, units_ - j);
             const Real value = hidden(k, n, j, count) * this->mask(k, n, j, count);
             store(value, operand + j, count);
             if constexpr (C::kFirstGates != 0) {
@@ -87,7 +87,7 @@ class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::previous,
         Base::reset_after_, Base::row, Base::rows_, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
-        Base::views_, Base::work_;
+        Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -156,18 +156,19 @@ private:
     }
 
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
+        const Range units = this->units_of(vectors);
         if (this->has_ended(n, k)) {
-            this->clear(abi::kDelta, k, n, kGates, this->units_of(vectors));
-            if (reset_after_) this->clear(abi::kRecurrentDelta, k, n, kGates, this->units_of(vectors));
+            this->clear(abi::kDelta, k, n, kGates, units);
+            if (reset_after_) this->clear(abi::kRecurrentDelta, k, n, kGates, units);
             return;
         }
         const bool last = k == this->length_of(n) - 1;
         T* const carry_hidden = row(abi::kCarryHidden, 0, n);
         const T* const handed_down = last ? row(abi::kLastHidden, 0, n) : carry_hidden;
         if (k < 0) {
-            for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
-                const std::int64_t j = v * L, count = std::min(L, units_ - j);
-                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+            for (std::int64_t j = units.begin; j < units.end; j += W) {
+                const std::int64_t count = std::min(W, units.end - j);
+                const Real through = load(sums + (j - units.begin), count);
                 store(load(carry_hidden + j, count) + through * this->mask(0, n, j, count), carry_hidden + j, count);
             }
             return;
@@ -190,12 +191,12 @@ private:
         }
         const Stride s_slot = views_[abi::kSaved].slot, v_slot = views_[abi::kVectors].slot;
         const Stride d_slot = views_[abi::kDelta].slot, r_slot = views_[abi::kRecurrentDelta].slot;
-        for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
-            const std::int64_t j = v * L, count = std::min(L, units_ - j);
+        for (std::int64_t j = units.begin; j < units.end; j += W) {
+            const std::int64_t count = std::min(W, units.end - j);
             Real kept[kGates], learn[kGates], before[kStates], after[kStates], up[kStates];
             up[0] = load(handed_down + j, count);
             if (!last) {
-                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+                const Real through = load(sums + (j - units.begin), count);
                 up[0] += through * this->mask(k + 1, n, j, count);
             }
             up[0] += load(upstream + j, count);
@@ -227,16 +228,17 @@ private:
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         if constexpr (C::kFirstGates != 0) {
             if (this->has_ended(n, k)) return;
+            const Range units = this->units_of(vectors);
             const T* const saved = row(abi::kSaved, k, n);
             const T* const operand = row(abi::kOperand, k, n);
             T* const delta = row(abi::kDelta, k, n) + slot_[C::kReset] * views_[abi::kDelta].slot;
             T* const carry_hidden = row(abi::kCarryHidden, 0, n);
-            for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
-                const std::int64_t j = v * L, count = std::min(L, units_ - j);
+            for (std::int64_t j = units.begin; j < units.end; j += W) {
+                const std::int64_t count = std::min(W, units.end - j);
                 Real kept[kGates], carry[kStates], dx_reset[1];
                 for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
                 carry[0] = load(carry_hidden + j, count);
-                const Real through(hn::LoadU(Tag<T>(), sums + (v - vectors.begin) * L));
+                const Real through = load(sums + (j - units.begin), count);
                 cell_.cell_backward_second(kept, through, load(operand + j, count), this->mask(k, n, j, count),
                                            dx_reset, carry);
                 store(dx_reset[0], delta + j, count);

@@ -19,7 +19,7 @@ class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::kVectors, Base::L,
         Base::member_, Base::mine_, Base::previous, Base::row, Base::rows_, Base::slot_, Base::steps_,
-        Base::two_phases_, Base::units_, Base::views_, Base::work_;
+        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -97,8 +97,8 @@ private:
         for (std::int64_t n = rows_.begin; n < rows_.end; ++n) {
             const T* hidden = previous(abi::kHidden, abi::kInitHidden, k, n);
             T* out = masked_ + (n - rows_.begin) * this->vectors_ * L;
-            for (std::int64_t j = 0; j < units_; j += L) {
-                const std::int64_t count = std::min(L, units_ - j);
+            for (std::int64_t j = 0; j < units_; j += W) {
+                const std::int64_t count = std::min(W, units_ - j);
                 store(load(hidden + j, count) * this->mask(k, n, j, count), out + j, count);
             }
         }
@@ -182,13 +182,14 @@ private:
         const bool keeps = keep_ || Phase == 1;
         const Stride b_slot = views_[abi::kBias].slot;
         const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
-        for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
-            const std::int64_t j = v * L, count = std::min(L, units_ - j);
+        const Range units = this->units_of(vectors);
+        for (std::int64_t j = units.begin; j < units.end; j += W) {
+            const std::int64_t count = std::min(W, units.end - j), at = j - units.begin;
             Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
             for (int g = First; g < End; ++g) {
-                x[g] = load(x_at[g] + (v - vectors.begin) * L, count);
+                x[g] = load(x_at[g] + at, count);
                 if (work_.adds_bias != 0) x[g] += load(bias + slot_[g] * b_slot + j, count);
-                r[g] = Real(hn::LoadU(Tag<T>(), sums + (g - First) * width + (v - vectors.begin) * L));
+                r[g] = load(sums + (g - First) * width + at, count);
             }
             // A vector per gate stands in the gates' order; a single one is its own slot 0.
             for (int i = 0; i < kVectors; ++i)

@@ -25,37 +25,64 @@ using Vector = hn::Vec<Tag<T>>;
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(HWY_LANES(T));
 
-// A vector with the operators of a number. A double becomes one in all lanes.
+// `count` numbers from p on, at most as many as a vector has lanes; zeros in the others.
+template <class T>
+HWY_INLINE Vector<T> load_vector(const T* p, std::int64_t count) {
+    const Tag<T> d;
+    if (HWY_LIKELY(count >= kLanes<T>)) return hn::LoadU(d, p);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // what is masked out is not touched
+    return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(count)), d, p);
+#else
+    HWY_ALIGN T some[static_cast<std::size_t>(kLanes<T>)] = {};
+    for (std::int64_t i = 0; i < count; ++i) some[i] = p[i];
+    return hn::Load(d, some);
+#endif
+}
+
+template <class T>
+HWY_INLINE void store_vector(Vector<T> value, T* p, std::int64_t count) {
+    const Tag<T> d;
+    if (HWY_LIKELY(count >= kLanes<T>)) return hn::StoreU(value, d, p);
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+    hn::BlendedStore(value, hn::FirstN(d, static_cast<std::size_t>(count)), d, p);
+#else
+    HWY_ALIGN T some[static_cast<std::size_t>(kLanes<T>)];
+    hn::Store(value, d, some);
+    for (std::int64_t i = 0; i < count; ++i) p[i] = some[i];
+#endif
+}
+
+// Two vectors with the operators of a number: the processor works on one while it waits for the other. A double becomes
+// one in all lanes.
 template <class T>
 struct Lanes {
-    Vector<T> raw;
+    static constexpr std::int64_t kCount = 2 * kLanes<T>;
+    Vector<T> low, high;
 
     Lanes() = default;
-    HWY_INLINE Lanes(double value) : raw(hn::Set(Tag<T>(), static_cast<T>(value))) {}
-    HWY_INLINE explicit Lanes(Vector<T> vector) : raw(vector) {}
+    HWY_INLINE Lanes(double value) : low(hn::Set(Tag<T>(), static_cast<T>(value))), high(low) {}
+    HWY_INLINE Lanes(Vector<T> first, Vector<T> second) : low(first), high(second) {}
 
-    friend HWY_INLINE Lanes operator+(Lanes a, Lanes b) { return Lanes(hn::Add(a.raw, b.raw)); }
-    friend HWY_INLINE Lanes operator-(Lanes a, Lanes b) { return Lanes(hn::Sub(a.raw, b.raw)); }
-    friend HWY_INLINE Lanes operator*(Lanes a, Lanes b) { return Lanes(hn::Mul(a.raw, b.raw)); }
-    friend HWY_INLINE Lanes operator/(Lanes a, Lanes b) { return Lanes(hn::Div(a.raw, b.raw)); }
+    friend HWY_INLINE Lanes operator+(Lanes a, Lanes b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
+    friend HWY_INLINE Lanes operator-(Lanes a, Lanes b) { return {hn::Sub(a.low, b.low), hn::Sub(a.high, b.high)}; }
+    friend HWY_INLINE Lanes operator*(Lanes a, Lanes b) { return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)}; }
+    friend HWY_INLINE Lanes operator/(Lanes a, Lanes b) { return {hn::Div(a.low, b.low), hn::Div(a.high, b.high)}; }
     HWY_INLINE Lanes& operator+=(Lanes b) { return *this = *this + b; }
 };
 
-// `count` numbers from p on, at most as many as there are lanes; zeros in the others.
+// `count` numbers from p on, at most kCount; zeros in the others.
 template <class T>
 HWY_INLINE Lanes<T> load(const T* p, std::int64_t count) {
-    if (HWY_LIKELY(count == kLanes<T>)) return Lanes<T>(hn::LoadU(Tag<T>(), p));
-    HWY_ALIGN T some[static_cast<std::size_t>(kLanes<T>)] = {};
-    for (std::int64_t i = 0; i < count; ++i) some[i] = p[i];
-    return Lanes<T>(hn::Load(Tag<T>(), some));
+    constexpr std::int64_t L = kLanes<T>;
+    if (HWY_LIKELY(count == Lanes<T>::kCount)) return {hn::LoadU(Tag<T>(), p), hn::LoadU(Tag<T>(), p + L)};
+    return {load_vector(p, count), count > L ? load_vector(p + L, count - L) : hn::Zero(Tag<T>())};
 }
 
 template <class T>
 HWY_INLINE void store(Lanes<T> value, T* p, std::int64_t count) {
-    if (HWY_LIKELY(count == kLanes<T>)) return hn::StoreU(value.raw, Tag<T>(), p);
-    HWY_ALIGN T some[static_cast<std::size_t>(kLanes<T>)];
-    hn::Store(value.raw, Tag<T>(), some);
-    for (std::int64_t i = 0; i < count; ++i) p[i] = some[i];
+    constexpr std::int64_t L = kLanes<T>;
+    store_vector(value.low, p, count);
+    if (HWY_LIKELY(count > L)) store_vector(value.high, p + L, count - L);
 }
 
 // What exp needs to know of a type.
@@ -104,7 +131,7 @@ HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     scale = hn::BitCast(d, hn::ShiftLeft<E::kMantissa>(exponent));
 }
 
-// n / d for d from 1 to 3, as exact as a division or nearly so.
+// n / d for d of at least 1, as exact as a division or nearly so.
 template <class T>
 HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
 #if HWY_TARGET == HWY_AVX3
@@ -120,69 +147,74 @@ HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
     return hn::Div(n, d);
 }
 
-// Near 1 the results are 1 minus something small, which hides the last error of the division.
+// 1 / (1 + exp(-x)), accurate relative to itself.
 template <class T>
 HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     const Tag<T> d;
     const auto one = hn::Set(d, T{1}), lowest = hn::Set(d, Exponential<T>::kLowest);
-    const auto size = hn::Neg(hn::Abs(x));
     Vector<T> q, scale;
-    exp_parts<T>(hn::Max(size, lowest), q, scale);
-    const auto e = hn::IfThenZeroElse(hn::Lt(size, lowest), hn::MulAdd(q, scale, scale));
-    const auto small = divide<T>(e, hn::Add(one, e));
-    return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, hn::Sub(one, small));
+    exp_parts<T>(hn::Min(hn::Max(hn::Neg(x), lowest), hn::Neg(lowest)), q, scale);
+    return hn::IfThenZeroElse(hn::Lt(x, lowest), divide<T>(one, hn::Add(one, hn::MulAdd(q, scale, scale))));
 }
 
-// Of small arguments from exp(-2 |x|) - 1, which keeps their accuracy.
+// (exp(2 x) - 1) / (exp(2 x) + 1), accurate relative to itself. Beyond the limits it is 1 in either type.
 template <class T>
 HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     const Tag<T> d;
-    const auto one = hn::Set(d, T{1}), two = hn::Set(d, T{2});
-    const auto size = hn::Abs(x);
+    const auto one = hn::Set(d, T{1}), limit = hn::Set(d, T{44});
     Vector<T> q, scale;
-    exp_parts<T>(hn::Max(hn::Neg(hn::Add(size, size)), hn::Set(d, Exponential<T>::kLowest)), q, scale);
-    const auto e = hn::MulAdd(q, scale, scale), less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
-    const auto is_small = hn::Lt(size, hn::Set(d, static_cast<T>(0.6)));
-    const auto part = divide<T>(hn::IfThenElse(is_small, hn::Neg(less_one), hn::Add(e, e)),
-                                hn::IfThenElse(is_small, hn::Add(two, less_one), hn::Add(one, e)));
-    return hn::CopySign(hn::IfThenElse(is_small, part, hn::Sub(one, part)), x);
+    exp_parts<T>(hn::Min(hn::Max(hn::Add(x, x), hn::Neg(limit)), limit), q, scale);
+    const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
+    return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
 }
 
 // The same as in activation.glsl.
 inline constexpr double kHardSigmoidSlope = 0.2, kHardSigmoidOffset = 0.5;
 
 template <class T>
-HWY_INLINE Lanes<T> activate(abi::uint kind, Lanes<T> value) {
+HWY_INLINE Vector<T> hard_sigmoid(Vector<T> x) {
     const Tag<T> d;
-    const auto x = value.raw, zero = hn::Zero(d), one = hn::Set(d, T{1});
-    auto y = x;
+    const auto y =
+        hn::MulAdd(hn::Set(d, static_cast<T>(kHardSigmoidSlope)), x, hn::Set(d, static_cast<T>(kHardSigmoidOffset)));
+    return hn::Min(hn::Max(y, hn::Zero(d)), hn::Set(d, T{1}));
+}
+
+template <class T>
+HWY_INLINE Lanes<T> activate(abi::uint kind, Lanes<T> x) {
+    const auto zero = hn::Zero(Tag<T>());
+    Lanes<T> y;
     switch (kind) {
-        case abi::kRelu: y = hn::Max(x, zero); break;
-        case abi::kTanh: y = hyperbolic_tangent<T>(x); break;
-        case abi::kSigmoid: y = sigmoid<T>(x); break;
-        case abi::kHardSigmoid:
-            y = hn::MulAdd(hn::Set(d, static_cast<T>(kHardSigmoidSlope)), x,
-                           hn::Set(d, static_cast<T>(kHardSigmoidOffset)));
-            y = hn::Min(hn::Max(y, zero), one);
-            break;
-        default: return value;
+        case abi::kRelu: y = {hn::Max(x.low, zero), hn::Max(x.high, zero)}; break;
+        case abi::kTanh: y = {hyperbolic_tangent<T>(x.low), hyperbolic_tangent<T>(x.high)}; break;
+        case abi::kSigmoid: y = {sigmoid<T>(x.low), sigmoid<T>(x.high)}; break;
+        case abi::kHardSigmoid: y = {hard_sigmoid<T>(x.low), hard_sigmoid<T>(x.high)}; break;
+        default: return x;
     }
-    return Lanes<T>(hn::IfThenElse(hn::IsNaN(x), x, y));
+    return {hn::IfThenElse(hn::IsNaN(x.low), x.low, y.low), hn::IfThenElse(hn::IsNaN(x.high), x.high, y.high)};
 }
 
 // The derivative, from the activation's value y.
 template <class T>
-HWY_INLINE Lanes<T> derivative(abi::uint kind, Lanes<T> value) {
+HWY_INLINE Vector<T> relu_derivative(Vector<T> y) {
     const Tag<T> d;
-    const auto y = value.raw, zero = hn::Zero(d), one = hn::Set(d, T{1});
+    return hn::IfThenElseZero(hn::Gt(y, hn::Zero(d)), hn::Set(d, T{1}));
+}
+
+template <class T>
+HWY_INLINE Vector<T> hard_sigmoid_derivative(Vector<T> y) {
+    const Tag<T> d;
+    return hn::IfThenElseZero(hn::And(hn::Gt(y, hn::Zero(d)), hn::Lt(y, hn::Set(d, T{1}))),
+                              hn::Set(d, static_cast<T>(kHardSigmoidSlope)));
+}
+
+template <class T>
+HWY_INLINE Lanes<T> derivative(abi::uint kind, Lanes<T> y) {
     switch (kind) {
-        case abi::kRelu: return Lanes<T>(hn::IfThenElseZero(hn::Gt(y, zero), one));
-        case abi::kTanh: return (1.0 - value) * (1.0 + value);
-        case abi::kSigmoid: return value * (1.0 - value);
-        case abi::kHardSigmoid:
-            return Lanes<T>(hn::IfThenElseZero(hn::And(hn::Gt(y, zero), hn::Lt(y, one)),
-                                               hn::Set(d, static_cast<T>(kHardSigmoidSlope))));
-        default: return Lanes<T>(one);
+        case abi::kRelu: return {relu_derivative<T>(y.low), relu_derivative<T>(y.high)};
+        case abi::kTanh: return (1.0 - y) * (1.0 + y);
+        case abi::kSigmoid: return y * (1.0 - y);
+        case abi::kHardSigmoid: return {hard_sigmoid_derivative<T>(y.low), hard_sigmoid_derivative<T>(y.high)};
+        default: return 1.0;
     }
 }
 

@@ -28,7 +28,7 @@ struct View {
 
     HWY_INLINE Lanes<T> read(const T* row_at, std::int64_t slot_number, std::int64_t j, std::int64_t count) const {
         const T* p = row_at + slot_number * slot;
-        if (unit == 0) return Lanes<T>(hn::Set(Tag<T>(), *p));
+        if (unit == 0) return static_cast<double>(*p);
         return load(p + j, count);
     }
 };
@@ -38,6 +38,7 @@ template <class C, class T>
 class Loop {
 public:
     static constexpr std::int64_t L = kLanes<T>;
+    static constexpr std::int64_t W = Lanes<T>::kCount;  // units that a cell computes at a time
     static constexpr int kGates = C::kGates, kStates = C::kStates, kVectors = C::kVectors;
     using Real = Lanes<T>;
 

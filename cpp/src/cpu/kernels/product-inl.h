@@ -76,7 +76,7 @@ HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t c
     constexpr std::int64_t L = kLanes<T>;
     const Tag<T> d;
     if (in_n == 1) {
-        for (std::int64_t k = 0; k < depth; ++k) hn::Store(load(in + k * in_k, columns).raw, d, out + k * L);
+        for (std::int64_t k = 0; k < depth; ++k) hn::Store(load_vector(in + k * in_k, columns), d, out + k * L);
         return;
     }
     transpose(in, in_n, columns, depth, out, L);
@@ -134,10 +134,10 @@ void product_part(const ProductWork& work, const T* a, const T* packed, std::int
                 const std::int64_t some = std::min<std::int64_t>(kTileRows, height - m);
                 T* const last = to + m * work.c_m + whole * L;
                 for (std::int64_t i = 0; i < some; ++i)
-                    hn::Store(load(last + i * work.c_m, columns).raw, Tag<T>(), edge + i * L);
+                    hn::Store(load_vector(last + i * work.c_m, columns), Tag<T>(), edge + i * L);
                 multiply_rows<T>(row + m, some, depth, b + whole * panel, panel, 1, false, edge, L);
                 for (std::int64_t i = 0; i < some; ++i)
-                    store(Lanes<T>(hn::Load(Tag<T>(), edge + i * L)), last + i * work.c_m, columns);
+                    store_vector(hn::Load(Tag<T>(), edge + i * L), last + i * work.c_m, columns);
             }
         }
     }
@@ -189,39 +189,39 @@ void product(const ProductWork& work, Member& member) {
 }
 
 // Of a sum over rows: so many are added up before they are added to what was there, which keeps errors small; so many
-// vectors of columns at a time.
-inline constexpr std::int64_t kSumRows = 64, kSumVectors = 4;
+// Lanes of columns at a time.
+inline constexpr std::int64_t kSumRows = 64, kSumLanes = 2;
 
 template <class T, bool HasFactor>
 void sum_columns(const SumWork& work, std::int64_t direction, std::int64_t gate, Range columns) {
-    constexpr std::int64_t L = kLanes<T>;
+    constexpr std::int64_t W = Lanes<T>::kCount;
     const T* in = pointer<const T>(work.in) + direction * work.in_direction + gate * work.in_gate;
     const T* factor = pointer<const T>(work.factor) + direction * work.factor_direction + gate * work.factor_gate;
     T* out = pointer<T>(work.out) + (direction * work.gates + gate) * work.width;
-    const std::int64_t vectors = (columns.end - columns.begin + L - 1) / L;
-    Lanes<T> total[kSumVectors] = {0.0, 0.0, 0.0, 0.0};
+    const std::int64_t parts = (columns.end - columns.begin + W - 1) / W;
+    Lanes<T> total[kSumLanes] = {0.0, 0.0};
     for (std::int64_t first = 0; first < work.rows; first += kSumRows) {
-        Lanes<T> sum[kSumVectors] = {0.0, 0.0, 0.0, 0.0};
+        Lanes<T> sum[kSumLanes] = {0.0, 0.0};
         for (std::int64_t row = first; row < std::min(work.rows, first + kSumRows); ++row) {
-            for (std::int64_t v = 0; v < vectors; ++v) {
-                const std::int64_t j = columns.begin + v * L, count = std::min(L, columns.end - j);
+            for (std::int64_t v = 0; v < parts; ++v) {
+                const std::int64_t j = columns.begin + v * W, count = std::min(W, columns.end - j);
                 Lanes<T> value = load(in + row * work.in_row + j, count);
                 if constexpr (HasFactor) value = value * load(factor + row * work.factor_row + j, count);
                 sum[v] += value;
             }
         }
-        for (std::int64_t v = 0; v < vectors; ++v) total[v] += sum[v];
+        for (std::int64_t v = 0; v < parts; ++v) total[v] += sum[v];
     }
-    for (std::int64_t v = 0; v < vectors; ++v) {
-        const std::int64_t j = columns.begin + v * L;
-        store(total[v], out + j, std::min(L, columns.end - j));
+    for (std::int64_t v = 0; v < parts; ++v) {
+        const std::int64_t j = columns.begin + v * W;
+        store(total[v], out + j, std::min(W, columns.end - j));
     }
 }
 
 // Each thread has columns of its own.
 template <class T>
 void sum_rows(const SumWork& work, Member& member) {
-    constexpr std::int64_t kWidth = kSumVectors * kLanes<T>;
+    constexpr std::int64_t kWidth = kSumLanes * Lanes<T>::kCount;
     const std::int64_t stripes = (work.width + kWidth - 1) / kWidth, each = stripes * work.gates;
     const Range mine = part_of(work.directions * each, member.rank(), member.size());
     for (std::int64_t i = mine.begin; i < mine.end; ++i) {
