@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../src/time_loop.h"
+#include "plan/time_loop.h"
 #include "vkrnn/error.h"
 #include "vkrnn/plan.h"
 

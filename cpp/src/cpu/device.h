@@ -8,7 +8,7 @@
 
 #include "kernel.h"
 #include "memory.h"
-#include "plan_cache.h"
+#include "plan/cache.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cpu {

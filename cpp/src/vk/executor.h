@@ -9,7 +9,7 @@
 #include <string>
 
 #include "context.h"
-#include "plan_cache.h"
+#include "plan/cache.h"
 #include "storage.h"
 #include "stream.h"
 #include "turn.h"

@@ -68,7 +68,7 @@ public:
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
 
-    // Whether the device runs the CPU's own kernels: see native_plan.h.
+    // Whether the device runs the CPU's own kernels: see native/native_plan.h.
     [[nodiscard]] bool native() const { return plan_.flavour.gemm == kNativeGemm; }
     [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
 

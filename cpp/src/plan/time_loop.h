@@ -1,7 +1,7 @@
 // The time loop's kernels: where each tensor's elements lie by step, and the dispatch of one step.
 #pragma once
 
-#include "plan_builder.h"
+#include "builder.h"
 
 namespace vkrnn {
 

@@ -1,7 +1,7 @@
 // What plans for the CPU's own kernels have in place of shaders: see cpu/work.h for what each kernel does.
 #pragma once
 
-#include "inputs.h"
+#include "plan/inputs.h"
 
 namespace vkrnn {
 

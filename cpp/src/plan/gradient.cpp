@@ -1,9 +1,9 @@
 // Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and
 // leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
-#include "gradient_plan.h"
+#include "gradient.h"
 
 #include "inputs.h"
-#include "native_plan.h"
+#include "native/native_plan.h"
 
 namespace vkrnn {
 

@@ -1,9 +1,9 @@
 // Forward plans: x W^T for all steps at once, then one step after the other.
 #include "vkrnn/plan.h"
 
-#include "gradient_plan.h"
+#include "gradient.h"
 #include "inputs.h"
-#include "native_plan.h"
+#include "native/native_plan.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

@@ -1,10 +1,10 @@
-#include "plan_builder.h"
+#include "builder.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
 
-#include "native_plan.h"
+#include "native/native_plan.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {

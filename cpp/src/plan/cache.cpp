@@ -1,4 +1,4 @@
-#include "plan_cache.h"
+#include "cache.h"
 
 namespace vkrnn {
 
