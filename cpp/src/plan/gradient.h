@@ -1,10 +1,10 @@
-// Gradient plans: the counterpart of the forward plans in plan.cpp.
+// Gradient plans.
 #pragma once
 
-#include "vkrnn/plan.h"
+#include "strategy.h"
 
 namespace vkrnn {
 
-Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Flavour& flavour);
+Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Chosen& chosen);
 
 }  // namespace vkrnn

@@ -1,20 +1,34 @@
-// What plans for the CPU's own kernels have in place of shaders: see cpu/work.h for what each kernel does.
+// The strategies of the CPU: its own kernels for the whole time loop and around it. cpu/work.h says what each is told.
 #pragma once
 
-#include "plan/inputs.h"
+#include "plan/strategy.h"
 
 namespace vkrnn {
 
-// Products and sums, as PlanBuilder's functions of these names have them.
-void native_product(PlanBuilder& builder, const std::string& label, const Product& product);
-void native_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum);
-void native_convert(PlanBuilder& builder, const std::string& label, std::size_t from, std::size_t to,
-                    std::int64_t elements, bool narrow);
+class NativeProducts final : public ProductStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "native"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                 bool independent) const override;
+    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
+    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+};
 
-// All steps of the time loop, which read and write what the block says; for the backward loop the gradient of the
-// initial state too. `keep`: as in StepOptions.
-void native_forward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block, bool keep);
-void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep);
-void native_backward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block);
+// One dispatch runs all time steps; forward it projects too.
+class NativeLoop final : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "native"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    [[nodiscard]] bool projects() const override { return true; }
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
 
 }  // namespace vkrnn
