@@ -16,7 +16,7 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
-CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/*/*.h cpp/src/*/*.cpp cpp/src/cpu/kernels/*.h \
+CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/*/*.h cpp/src/*/*.cpp cpp/src/plan/*/*.h cpp/src/plan/*/*.cpp cpp/src/cpu/kernels/*.h \
 	cpp/src/cpu/kernels/*.cpp cpp/tests/*.h cpp/tests/*.cpp python/bindings/*.h python/bindings/*.cpp)
 export PYTHON
 

@@ -135,7 +135,7 @@ def main() -> None:
         sizes = sizes_of(options, device)
         found = problems(options.cells, sizes, device)
     groups = list(common.measure_all(found, len(options.cells) * len(sizes) * 2, pace, options.output))
-    show([f"{device!r}, {device.flavour!r}", *common.settings(), ""])
+    show([repr(device), *common.settings(), ""])
     if options.more:
         show(["medians of whole calls", "", *neighbours.report(groups)])
         return

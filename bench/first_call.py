@@ -193,7 +193,7 @@ def main() -> None:
         options.output,
     )
     groups = list(measured)
-    show([f"{device!r}, {device.flavour!r}", "medians", ""])
+    show([repr(device), "medians", ""])
     native = common.is_native(device)
     measures = (IMPORT, FIRST, SECOND) if native else (IMPORT, COLD, WARM)
     body = (row(records, measures) for records in groups)

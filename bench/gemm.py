@@ -103,7 +103,7 @@ def main() -> None:
             ]
         )
     header = ["product", "size", "vkrnn device", "GFLOP/s", "of the call", "numpy", "numpy : vkrnn", "error"]
-    show([f"{device!r}, {device.flavour!r}", "", *table(header, rows), ""])
+    show([repr(device), "", *table(header, rows), ""])
 
 
 if __name__ == "__main__":

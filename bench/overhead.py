@@ -116,7 +116,7 @@ def main() -> None:
         calls = by_measure[HOST_CALL].n
         rows.append([records[0].op, *map(milliseconds, (*parts, *on_arrays)), f"{submissions:g}", str(calls)])
     header = ["operation", "call", "p90", "Python", "core", "device", "on arrays", "p90", "submissions", "calls"]
-    show([f"{device!r}, {device.flavour!r}", f"{SIZES}, medians", "", *table(header, rows), ""])
+    show([repr(device), f"{SIZES}, medians", "", *table(header, rows), ""])
     for records in groups:
         times = {record.measure: record.median * 1e6 for record in records}
         op = records[0].op

@@ -61,7 +61,7 @@ def main() -> None:
         problems(options.cells, series, device), 2 * len(options.cells), common.pace_of(options), options.output
     )
     slopes = {records[0].op: exponents(records, series) for records in measured}
-    show([f"{device!r}, {device.flavour!r}", "exponents of the whole call's median time", ""])
+    show([repr(device), "exponents of the whole call's median time", ""])
     show([", ".join(f"{letter} = {' '.join(map(str, values))}" for letter, values in series.items())])
     names = list(dict.fromkeys(name for fitted in slopes.values() for _, name in fitted))
     columns = [(letter, name) for letter in series for name in names]

@@ -66,24 +66,22 @@ def test_it_is_the_best_device_where_there_is_no_gpu() -> None:
     assert vkrnn.Device().index == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"schedule": "steps"}, "schedule: expected 'loop', got 'steps'"),
-        ({"gemm": "tiled"}, "gemm: expected 'native', got 'tiled'"),
-        ({"lanes": 3}, "lanes: expected {lanes}, got 3"),
-        ({"rows": 2}, "rows: expected 1, got 2"),
-        ({"workgroup": 64}, "workgroup: expected 1, got 64"),
-    ],
-    ids=lambda value: "".join(value) if isinstance(value, dict) else "",
-)
-def test_options_are_vulkans(cpu: vkrnn.Device, options: dict[str, Any], message: str) -> None:
-    """The CPU has one flavour, which may be named."""
-    with pytest.raises(ValueError) as caught:
-        vkrnn.Device("cpu", **options)
-    assert str(caught.value) == "[Device] " + message.format(lanes=cpu.flavour.lanes)
-    named = vkrnn.Device("cpu", schedule="loop", gemm="native", lanes=cpu.flavour.lanes, rows=1, workgroup=1)
-    assert named.flavour == cpu.flavour
+def test_it_has_strategies_of_its_own(cpu: vkrnn.Device) -> None:
+    """One for each part of a call, which may be named; those of Vulkan are not for it, nor are their sizes."""
+    assert cpu.strategies == {"schedule": ["native"], "gemm": ["native"]}
+    named = vkrnn.Device("cpu", schedule="native", gemm="native")
+    call = {**inputs(SMALL), "descriptor": SMALL.descriptor()}
+    assert vkrnn.plan(vkrnn.lstm, **call, device=named) == vkrnn.plan(vkrnn.lstm, **call, device=cpu)
+    named.close()
+    for options in ({"schedule": "steps"}, {"gemm": "tiled"}):
+        with pytest.raises(ValueError) as caught:
+            vkrnn.Device("cpu", **options)
+        [(option, name)] = options.items()
+        assert str(caught.value) == f"[Device] {option}: expected 'native', got '{name}'"
+    for size in ("lanes", "rows", "workgroup"):
+        with pytest.raises(TypeError) as unknown:
+            vkrnn.Device("cpu", **{size: 1})
+        assert str(unknown.value) == f"[Device] {size}: no such option; there are schedule, gemm"
 
 
 def test_it_cannot_be_lost() -> None:
@@ -132,14 +130,14 @@ def test_results_are_there_when_the_call_returns(cpu: vkrnn.Device) -> None:
 
 FORWARD = """\
 lstm  T=5 N=3 I=7 H=4 D=2
-schedule loop, gemm native, lanes {lanes}, rows 1, workgroup 1
+schedule native, gemm native
 """
 
 
 def test_the_text_of_a_plan(cpu: vkrnn.Device) -> None:
     """One loop for all steps of both directions, on weights in the kernel's order."""
     planned = vkrnn.plan(vkrnn.lstm, **inputs(SMALL), descriptor=SMALL.descriptor(), device=cpu)
-    assert str(planned).startswith(FORWARD.format(lanes=cpu.flavour.lanes))
+    assert str(planned).startswith(FORWARD)
     labels = [step["label"] for step in planned.steps if step["kind"] == "dispatch"]
     assert labels.count("time loop") == labels.count("pack recurrent_weight") == 1
     assert labels[-1] == "time loop"

@@ -92,15 +92,19 @@ def test_wrong_types() -> None:
         vkrnn.Device(lanes="two")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] gemm: expected a str, got int$"):
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^\[Device\] tile: no such option; there are schedule, gemm"):
+        vkrnn.Device(tile=2)
 
 
 def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
-    """An option changes the flavour and thereby the plan."""
-    other = vkrnn.Device(vulkan.index, gemm="tiled")
-    assert other.flavour.gemm == "tiled"
-    assert other.flavour.rows == vulkan.flavour.rows
-    assert vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=other).flavour == other.flavour
-    other.close()
+    """What an option fixes, every plan of the device has; the rest is as without it."""
+    assert vulkan.strategies == {"schedule": ["steps"], "gemm": ["register", "tiled"]}
+    usual = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=vulkan).strategy
+    for fixed in ({"gemm": "tiled"}, {"gemm": "register"}, {"schedule": "steps", "rows": 3}):
+        other = vkrnn.Device(vulkan.index, **fixed)
+        assert vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=other).strategy == {**usual, **fixed}
+        assert all(f", {name}={value!r}" in repr(other) for name, value in fixed.items())
+        other.close()
 
 
 def test_every_way_to_name_a_device(own: vkrnn.Device) -> None:

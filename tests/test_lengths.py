@@ -361,12 +361,12 @@ def test_in_other_dtypes(case: Case, dtype: str) -> None:
     assert_close(differentiated(case, vkrnn, arrays, upstream, lengths)._asdict(), wanted, DTYPES[dtype])
 
 
-@pytest.fixture(name="other_flavour", scope="module")
-def _other_flavour() -> Iterator[vkrnn.Device]:
-    """Return a Vulkan device in the flavour of another kind: GPUs' where it is a CPU, and the other way round."""
+@pytest.fixture(name="other_strategy", scope="module")
+def _other_strategy() -> Iterator[vkrnn.Device]:
+    """Return a Vulkan device with a GPU's strategies where it is a CPU, and the other way round."""
     usual = vkrnn.Device(position(native=False))
     options: dict[str, Any] = {"gemm": "tiled", "lanes": min(4, usual.profile.subgroup_size), "rows": 4}
-    if usual.flavour.lanes > 1:
+    if usual.type != "cpu":
         options = {"gemm": "register", "lanes": 1, "rows": 2}
     device = vkrnn.Device(usual.index, **options, workgroup=128)
     yield device
@@ -375,12 +375,12 @@ def _other_flavour() -> Iterator[vkrnn.Device]:
 
 @pytest.mark.parametrize("case", [*SEVERAL[::17], *(case for case in CASES if "wide" in case.tags)], ids=by_id)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-def test_in_another_flavour(case: Case, dtype: str, other_flavour: vkrnn.Device) -> None:
+def test_with_another_strategy(case: Case, dtype: str, other_strategy: vkrnn.Device) -> None:
     """Batch rows of one invocation and invocations of one sum may end at different steps."""
     kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
     lengths = lengths_of(case)
     arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T)
-    with other_flavour:
+    with other_strategy:
         got = trained(case, vkrnn, arrays, lengths)
         above = {name: array.astype(kind) for name, array in gradient_inputs(case, got).items()}
         upstream = littered(above, lengths, case.T)

@@ -13,7 +13,7 @@
 #else
 namespace vkrnn::vk {
 static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
-static std::shared_ptr<Device> open(std::size_t /*index*/, const Flavour& /*flavour*/) { return nullptr; }
+static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice& /*fixed*/) { return nullptr; }
 }  // namespace vkrnn::vk
 #endif
 
@@ -65,15 +65,14 @@ std::vector<Profile> list_devices(bool complete) { return list(complete).profile
 
 std::string vulkan_problem() { return list(true).problem; }
 
-std::shared_ptr<Device> Device::open(std::size_t index, const std::optional<Flavour>& flavour) {
+std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fixed) {
     Listed listed = list(false);
     if (index >= listed.profiles.size()) listed = list(true);
     if (index >= listed.profiles.size())
         throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
                           std::to_string(listed.profiles.size()) + " is " + std::to_string(listed.profiles.size() - 1));
-    const Flavour chosen = flavour ? *flavour : choose_flavour(listed.profiles[index]);
-    if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(chosen);
-    return vk::open(index - (index > listed.cpu ? 1 : 0), chosen);
+    if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(fixed);
+    return vk::open(index - (index > listed.cpu ? 1 : 0), fixed);
 }
 
 }  // namespace vkrnn

@@ -62,7 +62,7 @@ protected:
         return device_->statistics().dispatches - before;
     }
 
-    const std::shared_ptr<CpuDevice> device_ = std::make_shared<CpuDevice>(choose_flavour(profile()));
+    const std::shared_ptr<CpuDevice> device_ = std::make_shared<CpuDevice>(StrategyChoice{});
 };
 
 TEST_F(Cpu, RunsEveryCellForwardFromArraysAndFromTheHost) {

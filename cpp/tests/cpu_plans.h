@@ -72,7 +72,7 @@ inline std::string name_of_case(const Spec& spec) {
 
 // Numbers for every argument of a forward call.
 inline Arrays make_arrays(const Spec& spec) {
-    Plan plan = make_plan(spec, profile_of(targets().back()), choose_flavour(profile_of(targets().back())));
+    Plan plan = make_plan(spec, profile_of(targets().back()));
     Arrays arrays;
     Numbers numbers;
     for (const auto& [argument, buffer] : plan.inputs)
@@ -86,7 +86,7 @@ template <class T>
 std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& arrays, unsigned threads = 1) {
     spec.dtype = sizeof(T) == sizeof(double) ? Dtype::float64 : Dtype::float32;
     const Profile profile = profile_of(target);
-    const Plan plan = make_plan(spec, profile, choose_flavour(profile));
+    const Plan plan = make_plan(spec, profile);
     std::vector<Aligned<T>> buffers;
     for (const PlanBuffer& buffer : plan.buffers) buffers.emplace_back(buffer.bytes / sizeof(T), T{-1000});
     for (const auto& [argument, buffer] : plan.inputs)

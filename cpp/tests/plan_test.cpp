@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../src/time_loop.h"
+#include "plan/step_block.h"
 #include "vkrnn/error.h"
 #include "vkrnn/plan.h"
 
@@ -49,8 +49,6 @@ Profile limited_cpu() {
     profile.max_loop_iterations = 65535;
     return profile;
 }
-
-Flavour flavour_for(const Profile& profile) { return choose_flavour(profile); }
 
 std::vector<Dispatch> outside_loops(const Plan& plan) {
     std::vector<Dispatch> found;
@@ -108,7 +106,7 @@ Plan plan_of(Spec spec, Dtype dtype) {
     Profile profile = gpu();
     profile.float64 = true;
     spec.dtype = dtype;
-    return make_plan(spec, profile, flavour_for(profile));
+    return make_plan(spec, profile);
 }
 
 bool ends_with(const std::string& text, const std::string& end) {
@@ -135,7 +133,7 @@ TEST(RowOrder, FollowsTheSpecification) {
 
 TEST(ForwardPlan, ProjectsOnceAndLoopsOnce) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::bidirectional}), profile, flavour_for(profile));
+    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::bidirectional}), profile);
     ASSERT_EQ(outside_loops(plan).size(), 1u);
     EXPECT_EQ(outside_loops(plan)[0].label, "project");
     ASSERT_EQ(loops(plan).size(), 1u);
@@ -153,14 +151,14 @@ TEST(ForwardPlan, ReadsTheSourceItselfWithoutAnInputWeight) {
     Spec spec = make_spec(CellKind::single_gate_rnn);
     spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
     spec.I = 4;
-    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const Plan plan = make_plan(spec, profile);
     EXPECT_TRUE(outside_loops(plan).empty());
     EXPECT_EQ(place_buffer(parameters_of(plan).at[2 * abi::kProjected]), buffer_named(plan, "source"));
 }
 
 TEST(ForwardPlan, ReverseIsANegativeStride) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::reverse}), profile, flavour_for(profile));
+    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::reverse}), profile);
     const abi::StepParams params = parameters_of(plan);
     EXPECT_EQ(params.strides[abi::kProjected].step[0], -3 * 16);
     EXPECT_EQ(place_offset(params.at[2 * abi::kProjected]), 4u * 3 * 16 * 4);
@@ -170,7 +168,7 @@ TEST(ForwardPlan, ReverseIsANegativeStride) {
 
 TEST(ForwardPlan, AbsentTensorsReadTheZeros) {
     const Profile profile = gpu();
-    const abi::StepParams params = parameters_of(make_plan(make_spec(CellKind::lstm), profile, flavour_for(profile)));
+    const abi::StepParams params = parameters_of(make_plan(make_spec(CellKind::lstm), profile));
     for (const abi::uint view : {abi::kBias, abi::kVectors, abi::kInitHidden, abi::kInitCell}) {
         EXPECT_EQ(params.at[2 * view], place(0, 0));
         EXPECT_EQ(params.strides[view].row, 0u);
@@ -182,7 +180,7 @@ TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
     const Profile profile = gpu();
     Spec spec = make_spec(CellKind::lstm, {Flag::bidirectional}, {Argument::mask});
     spec.mask_varies = {true, false, true};
-    const abi::Strides strides = parameters_of(make_plan(spec, profile, flavour_for(profile))).strides[abi::kMask];
+    const abi::Strides strides = parameters_of(make_plan(spec, profile)).strides[abi::kMask];
     EXPECT_EQ(strides.step[0], 8);
     EXPECT_EQ(strides.step[1], -8);
     EXPECT_EQ(strides.row, 0u);
@@ -191,9 +189,9 @@ TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
 
 TEST(ForwardPlan, GruResetBeforeTakesTwoPhases) {
     const Profile profile = gpu();
-    EXPECT_EQ(loops(make_plan(make_spec(CellKind::gru), profile, flavour_for(profile)))[0].body.size(), 2u);
+    EXPECT_EQ(loops(make_plan(make_spec(CellKind::gru), profile))[0].body.size(), 2u);
     const Spec after = make_spec(CellKind::gru, {Flag::reset_after});
-    EXPECT_EQ(loops(make_plan(after, profile, flavour_for(profile)))[0].body.size(), 1u);
+    EXPECT_EQ(loops(make_plan(after, profile))[0].body.size(), 1u);
 }
 
 TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
@@ -201,7 +199,7 @@ TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
     Spec spec = make_spec(CellKind::lstm);
     spec.T = 1'000'000;
     spec.N = 17;
-    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const Plan plan = make_plan(spec, profile);
     for (const Dispatch& dispatch : outside_loops(plan)) {
         EXPECT_LE(dispatch.groups[0], 65535u);
         EXPECT_LE(dispatch.groups[1], 65535u);
@@ -213,7 +211,7 @@ TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     const Profile profile = limited_cpu();
     const Spec spec =
         gradients_of(make_spec(CellKind::lstm, {}, {Argument::bias, Argument::init_state, Argument::peephole}));
-    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const Plan plan = make_plan(spec, profile);
     std::vector<std::string> labels;
     for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
     const std::vector<std::string> expected{"replay",
@@ -235,7 +233,7 @@ TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
     const Profile profile = limited_cpu();
     Spec spec = gradients_of(make_spec(CellKind::single_gate_rnn));
     spec.T = 100'000;
-    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const Plan plan = make_plan(spec, profile);
     const auto steps = outside_loops(plan);
     const auto found = std::find_if(steps.begin(), steps.end(),
                                     [](const Dispatch& d) { return d.label == "gradient of recurrent_weight"; });
@@ -249,8 +247,7 @@ TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
 
 TEST(GradientPlan, UnusedSecondaryBiasHasZeroGradient) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile,
-                                flavour_for(profile));
+    const Plan plan = make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile);
     const std::size_t buffer = buffer_named(plan, "gradient of secondary_bias");
     EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
         return std::holds_alternative<Clear>(step) && std::get<Clear>(step).buffer == buffer;
@@ -261,7 +258,7 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
     const Profile profile = gpu();
     const Spec spec = gradients_of(
         make_spec(CellKind::lstm, {}, {Argument::init_cell, Argument::init_state, Argument::peephole, Argument::bias}));
-    const Plan plan = make_plan(spec, profile, flavour_for(profile));
+    const Plan plan = make_plan(spec, profile);
     std::vector<std::string> names;
     for (const std::size_t buffer : plan.results) names.push_back(plan.buffers[buffer].name);
     const std::vector<std::string> expected{
@@ -297,7 +294,7 @@ TEST(DtypePlan, Float64NeedsTheFeature) {
     Spec spec = make_spec(CellKind::lstm);
     spec.dtype = Dtype::float64;
     try {
-        make_plan(spec, profile, flavour_for(profile));
+        make_plan(spec, profile);
         ADD_FAILURE() << "no error";
     } catch (const NotImplementedError& error) {
         EXPECT_EQ(std::string(error.what()),
@@ -412,16 +409,15 @@ TEST(LengthsPlan, AreIntegersThatTheStepsReadAndNothingElse) {
 TEST(Plan, IsAValue) {
     const Profile profile = gpu();
     const Spec spec = make_spec(CellKind::gru, {Flag::training});
-    EXPECT_EQ(make_plan(spec, profile, flavour_for(profile)), make_plan(spec, profile, flavour_for(profile)));
+    EXPECT_EQ(make_plan(spec, profile), make_plan(spec, profile));
     Spec other = spec;
     other.N = 2;
-    EXPECT_NE(make_plan(spec, profile, flavour_for(profile)), make_plan(other, profile, flavour_for(profile)));
+    EXPECT_NE(make_plan(spec, profile), make_plan(other, profile));
 }
 
 TEST(Plan, DescribesItself) {
     const Profile profile = limited_cpu();
-    Flavour flavour = flavour_for(profile);
-    const std::string text = describe(make_plan(make_spec(CellKind::lstm), profile, flavour));
+    const std::string text = describe(make_plan(make_spec(CellKind::lstm), profile));
     EXPECT_NE(text.find("lstm  T=5 N=3 I=7 H=4 D=1\n"), std::string::npos) << text;
     EXPECT_NE(text.find("steps: 6 dispatches"), std::string::npos) << text;
     EXPECT_NE(text.find("for k = 0, 1, ... (5 steps)"), std::string::npos) << text;

@@ -34,12 +34,13 @@ TEST_F(Vulkan, SaysWhichDevicesThereAre) {
     EXPECT_EQ(message.find("there is no device 99: the last of "), 0u) << message;
 }
 
-TEST_F(Vulkan, TakesTheFlavourItIsGiven) {
-    Flavour flavour;
-    flavour.rows = 3;
-    EXPECT_EQ(vk::open(0, flavour)->flavour(), flavour);
+TEST_F(Vulkan, PlansWithWhatIsFixed) {
+    Spec spec;
+    spec.descriptor = default_descriptor(CellKind::single_gate_rnn);
+    spec.T = spec.N = spec.I = spec.H = 1;
+    EXPECT_EQ(vk::open(0, {"", "", {{"rows", 3}}})->plan(spec)->choice.sizes.at("rows"), 3u);
     const auto device = open_vulkan();
-    EXPECT_EQ(device->flavour(), choose_flavour(device->profile()));
+    EXPECT_EQ(*device->plan(spec), make_plan(spec, device->profile()));
 }
 
 class PipelineCache : public Vulkan {

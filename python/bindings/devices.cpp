@@ -22,36 +22,38 @@ const char* type_text(DeviceType type) {
 }
 
 template <class Value>
-void override_with(Value& value, const std::string& name, py::handle object) {
+Value read_option(const std::string& name, py::handle object) {
     try {
-        value = object.cast<Value>();
+        return object.cast<Value>();
     } catch (const py::cast_error&) {
         const char* expected = std::is_same_v<Value, std::string> ? "a str" : "a positive int";
         throw TypeError("[Device] " + name + ": expected " + expected + ", got " + type_name(object));
     }
 }
 
-// The flavour that suits the profile, with what the caller wants otherwise.
-Flavour make_flavour(const Profile& profile, const py::dict& overrides) {
-    Flavour flavour = choose_flavour(profile);
-    for (const auto& [key, value] : overrides) {
+// What the options fix, checked.
+StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
+    StrategyChoice fixed;
+    for (const auto& [key, value] : options) {
         const auto name = key.cast<std::string>();
         if (name == "schedule") {
-            override_with(flavour.schedule, name, value);
+            fixed.schedule = read_option<std::string>(name, value);
         } else if (name == "gemm") {
-            override_with(flavour.gemm, name, value);
-        } else if (name == "lanes") {
-            override_with(flavour.lanes, name, value);
-        } else if (name == "rows") {
-            override_with(flavour.rows, name, value);
-        } else if (name == "workgroup") {
-            override_with(flavour.workgroup, name, value);
+            fixed.gemm = read_option<std::string>(name, value);
         } else {
-            throw TypeError("[Device] " + name + ": no such option; there are schedule, gemm, lanes, rows, workgroup");
+            fixed.sizes[name] = read_option<std::uint32_t>(name, value);
         }
     }
-    check_flavour(flavour, profile);
-    return flavour;
+    check_choice(fixed, profile);
+    return fixed;
+}
+
+py::dict strategies(const Profile& profile) {
+    const StrategyNames names = list_strategies(profile);
+    py::dict dict;
+    dict["schedule"] = names.schedule;
+    dict["gemm"] = names.gemm;
+    return dict;
 }
 
 py::dict statistics(const Device& device) {
@@ -93,6 +95,8 @@ void register_devices(py::module_& module) {
         .def_readonly("unified_memory", &Profile::unified_memory)
         .def_readonly("max_loop_iterations", &Profile::max_loop_iterations);
 
+    py::class_<StrategyChoice>(module, "StrategyChoice", "What a device's options fix.");
+
     py::class_<Device, std::shared_ptr<Device>>(module, "Device")
         .def_property_readonly("profile", &Device::profile)
         .def_property_readonly("closed", &Device::closed)
@@ -105,10 +109,9 @@ void register_devices(py::module_& module) {
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
     module.def("vulkan_problem", &vulkan_problem, WithoutGil());
-    module.def("make_flavour", &make_flavour, py::arg("profile"), py::arg("overrides"));
-    module.def(
-        "open_device", [](std::size_t index, const Flavour& flavour) { return Device::open(index, flavour); },
-        py::arg("index"), py::arg("flavour"), WithoutGil());
+    module.def("list_strategies", &strategies, py::arg("profile"));
+    module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
+    module.def("open_device", &Device::open, py::arg("index"), py::arg("fixed"), WithoutGil());
     module.def("validation_messages", &validation_messages);
     module.def("cache_directory", &cache_directory);
 }

@@ -52,26 +52,21 @@ py::list buffers(const SharedPlan& shared) {
     return list;
 }
 
+py::dict strategy(const SharedPlan& shared) {
+    const StrategyChoice& choice = shared.plan->choice;
+    py::dict dict;
+    dict["schedule"] = choice.schedule;
+    dict["gemm"] = choice.gemm;
+    for (const auto& [name, size] : choice.sizes) dict[py::str(name)] = size;
+    return dict;
+}
+
 }  // namespace
 
 void register_plans(py::module_& module) {
-    py::class_<Flavour>(module, "Flavour", "How a device runs the work; part of every plan.")
-        .def_readonly("schedule", &Flavour::schedule, "How the time loop is dispatched.")
-        .def_readonly("gemm", &Flavour::gemm, "Which kernel computes the matrix products.")
-        .def_readonly("lanes", &Flavour::lanes, "Invocations that share a dot product of the recurrent product.")
-        .def_readonly("rows", &Flavour::rows, "Batch rows per invocation of the recurrent product.")
-        .def_readonly("workgroup", &Flavour::workgroup, "Invocations per workgroup of the step kernels.")
-        .def(
-            "__eq__", [](const Flavour& a, const Flavour& b) { return a == b; }, py::is_operator())
-        .def("__repr__", [](const Flavour& flavour) {
-            return "Flavour(schedule='" + flavour.schedule + "', gemm='" + flavour.gemm +
-                   "', lanes=" + std::to_string(flavour.lanes) + ", rows=" + std::to_string(flavour.rows) +
-                   ", workgroup=" + std::to_string(flavour.workgroup) + ")";
-        });
-
     py::class_<SharedPlan> plan(module, "Plan", "What a call does on a device, step by step.");
     plan.attr("__module__") = "vkrnn";
-    plan.def_property_readonly("flavour", [](const SharedPlan& shared) { return shared.plan->flavour; })
+    plan.def_property_readonly("strategy", &strategy, "The strategies that run the call, with their sizes.")
         .def_property_readonly("buffers", &buffers, "Name, role and bytes of every buffer.")
         .def_property_readonly("steps", &steps, "The steps in order, as dicts.")
         .def_property_readonly(

@@ -14,7 +14,7 @@ their own names.
 """
 
 from vkrnn import mpsgraph, reference
-from vkrnn._core import DeviceError, Flavour, Plan, __version__
+from vkrnn._core import DeviceError, Plan, __version__
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -29,7 +29,6 @@ __all__ = [
     "Array",
     "Device",
     "DeviceError",
-    "Flavour",
     "GRUDescriptor",
     "LSTMDescriptor",
     "Plan",

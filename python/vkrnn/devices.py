@@ -30,17 +30,18 @@ class Device:
         Position in `devices()`, or a part of the device's name in any case; the first that matches is taken. The best
         device if not given.
     schedule, gemm : str, optional
-        How a Vulkan device runs the time loop and the matrix products. What suits the device if not given.
-    lanes, rows, workgroup : int, optional
-        Sizes of a Vulkan device's kernels for the time loop. What suits the device if not given. The CPU has one way
-        to run, and takes no other.
+        The strategies for the time loop and for the matrix products, from `strategies`. If not given, they are chosen
+        for each call; its plan shows them.
+    **sizes : int, optional
+        Sizes of strategies. The schedule ``steps`` has ``lanes``, ``rows`` and ``workgroup``: invocations that share a
+        dot product, batch rows of an invocation, invocations of a workgroup.
 
     Raises
     ------
     ValueError
-        If no device is at that position or has such a name.
+        If no device is at that position or has such a name, or if it cannot run a strategy.
     TypeError
-        If the selector is neither an int nor a str, or an option has the wrong type.
+        If the selector is neither an int nor a str, or an option has the wrong type or belongs to no strategy.
 
     Notes
     -----
@@ -66,13 +67,12 @@ class Device:
         *,
         schedule: str | None = None,
         gemm: str | None = None,
-        lanes: int | None = None,
-        rows: int | None = None,
-        workgroup: int | None = None,
+        **sizes: int | None,
     ) -> None:
-        options = {"schedule": schedule, "gemm": gemm, "lanes": lanes, "rows": rows, "workgroup": workgroup}
+        options = {"schedule": schedule, "gemm": gemm, **sizes}
         self._index, self._profile = _select(selector, "[Device] selector")
-        self._flavour = _core.make_flavour(self._profile, {k: v for k, v in options.items() if v is not None})
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._choice = _core.make_choice(self._profile, self._options)
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
         self._closed = False
@@ -88,9 +88,9 @@ class Device:
         return self._profile
 
     @property
-    def flavour(self) -> _core.Flavour:
-        """How the device runs the work."""
-        return self._flavour
+    def strategies(self) -> dict[str, list[str]]:
+        """The strategies that the device can run, for each part of a call: ``schedule`` and ``gemm``."""
+        return _core.list_strategies(self._profile)
 
     @property
     def name(self) -> str:
@@ -139,7 +139,7 @@ class Device:
             if self._closed:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
-                self._opened = _core.open_device(self._index, self._flavour)
+                self._opened = _core.open_device(self._index, self._choice)
             return self._opened
 
     def close(self) -> None:
@@ -183,7 +183,8 @@ class Device:
         """Show what the device is, and whether it is of use."""
         state = ", closed" if self.closed else ", lost" if self.lost else ""
         version = self.driver_version or self.driver
-        return f"<vkrnn.Device {self._index}: {self.name}, {self.type}, {version}{state}>"
+        options = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        return f"<vkrnn.Device {self._index}: {self.name}, {self.type}, {version}{options}{state}>"
 
 
 DeviceLike = Device | int | str

@@ -27,7 +27,7 @@ def plan(function: Callable[..., Results], /, *args: Any, **kwargs: Any) -> _cor
     Returns
     -------
     Plan
-        With ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops`` and ``flavour``.
+        With ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops`` and ``strategy``.
 
     Raises
     ------

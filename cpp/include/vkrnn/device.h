@@ -101,12 +101,12 @@ std::string vulkan_problem();
 
 class Device {
 public:
-    // Opens the device at `index` of list_devices(). Throws DeviceError.
-    static std::shared_ptr<Device> open(std::size_t index, const std::optional<Flavour>& flavour = std::nullopt);
+    // Opens the device at `index` of list_devices(), to run calls with the strategies that are fixed. Throws
+    // DeviceError.
+    static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {});
     virtual ~Device() = default;
 
     [[nodiscard]] virtual const Profile& profile() const = 0;
-    [[nodiscard]] virtual const Flavour& flavour() const = 0;
 
     // The plan for a spec on this device; cached. Thread-safe.
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;

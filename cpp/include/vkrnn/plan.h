@@ -1,4 +1,5 @@
-// What a call does on a device, step by step: a printable, comparable value made from a Spec, a Profile and a Flavour.
+// What a call does on a device, step by step: a printable, comparable value made from a Spec, a Profile and what the
+// caller fixes of the strategies.
 #pragma once
 
 #include <array>
@@ -13,6 +14,7 @@
 
 #include "vkrnn/profile.h"
 #include "vkrnn/spec.h"
+#include "vkrnn/strategy.h"
 
 namespace vkrnn {
 
@@ -106,7 +108,7 @@ using Step = std::variant<Clear, Dispatch, Loop>;
 
 struct Plan {
     Spec spec;
-    Flavour flavour;
+    StrategyChoice choice;  // complete
     std::vector<PlanBuffer> buffers;
     std::vector<Kernel> kernels;
     std::vector<Step> steps;
@@ -120,7 +122,9 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 };
 
-Plan make_plan(const Spec& spec, const Profile& profile, const Flavour& flavour);
+// The plan with the strategies that are fixed, and those that suit the call for the rest. Throws NotImplementedError
+// where the device or a fixed strategy cannot run it.
+Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed = {});
 
 // The plan as text, one line per buffer and step; `label` is the caller's name for the call.
 std::string describe(const Plan& plan, std::string_view label = {});

@@ -29,25 +29,6 @@ struct Profile {
     bool operator==(const Profile&) const = default;
 };
 
-// How a device runs the work: chosen from the profile, overridable. Part of the plan's key and of its text.
-struct Flavour {
-    std::string schedule = "steps";  // "steps": one dispatch per time step and phase; "loop": one for all
-    // Of the products outside the time loop. "register": a register tile per invocation; "tiled": shared-memory tiles;
-    // "native": the CPU's own kernels, for the time loop too.
-    std::string gemm = "register";
-    std::uint32_t lanes = 1;       // invocations that share one dot product of the recurrent product
-    std::uint32_t rows = 4;        // batch rows per invocation of the recurrent product
-    std::uint32_t workgroup = 64;  // invocations per workgroup of the step kernels
-    auto operator<=>(const Flavour&) const = default;
-};
-
 inline constexpr const char* kNativeDriver = "native";  // Profile::driver of the CPU itself
-inline constexpr const char* kNativeGemm = "native";
-
-// The flavour that suits the profile.
-Flavour choose_flavour(const Profile& profile);
-
-// Throws ValueError where the device cannot run the flavour.
-void check_flavour(const Flavour& flavour, const Profile& profile);
 
 }  // namespace vkrnn

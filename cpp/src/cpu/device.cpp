@@ -193,10 +193,10 @@ Profile profile() {
     return found;
 }
 
-CpuDevice::CpuDevice(Flavour flavour)
-    : target_(chosen_target()), profile_(cpu::profile()), flavour_(std::move(flavour)), plans_(kPlans) {}
+CpuDevice::CpuDevice(StrategyChoice fixed)
+    : target_(chosen_target()), profile_(cpu::profile()), fixed_(std::move(fixed)), plans_(kPlans) {}
 
-std::shared_ptr<const Plan> CpuDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, flavour_); }
+std::shared_ptr<const Plan> CpuDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
 
 void CpuDevice::check_usable(const std::string& prefix) const {
     if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");

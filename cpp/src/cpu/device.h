@@ -8,7 +8,7 @@
 
 #include "kernel.h"
 #include "memory.h"
-#include "plan_cache.h"
+#include "plan/cache.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cpu {
@@ -18,10 +18,9 @@ Profile profile();
 
 class CpuDevice final : public Device {
 public:
-    explicit CpuDevice(Flavour flavour);
+    explicit CpuDevice(StrategyChoice fixed);
 
     [[nodiscard]] const Profile& profile() const override { return profile_; }
-    [[nodiscard]] const Flavour& flavour() const override { return flavour_; }
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
@@ -45,7 +44,7 @@ private:
 
     const Target& target_;
     const Profile profile_;
-    const Flavour flavour_;
+    const StrategyChoice fixed_;
     PlanCache plans_;
     const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
     std::atomic<bool> closed_ = false;

@@ -36,9 +36,9 @@ void count_submitted(const Work& work, Statistics& statistics) {
 
 }  // namespace
 
-Executor::Executor(Seat seat, Flavour flavour)
+Executor::Executor(Seat seat, StrategyChoice fixed)
     : profile_(seat.candidate.profile),
-      flavour_(std::move(flavour)),
+      fixed_(std::move(fixed)),
       process_(process_id()),
       plans_(kPlans),
       work_(std::make_shared<Work>(std::move(seat))),
@@ -68,7 +68,7 @@ void Executor::close() {
     }
 }
 
-std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, flavour_); }
+std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
 
 void Executor::check_usable(const std::string& prefix) const {
     if (closed_) {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "context.h"
-#include "plan_cache.h"
+#include "plan/cache.h"
 #include "storage.h"
 #include "stream.h"
 #include "turn.h"
@@ -22,13 +22,12 @@ struct Work;
 class Executor final : public Device {
 public:
     // Throws vk::SystemError.
-    Executor(Seat seat, Flavour flavour);
+    Executor(Seat seat, StrategyChoice fixed);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
     [[nodiscard]] const Profile& profile() const override { return profile_; }
-    [[nodiscard]] const Flavour& flavour() const override { return flavour_; }
     // Needs no device: a plan can be had, and looked at, of a device that was closed or lost.
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
@@ -69,7 +68,7 @@ private:
                      const std::function<void(const Stream&)>& record);
 
     const Profile profile_;
-    const Flavour flavour_;
+    const StrategyChoice fixed_;
     const long process_;  // that opened the device: it is of no use in a fork
     PlanCache plans_;
     Turn turn_;         // held by whoever records and submits calls, and copies through their rings

@@ -13,12 +13,12 @@ std::vector<Profile> list() {
     return profiles;
 }
 
-std::shared_ptr<Device> open(std::size_t index, const Flavour& flavour) {
+std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed) {
     try {
         auto context = Context::get();
         auto candidates = context->candidates();
         Seat seat{std::move(context), std::move(candidates.at(index))};
-        return std::make_shared<Executor>(std::move(seat), flavour);
+        return std::make_shared<Executor>(std::move(seat), fixed);
     } catch (...) {
         rethrow_translated("opening the device: ");
     }

@@ -14,7 +14,7 @@ namespace vkrnn::vk {
 // there is no Vulkan loader, driver or device, with what to install.
 std::vector<Profile> list();
 
-// Opens the one at `index` of list(). Throws DeviceError.
-std::shared_ptr<Device> open(std::size_t index, const Flavour& flavour);
+// Opens the one at `index` of list(), to run calls with the strategies that are fixed. Throws DeviceError.
+std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed);
 
 }  // namespace vkrnn::vk

@@ -1,7 +1,7 @@
 // The arguments of a call as buffers of its plan.
 #pragma once
 
-#include "time_loop.h"
+#include "step_block.h"
 
 namespace vkrnn {
 

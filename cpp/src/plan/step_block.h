@@ -1,7 +1,7 @@
-// The time loop's kernels: where each tensor's elements lie by step, and the dispatch of one step.
+// What the time loop's kernels are told, whatever runs them: where each tensor's elements lie by step.
 #pragma once
 
-#include "plan_builder.h"
+#include "builder.h"
 
 namespace vkrnn {
 
@@ -22,7 +22,7 @@ public:
     explicit StepBlock(const Spec& spec);
 
     // [T, N, D * slots * H]
-    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot = 0);
+    void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order);
     // [T, N, each] in source order, the same for both directions
     void features(abi::uint view, std::size_t buffer, std::int64_t each);
     // [N, D * slots * H], the same at every step
@@ -36,6 +36,9 @@ public:
     // Rows of `row` elements of which the first `depth` take part; one matrix of `rows_each` rows per direction.
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
+
+    // Has a view begin that many slots later.
+    void skip_slots(abi::uint view, std::int64_t slots);
 
     [[nodiscard]] Block block() const;
     [[nodiscard]] const abi::StepParams& params() const { return params_; }
@@ -55,14 +58,6 @@ struct StepOptions {
 };
 // Of the specialization constants of a step kernel those that the call decides, whatever runs it.
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
-std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options);
-
-// One dispatch of a forward or backward step kernel over all units, batch rows and directions.
-Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
-                       std::int64_t step);
-
-// The same over every step at once (replay).
-Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params);
 
 // Products of a step's recurrence: 2 * N * D * G * H * H operations.
 double step_flops(const Spec& spec);

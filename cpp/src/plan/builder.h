@@ -1,5 +1,4 @@
-// Assembles a plan: buffers, kernels, and the dispatches that no cell and no time step shapes (products, sums,
-// transposes).
+// Assembles a plan: buffers, kernels and steps.
 #pragma once
 
 #include <optional>
@@ -37,9 +36,19 @@ struct RowSum {
     std::int64_t out_offset = 0;
 };
 
+// Elements that are widened from a 16-bit type to float32, or narrowed to it.
+struct Conversion {
+    std::size_t from = 0, to = 0;
+    std::int64_t elements = 0;
+    bool narrow = false;
+};
+
+class ProductStrategy;
+struct Chosen;
+
 class PlanBuilder {
 public:
-    PlanBuilder(const Spec& spec, const Profile& profile, const Flavour& flavour);
+    PlanBuilder(const Spec& spec, const Profile& profile, const Chosen& chosen);
 
     // Buffer 0 is all zeros, H elements long: what an absent tensor reads.
     static constexpr std::size_t kZeros = 0;
@@ -50,6 +59,7 @@ public:
     // An argument of 32-bit integers.
     std::size_t integers(Argument argument, std::int64_t elements);
     std::size_t scratch(std::string name, std::int64_t elements);
+    // The same buffer for the same contents.
     std::size_t constant(std::string name, Block contents);
     // Scratch for elements of another buffer in the order that the layout stands for. Where these are a weight's, they
     // need not be copied there in each call.
@@ -59,8 +69,8 @@ public:
     // `independent`: needs nothing that the step before it wrote.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
-    void transpose(const std::string& label, std::size_t in, std::size_t out, std::int64_t rows, std::int64_t columns,
-                   std::int64_t batches, bool independent = false);
+    void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
+                  bool independent = false);
     void clear(std::size_t buffer) { plan_.steps.emplace_back(Clear{buffer}); }
     void add(Step step) { plan_.steps.push_back(std::move(step)); }
     void count_flops(double flops) { plan_.flops += flops; }
@@ -68,37 +78,27 @@ public:
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
 
-    // Whether the device runs the CPU's own kernels: see native_plan.h.
-    [[nodiscard]] bool native() const { return plan_.flavour.gemm == kNativeGemm; }
     [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
 
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
-    [[nodiscard]] const Flavour& flavour() const { return plan_.flavour; }
+    // A size of the strategies that run the call.
+    [[nodiscard]] std::uint32_t size(const std::string& name) const { return plan_.choice.sizes.at(name); }
     Plan finish();
 
 private:
-    // A copy of a result that is still to be converted when everything else is done.
-    struct Narrowing {
-        std::size_t from, to;
-        std::int64_t elements;
-    };
-
-    void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
-                  bool independent);
-    // The sum of so many contiguous parts of `columns` elements.
-    void add_parts(const std::string& label, std::size_t from, std::int64_t parts, std::int64_t columns,
-                   std::size_t out, std::int64_t out_offset);
     std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
-    void convert(const std::string& label, std::size_t from, std::size_t to, std::int64_t elements, bool narrow,
-                 bool independent);
 
     Plan plan_;
     const Profile& profile_;
-    std::vector<Narrowing> narrowings_;
+    const ProductStrategy& products_;
+    std::vector<Conversion> narrowings_;  // of results, to be done when all else is
 };
+
+// The kernels count in 32 bits. Throws NotImplementedError where that is not enough.
+std::uint32_t u32(std::int64_t value);
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

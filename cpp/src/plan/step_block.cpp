@@ -1,7 +1,4 @@
-#include "time_loop.h"
-
-#include <algorithm>
-#include <bit>
+#include "step_block.h"
 
 namespace vkrnn {
 
@@ -46,12 +43,12 @@ void StepBlock::strides(abi::uint view, std::int64_t row, std::int64_t slot, std
     params_.strides[view].unit = static_cast<std::uint32_t>(unit);
 }
 
-void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order, std::int64_t first_slot) {
+void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order) {
     const std::int64_t row = spec_.D() * slots * spec_.H;
     const std::int64_t time = spec_.N * row;
     for (std::int64_t d = 0; d < spec_.D(); ++d) {
         const RowOrder rows = row_order(spec_, order, d);
-        set(view, d, buffer, rows.first * time + (d * slots + first_slot) * spec_.H, rows.increment * time);
+        set(view, d, buffer, rows.first * time + d * slots * spec_.H, rows.increment * time);
     }
     strides(view, row, spec_.H, 1);
 }
@@ -97,17 +94,14 @@ void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t
     params_.depth = static_cast<std::uint32_t>(depth);
 }
 
-Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
-
-namespace {
-
-// Batch rows an invocation takes: no more than there are, and a power of two.
-std::uint32_t rows_of(const Spec& spec, const Flavour& flavour) {
-    const auto batch = static_cast<std::uint32_t>(std::min<std::int64_t>(spec.N, flavour.rows));
-    return std::min(flavour.rows, std::bit_ceil(batch));
+void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
+    const std::int64_t elements = slots * params_.strides[view].slot;
+    for (std::int64_t d = 0; d < spec_.D(); ++d)
+        params_.at[std::size_t{2} * view + static_cast<std::size_t>(d)] +=
+            static_cast<std::uint64_t>(elements) * compute_bytes(spec_.dtype);
 }
 
-}  // namespace
+Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
 
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
     const Cell& cell = spec.cell();
@@ -124,36 +118,6 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
     return constants;
-}
-
-std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
-    const Spec& spec = builder.spec();
-    std::vector<std::uint32_t> constants = cell_constants(spec, options);
-    constants[abi::kLocalSize] = builder.flavour().workgroup;
-    constants[abi::kLanes] = builder.flavour().lanes;
-    constants[abi::kRows] = rows_of(spec, builder.flavour());
-    constants[abi::kVectorLoads] = spec.H % 4 == 0;
-    return builder.kernel(std::string(spec.cell().shader) + "_" + driver, std::move(constants));
-}
-
-Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params,
-                       std::int64_t step) {
-    const Spec& spec = builder.spec();
-    const Flavour& flavour = builder.flavour();
-    const std::int64_t unit_blocks = ceil_div(spec.H, flavour.workgroup / flavour.lanes);
-    const std::int64_t row_blocks = ceil_div(spec.N, rows_of(spec, flavour));
-    const abi::StepPush push{place(params, 0), static_cast<std::int32_t>(step), 0};
-    Dispatch made{label, kernel, builder.groups(unit_blocks * row_blocks, spec.D()),
-                  make_block(push, abi::kStepPushPlaces)};
-    made.counter = abi::kStepCounter;
-    return made;
-}
-
-Dispatch all_steps_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel, std::size_t params) {
-    const Spec& spec = builder.spec();
-    const std::int64_t blocks = spec.T * spec.N * ceil_div(spec.H, builder.flavour().workgroup);
-    const abi::StepPush push{place(params, 0), 0, 0};
-    return {label, kernel, builder.groups(blocks, spec.D()), make_block(push, abi::kStepPushPlaces), true};
 }
 
 }  // namespace vkrnn

@@ -1,9 +1,6 @@
 // Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and
 // leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
-#include "gradient_plan.h"
-
-#include "inputs.h"
-#include "native_plan.h"
+#include "gradient.h"
 
 namespace vkrnn {
 
@@ -11,8 +8,12 @@ namespace {
 
 class GradientPlan {
 public:
-    GradientPlan(const Spec& spec, const Profile& profile, const Flavour& flavour)
-        : builder_(spec, profile, flavour), spec_(builder_.spec()), cell_(spec_.cell()), inputs_(builder_) {}
+    GradientPlan(const Spec& spec, const Profile& profile, const Chosen& chosen)
+        : builder_(spec, profile, chosen),
+          loop_(chosen.loop),
+          spec_(builder_.spec()),
+          cell_(spec_.cell()),
+          inputs_(builder_) {}
 
     Plan make() {
         make_results();
@@ -47,7 +48,7 @@ private:
         // Without an input weight the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
         recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
-        if (!builder_.native()) transposed_ = builder_.scratch("transposed weight", D * G * H * H);
+        weight_ = loop_.backward_weight(builder_);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
@@ -59,8 +60,8 @@ private:
                 has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
     }
 
-    // Everything a step reads and writes, but for the weights; the recurrent deltas from slot `first` on.
-    StepBlock step_block(std::int64_t first = 0) const {
+    // All that a step reads and writes, except the weights.
+    StepBlock step_block() const {
         StepBlock block(spec_);
         inputs_.set(block);
         block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
@@ -71,7 +72,7 @@ private:
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
         if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient]);
         block.sequence(abi::kDelta, delta_, G, Order::source);
-        block.sequence(abi::kRecurrentDelta, recurrent_delta_, G, Order::source, first);
+        block.sequence(abi::kRecurrentDelta, recurrent_delta_, G, Order::source);
         block.state(abi::kCarryHidden, carry_hidden_);
         if (cell_.states > 1) block.state(abi::kCarryCell, carry_cell_);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
@@ -81,23 +82,8 @@ private:
         return block;
     }
 
-    // With the transposed weights from slot `first` on, `slots` of them.
-    StepBlock weighted_block(std::int64_t first, std::int64_t slots) const {
-        StepBlock block = step_block(first);
-        block.weights(transposed_, H, G * H, slots * H, first * H);
-        return block;
-    }
-
     void prepare() {
-        if (builder_.native()) {
-            native_replay(builder_, step_block(), has(Argument::peephole));
-        } else {
-            // The first phase of two hands down the gates z and r, which stand in the first slots in either order.
-            params_ = builder_.constant("parameters", weighted_block(0, phases_ ? candidate_ : G).block());
-            builder_.add(all_steps_dispatch(builder_, "replay",
-                                            step_kernel(builder_, "replay", {0, has(Argument::peephole)}), params_));
-            builder_.transpose("transpose", inputs_[Argument::recurrent_weight], transposed_, G * H, H, D, true);
-        }
+        loop_.recompute(builder_, {inputs_, step_block(), weight_});
         if (!reset_after_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false};
@@ -108,17 +94,7 @@ private:
 
     void run_back() {
         builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
-        if (builder_.native()) return native_backward_loop(builder_, inputs_, step_block());
-        Loop loop{T, static_cast<std::int32_t>(T - 1), -1, {}};
-        const std::size_t kernel = step_kernel(builder_, "backward", {phases_ ? 1u : 0u, false});
-        loop.body.push_back(step_dispatch(builder_, "step back", kernel, params_, 0));
-        if (phases_) {
-            const std::size_t params = builder_.constant("reset parameters", weighted_block(candidate_, 1).block());
-            const std::size_t reset = step_kernel(builder_, "backward", {2, false});
-            loop.body.push_back(step_dispatch(builder_, "step back: reset", reset, params, 0));
-        }
-        builder_.add(std::move(loop));
-        if (has(Argument::init_state)) builder_.add(step_dispatch(builder_, "initial state", kernel, params_, -1));
+        loop_.backward(builder_, {inputs_, step_block(), weight_});
     }
 
     // Deltas of `slots` slots from `first` on, as the operand whose columns are summed over all rows.
@@ -180,6 +156,7 @@ private:
     }
 
     PlanBuilder builder_;
+    const LoopStrategy& loop_;
     const Spec& spec_;
     const Cell& cell_;
     Inputs inputs_;
@@ -191,14 +168,14 @@ private:
     // Slot of the gate whose product the reset gate enters (GRU): the last in either order.
     const std::int64_t candidate_ = G - 1;
 
-    std::size_t delta_ = 0, recurrent_delta_ = 0, transposed_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
-    std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0, params_ = 0;
+    std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
+    std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0;
 };
 
 }  // namespace
 
-Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Flavour& flavour) {
-    return GradientPlan(spec, profile, flavour).make();
+Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Chosen& chosen) {
+    return GradientPlan(spec, profile, chosen).make();
 }
 
 }  // namespace vkrnn

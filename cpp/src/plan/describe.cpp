@@ -62,8 +62,9 @@ std::string describe(const Plan& plan, std::string_view label) {
     out << (spec.gradients ? cell.gradients_name : cell.name);
     if (!label.empty()) out << " '" << label << "'";
     out << "  T=" << spec.T << " N=" << spec.N << " I=" << spec.I << " H=" << spec.H << " D=" << spec.D() << '\n';
-    out << "schedule " << plan.flavour.schedule << ", gemm " << plan.flavour.gemm << ", lanes " << plan.flavour.lanes
-        << ", rows " << plan.flavour.rows << ", workgroup " << plan.flavour.workgroup << '\n';
+    out << "schedule " << plan.choice.schedule << ", gemm " << plan.choice.gemm;
+    for (const auto& [name, size] : plan.choice.sizes) out << ", " << name << ' ' << size;
+    out << '\n';
     out << "buffers: " << human(static_cast<double>(plan.bytes()), "B") << '\n';
     for (const PlanBuffer& buffer : plan.buffers)
         out << "  " << std::left << std::setw(10) << name_of(buffer.role) << std::setw(33) << buffer.name << ' '

@@ -54,7 +54,16 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
 
 }  // namespace
 
-void native_product(PlanBuilder& builder, const std::string& label, const Product& p) {
+bool NativeProducts::runs_on(const Profile& profile) const { return profile.driver == kNativeDriver; }
+
+// There is no other to compare with.
+std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/,
+                                           const Sizes& /*wanted*/) const {
+    return Offer{};
+}
+
+void NativeProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
+                             bool /*independent*/) const {
     const auto row = [](const Matrix& matrix) { return matrix.columns ? 1 : matrix.ld; };
     const auto column = [](const Matrix& matrix) { return matrix.columns ? matrix.ld : 1; };
     cpu::ProductWork work{};
@@ -78,7 +87,8 @@ void native_product(PlanBuilder& builder, const std::string& label, const Produc
     builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work, cpu::kProductPlaces)});
 }
 
-void native_row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum) {
+void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
+                             bool /*independent*/) const {
     cpu::SumWork work{};
     work.in = builder.at(sum.in.buffer, sum.in.offset);
     work.out = builder.at(sum.out, sum.out_offset);
@@ -99,23 +109,30 @@ void native_row_sum(PlanBuilder& builder, const std::string& label, const RowSum
     builder.add(Dispatch{label, builder.kernel("sum_rows", {}), {}, make_block(work, cpu::kSumPlaces)});
 }
 
-void native_convert(PlanBuilder& builder, const std::string& label, std::size_t from, std::size_t to,
-                    std::int64_t elements, bool narrow) {
+void NativeProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                             bool /*independent*/) const {
     cpu::ConvertWork work{};
-    work.in = place(from, 0);
-    work.out = place(to, 0);
-    work.count = elements;
+    work.in = place(conversion.from, 0);
+    work.out = place(conversion.to, 0);
+    work.count = conversion.elements;
     work.bfloat = builder.spec().dtype == Dtype::bfloat16;
-    work.narrow = narrow;
+    work.narrow = conversion.narrow;
     builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work, cpu::kConvertPlaces)});
 }
 
-void native_forward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block, bool keep) {
+bool NativeLoop::runs_on(const Profile& profile) const { return profile.driver == kNativeDriver; }
+
+std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/,
+                                       const Sizes& /*wanted*/) const {
+    return Offer{};
+}
+
+void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
     const std::size_t weights =
         pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, H, D * G, H, 1, H * H});
-    block.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
+    views.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
     cpu::LoopWork work{};
     if (spec.has(Argument::input_weight)) {
         const std::size_t panels =
@@ -123,22 +140,23 @@ void native_forward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock b
         for (std::int64_t d = 0; d < D; ++d)
             work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
         work.features = I;
-        block.features(abi::kProjected, inputs[Argument::source], I);
+        views.features(abi::kProjected, inputs[Argument::source], I);
         builder.count_flops(2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(D * G * H * I));
     }
-    loop(builder, "time loop", "forward", block, keep, work);
+    loop(builder, "time loop", "forward", views, spec.descriptor.has(Flag::training), work);
 }
 
-void native_replay(PlanBuilder& builder, const StepBlock& block, bool keep) {
-    loop(builder, "replay", "replay", block, keep);
+void NativeLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
+    loop(builder, "replay", "replay", pass.views, builder.spec().has(Argument::peephole));
 }
 
-void native_backward_loop(PlanBuilder& builder, const Inputs& inputs, StepBlock block) {
+void NativeLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
     const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
     const std::size_t weights =
-        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
-    block.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
-    loop(builder, "time loop back", "backward", block, false);
+        pack(builder, "pack recurrent_weight", pass.inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
+    StepBlock views = pass.views;
+    views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
+    loop(builder, "time loop back", "backward", views, false);
 }
 
 }  // namespace vkrnn

@@ -1,0 +1,35 @@
+// Which strategies run a call: what a caller fixes, and what a plan was made with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "vkrnn/profile.h"
+
+namespace vkrnn {
+
+// Sizes of strategies by name: "lanes", "rows", ...
+using Sizes = std::map<std::string, std::uint32_t, std::less<>>;
+
+// A strategy for each part of a call, and their sizes. A plan has all of them. In what a caller fixes, empty names and
+// missing sizes are left open: they are chosen for each call.
+struct StrategyChoice {
+    std::string schedule;  // runs the time loop
+    std::string gemm;      // runs the products and sums around it
+    Sizes sizes;
+    auto operator<=>(const StrategyChoice&) const = default;
+};
+
+// The names of the strategies that a device can run, for each part.
+struct StrategyNames {
+    std::vector<std::string> schedule, gemm;
+};
+StrategyNames list_strategies(const Profile& profile);
+
+// Throws ValueError where the device cannot run what is fixed, TypeError where no strategy has a size of that name.
+void check_choice(const StrategyChoice& fixed, const Profile& profile);
+
+}  // namespace vkrnn

@@ -1,0 +1,128 @@
+#include "builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "strategy.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+
+std::uint32_t u32(std::int64_t value) {
+    if (value < 0 || value > std::numeric_limits<std::uint32_t>::max())
+        throw NotImplementedError("a call with " + std::to_string(value) +
+                                  " rows or elements in one kernel; 4,294,967,295 is the most");
+    return static_cast<std::uint32_t>(value);
+}
+
+PlanBuilder::PlanBuilder(const Spec& spec, const Profile& profile, const Chosen& chosen)
+    : profile_(profile), products_(chosen.products) {
+    plan_.spec = spec;
+    plan_.choice = chosen.choice;
+    clear(scratch("zeros", spec.H));
+}
+
+std::uint64_t PlanBuilder::bytes(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements) * compute_bytes(plan_.spec.dtype);
+}
+
+std::uint64_t PlanBuilder::bytes_of_caller(std::int64_t elements) const {
+    return static_cast<std::uint64_t>(elements) * storage_bytes(plan_.spec.dtype);
+}
+
+Place PlanBuilder::at(std::size_t buffer, std::int64_t element) const { return place(buffer, bytes(element)); }
+
+std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t bytes) {
+    plan_.buffers.push_back({std::move(name), role, bytes});
+    return plan_.buffers.size() - 1;
+}
+
+std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
+    return add_buffer(std::move(name), Role::scratch, bytes(elements));
+}
+
+std::size_t PlanBuilder::input(Argument argument, std::int64_t elements) {
+    const std::string name(name_of(argument));
+    const std::size_t buffer = add_buffer(name, Role::input, bytes_of_caller(elements));
+    plan_.inputs.emplace_back(argument, buffer);
+    if (!is_half(plan_.spec.dtype)) return buffer;
+    const std::size_t wide = scratch(name + " in float32", elements);
+    products_.convert(*this, "widen " + name, {buffer, wide, elements, false}, true);
+    return wide;
+}
+
+std::size_t PlanBuilder::integers(Argument argument, std::int64_t elements) {
+    const auto bytes = static_cast<std::uint64_t>(elements) * sizeof(std::int32_t);
+    const std::size_t buffer = add_buffer(std::string(name_of(argument)), Role::input, bytes);
+    plan_.inputs.emplace_back(argument, buffer);
+    return buffer;
+}
+
+std::size_t PlanBuilder::result(std::string name, std::int64_t elements) {
+    const std::size_t buffer = add_buffer(name, Role::result, bytes_of_caller(elements));
+    plan_.results.push_back(buffer);
+    if (!is_half(plan_.spec.dtype)) return buffer;
+    const std::size_t wide = scratch(std::move(name) + " in float32", elements);
+    narrowings_.push_back({wide, buffer, elements, true});
+    return wide;
+}
+
+Plan PlanBuilder::finish() {
+    bool first = true;
+    for (const Conversion& narrowing : narrowings_) {
+        products_.convert(*this, "narrow " + plan_.buffers[narrowing.to].name, narrowing, !first);
+        first = false;
+    }
+    return std::move(plan_);
+}
+
+std::size_t PlanBuilder::constant(std::string name, Block contents) {
+    for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer)
+        if (plan_.buffers[buffer].role == Role::constant && plan_.buffers[buffer].contents == contents) return buffer;
+    const auto bytes = contents.bytes.size();
+    plan_.buffers.push_back({std::move(name), Role::constant, bytes, std::move(contents)});
+    return plan_.buffers.size() - 1;
+}
+
+std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
+                                std::vector<std::int64_t> layout) {
+    const std::size_t buffer = scratch(std::move(name), elements);
+    const bool is_input =
+        std::any_of(plan_.inputs.begin(), plan_.inputs.end(), [&](const auto& input) { return input.second == from; });
+    if (is_input) {
+        plan_.buffers[buffer].role = Role::packed;
+        plan_.buffers[buffer].packing = {from, std::move(layout)};
+    }
+    return buffer;
+}
+
+std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {
+    if (plan_.spec.dtype == Dtype::float64) shader += "_f64";
+    Kernel kernel{std::move(shader), std::move(constants)};
+    const auto found = std::find(plan_.kernels.begin(), plan_.kernels.end(), kernel);
+    if (found != plan_.kernels.end()) return static_cast<std::size_t>(found - plan_.kernels.begin());
+    plan_.kernels.push_back(std::move(kernel));
+    return plan_.kernels.size() - 1;
+}
+
+std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64_t z) const {
+    const std::int64_t y = ceil_div(linear, abi::kGroupsInX);
+    return {y == 1 ? u32(linear) : abi::kGroupsInX, u32(y), u32(z)};
+}
+
+void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,
+                           Block push, bool independent) {
+    plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
+}
+
+void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {
+    count_flops(2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k));
+    products_.product(*this, label, p, independent);
+}
+
+void PlanBuilder::row_sum(const std::string& label, const RowSum& sum, bool independent) {
+    products_.row_sum(*this, label, sum, independent);
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,44 @@
+// Forward plans: x W^T for all steps at once, then one step after the other.
+#include "forward.h"
+
+namespace vkrnn {
+
+Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& chosen) {
+    PlanBuilder builder(spec, profile, chosen);
+    const Inputs inputs(builder);
+    const Cell& cell = spec.cell();
+    const Descriptor& descriptor = spec.descriptor;
+    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
+    const bool training = descriptor.has(Flag::training);
+    const bool phases = two_phases(spec);
+
+    StepBlock views(spec);
+    std::size_t projected = inputs[Argument::source];
+    if (spec.has(Argument::input_weight) && !chosen.loop.projects()) {
+        projected = builder.scratch("projected", T * N * D * G * H);
+        Product project{T * N, D * G * H, spec.I, 1, {}, {}, {}};
+        project.a = {inputs[Argument::source], 0, spec.I, 0, false};
+        project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
+        project.c = {projected, 0, D * G * H, 0, false};
+        builder.product("project", project);
+    }
+    views.sequence(abi::kProjected, projected, G, Order::source);
+    inputs.set(views);
+    views.sequence(abi::kHidden, builder.result("output", T * N * D * H), 1, Order::output);
+    if (cell.states > 1) {
+        if (training || descriptor.has(Flag::produce_cell))
+            views.sequence(abi::kCell, builder.result("cell_output", T * N * D * H), 1, Order::output);
+        else
+            views.state(abi::kCell, builder.scratch("cell", N * D * H));
+    }
+    if (training)
+        views.sequence(abi::kSaved, builder.result("z_state", T * N * D * G * H), G, Order::output);
+    else if (phases)
+        views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
+    if (phases) views.state(abi::kOperand, builder.scratch("reset state", N * D * H));
+    builder.count_flops(static_cast<double>(T) * step_flops(spec));
+    chosen.loop.forward(builder, inputs, views);
+    return builder.finish();
+}
+
+}  // namespace vkrnn

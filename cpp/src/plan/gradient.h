@@ -1,0 +1,10 @@
+// Gradient plans.
+#pragma once
+
+#include "strategy.h"
+
+namespace vkrnn {
+
+Plan make_gradient_plan(const Spec& spec, const Profile& profile, const Chosen& chosen);
+
+}  // namespace vkrnn

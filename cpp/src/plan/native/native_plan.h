@@ -1,0 +1,34 @@
+// The strategies of the CPU: its own kernels for the whole time loop and around it. cpu/work.h says what each is told.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+class NativeProducts final : public ProductStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "native"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                 bool independent) const override;
+    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
+    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+};
+
+// One dispatch runs all time steps; forward it projects too.
+class NativeLoop final : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "native"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    [[nodiscard]] bool projects() const override { return true; }
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
+
+}  // namespace vkrnn

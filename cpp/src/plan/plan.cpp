@@ -1,0 +1,34 @@
+#include "vkrnn/plan.h"
+
+#include "forward.h"
+#include "gradient.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+
+Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
+    if (spec.dtype == Dtype::float64 && !profile.float64)
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
+                                  " float64 needs the device feature " + "shaderFloat64, which " + profile.name +
+                                  " does not have");
+    const Chosen chosen = choose_strategies(spec, profile, fixed);
+    return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+}
+
+std::uint64_t Plan::bytes() const {
+    std::uint64_t sum = 0;
+    for (const PlanBuffer& buffer : buffers) sum += buffer.bytes;
+    return sum;
+}
+
+std::int64_t Plan::dispatches() const {
+    std::int64_t count = 0;
+    for (const Step& step : steps) {
+        if (std::holds_alternative<Dispatch>(step)) ++count;
+        if (const Loop* loop = std::get_if<Loop>(&step))
+            count += loop->count * static_cast<std::int64_t>(loop->body.size());
+    }
+    return count;
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,167 @@
+#include "products.h"
+
+#include <algorithm>
+
+namespace vkrnn {
+namespace {
+
+// Enough workgroups to fill a large GPU twice; a product with fewer tiles is split along k.
+constexpr std::int64_t kTargetGroups = 264;
+constexpr std::int64_t kMinChunk = 512;  // of k: less is not worth a slab
+constexpr std::int64_t kChunkMultiple = 64;
+// Of k, where the driver ends loops early; gemm_register takes about k / 4 iterations.
+constexpr std::int64_t kLimitedChunk = 32768;
+constexpr std::int64_t kRowsPerPart = 256;
+constexpr std::int64_t kMaxParts = 1024;
+
+// A small product takes as long as one of so many operations.
+constexpr double kLeastFlops = 1e7;
+
+// Whether an operand can be read four elements at a time.
+bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
+    return matrix.ld % 4 == 0 && matrix.batch % 4 == 0 && matrix.offset % 4 == 0 &&
+           (matrix.columns ? extent : k) % 4 == 0;
+}
+
+// Operations of the products around the time loop.
+double product_flops(const Spec& spec) {
+    const double each = 2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(spec.D() * spec.G() * spec.H);
+    const double input = spec.has(Argument::input_weight) ? each * static_cast<double>(spec.I) : 0;
+    return spec.gradients ? 2 * input + each * static_cast<double>(spec.H) : input;
+}
+
+// Adds up so many contiguous parts of `columns` elements.
+void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
+               std::int64_t columns, std::size_t out, std::int64_t out_offset) {
+    RowSum sum;
+    sum.rows = parts;
+    sum.width = columns;
+    sum.in = {from, 0, columns, 0, 0};
+    sum.out = out;
+    sum.out_offset = out_offset;
+    builder.row_sum(label, sum);
+}
+
+}  // namespace
+
+std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& profile, const Sizes& /*wanted*/) const {
+    return Offer{(kLeastFlops + product_flops(spec)) / flops_per_microsecond(profile)};
+}
+
+void PortableProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
+                               bool independent) const {
+    const Profile& profile = builder.profile();
+    Tiles tile = tiles(profile);
+    const std::int64_t count = ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n);
+
+    // Slabs are whole contiguous copies of C, batch after batch, which a sum over rows then adds up.
+    const std::int64_t size = p.m * p.n;
+    const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
+    std::int64_t slabs = 1;
+    if (tile.splits && splittable)
+        slabs = std::clamp(ceil_div(kTargetGroups, count * p.batches), std::int64_t{1}, ceil_div(p.k, kMinChunk));
+    std::int64_t chunk = ceil_div(ceil_div(p.k, slabs), kChunkMultiple) * kChunkMultiple;
+    if (profile.max_loop_iterations != 0 && splittable) chunk = std::min(chunk, kLimitedChunk);
+    slabs = ceil_div(p.k, chunk);
+
+    const bool vectors = aligned(p.a, p.m, p.k) && aligned(p.b, p.n, p.k);
+    std::vector<std::uint32_t> constants{p.a.columns, p.b.columns, vectors};
+    constants.insert(constants.end(), tile.constants.begin(), tile.constants.end());
+
+    Matrix c = p.c;
+    if (slabs > 1) c = {builder.scratch(label + " slabs", slabs * p.batches * size), 0, p.n, size, false};
+
+    abi::GemmPush push{};
+    push.a = builder.at(p.a.buffer, p.a.offset);
+    push.b = builder.at(p.b.buffer, p.b.offset);
+    push.c = builder.at(c.buffer, c.offset);
+    push.a_batch = p.a.batch;
+    push.b_batch = p.b.batch;
+    push.c_batch = c.batch;
+    push.c_slab = p.batches * size;
+    push.m = u32(p.m);
+    push.n = u32(p.n);
+    push.k = u32(p.k);
+    push.lda = u32(p.a.ld);
+    push.ldb = u32(p.b.ld);
+    push.ldc = u32(c.ld);
+    push.chunk = u32(chunk);
+    push.batches = u32(p.batches);
+    builder.dispatch(label, builder.kernel(std::move(tile.shader), std::move(constants)),
+                     builder.groups(count, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
+    if (slabs == 1) return;
+
+    add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
+}
+
+void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
+                               bool independent) const {
+    const std::int64_t columns = sum.directions * sum.gates * sum.width;
+    const std::int64_t part = std::max(kRowsPerPart, ceil_div(sum.rows, kMaxParts));
+    const std::int64_t parts = ceil_div(sum.rows, part);
+    const std::size_t out = parts == 1 ? sum.out : builder.scratch(label + " parts", parts * columns);
+    const std::int64_t out_offset = parts == 1 ? sum.out_offset : 0;
+
+    abi::ReducePush push{};
+    push.in_ = builder.at(sum.in.buffer, sum.in.offset);
+    push.out_ = builder.at(out, out_offset);
+    push.rows = u32(sum.rows);
+    push.part = u32(part);
+    push.width = u32(sum.width);
+    push.gates = u32(sum.gates);
+    push.directions = u32(sum.directions);
+    push.in_row = u32(sum.in.row);
+    push.in_direction = u32(sum.in.direction);
+    push.in_gate = u32(sum.in.gate);
+    if (sum.factor) {
+        push.factor = builder.at(sum.factor->buffer, sum.factor->offset);
+        push.factor_row = u32(sum.factor->row);
+        push.factor_direction = u32(sum.factor->direction);
+        push.factor_gate = u32(sum.factor->gate);
+    }
+    builder.dispatch(label, builder.kernel("reduce", {sum.factor.has_value()}),
+                     builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts),
+                     make_block(push, abi::kReducePlaces), independent);
+    if (parts == 1) return;
+
+    add_parts(builder, label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
+}
+
+void PortableProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                               bool independent) const {
+    abi::ConvertPush push{};
+    push.in_ = place(conversion.from, 0);
+    push.out_ = place(conversion.to, 0);
+    push.count = u32(conversion.elements);
+    const std::uint32_t bfloat = builder.spec().dtype == Dtype::bfloat16;
+    const std::int64_t workgroups = ceil_div(ceil_div(conversion.elements, 2), abi::kElementwiseGroup);
+    builder.dispatch(label, builder.kernel("convert", {bfloat, conversion.narrow}), builder.groups(workgroups),
+                     make_block(push, abi::kConvertPlaces), independent);
+}
+
+bool RegisterProducts::runs_on(const Profile& profile) const { return profile.driver != kNativeDriver; }
+
+PortableProducts::Tiles RegisterProducts::tiles(const Profile& profile) const {
+    const std::int64_t n = std::int64_t{abi::kRegisterTileN} * profile.subgroup_size;
+    return {"gemm_register", abi::kRegisterTileM, n, false, {profile.subgroup_size}};
+}
+
+bool TiledProducts::runs_on(const Profile& profile) const {
+    return profile.driver != kNativeDriver && profile.max_workgroup_invocations >= abi::kTiledInvocations;
+}
+
+PortableProducts::Tiles TiledProducts::tiles(const Profile& /*profile*/) const {
+    return {"gemm_tiled", abi::kTiledTile, abi::kTiledTile, true, {}};
+}
+
+// Rough rates of one CPU and one GPU of a data center, for the order of the two. On a CPU an invocation is one SIMD
+// lane, and barriers are slow.
+double RegisterProducts::flops_per_microsecond(const Profile& profile) const {
+    return profile.type == DeviceType::cpu ? 2e4 : 1e7;
+}
+
+double TiledProducts::flops_per_microsecond(const Profile& profile) const {
+    return profile.type == DeviceType::cpu ? 1e4 : 2.5e7;
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,53 @@
+// Products, sums and conversions as shaders that any Vulkan device runs.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+// Forms C tile by tile. What a tile is depends on the kernel.
+class PortableProducts : public ProductStrategy {
+public:
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                 bool independent) const override;
+    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
+    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+
+protected:
+    struct Tiles {
+        std::string shader;
+        std::int64_t m, n;                     // of C, that one workgroup forms
+        bool splits;                           // whether workgroups share a tile where there are few tiles
+        std::vector<std::uint32_t> constants;  // of the shader, after those that all have
+    };
+    [[nodiscard]] virtual Tiles tiles(const Profile& profile) const = 0;
+    [[nodiscard]] virtual double flops_per_microsecond(const Profile& profile) const = 0;
+};
+
+// Each invocation forms a tile in its registers; a workgroup is a subgroup and needs no shared memory.
+class RegisterProducts final : public PortableProducts {
+public:
+    [[nodiscard]] std::string_view name() const override { return "register"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+
+protected:
+    [[nodiscard]] Tiles tiles(const Profile& profile) const override;
+    [[nodiscard]] double flops_per_microsecond(const Profile& profile) const override;
+};
+
+// A workgroup forms a tile from operands in shared memory.
+class TiledProducts final : public PortableProducts {
+public:
+    [[nodiscard]] std::string_view name() const override { return "tiled"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+
+protected:
+    [[nodiscard]] Tiles tiles(const Profile& profile) const override;
+    [[nodiscard]] double flops_per_microsecond(const Profile& profile) const override;
+};
+
+}  // namespace vkrnn

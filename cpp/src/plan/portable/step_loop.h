@@ -1,0 +1,23 @@
+// The time loop as one dispatch for each step, or two where a cell has two phases. Any Vulkan device runs it.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+// Its sizes: `workgroup`, invocations of a workgroup; `lanes`, invocations that share one dot product of the recurrent
+// product; `rows`, batch rows of an invocation.
+class StepLoop : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "steps"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    std::size_t backward_weight(PlanBuilder& builder) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
+
+}  // namespace vkrnn

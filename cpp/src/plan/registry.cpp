@@ -1,0 +1,28 @@
+// The list of strategies. A new one is an include and a name here.
+#include <array>
+#include <tuple>
+
+#include "native/native_plan.h"
+#include "portable/products.h"
+#include "portable/step_loop.h"
+#include "strategy.h"
+
+namespace vkrnn {
+namespace {
+
+template <class Part, class... Strategies>
+std::span<const Part* const> instances() {
+    static const std::tuple<Strategies...> strategies;
+    static const std::array<const Part*, sizeof...(Strategies)> all{&std::get<Strategies>(strategies)...};
+    return all;
+}
+
+}  // namespace
+
+std::span<const LoopStrategy* const> loop_strategies() { return instances<LoopStrategy, NativeLoop, StepLoop>(); }
+
+std::span<const ProductStrategy* const> product_strategies() {
+    return instances<ProductStrategy, NativeProducts, RegisterProducts, TiledProducts>();
+}
+
+}  // namespace vkrnn

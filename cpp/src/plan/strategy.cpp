@@ -1,0 +1,107 @@
+// The choice of strategies for a call.
+#include "strategy.h"
+
+#include <algorithm>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+template <class Part>
+using Strategies = std::vector<const Part*>;
+
+template <class Part>
+Strategies<Part> running(std::span<const Part* const> all, const Profile& profile) {
+    Strategies<Part> found;
+    std::ranges::copy_if(all, std::back_inserter(found), [&](const Part* each) { return each->runs_on(profile); });
+    return found;
+}
+
+template <class Part>
+std::vector<std::string> names_of(const Strategies<Part>& strategies) {
+    std::vector<std::string> names;
+    for (const Part* strategy : strategies) names.emplace_back(strategy->name());
+    return names;
+}
+
+std::string quoted(const std::vector<std::string>& names) {
+    std::string text;
+    for (const std::string& name : names) text += (text.empty() ? "'" : " or '") + name + "'";
+    return text;
+}
+
+// The strategies that a caller leaves to choose from: those of the fixed name, and of these those that have the fixed
+// sizes. A size that none of them has belongs to the other part. Throws ValueError where the device runs none of that
+// name.
+template <class Part>
+Strategies<Part> candidates(std::span<const Part* const> all, const std::string& option, const std::string& fixed,
+                            const Sizes& sizes, const Profile& profile) {
+    Strategies<Part> found = running(all, profile);
+    if (!fixed.empty()) {
+        const std::string expected = quoted(names_of(found));
+        std::erase_if(found, [&](const Part* each) { return each->name() != fixed; });
+        if (found.empty()) throw ValueError("[Device] " + option + ": expected " + expected + ", got '" + fixed + "'");
+    }
+    for (const auto& size : sizes) {
+        const auto lacks = [&](const Part* each) { return !each->sizes(profile, {}).contains(size.first); };
+        if (!std::ranges::all_of(found, lacks)) std::erase_if(found, lacks);
+    }
+    return found;
+}
+
+Strategies<LoopStrategy> loop_candidates(const StrategyChoice& fixed, const Profile& profile) {
+    return candidates(loop_strategies(), "schedule", fixed.schedule, fixed.sizes, profile);
+}
+
+Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, const Profile& profile) {
+    return candidates(product_strategies(), "gemm", fixed.gemm, fixed.sizes, profile);
+}
+
+template <class Part>
+const Part& best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
+                    const Profile& profile, const StrategyChoice& fixed, Sizes& sizes) {
+    const Part* best = nullptr;
+    Offer least;
+    for (const Part* candidate : candidates) {
+        std::optional<Offer> offer = candidate->offer(spec, profile, fixed.sizes);
+        if (!offer || (best != nullptr && offer->microseconds >= least.microseconds)) continue;
+        best = candidate;
+        least = std::move(*offer);
+    }
+    if (best == nullptr)
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + option + " " +
+                                  quoted(names_of(candidates)) + " does not fit this call on " + profile.name);
+    sizes.merge(least.sizes);
+    return *best;
+}
+
+}  // namespace
+
+StrategyNames list_strategies(const Profile& profile) {
+    return {names_of(running(loop_strategies(), profile)), names_of(running(product_strategies(), profile))};
+}
+
+void check_choice(const StrategyChoice& fixed, const Profile& profile) {
+    Sizes known;
+    const auto check = [&](const auto& candidates) {
+        for (const Strategy* candidate : candidates) known.merge(candidate->sizes(profile, fixed.sizes));
+    };
+    check(loop_candidates(fixed, profile));
+    check(product_candidates(fixed, profile));
+    for (const auto& [name, value] : fixed.sizes) {
+        if (known.contains(name)) continue;
+        std::string options = "schedule, gemm";
+        for (const auto& [other, its_value] : known) options += ", " + other;
+        throw TypeError("[Device] " + name + ": no such option; there are " + options);
+    }
+}
+
+Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
+    Sizes sizes;
+    const auto& loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
+    const auto& products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
+    return {loop, products, {std::string(loop.name()), std::string(products.name()), std::move(sizes)}};
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,94 @@
+// A strategy is a way to run one part of a call on a device. There are two parts, the time loop and the products and
+// sums around it. A strategy for either is a class in a folder of its own and a name in registry.cpp; the rest of the
+// planning knows only what stands here.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "inputs.h"
+#include "vkrnn/strategy.h"
+
+namespace vkrnn {
+
+// What a strategy says about a call that it can run.
+struct Offer {
+    double microseconds = 0;  // that it expects its part of the call to take; the least of all offers is taken
+    Sizes sizes = {};         // that it would take
+};
+
+class Strategy {
+public:
+    Strategy() = default;
+    virtual ~Strategy() = default;
+    Strategy(const Strategy&) = delete;
+    Strategy& operator=(const Strategy&) = delete;
+
+    // The name by which a caller fixes it and a plan's text shows it.
+    [[nodiscard]] virtual std::string_view name() const = 0;
+
+    // Whether the device can run it, whatever the call.
+    [[nodiscard]] virtual bool runs_on(const Profile& profile) const = 0;
+
+    // All sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the device.
+    // Throws ValueError where the device cannot run a wanted value.
+    [[nodiscard]] virtual Sizes sizes(const Profile& /*profile*/, const Sizes& /*wanted*/) const { return {}; }
+
+    // The offer for a call, with the wanted sizes, on a device that it runs on. Empty where it does not fit the call.
+    [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                                     const Sizes& wanted) const = 0;
+};
+
+// Runs products, sums and conversions. `independent`: needs nothing that the step before it wrote.
+class ProductStrategy : public Strategy {
+public:
+    virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                         bool independent) const = 0;
+    virtual void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const = 0;
+    virtual void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                         bool independent) const = 0;
+};
+
+// What a backward loop works on.
+struct BackwardPass {
+    const Inputs& inputs;
+    const StepBlock& views;  // all that a step reads and writes, except the recurrent weight
+    std::size_t weight;      // what LoopStrategy::backward_weight returned
+};
+
+// Runs the time loop of a forward call and that of its gradients.
+class LoopStrategy : public Strategy {
+public:
+    // Whether the forward loop forms x W^T. If not, the plan forms it for all steps before the loop, and the loop reads
+    // it as kProjected.
+    [[nodiscard]] virtual bool projects() const { return false; }
+
+    // Adds the forward loop. `views` has all that a step reads and writes, except the weights.
+    virtual void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
+
+    // The backward loop is added in three parts, between which the plan adds buffers and steps of its own.
+
+    // Makes a buffer for the recurrent weight in the order that the loop reads it; kNoBuffer where none is needed.
+    virtual std::size_t backward_weight(PlanBuilder& /*builder*/) const { return kNoBuffer; }
+    // Adds steps that recompute, for all time steps at once, what the forward products multiplied.
+    virtual void recompute(PlanBuilder& builder, const BackwardPass& pass) const = 0;
+    // Adds the loop back over the time steps, and the gradient of the initial state.
+    virtual void backward(PlanBuilder& builder, const BackwardPass& pass) const = 0;
+};
+
+// All strategies there are.
+std::span<const LoopStrategy* const> loop_strategies();
+std::span<const ProductStrategy* const> product_strategies();
+
+// The strategies that run a call, with their names and sizes.
+struct Chosen {
+    const LoopStrategy& loop;
+    const ProductStrategy& products;
+    StrategyChoice choice;
+};
+
+// Takes for each part what the caller fixed, else the strategy that expects to be fastest. Throws NotImplementedError
+// where what is fixed does not fit the call.
+Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed);
+
+}  // namespace vkrnn

@@ -1,0 +1,116 @@
+// Which strategies a call gets, from its spec and the device's profile, and which a caller may fix.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "plan/strategy.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+Profile profile_of(DeviceType type, std::uint32_t subgroup_size, std::uint32_t invocations) {
+    Profile profile;
+    profile.name = "a device";
+    profile.type = type;
+    profile.subgroup_size = subgroup_size;
+    profile.max_workgroup_invocations = profile.max_workgroup_size_x = invocations;
+    return profile;
+}
+
+Profile native() {
+    Profile profile = profile_of(DeviceType::cpu, 8, 128);
+    profile.driver = kNativeDriver;
+    return profile;
+}
+
+Spec small_call() {
+    Spec spec;
+    spec.descriptor = default_descriptor(CellKind::lstm);
+    spec.T = spec.N = spec.I = spec.H = 4;
+    return spec;
+}
+
+StrategyChoice chosen(const Profile& profile, const StrategyChoice& fixed = {}) {
+    return make_plan(small_call(), profile, fixed).choice;
+}
+
+template <class Exception>
+std::string refusal(const StrategyChoice& fixed, const Profile& profile) {
+    try {
+        check_choice(fixed, profile);
+    } catch (const Exception& error) {
+        return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return {};
+}
+
+TEST(Strategy, SuitsTheDevice) {
+    const StrategyChoice gpu{"steps", "tiled", {{"lanes", 32}, {"rows", 4}, {"workgroup", 128}}};
+    EXPECT_EQ(chosen(profile_of(DeviceType::discrete_gpu, 32, 1024)), gpu);
+    const StrategyChoice small{"steps", "register", {{"lanes", 32}, {"rows", 4}, {"workgroup", 128}}};
+    EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)), small)
+        << "a tile takes more invocations than a workgroup has";
+    const StrategyChoice cpu{"steps", "register", {{"lanes", 1}, {"rows", 8}, {"workgroup", 8}}};
+    EXPECT_EQ(chosen(profile_of(DeviceType::cpu, 8, 1024)), cpu);
+    EXPECT_EQ(chosen(native()), (StrategyChoice{"native", "native", {}}));
+}
+
+TEST(Strategy, IsAmongThoseListed) {
+    const auto listed = [](const Profile& profile) {
+        const StrategyNames names = list_strategies(profile);
+        return std::pair(names.schedule, names.gemm);
+    };
+    using Names = std::vector<std::string>;
+    EXPECT_EQ(listed(native()), std::pair(Names{"native"}, Names{"native"}));
+    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 1024)), std::pair(Names{"steps"}, Names{"register", "tiled"}));
+    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)), std::pair(Names{"steps"}, Names{"register"}));
+}
+
+TEST(Strategy, IsWhatTheCallerFixed) {
+    const Profile profile = profile_of(DeviceType::cpu, 8, 1024);
+    const StrategyChoice fixed{"steps", "tiled", {{"lanes", 4}, {"rows", 2}, {"workgroup", 64}}};
+    check_choice(fixed, profile);
+    EXPECT_EQ(chosen(profile, fixed), fixed);
+    const StrategyChoice one_size{"", "", {{"rows", 2}}};
+    check_choice(one_size, profile);
+    EXPECT_EQ(chosen(profile, one_size),
+              (StrategyChoice{"steps", "register", {{"lanes", 1}, {"rows", 2}, {"workgroup", 8}}}));
+}
+
+TEST(Strategy, IsOneThatTheDeviceHas) {
+    const Profile small = profile_of(DeviceType::cpu, 8, 128), large = profile_of(DeviceType::cpu, 8, 1024);
+    EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, small), "[Device] gemm: expected 'register', got 'vectors'");
+    EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, large),
+              "[Device] gemm: expected 'register' or 'tiled', got 'vectors'");
+    EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large), "[Device] schedule: expected 'steps', got 'native'");
+    EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
+}
+
+TEST(Strategy, HasSizesThatTheDeviceCanRun) {
+    const Profile profile = profile_of(DeviceType::cpu, 8, 1024);
+    EXPECT_EQ(refusal<ValueError>({"", "", {{"lanes", 3}}}, profile),
+              "[Device] lanes: expected a power of two up to the subgroup's 8, got 3");
+    EXPECT_EQ(refusal<ValueError>({"", "", {{"rows", 9}}}, profile), "[Device] rows: expected 1 to 8, got 9");
+    EXPECT_EQ(refusal<ValueError>({"", "", {{"workgroup", 12}}}, profile),
+              "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
+    EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
+              "[Device] tile: no such option; there are schedule, gemm, lanes, rows, workgroup");
+    EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
+              "[Device] lanes: no such option; there are schedule, gemm");
+}
+
+// A caller fixes a size by its name alone, so that one of the other part's must not be called the same.
+TEST(Strategy, HasSizesThatTheOtherPartHasNot) {
+    for (const Profile& profile : {native(), profile_of(DeviceType::discrete_gpu, 32, 1024)}) {
+        std::set<std::string> of_loops;
+        for (const LoopStrategy* loop : loop_strategies())
+            for (const auto& [name, size] : loop->sizes(profile, {})) of_loops.insert(name);
+        for (const ProductStrategy* products : product_strategies())
+            for (const auto& [name, size] : products->sizes(profile, {})) EXPECT_FALSE(of_loops.contains(name)) << name;
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn
