@@ -30,12 +30,12 @@ const uint kGroupsInX = 65535u;
 const uint kGemmAColumns = 0u;      // 1: A is stored with m contiguous (element k * lda + m), else m * lda + k
 const uint kGemmBColumns = 1u;      // likewise B, with n for m
 const uint kGemmVectors = 2u;       // 1: everything is a multiple of 4 elements
-const uint kGemmLanes = 3u;         // register flavour: invocations of a workgroup, which is one subgroup
-// Tiles of C, by flavour: what an invocation forms, and what a workgroup forms.
+const uint kGemmLanes = 3u;         // register products: invocations of a workgroup, which is one subgroup
+// Tiles of C, by strategy: what an invocation forms, and what a workgroup forms.
 const uint kRegisterTileM = 16u;
 const uint kRegisterTileN = 4u;
 const uint kTiledTile = 64u;
-const uint kTiledInvocations = 256u;   // of a workgroup of the tiled flavour
+const uint kTiledInvocations = 256u;   // of a workgroup of tiled products
 
 // Workgroups: x (and y, where x alone does not suffice) number the tiles of C, n fastest; z = slab * batches + batch.
 struct GemmPush {
