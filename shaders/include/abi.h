@@ -116,7 +116,8 @@ const uint kLastCell = 16u;
 const uint kProduct = 17u;         // backward: the recurrent products of the candidate gate (reset after)
 const uint kPreviousCell = 18u;    // backward: c[k-1], in source order
 const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
-const uint kViews = 20u;
+const uint kTileOperand = 20u;     // tiles: what the products of the steps multiply, by region: see tiles.glsl
+const uint kViews = 21u;
 
 // Read through its address; one block per call and phase.
 struct StepParams {
@@ -126,8 +127,8 @@ struct StepParams {
     Strides strides[kViews];
     uint T, N, H;
     uint depth;                        // elements in a row of the weights that take part
-    uint weights_row;                  // elements from row to row of the weights
-    uint padding;
+    uint weights_row;                  // elements from row to row of the weights; of tiles, from tile to tile
+    uint first_depth;                  // of tiles: the operand's k that the weights' first one goes with
 };
 const uint kStepPlaces = 2u * kViews + 3u;
 
@@ -155,6 +156,31 @@ const uint kHasLengths = 11u;          // 1: batch rows end at steps of their ow
 const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
 const uint kStepConstants = 17u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
+
+// ---- tiles of a step's product in shared memory -----------------------------------------------------------------------
+// A workgroup is so many teams of invocations. Each team sums some of the k for a tile of batch rows x columns, where an
+// invocation has thread_rows x thread_columns of it in registers.
+// Specialization constants, after those of all step kernels.
+const uint kThreadRows = kStepConstants;           // a multiple of 4
+const uint kThreadColumns = kStepConstants + 1u;   // a multiple of 4
+const uint kRowLanes = kStepConstants + 2u;        // invocations of a team side by side along the rows
+const uint kColumnLanes = kStepConstants + 3u;     // and along the columns
+const uint kTeams = kStepConstants + 4u;
+const uint kDepthBlock = kStepConstants + 5u;      // k that a team has in shared memory at a time
+const uint kSumSlots = kStepConstants + 6u;        // tiles of sums that fit in shared memory; divides the teams
+const uint kTileConstants = kStepConstants + 7u;
+
+// ---- weights in the order of tiles: out(d, tile, k, c) with zeros past the ends ----------------------------------------
+// Column c of a tile is product c % products of unit tile * units + c / products.
+// Workgroups: x, y number elements of one direction in groups; z is the direction.
+struct TilePackPush {
+    Address in_, out_;
+    Stride in_direction, in_k, in_unit, in_slot;   // strides in elements
+    uint depth, padded_depth, H;
+    uint units, columns, tiles;                    // units and columns of a tile
+    uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
+};
+const uint kTilePackPlaces = 2u;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

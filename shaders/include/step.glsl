@@ -18,6 +18,12 @@ layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Par
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Integer { int value; };
 layout(push_constant, std430) uniform Push { StepPush push; };
 
+// Unit j of batch row n at step k.
+struct Element {
+    uint direction, n, j;
+    int k;
+};
+
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
 // How many steps a batch row has.

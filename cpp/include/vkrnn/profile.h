@@ -25,6 +25,7 @@ struct Profile {
     std::uint64_t max_allocation = 0;         // bytes of one allocation
     bool unified_memory = false;              // device-local memory the host can map
     bool float64 = false;                     // feature shaderFloat64
+    std::uint32_t compute_units = 0;          // multiprocessors and the like; 0: the driver does not say
     std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
     bool operator==(const Profile&) const = default;
 };

@@ -6,6 +6,7 @@
 #include "portable/products.h"
 #include "portable/step_loop.h"
 #include "strategy.h"
+#include "tiles/tile_loop.h"
 
 namespace vkrnn {
 namespace {
@@ -19,7 +20,9 @@ std::span<const Part* const> instances() {
 
 }  // namespace
 
-std::span<const LoopStrategy* const> loop_strategies() { return instances<LoopStrategy, NativeLoop, StepLoop>(); }
+std::span<const LoopStrategy* const> loop_strategies() {
+    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop>();
+}
 
 std::span<const ProductStrategy* const> product_strategies() {
     return instances<ProductStrategy, NativeProducts, RegisterProducts, TiledProducts>();

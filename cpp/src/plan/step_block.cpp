@@ -22,6 +22,10 @@ double step_flops(const Spec& spec) {
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
 }
 
+double recurrent_bytes(const Spec& spec) {
+    return static_cast<double>(spec.D() * spec.G() * spec.H * spec.H) * static_cast<double>(compute_bytes(spec.dtype));
+}
+
 StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
     for (auto& strides : params_.strides) strides.unit = 1;
     params_.T = static_cast<std::uint32_t>(spec.T);
@@ -92,6 +96,12 @@ void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t
             place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * compute_bytes(spec_.dtype));
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
+}
+
+void StepBlock::tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows) {
+    const std::int64_t region = slots * spec_.H * rows;
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileOperand, d, buffer, d * regions * region, region);
+    strides(abi::kTileOperand, 1, spec_.H * rows, rows);
 }
 
 void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {

@@ -37,6 +37,11 @@ public:
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
 
+    // What tiles of a step multiply: regions of [slots * H][rows], one after the other.
+    void tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows);
+    // Where in a region the product begins.
+    void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
+
     // Has a view begin that many slots later.
     void skip_slots(abi::uint view, std::int64_t slots);
 
@@ -61,6 +66,9 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
 
 // Products of a step's recurrence: 2 * N * D * G * H * H operations.
 double step_flops(const Spec& spec);
+
+// Size of the recurrent weights as the kernels read them.
+double recurrent_bytes(const Spec& spec);
 
 // True where the reset gate acts before the recurrent product: two phases a step.
 bool two_phases(const Spec& spec);

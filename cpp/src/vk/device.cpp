@@ -1,7 +1,6 @@
 #include "device.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "environment.h"
@@ -10,13 +9,6 @@
 
 namespace vkrnn::vk {
 namespace {
-
-bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
-    const auto extensions = physical.enumerateDeviceExtensionProperties();
-    return std::any_of(extensions.begin(), extensions.end(), [&](const ExtensionProperties& extension) {
-        return std::strcmp(extension.extensionName.data(), wanted) == 0;
-    });
-}
 
 double tick_nanoseconds(const raii::PhysicalDevice& physical, std::uint32_t family) {
     const bool has = physical.getQueueFamilyProperties()[family].timestampValidBits != 0;

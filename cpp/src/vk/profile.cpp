@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 namespace vkrnn::vk {
 namespace {
@@ -49,7 +50,28 @@ std::uint32_t loop_limit(const std::string& driver, const std::string& version) 
     return old ? 65535 : 0;
 }
 
+std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
+    if (has_extension(physical, VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
+        return physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceShaderSMBuiltinsPropertiesNV>()
+            .get<PhysicalDeviceShaderSMBuiltinsPropertiesNV>()
+            .shaderSMCount;
+    }
+    if (has_extension(physical, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
+        const auto cores = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceShaderCorePropertiesAMD>()
+                               .get<PhysicalDeviceShaderCorePropertiesAMD>();
+        return cores.shaderEngineCount * cores.shaderArraysPerEngineCount * cores.computeUnitsPerShaderArray;
+    }
+    return 0;
+}
+
 }  // namespace
+
+bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
+    const auto extensions = physical.enumerateDeviceExtensionProperties();
+    return std::any_of(extensions.begin(), extensions.end(), [&](const ExtensionProperties& extension) {
+        return std::strcmp(extension.extensionName.data(), wanted) == 0;
+    });
+}
 
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical) {
     const auto families = physical.getQueueFamilyProperties();
@@ -152,6 +174,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     const bool shares_memory = profile.type == DeviceType::cpu || profile.type == DeviceType::integrated_gpu;
     profile.unified_memory = shares_memory && memory_type(memory, kUnifiedMemory).has_value();
     profile.float64 = physical.getFeatures().shaderFloat64;
+    profile.compute_units = compute_units(physical);
     profile.max_loop_iterations = loop_limit(profile.driver, profile.driver_version);
     return profile;
 }

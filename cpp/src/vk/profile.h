@@ -16,6 +16,8 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical);
 // Only for devices that can be used: it reads properties of Vulkan 1.3.
 Profile read_profile(const raii::PhysicalDevice& physical);
 
+bool has_extension(const raii::PhysicalDevice& physical, const char* wanted);
+
 // The first queue family that computes.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 

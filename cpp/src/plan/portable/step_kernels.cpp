@@ -1,0 +1,73 @@
+#include "step_kernels.h"
+
+#include <cstring>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
+
+}  // namespace
+
+// The first of two phases forms the gates z and r, which stand in the first slots in either order.
+std::vector<Phase> forward_phases(const Spec& spec) {
+    const std::int64_t G = spec.G();
+    if (!two_phases(spec)) return {{0, "step", 0, G, 0, G}};
+    return {{1, "step: gates", 0, G - 1, 0, G - 1}, {2, "step: candidate", G - 1, 1, G - 1, 1}};
+}
+
+std::vector<Phase> backward_phases(const Spec& spec) {
+    std::vector<Phase> phases = forward_phases(spec);
+    phases.front().label = "step back";
+    if (phases.size() > 1) phases.back().label = "step back: reset";
+    return phases;
+}
+
+std::vector<std::uint32_t> step_constants(const Spec& spec, const StepOptions& options, std::uint32_t all) {
+    std::vector<std::uint32_t> constants = cell_constants(spec, options);
+    constants.resize(all);
+    return constants;
+}
+
+std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, std::vector<std::uint32_t> constants) {
+    return builder.kernel(std::string(builder.spec().cell().shader) + "_" + driver, std::move(constants));
+}
+
+Dispatch step_dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,
+                       std::size_t params) {
+    const abi::StepPush push{place(params, 0), 0, 0};
+    Dispatch made{label, kernel, groups, make_block(push, abi::kStepPushPlaces)};
+    made.counter = abi::kStepCounter;
+    return made;
+}
+
+Dispatch at_step(Dispatch of_loop, const std::string& label, std::int32_t step) {
+    of_loop.label = label;
+    std::memcpy(of_loop.push.bytes.data() + abi::kStepCounter, &step, sizeof(step));
+    return of_loop;
+}
+
+void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
+    const Spec& spec = builder.spec();
+    std::vector<std::uint32_t> constants = step_constants(spec, {0, spec.has(Argument::peephole)}, abi::kStepConstants);
+    constants[abi::kLocalSize] = kReplayGroup;
+    const std::size_t kernel = step_kernel(builder, "replay", std::move(constants));
+    const std::size_t params = builder.constant("parameters of all steps", pass.views.block());
+    const abi::StepPush push{place(params, 0), 0, 0};
+    builder.dispatch("replay", kernel, builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
+                     make_block(push, abi::kStepPushPlaces));
+}
+
+std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t otherwise) {
+    const auto found = wanted.find(name);
+    return found == wanted.end() ? otherwise : found->second;
+}
+
+void require_size(bool holds, std::string_view name, const std::string& expected, std::uint32_t got) {
+    if (!holds)
+        throw ValueError("[Device] " + std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,261 @@
+#include "tile_loop.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "plan/portable/step_kernels.h"
+
+namespace vkrnn {
+namespace {
+
+struct TileShape {
+    std::uint32_t thread_rows, thread_columns, row_lanes, column_lanes, teams, depth_block;
+
+    [[nodiscard]] std::int64_t rows() const { return std::int64_t{thread_rows} * row_lanes; }
+    [[nodiscard]] std::int64_t columns() const { return std::int64_t{thread_columns} * column_lanes; }
+    [[nodiscard]] std::uint32_t invocations() const { return row_lanes * column_lanes * teams; }
+    // Elements in shared memory of the blocks that all teams work on, and of one team's sums.
+    [[nodiscard]] std::int64_t block_elements() const { return teams * depth_block * (rows() + columns()); }
+    [[nodiscard]] std::int64_t sum_elements() const { return rows() * columns(); }
+};
+
+// Those that were fastest for some size on one H200; the first is the smallest.
+constexpr TileShape kShapes[] = {
+    {4, 4, 1, 4, 16, 4}, {4, 4, 2, 4, 8, 4}, {4, 4, 2, 4, 32, 4}, {4, 4, 4, 4, 16, 4}, {8, 4, 2, 8, 16, 8},
+    {8, 8, 4, 2, 32, 4}, {8, 4, 4, 8, 8, 8}, {8, 8, 4, 4, 16, 4}, {8, 8, 4, 8, 8, 4},
+};
+
+// Rates of one of the H200's multiprocessors, fitted to measured steps.
+constexpr double kMicrosecondsPerStep = 2.5;
+constexpr double kMicrosecondsPerGroup = 0.5;
+constexpr double kFlopsPerMicrosecond = 3.5e5;
+constexpr double kBytesPerMicrosecond = 4.2e4;
+constexpr std::uint32_t kUsualUnits = 32;  // of a GPU that does not tell how many it has
+
+std::int64_t element_bytes(const Spec& spec) { return static_cast<std::int64_t>(compute_bytes(spec.dtype)); }
+
+// How many tiles of sums lie in shared memory at once: all teams', or a part of them that takes no more than the blocks
+// do or a third of the memory.
+std::uint32_t sum_slots(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
+    std::uint32_t slots = shape.teams;
+    const std::int64_t room = std::max(std::int64_t{profile.max_shared_memory} / 3, shape.block_elements() * bytes);
+    while (slots > 1 && slots * shape.sum_elements() * bytes > room) slots /= 2;
+    return slots;
+}
+
+bool fits(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
+    const std::uint32_t lanes = shape.row_lanes * shape.column_lanes;
+    const std::int64_t elements =
+        std::max(shape.block_elements(), sum_slots(shape, bytes, profile) * shape.sum_elements());
+    return lanes <= profile.subgroup_size && profile.subgroup_size % lanes == 0 &&
+           shape.invocations() % profile.subgroup_size == 0 &&
+           shape.invocations() <= std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x) &&
+           elements * bytes <= profile.max_shared_memory;
+}
+
+// Microseconds of one phase's step: what the busiest multiprocessor does.
+double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, std::int64_t columns,
+                  std::int64_t products, std::int64_t depth) {
+    const std::int64_t units = shape.columns() / products;
+    const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
+    const std::int64_t multiprocessors = profile.compute_units != 0 ? profile.compute_units : kUsualUnits;
+    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors));
+    const double flops = 2.0 * static_cast<double>(shape.rows() * shape.columns() * depth);
+    const auto bytes = static_cast<double>((shape.rows() + shape.columns()) * depth * element_bytes(spec));
+    return kMicrosecondsPerStep +
+           busiest * (kMicrosecondsPerGroup + flops / kFlopsPerMicrosecond + bytes / kBytesPerMicrosecond);
+}
+
+double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile) {
+    double microseconds = 0;
+    if (spec.gradients) {
+        for (const Phase& phase : backward_phases(spec))
+            microseconds += phase_cost(shape, spec, profile, spec.H, 1, phase.slots * spec.H);
+    } else {
+        for (const Phase& phase : forward_phases(spec))
+            microseconds += phase_cost(shape, spec, profile, phase.gates * spec.H, phase.gates, spec.H);
+    }
+    return microseconds;
+}
+
+TileShape shape_of(const Sizes& sizes) {
+    return {sizes.at("thread_rows"),  sizes.at("thread_columns"), sizes.at("row_lanes"),
+            sizes.at("column_lanes"), sizes.at("teams"),          sizes.at("depth_block")};
+}
+
+Sizes sizes_of(const TileShape& shape) {
+    return {{"thread_rows", shape.thread_rows},
+            {"thread_columns", shape.thread_columns},
+            {"row_lanes", shape.row_lanes},
+            {"column_lanes", shape.column_lanes},
+            {"teams", shape.teams},
+            {"depth_block", shape.depth_block}};
+}
+
+TileShape shape_of(const PlanBuilder& builder) {
+    return {builder.size("thread_rows"),  builder.size("thread_columns"), builder.size("row_lanes"),
+            builder.size("column_lanes"), builder.size("teams"),          builder.size("depth_block")};
+}
+
+TileShape with(const TileShape& shape, const Sizes& wanted) {
+    Sizes sizes = sizes_of(shape);
+    for (auto& [name, size] : sizes) size = size_or(wanted, name, size);
+    return shape_of(sizes);
+}
+
+// What the planning of one loop needs.
+class TilePlan {
+public:
+    explicit TilePlan(PlanBuilder& builder) : builder_(builder), spec_(builder.spec()), shape_(shape_of(builder)) {}
+
+    // A buffer for the operand: regions of [slots * H][rows].
+    void add_operand(StepBlock& views, std::int64_t regions, std::int64_t slots) {
+        const std::int64_t rows = row_tiles() * shape_.rows();
+        const std::size_t buffer = builder_.scratch("operand tiles", spec_.D() * regions * slots * spec_.H * rows);
+        views.tile_operand(buffer, regions, slots, rows);
+    }
+
+    // Puts the first step's operand there.
+    void start(const StepBlock& views) {
+        std::vector<std::uint32_t> constants = step_constants(spec_, {}, abi::kStepConstants);
+        constants[abi::kLocalSize] = abi::kElementwiseGroup;
+        const abi::StepPush push{place(builder_.constant("parameters of the start", views.block()), 0), 0, 0};
+        builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
+                          builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
+                          make_block(push, abi::kStepPushPlaces), true);
+    }
+
+    // One phase's dispatch, with its weights packed before the loop. `element`: those of the weight from one k, unit
+    // and slot of a product to the next, and the first.
+    struct Weights {
+        std::int64_t products, depth, first, in_k, in_unit, in_slot;
+    };
+    Dispatch phase(const Phase& phase, const std::string& driver, StepBlock views, bool keep, const Weights& weights) {
+        const std::int64_t units = shape_.columns() / weights.products;
+        const std::int64_t tiles = ceil_div(spec_.H, units);
+        const std::int64_t padded = ceil_div(weights.depth, shape_.depth_block) * shape_.depth_block;
+        const std::int64_t tile = padded * shape_.columns();
+        const std::size_t packed = builder_.scratch(phase.label + " weights", spec_.D() * tiles * tile);
+
+        abi::TilePackPush push{};
+        push.in_ = builder_.at(weight_, weights.first);
+        push.out_ = builder_.at(packed, 0);
+        push.in_direction = spec_.G() * spec_.H * spec_.H;
+        push.in_k = weights.in_k;
+        push.in_unit = weights.in_unit;
+        push.in_slot = weights.in_slot;
+        push.depth = u32(weights.depth);
+        push.padded_depth = u32(padded);
+        push.H = u32(spec_.H);
+        push.units = u32(units);
+        push.columns = u32(shape_.columns());
+        push.tiles = u32(tiles);
+        push.products = u32(weights.products);
+        for (std::int64_t product = 0; product < weights.products; ++product)
+            push.gate_order |= u32(slot_of(spec_, static_cast<std::size_t>(phase.first_gate + product)))
+                               << (4 * product);
+        builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", {}),
+                          builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()),
+                          make_block(push, abi::kTilePackPlaces), true);
+
+        views.weights(packed, tiles, tile, weights.depth);
+        const std::size_t params = builder_.constant(phase.label + " parameters", views.block());
+        const std::size_t kernel = step_kernel(builder_, driver, constants({phase.number, keep}));
+        return step_dispatch(phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), params);
+    }
+
+    void set_weight(std::size_t buffer) { weight_ = buffer; }
+
+private:
+    [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
+
+    [[nodiscard]] std::vector<std::uint32_t> constants(const StepOptions& options) const {
+        std::vector<std::uint32_t> made = step_constants(spec_, options, abi::kTileConstants);
+        made[abi::kLocalSize] = shape_.invocations();
+        made[abi::kThreadRows] = shape_.thread_rows;
+        made[abi::kThreadColumns] = shape_.thread_columns;
+        made[abi::kRowLanes] = shape_.row_lanes;
+        made[abi::kColumnLanes] = shape_.column_lanes;
+        made[abi::kTeams] = shape_.teams;
+        made[abi::kDepthBlock] = shape_.depth_block;
+        made[abi::kSumSlots] = sum_slots(shape_, element_bytes(spec_), builder_.profile());
+        return made;
+    }
+
+    PlanBuilder& builder_;
+    const Spec& spec_;
+    TileShape shape_;
+    std::size_t weight_ = kNoBuffer;
+};
+
+}  // namespace
+
+bool TileLoop::runs_on(const Profile& profile) const {
+    return profile.driver != kNativeDriver &&
+           std::ranges::any_of(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
+}
+
+Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+    const auto* usual = std::ranges::find_if(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
+    const TileShape shape = with(*usual, wanted);
+    const auto multiple_of_4 = [](std::uint32_t value) { return value >= 4 && value <= 16 && value % 4 == 0; };
+    require_size(multiple_of_4(shape.thread_rows), "thread_rows", "4, 8, 12 or 16", shape.thread_rows);
+    require_size(multiple_of_4(shape.thread_columns), "thread_columns", "4, 8, 12 or 16", shape.thread_columns);
+    require_size(multiple_of_4(shape.depth_block), "depth_block", "4, 8, 12 or 16", shape.depth_block);
+    const std::string power = "a power of two";
+    require_size(std::has_single_bit(shape.row_lanes), "row_lanes", power, shape.row_lanes);
+    require_size(std::has_single_bit(shape.column_lanes), "column_lanes", power, shape.column_lanes);
+    require_size(std::has_single_bit(shape.teams), "teams", power, shape.teams);
+    return sizes_of(shape);
+}
+
+std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+    const std::int64_t most_products = spec.gradients ? 1 : spec.G();
+    std::optional<Offer> best;
+    for (const TileShape& usual : kShapes) {
+        const TileShape shape = with(usual, wanted);
+        if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
+        const double microseconds = profile.type == DeviceType::cpu
+                                        ? kOnlyWhenAsked
+                                        : static_cast<double>(spec.T) * step_cost(shape, spec, profile);
+        if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
+    }
+    return best;
+}
+
+void TileLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+    const Spec& spec = builder.spec();
+    const std::int64_t H = spec.H;
+    TilePlan plan(builder);
+    plan.set_weight(inputs[Argument::recurrent_weight]);
+    plan.add_operand(views, two_phases(spec) ? 3 : 2, 1);
+    plan.start(views);
+    Loop loop{spec.T, 0, 1, {}};
+    for (const Phase& phase : forward_phases(spec))
+        loop.body.push_back(plan.phase(phase, "tiles_forward", views, spec.descriptor.has(Flag::training),
+                                       {phase.gates, H, 0, 1, H, H * H}));
+    builder.add(std::move(loop));
+}
+
+void TileLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
+
+void TileLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
+    const Spec& spec = builder.spec();
+    const std::int64_t H = spec.H;
+    TilePlan plan(builder);
+    plan.set_weight(pass.inputs[Argument::recurrent_weight]);
+    StepBlock all = pass.views;
+    plan.add_operand(all, 2, spec.G());
+    Loop loop{spec.T, static_cast<std::int32_t>(spec.T - 1), -1, {}};
+    for (const Phase& phase : backward_phases(spec)) {
+        StepBlock views = all;
+        views.first_depth(phase.first_slot * H);
+        loop.body.push_back(
+            plan.phase(phase, "tiles_backward", views, false, {1, phase.slots * H, phase.first_slot * H * H, H, 1, 0}));
+    }
+    Dispatch initial = at_step(loop.body.front(), "initial state", -1);
+    builder.add(std::move(loop));
+    if (spec.has(Argument::init_state)) builder.add(std::move(initial));
+}
+
+}  // namespace vkrnn

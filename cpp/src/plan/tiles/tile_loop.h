@@ -1,0 +1,22 @@
+// The time loop as one dispatch for each step, or two where a cell has two phases, each of which forms its product as
+// tiles in shared memory and registers, with plain multiply-adds. Any GPU runs it.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+// Its sizes are those of abi.h: thread_rows, thread_columns, row_lanes, column_lanes, teams, depth_block.
+class TileLoop : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "tiles"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
+
+}  // namespace vkrnn

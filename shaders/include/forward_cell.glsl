@@ -1,0 +1,83 @@
+// What a forward step does at one element of the state: it reads what it needs besides its products, and once those are
+// there it forms and stores the new state. A cell's file is included before this.
+#ifndef VKRNN_FORWARD_CELL_GLSL
+#define VKRNN_FORWARD_CELL_GLSL
+#include "step.glsl"
+
+// The gates whose products this phase forms.
+#ifdef CELL_FIRST_GATES
+const uint first_product = phase == 2 ? CELL_FIRST_GATES : 0;
+const uint end_product = phase == 1 ? CELL_FIRST_GATES : CELL_GATES;
+#else
+const uint first_product = 0;
+const uint end_product = CELL_GATES;
+#endif
+
+struct CellInputs {
+    Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
+    Real mask;   // on the next product's operand
+};
+
+CellInputs load_cell(Params p, Element e) {
+    CellInputs inputs;
+    for (uint g = 0; g < CELL_GATES; ++g) inputs.x[g] = inputs.v[g] = inputs.kept[g] = 0.0;
+    for (uint g = first_product; g < end_product; ++g) {
+        uint slot = slot_of(g);
+        inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot, e.j) +
+                      load_view(p, kBias, e.direction, 0, 0, slot, e.j);
+    }
+    // A vector per gate stands in the gates' order; a single one is its own slot 0.
+    for (uint i = 0; i < CELL_VECTORS; ++i)
+        inputs.v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, e.j);
+#if CELL_STATES > 1
+    inputs.before[1] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, e.j);
+#endif
+    for (uint g = 0; g < first_product; ++g) inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+    int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
+    inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
+    return inputs;
+}
+
+void clear_step(Params p, Element e) {
+    if (phase == 1) return;
+    clear_view(p, kHidden, e.direction, e.k, e.n, 0, e.j);
+#if CELL_STATES > 1
+    clear_view(p, kCell, e.direction, e.k, e.n, 0, e.j);
+#endif
+    if (keep != 0)
+        for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+}
+
+// From the products r. Returns the element of what the next product multiplies; zero where the row has ended.
+Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
+    if (has_ended(p, e.n, e.k)) {
+        clear_step(p, e);
+        return 0.0;
+    }
+    Real kept[CELL_GATES] = inputs.kept, after[CELL_STATES];
+#ifdef CELL_FIRST_GATES
+    if (phase == 1) {
+        Real factor[1];
+        cell_forward_first(inputs.x, r, kept, factor);
+        for (uint g = 0; g < CELL_FIRST_GATES; ++g)
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
+        return inputs.before[0] * inputs.mask * factor[0];
+    }
+    if (phase == 2)
+        cell_forward_second(inputs.x, r, inputs.before, after, kept);
+    else
+#endif
+        cell_forward(inputs.x, r, inputs.v, inputs.before, after, kept);
+
+    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, after[0]);
+#if CELL_STATES > 1
+    store_view(p, kCell, e.direction, e.k, e.n, 0, e.j, after[1]);
+#endif
+    if (keep != 0)
+        for (uint g = first_product; g < CELL_GATES; ++g)
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
+    return after[0] * inputs.mask;
+}
+
+#endif

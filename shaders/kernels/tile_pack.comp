@@ -1,0 +1,19 @@
+// Weights in the order in which tiles of a step read them: see TilePackPush in abi.h.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "memory.glsl"
+
+layout(local_size_x = kElementwiseGroup) in;
+layout(push_constant, std430) uniform Push { TilePackPush p; };
+
+void main() {
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint count = p.tiles * p.padded_depth * p.columns;
+    if (at >= count) return;
+    uint column = at % p.columns, k = at / p.columns % p.padded_depth, tile = at / p.columns / p.padded_depth;
+    uint unit = tile * p.units + column / p.products, slot = p.gate_order >> (4 * (column % p.products)) & 15;
+    Real value = 0.0;
+    if (column < p.units * p.products && unit < p.H && k < p.depth)
+        value = load(p.in_, gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
+    store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
+}

@@ -1,0 +1,14 @@
+// Before a forward loop of tiles: what the first step's product multiplies, h0 * m[0].
+// Workgroups: x, y number (unit, row) in groups, rows fastest; z is the direction.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "step.glsl"
+
+void main() {
+    Params p = Params(push.params);
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint n = at % p.params.N, j = at / p.params.N, d = gl_WorkGroupID.z;
+    if (j >= p.params.H) return;
+    Real value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
+    store(unit_address(p, kTileOperand, p.params.at[2 * kTileOperand + d], 0, j), n, value);
+}
