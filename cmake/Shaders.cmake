@@ -1,13 +1,15 @@
 # GLSL to SPIR-V to C++.
 #
-#   vkrnn_add_kernels(<target> <folder> [FLOAT64])
+#   vkrnn_add_kernels(<target> <folder> [FLOAT64] [PARTS <part>...])
 #
 # makes a static library that defines vkrnn::shader_code() for the kernels found under <folder>:
 #
 #   *.comp, kernels/*.comp     one kernel each, named after the file
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
 #
-# With FLOAT64 each is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
+# and likewise, for each part, those of <folder>/<part>.
+#
+# With FLOAT64 each, except those of parts, is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
@@ -37,25 +39,60 @@ function(vkrnn_compile_kernel kernel source folder stem)
         VERBATIM)
 endfunction()
 
+# Sets <result> to whether the compiler and the Vulkan headers know matrix units.
+function(vkrnn_find_matrix_units result headers)
+    set(probe ${CMAKE_CURRENT_BINARY_DIR}/matrix_units.comp)
+    file(CONFIGURE OUTPUT ${probe} @ONLY CONTENT
+"#version 460
+#extension GL_KHR_cooperative_matrix : require
+layout(local_size_x = 32) in;
+void main() {}
+")
+    execute_process(COMMAND ${GLSLANG} --target-env vulkan1.3 -S comp -o ${probe}.spv ${probe}
+                    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    file(STRINGS ${headers}/vulkan/vulkan_core.h extension REGEX "define VK_KHR_cooperative_matrix 1")
+    set(${result} OFF PARENT_SCOPE)
+    if(NOT failed AND extension)
+        set(${result} ON PARENT_SCOPE)
+    endif()
+endfunction()
+
 function(vkrnn_add_kernels target folder)
+    cmake_parse_arguments(PARSE_ARGV 2 ARG "FLOAT64" "" "PARTS")
+    set(types "")
+    if(ARG_FLOAT64)
+        set(types FLOAT64)
+    endif()
     set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
     file(MAKE_DIRECTORY ${build})
-    file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.comp ${folder}/kernels/*.comp)
-    file(GLOB drivers CONFIGURE_DEPENDS ${folder}/drivers/*.glsl)
     file(GLOB cells CONFIGURE_DEPENDS ${folder}/cells/*.glsl)
+    file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.comp ${folder}/kernels/*.comp)
+    file(GLOB drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/drivers/*.glsl)
+    set(only_float32)
+    foreach(part ${ARG_PARTS})
+        file(GLOB part_kernels CONFIGURE_DEPENDS ${folder}/${part}/*.comp)
+        file(GLOB part_drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/${part}/drivers/*.glsl)
+        list(APPEND only_float32 ${part_kernels} ${part_drivers})
+        list(APPEND kernels ${part_kernels})
+        list(APPEND drivers ${part_drivers})
+    endforeach()
 
-    foreach(cell ${cells})
-        get_filename_component(cell ${cell} NAME_WE)
-        foreach(driver ${drivers})
-            get_filename_component(driver ${driver} NAME_WE)
+    foreach(file ${cells})
+        get_filename_component(cell ${file} NAME_WE)
+        foreach(driver_file ${drivers})
+            get_filename_component(driver ${driver_file} NAME_WE)
             # file(CONFIGURE) leaves a file alone whose contents would be the same, so nothing is rebuilt in vain.
-            file(CONFIGURE OUTPUT ${build}/${cell}_${driver}.comp @ONLY CONTENT
+            set(source ${build}/${cell}_${driver}.comp)
+            file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "#version 460
 #extension GL_GOOGLE_include_directive : require
 #include \"cells/@cell@.glsl\"
-#include \"drivers/@driver@.glsl\"
+#include \"@driver_file@\"
 ")
-            list(APPEND kernels ${build}/${cell}_${driver}.comp)
+            list(APPEND kernels ${source})
+            if(driver_file IN_LIST only_float32)
+                list(APPEND only_float32 ${source})
+            endif()
         endforeach()
     endforeach()
 
@@ -65,7 +102,10 @@ function(vkrnn_add_kernels target folder)
     set(SHADER_COUNT 0)
     foreach(source ${kernels})
         get_filename_component(stem ${source} NAME_WE)
-        foreach(type "" ${ARGN})
+        foreach(type "" ${types})
+            if(type STREQUAL "FLOAT64" AND source IN_LIST only_float32)
+                continue()
+            endif()
             set(kernel ${stem})
             set(define)
             if(type STREQUAL "FLOAT64")

@@ -121,3 +121,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if VALIDATION:
         terminalreporter.section("validation layers")
         terminalreporter.write_line("\n".join(_messages) or "no messages")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call() -> Iterator[None]:
+    """Skip what the strategies that VKRNN_TEST_DEVICE fixes do not fit; without it, that is a failure."""
+    outcome = yield
+    error = outcome.excinfo[1] if outcome.excinfo else None
+    fixed = "=" in os.environ.get("VKRNN_TEST_DEVICE", "")
+    if fixed and isinstance(error, NotImplementedError) and "does not fit this call" in str(error):
+        outcome.force_exception(pytest.skip.Exception(str(error)))

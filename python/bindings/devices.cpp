@@ -94,6 +94,7 @@ void register_devices(py::module_& module) {
         .def_readonly("max_allocation", &Profile::max_allocation)
         .def_readonly("unified_memory", &Profile::unified_memory)
         .def_readonly("compute_units", &Profile::compute_units)
+        .def_readonly("matrix_side", &Profile::matrix_side)
         .def_readonly("max_loop_iterations", &Profile::max_loop_iterations);
 
     py::class_<StrategyChoice>(module, "StrategyChoice", "What a device's options fix.");

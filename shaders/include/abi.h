@@ -117,7 +117,9 @@ const uint kProduct = 17u;         // backward: the recurrent products of the ca
 const uint kPreviousCell = 18u;    // backward: c[k-1], in source order
 const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
 const uint kTileOperand = 20u;     // tiles: what the products of the steps multiply, by region: see tiles.glsl
-const uint kViews = 21u;
+const uint kMatrixTable = 21u;     // matrices: direction 0: where elements stand, see kTableSize; 1: kLargest...
+const uint kTileScales = 22u;      // matrices backward: scales of the operand by region, row tile, slot and unit tile
+const uint kViews = 23u;
 
 // Read through its address; one block per call and phase.
 struct StepParams {
@@ -181,6 +183,73 @@ struct TilePackPush {
     uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
 };
 const uint kTilePackPlaces = 2u;
+
+// ---- matrix units: products of square matrices of half-precision numbers with float32 sums -----------------------------
+// A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low / kLowScale), of which
+// three products give float32's accuracy. An operand lies in memory by blocks of side x side, [i block][k block][half];
+// within a block stand the elements as the invocations of a subgroup hold them, a vector of 8 for each.
+// Specialization constants, after those of all step kernels.
+const uint kMatrixSide = kStepConstants;
+const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations of a subgroup; side * side / 8
+const uint kHalves = kStepConstants + 2u;           // 2, or 1 where half precision is enough
+const uint kMatrixRows = kStepConstants + 3u;       // matrices of a subgroup along the rows
+const uint kMatrixColumns = kStepConstants + 4u;    // and along the columns
+const uint kRowGroups = kStepConstants + 5u;        // subgroups of a workgroup along the rows
+const uint kColumnGroups = kStepConstants + 6u;     // along the columns
+const uint kDepthGroups = kStepConstants + 7u;      // along the sums
+const uint kMatrixConstants = kStepConstants + 8u;
+const uint kMatrixElements = 8u;                    // of a block that one invocation holds
+const float kLowScale = 2048.0;
+
+// The table has four parts of side * side words: for the left operand, then for the right one, which element i * side + k
+// stands at a position, then the position of an element.
+// Magnitudes that scales come from, as the bits of floats; those of the loop:
+const uint kLargestWeight = 0u;
+const uint kLargestState = 1u;   // of the initial state
+const uint kLargestMask = 2u;
+const uint kLargestCount = 3u;
+
+struct TablePush {
+    Address table;
+};
+const uint kTablePlaces = 1u;
+
+// The largest finite magnitude of so many float32 numbers; `out_` is zero before. Workgroups: x, y.
+struct LargestPush {
+    Address in_, out_;
+    uint count;
+    uint padding;
+};
+const uint kLargestPlaces = 2u;
+const uint kLargestGroup = 256u;   // invocations of a workgroup
+const uint kLargestEach = 16u;     // numbers of an invocation
+
+// Blocks of an operand from float32 numbers. Element (i, k): i is a row or column; where tiles have `products` columns for
+// each unit, column c of a tile of `columns` is product c % products of unit tile * units + c / products. k counts in runs
+// of run_padded, of which run_length are there.
+// Workgroups: x, y number invocations of subgroups in groups, the subgroup's fastest, then k blocks; z is the batch.
+struct MatrixPackPush {
+    Address in_, out_, table, largest;
+    Stride in_batch, in_i, in_k, in_run, in_slot;   // strides in elements
+    Stride out_batch;                               // in 16-byte vectors
+    uint i_count, i_blocks;
+    uint run_length, run_padded, k_blocks;
+    uint units, columns, products, gate_order;      // units: 0 where an i is a row or column itself
+    uint padding;
+};
+const uint kMatrixPackPlaces = 4u;
+
+// C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C, n fastest; z = slab *
+// batches + batch.
+struct MatrixProductPush {
+    Address a, b, c, a_largest, b_largest;
+    Stride a_batch, b_batch;                        // in 16-byte vectors
+    Stride c_batch, c_slab;                         // in elements
+    uint m, n, ldc;
+    uint k_blocks, chunk;                           // slab s sums k blocks [s * chunk, min(k_blocks, (s + 1) * chunk))
+    uint batches;
+};
+const uint kMatrixProductPlaces = 5u;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

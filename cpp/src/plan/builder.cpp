@@ -77,6 +77,12 @@ Plan PlanBuilder::finish() {
     return std::move(plan_);
 }
 
+std::optional<std::size_t> PlanBuilder::find(std::string_view name) const {
+    const auto found = std::ranges::find(plan_.buffers, name, &PlanBuffer::name);
+    if (found == plan_.buffers.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - plan_.buffers.begin());
+}
+
 std::size_t PlanBuilder::constant(std::string name, Block contents) {
     for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer)
         if (plan_.buffers[buffer].role == Role::constant && plan_.buffers[buffer].contents == contents) return buffer;

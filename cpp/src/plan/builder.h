@@ -59,6 +59,9 @@ public:
     // An argument of 32-bit integers.
     std::size_t integers(Argument argument, std::int64_t elements);
     std::size_t scratch(std::string name, std::int64_t elements);
+    // The first buffer of that name, if there is one.
+    [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
+    [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
     // The same buffer for the same contents.
     std::size_t constant(std::string name, Block contents);
     // Scratch for elements of another buffer in the order that the layout stands for. Where these are a weight's, they

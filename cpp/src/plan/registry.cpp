@@ -2,6 +2,8 @@
 #include <array>
 #include <tuple>
 
+#include "matrices/matrix_loop.h"
+#include "matrices/matrix_products.h"
 #include "native/native_plan.h"
 #include "portable/products.h"
 #include "portable/step_loop.h"
@@ -21,11 +23,11 @@ std::span<const Part* const> instances() {
 }  // namespace
 
 std::span<const LoopStrategy* const> loop_strategies() {
-    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop>();
+    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, MatrixLoop>();
 }
 
 std::span<const ProductStrategy* const> product_strategies() {
-    return instances<ProductStrategy, NativeProducts, RegisterProducts, TiledProducts>();
+    return instances<ProductStrategy, NativeProducts, RegisterProducts, TiledProducts, MatrixProducts>();
 }
 
 }  // namespace vkrnn

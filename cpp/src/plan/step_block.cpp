@@ -104,6 +104,21 @@ void StepBlock::tile_operand(std::size_t buffer, std::int64_t regions, std::int6
     strides(abi::kTileOperand, 1, spec_.H * rows, rows);
 }
 
+void StepBlock::matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileOperand, d, buffer, d * regions * region, region);
+    strides(abi::kTileOperand, 0, k_blocks, 0);
+}
+
+void StepBlock::tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileScales, d, buffer, d * regions * region, region);
+    strides(abi::kTileScales, row, 0, 0);
+}
+
+void StepBlock::matrix_table(std::size_t table, std::size_t largest) {
+    set(abi::kMatrixTable, 0, table, 0, 0);
+    set(abi::kMatrixTable, 1, largest, 0, 0);
+}
+
 void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
     const std::int64_t elements = slots * params_.strides[view].slot;
     for (std::int64_t d = 0; d < spec_.D(); ++d)

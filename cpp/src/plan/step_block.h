@@ -39,6 +39,11 @@ public:
 
     // What tiles of a step multiply: regions of [slots * H][rows], one after the other.
     void tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows);
+    // The same of matrices: regions of so many elements of four bytes, with so many blocks along k.
+    void matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks);
+    // Their scales: regions of `region` elements, `row` for each tile of batch rows.
+    void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
+    void matrix_table(std::size_t table, std::size_t largest);
     // Where in a region the product begins.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 

@@ -42,7 +42,7 @@ std::vector<std::uint32_t> families_of(const raii::PhysicalDevice& physical, boo
 }
 
 raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std::uint32_t>& families,
-                    const std::vector<const char*>& extensions) {
+                    const std::vector<const char*>& extensions, [[maybe_unused]] bool matrix_units) {
     const auto there = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features,
                                              PhysicalDeviceVulkan12Features, PhysicalDeviceVulkan13Features>();
     const PhysicalDeviceFeatures& core = there.get<PhysicalDeviceFeatures2>().features;
@@ -61,8 +61,15 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
                                               .vulkanMemoryModelDeviceScope = there12.vulkanMemoryModelDeviceScope};
     PhysicalDeviceVulkan11Features features11{.pNext = &features12,
                                               .storageBuffer16BitAccess = there11.storageBuffer16BitAccess};
+    void* chain = &features11;
+#ifdef VKRNN_MATRICES
+    PhysicalDeviceCooperativeMatrixFeaturesKHR matrices{.pNext = chain, .cooperativeMatrix = true};
+    if (matrix_units) {
+        chain = &matrices;
+    }
+#endif
     const PhysicalDeviceFeatures2 features{
-        .pNext = &features11,
+        .pNext = chain,
         .features = {.shaderFloat64 = core.shaderFloat64, .shaderInt64 = true, .shaderInt16 = core.shaderInt16}};
 
     const float priority = 1.0f;
@@ -78,7 +85,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
                                        .ppEnabledExtensionNames = extensions.data()}};
 }
 
-std::vector<const char*> extensions(bool memory_budget, bool host_import) {
+std::vector<const char*> extensions(bool memory_budget, bool host_import, [[maybe_unused]] bool matrix_units) {
     std::vector<const char*> names;
     if (memory_budget) {
         names.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
@@ -86,6 +93,11 @@ std::vector<const char*> extensions(bool memory_budget, bool host_import) {
     if (host_import) {
         names.push_back(VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME);
     }
+#ifdef VKRNN_MATRICES
+    if (matrix_units) {
+        names.push_back(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+    }
+#endif
     return names;
 }
 
@@ -101,7 +113,8 @@ LogicalDevice::LogicalDevice(Seat seat)
       timestamp_period_(tick_nanoseconds(physical_, families_.front())),
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
-      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0))) {
+      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0, profile_.matrix_side != 0),
+                     profile_.matrix_side != 0)) {
     lanes_.reserve(families_.size());
     for (const std::uint32_t family : families_) {
         lanes_.push_back({family, raii::Queue(handle_, family, 0)});

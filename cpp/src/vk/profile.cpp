@@ -64,6 +64,36 @@ std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
     return 0;
 }
 
+// The largest square matrices that a subgroup multiplies in half precision with sums in float32; 0 where it does not, or
+// where the package was built without the kernels.
+std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical) {
+    std::uint32_t side = 0;
+#ifdef VKRNN_MATRICES
+    if (!has_extension(physical, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
+        return 0;
+    }
+    const auto features =
+        physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features, PhysicalDeviceVulkan12Features,
+                              PhysicalDeviceCooperativeMatrixFeaturesKHR>();
+    if (!features.get<PhysicalDeviceCooperativeMatrixFeaturesKHR>().cooperativeMatrix ||
+        !features.get<PhysicalDeviceVulkan12Features>().shaderFloat16 ||
+        !features.get<PhysicalDeviceVulkan12Features>().vulkanMemoryModel ||
+        !features.get<PhysicalDeviceVulkan11Features>().storageBuffer16BitAccess) {
+        return 0;
+    }
+    for (const CooperativeMatrixPropertiesKHR& shape : physical.getCooperativeMatrixPropertiesKHR()) {
+        const bool square = shape.MSize == shape.NSize && shape.NSize == shape.KSize;
+        const bool half = shape.AType == ComponentTypeKHR::eFloat16 && shape.BType == ComponentTypeKHR::eFloat16;
+        const bool sums =
+            shape.CType == ComponentTypeKHR::eFloat32 && shape.ResultType == ComponentTypeKHR::eFloat32;
+        if (square && half && sums && shape.scope == ScopeKHR::eSubgroup && !shape.saturatingAccumulation) {
+            side = std::max(side, shape.MSize);
+        }
+    }
+#endif
+    return side;
+}
+
 }  // namespace
 
 bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
@@ -175,6 +205,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.unified_memory = shares_memory && memory_type(memory, kUnifiedMemory).has_value();
     profile.float64 = physical.getFeatures().shaderFloat64;
     profile.compute_units = compute_units(physical);
+    profile.matrix_side = matrix_side(physical);
     profile.max_loop_iterations = loop_limit(profile.driver, profile.driver_version);
     return profile;
 }

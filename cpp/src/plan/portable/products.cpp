@@ -23,14 +23,14 @@ bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
            (matrix.columns ? extent : k) % 4 == 0;
 }
 
-// Operations of the products around the time loop.
+}  // namespace
+
 double product_flops(const Spec& spec) {
     const double each = 2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(spec.D() * spec.G() * spec.H);
     const double input = spec.has(Argument::input_weight) ? each * static_cast<double>(spec.I) : 0;
     return spec.gradients ? 2 * input + each * static_cast<double>(spec.H) : input;
 }
 
-// Adds up so many contiguous parts of `columns` elements.
 void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
                std::int64_t columns, std::size_t out, std::int64_t out_offset) {
     RowSum sum;
@@ -41,8 +41,6 @@ void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from,
     sum.out_offset = out_offset;
     builder.row_sum(label, sum);
 }
-
-}  // namespace
 
 std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& profile, const Sizes& /*wanted*/) const {
     return Offer{(kLeastFlops + product_flops(spec)) / flops_per_microsecond(profile)};

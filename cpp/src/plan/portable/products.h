@@ -5,6 +5,13 @@
 
 namespace vkrnn {
 
+// Operations of the products around the time loop.
+double product_flops(const Spec& spec);
+
+// Adds up so many contiguous parts of `columns` elements.
+void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
+               std::int64_t columns, std::size_t out, std::int64_t out_offset);
+
 // Forms C tile by tile. What a tile is depends on the kernel.
 class PortableProducts : public ProductStrategy {
 public:

@@ -1,0 +1,22 @@
+// The time loop as one dispatch for each step, or two where a cell has two phases, with the products on matrix units.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+// Its sizes: `matrix_rows` and `matrix_columns`, matrices of a subgroup along the batch rows and along the columns;
+// `column_groups` and `depth_groups`, subgroups of a workgroup along the columns and along the sums.
+class MatrixLoop : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "matrices"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
+
+}  // namespace vkrnn

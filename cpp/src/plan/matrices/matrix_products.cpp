@@ -1,0 +1,145 @@
+#include "matrix_products.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "matrix_units.h"
+#include "plan/portable/step_kernels.h"
+
+namespace vkrnn {
+namespace {
+
+// Rates of one H200.
+constexpr double kFlopsPerMicrosecond = 1e8;
+constexpr double kMicrosecondsPerCall = 30;  // of what prepares the operands
+// Below so many operations preparing the operands takes longer than the tiled product.
+constexpr double kLeastFlops = 2e8;
+constexpr std::int64_t kTargetGroups = 132;
+constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
+
+// An operand of a product; `extent` is that of i.
+MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t largest, bool right) {
+    MatrixSource source;
+    source.buffer = matrix.buffer;
+    source.largest = largest;
+    source.offset = matrix.offset;
+    source.batches = p.batches;
+    source.batch_stride = matrix.batch;
+    source.i_count = extent;
+    source.i_stride = matrix.columns ? 1 : matrix.ld;
+    source.length = p.k;
+    source.k_stride = matrix.columns ? matrix.ld : 1;
+    source.right = right;
+    return source;
+}
+
+// The largest magnitude in a buffer, found once in a plan.
+std::size_t largest_of(PlanBuilder& builder, std::size_t buffer) {
+    const std::string name = "largest of buffer " + std::to_string(buffer);
+    if (const auto made = builder.find(name)) return *made;
+    const std::size_t largest = add_largest(builder, name, 1);
+    find_largest(builder, name, buffer, largest, 0);
+    return largest;
+}
+
+}  // namespace
+
+bool MatrixProducts::runs_on(const Profile& profile) const {
+    return has_matrix_units(profile) && tiled_.runs_on(profile);
+}
+
+Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
+    Sizes sizes{{"product_rows", 4}, {"product_columns", 2}, {"product_row_groups", 2}, {"product_column_groups", 4}};
+    for (auto& [name, size] : sizes) {
+        size = size_or(wanted, name, size);
+        require_size(size >= 1 && size <= 16, name, "1 to 16", size);
+    }
+    const std::uint32_t groups = sizes["product_row_groups"] * sizes["product_column_groups"];
+    const std::uint32_t most = profile.max_workgroup_invocations / profile.subgroup_size;
+    require_size(groups <= most, "product_row_groups",
+                 "at most " + std::to_string(most) + " with product_column_groups", groups);
+    return sizes;
+}
+
+std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+    if (spec.dtype == Dtype::float64) return std::nullopt;
+    const double flops = product_flops(spec);
+    const auto small = tiled_.offer(spec, profile, {});
+    double microseconds = kMicrosecondsPerCall + flops / kFlopsPerMicrosecond;
+    if (profile.type == DeviceType::cpu) microseconds = kOnlyWhenAsked;
+    else if (flops < kLeastFlops && small) microseconds = small->microseconds * 1.001;
+    return Offer{microseconds, sizes(profile, wanted)};
+}
+
+void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
+                             bool independent) const {
+    const Profile& profile = builder.profile();
+    const double flops = 2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k);
+    // On a CPU, where nobody would want them for speed, matrices take all products, so that tests reach them.
+    if (flops < kLeastFlops && profile.type != DeviceType::cpu)
+        return tiled_.product(builder, label, p, independent);
+
+    const std::int64_t side = profile.matrix_side;
+    const std::int64_t tile_m = side * builder.size("product_rows") * builder.size("product_row_groups");
+    const std::int64_t tile_n = side * builder.size("product_columns") * builder.size("product_column_groups");
+    const std::int64_t tiles_m = ceil_div(p.m, tile_m), tiles_n = ceil_div(p.n, tile_n);
+    matrix_table(builder);
+    const std::size_t a_largest = largest_of(builder, p.a.buffer), b_largest = largest_of(builder, p.b.buffer);
+    const MatrixBlocks a =
+        pack_blocks(builder, label + ": a", source_of(p.a, p.m, p, a_largest, false), tiles_m * tile_m / side);
+    const MatrixBlocks b =
+        pack_blocks(builder, label + ": b", source_of(p.b, p.n, p, b_largest, true), tiles_n * tile_n / side);
+
+    const std::int64_t size = p.m * p.n;
+    const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
+    std::int64_t slabs = 1;
+    if (splittable)
+        slabs = std::clamp(kTargetGroups / (tiles_m * tiles_n * p.batches), std::int64_t{1},
+                           ceil_div(a.k_blocks, kMinChunk));
+    const std::int64_t chunk = ceil_div(a.k_blocks, slabs);
+    slabs = ceil_div(a.k_blocks, chunk);
+    Matrix c = p.c;
+    if (slabs > 1) c = {builder.scratch(label + " slabs", slabs * p.batches * size), 0, p.n, size, false};
+
+    abi::MatrixProductPush push{};
+    push.a = builder.at(a.buffer, 0);
+    push.b = builder.at(b.buffer, 0);
+    push.c = builder.at(c.buffer, c.offset);
+    push.a_largest = builder.at(a_largest, 0);
+    push.b_largest = builder.at(b_largest, 0);
+    push.a_batch = a.batch_vectors;
+    push.b_batch = b.batch_vectors;
+    push.c_batch = c.batch;
+    push.c_slab = p.batches * size;
+    push.m = u32(p.m);
+    push.n = u32(p.n);
+    push.ldc = u32(c.ld);
+    push.k_blocks = u32(a.k_blocks);
+    push.chunk = u32(chunk);
+    push.batches = u32(p.batches);
+    std::vector<std::uint32_t> constants(abi::kMatrixConstants);
+    set_matrix_constants(constants, builder.spec(), profile);
+    const std::uint32_t row_groups = builder.size("product_row_groups");
+    const std::uint32_t column_groups = builder.size("product_column_groups");
+    constants[abi::kLocalSize] = profile.subgroup_size * row_groups * column_groups;
+    constants[abi::kMatrixRows] = builder.size("product_rows");
+    constants[abi::kMatrixColumns] = builder.size("product_columns");
+    constants[abi::kRowGroups] = row_groups;
+    constants[abi::kColumnGroups] = column_groups;
+    constants[abi::kDepthGroups] = 1;
+    builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
+                     builder.groups(tiles_m * tiles_n, slabs * p.batches), make_block(push, abi::kMatrixProductPlaces));
+    if (slabs > 1) add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
+}
+
+void MatrixProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
+                             bool independent) const {
+    tiled_.row_sum(builder, label, sum, independent);
+}
+
+void MatrixProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                             bool independent) const {
+    tiled_.convert(builder, label, conversion, independent);
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,27 @@
+// Products on matrix units. Small ones, sums and conversions are those of the tiled strategy.
+#pragma once
+
+#include "plan/portable/products.h"
+
+namespace vkrnn {
+
+// Its sizes: matrices of a subgroup along the rows and columns of C, `product_rows` and `product_columns`; subgroups of a
+// workgroup, `product_row_groups` and `product_column_groups`.
+class MatrixProducts final : public ProductStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "matrices"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                 bool independent) const override;
+    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
+    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+
+private:
+    TiledProducts tiled_;
+};
+
+}  // namespace vkrnn

@@ -1,0 +1,104 @@
+#include "matrix_units.h"
+
+namespace vkrnn {
+namespace {
+
+constexpr std::int64_t kVectorBytes = 16;
+
+std::int64_t side_of(const PlanBuilder& builder) { return builder.profile().matrix_side; }
+
+std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
+    std::vector<std::uint32_t> constants(abi::kMatrixRows);
+    set_matrix_constants(constants, builder.spec(), builder.profile());
+    return constants;
+}
+
+std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
+    return static_cast<std::int64_t>(builder.bytes_of(buffer)) / std::int64_t{sizeof(float)};
+}
+
+}  // namespace
+
+// The kernels give each invocation eight elements of a matrix. Other drivers repeat elements, or were not tried.
+bool has_matrix_units(const Profile& profile) {
+    const bool known = profile.driver == "NVIDIA" || profile.driver == "llvmpipe";
+    return known && profile.matrix_side != 0 &&
+           profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
+}
+
+std::uint32_t halves_of(const Spec& spec) { return is_half(spec.dtype) ? 1 : 2; }
+
+void set_matrix_constants(std::vector<std::uint32_t>& constants, const Spec& spec, const Profile& profile) {
+    constants[abi::kMatrixSide] = profile.matrix_side;
+    constants[abi::kMatrixSubgroup] = profile.subgroup_size;
+    constants[abi::kHalves] = halves_of(spec);
+}
+
+std::size_t matrix_table(PlanBuilder& builder) {
+    const std::string name = "matrix table";
+    if (const auto made = builder.find(name)) return *made;
+    const std::int64_t side = side_of(builder);
+    const std::size_t table = builder.scratch(name, 4 * side * side);
+    const abi::TablePush push{builder.at(table, 0)};
+    builder.dispatch(name, builder.kernel("matrix_table", matrix_constants(builder)), {1, 1, 1},
+                     make_block(push, abi::kTablePlaces), true);
+    return table;
+}
+
+std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count) {
+    const std::size_t buffer = builder.scratch(label, count);
+    builder.clear(buffer);
+    return buffer;
+}
+
+void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, std::size_t out, std::int64_t at) {
+    const std::int64_t count = elements_of(builder, of);
+    abi::LargestPush push{};
+    push.in_ = builder.at(of, 0);
+    push.out_ = builder.at(out, at);
+    push.count = u32(count);
+    const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
+    builder.dispatch(label, builder.kernel("matrix_largest", matrix_constants(builder)), builder.groups(groups),
+                     make_block(push, abi::kLargestPlaces), at > 0);
+}
+
+MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
+                         std::int64_t i_blocks) {
+    const std::int64_t side = side_of(builder), subgroup = builder.profile().subgroup_size;
+    const std::int64_t run_blocks = ceil_div(source.length, side);
+    MatrixBlocks blocks;
+    blocks.k_blocks = source.runs * run_blocks;
+    blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
+    blocks.buffer = builder.scratch(label, source.batches * blocks.batch_vectors * kVectorBytes /
+                                               std::int64_t{sizeof(float)});
+
+    abi::MatrixPackPush push{};
+    push.in_ = builder.at(source.buffer, source.offset);
+    push.out_ = builder.at(blocks.buffer, 0);
+    push.table = builder.at(matrix_table(builder), 0);
+    push.largest = builder.at(source.largest, 0);
+    push.in_batch = source.batch_stride;
+    push.in_i = source.i_stride;
+    push.in_k = source.k_stride;
+    push.in_run = source.run_stride;
+    push.in_slot = source.tiles.slot_stride;
+    push.out_batch = blocks.batch_vectors;
+    push.i_count = u32(source.i_count);
+    push.i_blocks = u32(i_blocks);
+    push.run_length = u32(source.length);
+    push.run_padded = u32(run_blocks * side);
+    push.k_blocks = u32(blocks.k_blocks);
+    push.units = u32(source.tiles.units);
+    push.columns = u32(source.tiles.columns);
+    push.products = u32(source.tiles.products);
+    push.gate_order = source.tiles.gate_order;
+    std::vector<std::uint32_t> constants = matrix_constants(builder);
+    constants.push_back(source.right);
+    builder.dispatch(label, builder.kernel("matrix_pack", std::move(constants)),
+                     builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kElementwiseGroup),
+                                    source.batches),
+                     make_block(push, abi::kMatrixPackPlaces));
+    return blocks;
+}
+
+}  // namespace vkrnn

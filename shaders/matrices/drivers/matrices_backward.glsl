@@ -1,0 +1,5 @@
+// One time step backward, its product on matrix units.
+#define TILE_SCALES
+#include "backward_cell.glsl"
+#include "matrices/tiles.glsl"
+#include "tile_backward.glsl"

@@ -1,0 +1,4 @@
+// One time step forward, its product on matrix units.
+#include "forward_cell.glsl"
+#include "matrices/tiles.glsl"
+#include "tile_forward.glsl"

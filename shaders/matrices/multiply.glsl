@@ -1,0 +1,78 @@
+// The sums of a subgroup: matrix_rows x matrix_columns matrices, over some of the k blocks. Products of high with low
+// halves are summed apart and added in the end, so that the sums of high halves lose nothing to them.
+#ifndef VKRNN_MATRIX_MULTIPLY_GLSL
+#define VKRNN_MATRIX_MULTIPLY_GLSL
+#include "matrices/units.glsl"
+
+layout(constant_id = kMatrixRows) const uint matrix_rows = 1;
+layout(constant_id = kMatrixColumns) const uint matrix_columns = 1;
+layout(constant_id = kRowGroups) const uint row_groups = 1;
+layout(constant_id = kColumnGroups) const uint column_groups = 1;
+layout(constant_id = kDepthGroups) const uint depth_groups = 1;
+
+// Where an operand's blocks lie, in 16-byte vectors.
+struct Blocks {
+    Address base;
+    Stride first;        // of the subgroup's first i block, k block 0
+    uint i_apart;        // from one i block to the next; k blocks are halves * subgroup apart
+};
+
+#ifdef TILE_SCALES
+// Of the left operand's k block, relative to the largest of all.
+float16_t left_factor(uint k_block);
+#endif
+
+void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k_step, uint lane,
+                     out SumMatrix sums[matrix_rows][matrix_columns]) {
+    SumMatrix low_sums[matrix_rows][matrix_columns];
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+            sums[r][c] = SumMatrix(0.0);
+            low_sums[r][c] = SumMatrix(0.0);
+        }
+    uvec4 next_left[matrix_rows][halves], next_right[matrix_columns][halves];
+    if (k_begin < k_end) {
+        [[unroll]] for (uint h = 0; h < halves; ++h) {
+            Stride at = Stride(k_begin * halves + h) * subgroup;
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                next_left[r][h] = load_block(left.base, left.first + at + Stride(r) * left.i_apart, lane);
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+                next_right[c][h] = load_block(right.base, right.first + at + Stride(c) * right.i_apart, lane);
+        }
+    }
+    for (uint k = k_begin; k < k_end; k += k_step) {
+        LeftMatrix a[matrix_rows][halves];
+        RightMatrix b[matrix_columns][halves];
+        [[unroll]] for (uint h = 0; h < halves; ++h) {
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], next_left[r][h])
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], next_right[c][h])
+        }
+#ifdef TILE_SCALES
+        float16_t factor = left_factor(k);
+        [[unroll]] for (uint h = 0; h < halves; ++h)
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
+#endif
+        uint next = min(k + k_step, k_end - 1);   // past the end anything there will do
+        [[unroll]] for (uint h = 0; h < halves; ++h) {
+            Stride at = Stride(next * halves + h) * subgroup;
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                next_left[r][h] = load_block(left.base, left.first + at + Stride(r) * left.i_apart, lane);
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+                next_right[c][h] = load_block(right.base, right.first + at + Stride(c) * right.i_apart, lane);
+        }
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+                sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
+                if (halves > 1) {
+                    low_sums[r][c] = coopMatMulAdd(a[r][0], b[c][halves - 1], low_sums[r][c]);
+                    low_sums[r][c] = coopMatMulAdd(a[r][halves - 1], b[c][0], low_sums[r][c]);
+                }
+            }
+    }
+    if (halves > 1)
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+                sums[r][c] = sums[r][c] + low_sums[r][c] * (1.0 / kLowScale);
+}
+
+#endif

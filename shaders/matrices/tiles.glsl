@@ -1,0 +1,153 @@
+// A tile of a step's product on matrix units. The subgroups of a workgroup share the columns and the depth; their sums
+// meet in shared memory.
+// The operand lies in regions of blocks, as in tiles.glsl; its k are units in runs of whole blocks, a run for each slot.
+// Rows past the last one hold anything; nobody uses their sums. Units past the last one are zeros.
+#ifndef VKRNN_MATRIX_TILES_GLSL
+#define VKRNN_MATRIX_TILES_GLSL
+#include "step.glsl"
+#include "matrices/multiply.glsl"
+
+const uint tile_rows = matrix_rows * side;
+const uint group_columns = matrix_columns * side;
+const uint tile_columns = group_columns * column_groups;
+const uint invocations = subgroup * column_groups * depth_groups;
+const uint row_fours = tile_columns / 4 + 1;   // of a row of sums; one more, so that rows begin in different banks
+shared vec4 sums[depth_groups * tile_rows * row_fours];
+
+uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
+
+Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
+uint largest(Params p, uint which) { return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value; }
+uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0)); }
+
+// What the sums are multiplied by, one after the other: together the factors may be too small for a float.
+float weights_up, operand_up;
+#ifdef TILE_SCALES
+float slot_scales[4];   // what an element of the operand is multiplied by before it is split, by slot
+#else
+float operand_down;     // the same for all
+#endif
+
+uint k_blocks(Params p) { return p.params.strides[kTileOperand].slot; }          // of the whole operand
+uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }             // of one slot
+
+Address region_address(Params p, uint direction, uint region) {
+    return p.params.at[2 * kTileOperand + direction] +
+           Address(region * p.params.strides[kTileOperand].step[direction]) * 4;
+}
+
+void put_operand(Params p, Address region, uint n, uint slot, uint j, float scaled) {
+    uint block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
+    uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
+    Address at = vector_address(region, Stride(block) * halves * subgroup) + Address(position) * 2;
+    uint high = high_bits(scaled);
+    Half(at).value = uint16_t(high);
+    if (halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled, high));
+}
+
+#ifdef TILE_SCALES
+shared uint largest_delta;
+shared uint reference;   // the largest scale of those whose deltas the product takes
+
+Address scales_address(Params p, uint direction, uint region, uint row_tile) {
+    Stride at = region * p.params.strides[kTileScales].step[direction] + Stride(row_tile) * p.params.strides[kTileScales].row;
+    return p.params.at[2 * kTileScales + direction] + Address(at) * 4;
+}
+uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
+
+Address product_scales;
+uint product_run_blocks, product_unit_tiles;
+float16_t left_factor(uint k_block) {
+    uint tile = k_block / product_run_blocks * product_unit_tiles + k_block % product_run_blocks * side / tile_columns;
+    uint scale = Words(product_scales + Address(tile) * 4).value;
+    return float16_t(scale_up(scale) * scale_down(reference));
+}
+#endif
+
+struct Tile {
+    uint direction, first_row, column_tile;
+};
+
+// Workgroups: x, y number (row tile, column tile), row tiles fastest; z is the direction.
+Tile this_tile(Params p) {
+    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
+    uint group = linear_group();
+    return Tile(gl_WorkGroupID.z, group % row_tiles * tile_rows, group / row_tiles);
+}
+
+#ifdef TILE_SCALES
+// Takes the scale of this tile's deltas of a slot from the largest of this invocation's.
+void set_scale(Params p, Tile tile, uint region, uint slot, float mine) {
+    barrier();
+    if (invocation() == 0) largest_delta = 0;
+    barrier();
+    if (mine > 0.0) atomicMax(largest_delta, floatBitsToUint(mine));
+    barrier();
+    uint scale = largest_delta;
+    if (invocation() == 0) {
+        Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
+        Words(scales + Address(slot * unit_tiles(p) + tile.column_tile) * 4).value = scale;
+    }
+    slot_scales[slot] = scale_down(scale);
+}
+#endif
+
+// Leaves the tile's sums in shared memory for tile_sum.
+void multiply(Params p, Tile tile, uint region) {
+    uint group = invocation() / subgroup, lane = invocation() % subgroup;
+    uint column_group = group % column_groups, depth_group = group / column_groups;
+    uint k_count = p.params.depth, first_k = p.params.first_depth;   // in blocks
+    weights_up = scale_up(largest(p, kLargestWeight));
+#ifdef TILE_SCALES
+    product_run_blocks = run_blocks(p);
+    product_unit_tiles = unit_tiles(p);
+    product_scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows) +
+                     Address(first_k / product_run_blocks * product_unit_tiles) * 4;
+    if (invocation() == 0) reference = 0;
+    barrier();
+    for (uint i = invocation(); i < k_count / product_run_blocks * product_unit_tiles; i += invocations)
+        atomicMax(reference, Words(product_scales + Address(i) * 4).value);
+    barrier();
+    operand_up = scale_up(reference);
+#else
+    uint state = at_least_1(largest(p, kLargestState));
+    float mask = bound(at_least_1(largest(p, kLargestMask)));
+    operand_up = scale_up(state) * mask;
+    operand_down = scale_down(state) / mask;
+#endif
+    uint per_block = halves * subgroup;
+    Blocks left, right;
+    left.base = region_address(p, tile.direction, region);
+    left.first = (Stride(tile.first_row / side) * k_blocks(p) + first_k) * per_block;
+    left.i_apart = k_blocks(p) * per_block;
+    right.base = p.params.weights[tile.direction];
+    right.first = Stride((tile.column_tile * column_groups + column_group) * matrix_columns) * k_count * per_block;
+    right.i_apart = k_count * per_block;
+
+    SumMatrix found[matrix_rows][matrix_columns];
+    multiply_blocks(left, right, depth_group, k_count, depth_groups, lane, found);
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+            coopMatStore(found[r][c], sums,
+                         (depth_group * tile_rows + r * side) * row_fours + (column_group * group_columns + c * side) / 4,
+                         row_fours, gl_CooperativeMatrixLayoutRowMajor);
+    barrier();
+}
+
+float tile_sum(uint row, uint column) {
+    float sum = 0.0;
+    [[unroll]] for (uint group = 0; group < depth_groups; ++group)
+        sum += sums[(group * tile_rows + row) * row_fours + column / 4][column % 4];
+    return sum * weights_up * operand_up;
+}
+
+void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, float value) {
+#ifdef TILE_SCALES
+    float down = slot_scales[slot];
+#else
+    float down = operand_down;
+#endif
+    put_operand(p, region_address(p, direction, region), n, slot, j, value * down);
+}
+
+#endif

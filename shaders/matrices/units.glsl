@@ -1,0 +1,66 @@
+// What all kernels share that use matrix units: blocks of half-precision numbers, their scales, and the sums of a
+// subgroup. See abi.h for the order in memory.
+#ifndef VKRNN_MATRIX_UNITS_GLSL
+#define VKRNN_MATRIX_UNITS_GLSL
+#pragma use_vulkan_memory_model
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#include "abi.h"
+
+layout(constant_id = kMatrixSide) const uint side = 16;
+layout(constant_id = kMatrixSubgroup) const uint subgroup = 32;
+layout(constant_id = kHalves) const uint halves = 2;
+
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vectors { uvec4 value; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint value; };
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer Half { uint16_t value; };
+
+#define LeftMatrix coopmat<float16_t, gl_ScopeSubgroup, side, side, gl_MatrixUseA>
+#define RightMatrix coopmat<float16_t, gl_ScopeSubgroup, side, side, gl_MatrixUseB>
+#define SumMatrix coopmat<float, gl_ScopeSubgroup, side, side, gl_MatrixUseAccumulator>
+
+const uint block_elements = side * side;
+const uint left_elements = 0, left_positions = block_elements;             // parts of the table
+const uint right_elements = 2 * block_elements, right_positions = 3 * block_elements;
+
+uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
+
+// Powers of two that bring numbers of up to such a magnitude (the bits of a float) to less than 2^15, and back. So high, the
+// halves of what is 2^-29 of the largest still have all their digits.
+const uint kScaleExponent = 14;
+uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
+float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
+float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
+
+// The power of two that is not above such a magnitude.
+float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
+
+float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
+
+// The halves of a scaled number. An infinity or NaN is all in the first. The bits of a half, so that no compiler takes the
+// way there and back for nothing.
+uint high_bits(float value) { return packHalf2x16(vec2(value, 0.0)); }
+uint low_bits(float value, uint high) {
+    precise float rest = value - unpackHalf2x16(high).x;
+    return packHalf2x16(vec2(finite(rest) * kLowScale, 0.0));
+}
+
+Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
+
+// The vector of this invocation in the block that begins at a vector.
+uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_address(base, first + lane)).value; }
+
+#define FILL_MATRIX(MATRIX, VECTOR)                                   \
+    [[unroll]] for (uint word = 0; word < 4; ++word) {                \
+        f16vec2 pair = unpackFloat2x16(VECTOR[word]);                 \
+        MATRIX[2 * word] = pair.x;                                    \
+        MATRIX[2 * word + 1] = pair.y;                                \
+    }
+
+#endif
