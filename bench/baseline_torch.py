@@ -52,7 +52,8 @@ class TorchCell:
 
     def answer(self) -> dict[str, npt.NDArray[Any]]:
         """Do the work once and return its results by vkrnn's names."""
-        output, *back = (tensor.double().cpu().numpy() for tensor in self.work())
+        tensors = (tensor.float() if tensor.dtype.itemsize == 2 else tensor for tensor in self.work())
+        output, *back = (tensor.cpu().numpy() for tensor in tensors)
         if not self.gradients:
             return {"output": output}
         d_source, d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, *d_states = back

@@ -155,7 +155,7 @@ class Arrays:
         """Return the output, and the gradients if wanted, by name. A call before gradients is a training one."""
         forward = self.forward(module, training=gradients, **options)
         back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
-        return {"output": np.asarray(forward.output), **back}
+        return {name: np.asarray(array) for name, array in ({"output": forward.output} | back).items()}
 
     def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
         """Return the forward call, or that and the gradients, as a problem for those contenders."""
