@@ -48,7 +48,7 @@ SIZES = tuple(
 )
 SMOKE_SIZES = (Sizes(5, 3, 4, 4),)
 
-PASSES = ["forward", "gradients"]
+PASSES = ("forward", "gradients")
 BATCH_SECONDS = 0.06
 TURN_SECONDS = 0.08  # of a batch with the calls before and after it
 MOST_CALLS = 2000  # of a batch
@@ -361,18 +361,17 @@ class Bench:
         left = len(options.sizes) * len(options.cells) * len(options.passes)
         with tqdm(total=left, unit="row", disable=None, leave=False) as progress:
             for sizes, cell in itertools.product(options.sizes, options.cells):
+                if time.perf_counter() > self._ends:
+                    self.left_out.append(f"{cell} {sizes} is left out: {options.seconds:g} s are over.")
+                    continue
                 arrays = Arrays.draw(cell, sizes, dtype=options.dtype, states=not options.transfers)
                 entries = self.entries(arrays)
-                for gradients in map(PASSES.index, options.passes):
+                for gradients in (name == "gradients" for name in options.passes):
                     op = f"{cell} + gradients" if gradients else cell
                     progress.set_description(f"{op} {sizes}")
-                    seconds = self._ends - time.perf_counter()
-                    if seconds > 0:
-                        cost = arrays.cost(self._device, gradients=bool(gradients))
-                        problem = Problem(op, str(sizes), *cost, {}, [])
-                        yield self._row(problem, entries, seconds / left, gradients=bool(gradients))
-                    else:
-                        self.left_out.append(f"{op} {sizes} is left out: {options.seconds:g} s are over.")
+                    problem = Problem(op, str(sizes), *arrays.cost(self._device, gradients=gradients), {}, [])
+                    seconds = (self._ends - time.perf_counter()) / left
+                    yield self._row(problem, entries, seconds, gradients=gradients)
                     left -= 1
                     progress.update()
                 self._judge.forget()
