@@ -1,18 +1,16 @@
-"""PyTorch's nn.RNN, nn.LSTM and nn.GRU with the same weights: on the CPU, or through cuDNN in strict float32."""
+"""PyTorch's nn.RNN, nn.LSTM and nn.GRU with the same weights: on the CPU, or through cuDNN on a GPU."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import time
-from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .common import DEVICE, HOST_CALL, THREADS, Contender, cpu_name
+from .common import HOST_CALL, THREADS, Contender, cpu_name, timed
 from .problems import Arrays
 
 
@@ -24,42 +22,57 @@ def find_torch() -> ModuleType | None:
         return None
 
 
-def on_torch(torch: Any, arrays: Arrays, *, cuda: bool, gradients: bool, threads: int = THREADS) -> Contender:
-    """Return PyTorch as a contender. Tensors are resident; on CUDA the time is that between two events."""
-    torch.set_num_threads(threads)
-    # Otherwise products are rounded to 10 bits of mantissa.
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
-    where = torch.device("cuda" if cuda else "cpu")
-    module = _module(torch, arrays).to(where)
-    source = torch.from_numpy(arrays.given["source"]).to(where).requires_grad_(gradients)
-    upstream = torch.from_numpy(arrays.source_gradient).to(where)
+class TorchCell:
+    """A cell as a module of PyTorch whose weights, input and initial states are there: on the CPU or on a GPU."""
 
-    def work() -> list[Any]:
-        with torch.set_grad_enabled(gradients):
-            output = module(source)[0]
-        if not gradients:
-            return [output]
-        return [output.detach(), *torch.autograd.grad(output, [source, *module.parameters()], upstream)]
+    def __init__(self, torch: Any, arrays: Arrays, where: str, dtype: str = "float32", *, gradients: bool) -> None:
+        """Copy everything there."""
+        self._torch, self._arrays, self.gradients = torch, arrays, gradients
+        self._to = {"device": torch.device(where), "dtype": getattr(torch, dtype)}
+        self.module = _module(torch, arrays).to(**self._to).train(gradients)
+        self.source = self.tensor(arrays.given["source"]).requires_grad_(gradients)
+        self.upstream = self.tensor(arrays.source_gradient)
+        names = [name for name in ("init_state", "init_cell") if name in arrays.given]
+        self.states = [self.tensor(arrays.given[name][None]).requires_grad_(gradients) for name in names]
 
-    def answer() -> Mapping[str, npt.NDArray[Any]]:
-        output, *back = (tensor.cpu().numpy() for tensor in work())
-        if not gradients:
+    def tensor(self, array: npt.NDArray[Any]) -> Any:
+        """Return a copy that is there."""
+        wide = array if array.dtype == np.float32 else array.astype(np.float32)  # torch knows no bfloat16 of NumPy's
+        return self._torch.from_numpy(wide).to(**self._to)
+
+    def work(self) -> list[Any]:
+        """Return the output and, if wanted, the gradients of the input, the weights, the biases, the states."""
+        states = (tuple(self.states) if len(self.states) > 1 else self.states[0],) if self.states else ()
+        if not self.gradients:
+            with self._torch.no_grad():
+                return [self.module(self.source, *states)[0]]
+        output = self.module(self.source, *states)[0]
+        wanted = [self.source, *self.module.parameters(), *self.states]
+        return [output.detach(), *self._torch.autograd.grad(output, wanted, self.upstream)]
+
+    def answer(self) -> dict[str, npt.NDArray[Any]]:
+        """Do the work once and return its results by vkrnn's names."""
+        tensors = (tensor.float() if tensor.dtype.itemsize == 2 else tensor for tensor in self.work())
+        output, *back = (tensor.cpu().numpy() for tensor in tensors)
+        if not self.gradients:
             return {"output": output}
-        d_source, d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh = back
+        d_source, d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, *d_states = back
         named = {"source": d_source, "recurrent_weight": d_weight_hh, "input_weight": d_weight_ih, "bias": d_bias_ih}
-        if arrays.cell == "gru":
-            named["secondary_bias"] = d_bias_hh[2 * arrays.sizes.H :]
+        if self._arrays.cell == "gru":
+            named["secondary_bias"] = d_bias_hh[2 * self._arrays.sizes.H :]
+        named |= zip(("init_state", "init_cell"), (state[0] for state in d_states), strict=False)
         return {"output": output} | {f"gradient of {name}": array for name, array in named.items()}
 
-    if cuda:
-        name, libraries = torch.cuda.get_device_name(), f"cuDNN {torch.backends.cudnn.version()}"
-    else:
-        name, libraries = cpu_name(), f"{threads} threads"
-        if "ONEDNN_MAX_CPU_ISA" in os.environ:
-            libraries += f", ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}"
-    run = _between_events(torch, work) if cuda else _on_the_clock(work)
-    return Contender("torch", name, f"torch {torch.__version__}, {libraries}", run, answer)
+
+def on_torch(torch: Any, arrays: Arrays, *, gradients: bool, threads: int = THREADS) -> Contender:
+    """Return PyTorch on the CPU as a contender."""
+    torch.set_num_threads(threads)
+    cell = TorchCell(torch, arrays, "cpu", gradients=gradients)
+    libraries = f"{threads} threads"
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        libraries += f", ONEDNN_MAX_CPU_ISA={os.environ['ONEDNN_MAX_CPU_ISA']}"
+    driver = f"torch {torch.__version__}, {libraries}"
+    return Contender("torch", cpu_name(), driver, lambda: {HOST_CALL: timed(cell.work)}, cell.answer)
 
 
 def _module(torch: Any, arrays: Arrays) -> Any:
@@ -71,27 +84,5 @@ def _module(torch: Any, arrays: Arrays) -> Any:
     weights = (*(arrays.given[name] for name in ("input_weight", "recurrent_weight", "bias")), bias_hh)
     with torch.no_grad():
         for parameter, weight in zip(module.parameters(), weights, strict=True):
-            parameter.copy_(torch.from_numpy(weight))
+            parameter.copy_(torch.from_numpy(weight.astype(np.float32)))
     return module
-
-
-def _on_the_clock(work: Callable[[], object]) -> Callable[[], Mapping[str, float]]:
-    def run() -> dict[str, float]:
-        start = time.perf_counter()
-        work()
-        return {HOST_CALL: time.perf_counter() - start}
-
-    return run
-
-
-def _between_events(torch: Any, work: Callable[[], object]) -> Callable[[], Mapping[str, float]]:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def run() -> dict[str, float]:
-        first.record()
-        work()
-        last.record()
-        last.synchronize()
-        return {DEVICE: first.elapsed_time(last) * 1e-3}
-
-    return run

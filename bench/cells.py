@@ -1,7 +1,7 @@
 """The three cells, forward and with gradients: vkrnn beside NumPy, PyTorch and ONNX Runtime, in turns within one run.
 
-On a CPU device the others are NumPy, PyTorch and, for forward calls of LSTM and GRU, ONNX Runtime on the same cores, on
-a GPU PyTorch with cuDNN in strict float32.
+On a CPU device the others are NumPy, PyTorch and, for forward calls of LSTM and GRU, ONNX Runtime on the same cores; on
+a GPU there are none, see `bench.gpu`.
 ``lstm`` is the forward call alone, ``lstm + gradients`` a training forward call and the gradients of all inputs.
 """
 
@@ -42,16 +42,15 @@ SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
 def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iterator[Contender]:
     """Yield vkrnn and those it is compared with on such a device."""
     yield on_vkrnn(arrays, device, gradients=gradients)
+    if device.type != "cpu":
+        return
+    yield on_numpy(arrays, gradients=gradients)
     torch = find_torch()
-    if device.type == "cpu":
-        yield on_numpy(arrays, gradients=gradients)
-        if torch is not None:
-            yield on_torch(torch, arrays, cuda=False, gradients=gradients)
-        modules = find_onnxruntime() if runs_on_onnxruntime(arrays.cell, gradients=gradients) else None
-        if modules is not None:
-            yield on_onnxruntime(modules, arrays)
-    elif torch is not None and torch.cuda.is_available():
-        yield on_torch(torch, arrays, cuda=True, gradients=gradients)
+    if torch is not None:
+        yield on_torch(torch, arrays, gradients=gradients)
+    modules = find_onnxruntime() if runs_on_onnxruntime(arrays.cell, gradients=gradients) else None
+    if modules is not None:
+        yield on_onnxruntime(modules, arrays)
 
 
 def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:

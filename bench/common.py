@@ -31,6 +31,7 @@ WARM = "first call, warm caches"  # the same where another process has made the 
 FIRST = "first call"  # wall time of a fresh process's first call, where there are no caches: on the native CPU device
 SECOND = "second call"  # of the same process
 RESIDENT = "call on arrays"  # wall time until a call on arrays on the device returns; it does not wait for the device
+RESIDENT_BATCH = "call in a batch"  # wall time of calls on resident arrays and the wait after the last, divided by them
 SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
 COPYING = "copying"  # of a host call, all but the device's work
 ALONE = "products alone"  # the device's work less that of the same call without its batched products

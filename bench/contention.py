@@ -133,7 +133,7 @@ def _torch_work(sizes: Sizes, _selector: str) -> Work:
     arrays, torch = Arrays.draw("lstm", sizes), find_torch()
     if torch is None:
         raise SystemExit("PyTorch is not installed")
-    contender = on_torch(torch, arrays, cuda=False, gradients=False)
+    contender = on_torch(torch, arrays, gradients=False)
     answer: Mapping[str, Any] = contender.answer() if contender.answer is not None else {}
 
     def set_threads(threads: int | None) -> None:

@@ -10,13 +10,10 @@ from typing import NamedTuple
 import vkrnn
 
 from . import common
-from .common import DEVICE, HOST_CALL, Record, Sizes, table
+from .common import DEVICE, HOST_CALL, Record, table
 from .problems import GATES, WEIGHTS_THERE
 
 Ratios = Mapping[tuple[str, str], float]  # by operation and workload
-
-# On a GPU: vkrnn's device time at most cuDNN's.
-GPU_FLOORS = (("lstm", str(Sizes(50, 1, 1024, 1024))), ("lstm", str(Sizes(512, 1, 256, 256))))
 
 
 class Floor(NamedTuple):
@@ -32,18 +29,6 @@ TORCH_MEAN_WITH_AVX2 = 1.4
 AVX2_ALONE = {"VKRNN_CPU_TARGET": "avx2", "ONEDNN_MAX_CPU_ISA": "avx2"}  # in lower case
 WORST_ROWS = 5
 DISTURBED = 1.3  # median : p10 above which something else had the machine for most of a contender's turns
-
-
-def gpu_verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
-    """Yield a line for each floor on a GPU that this run can judge."""
-    for records in groups:
-        if (records[0].op, records[0].workload) not in GPU_FLOORS:
-            continue
-        times = {(record.implementation, record.measure): record.median for record in records}
-        if ("torch", DEVICE) in times:
-            ratio = times["torch", DEVICE] / times["vkrnn", DEVICE]
-            what = f"{records[0].op} {records[0].workload}, cuDNN's time : vkrnn's"
-            yield common.verdict(what, ratio, 1.0, "times", at_least=True)
 
 
 def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
@@ -132,5 +117,5 @@ def cpu_summary(groups: Sequence[Sequence[Record]], device: vkrnn.Device) -> Ite
 
 def summary(groups: Sequence[Sequence[Record]], device: vkrnn.Device) -> Iterator[str]:
     """Yield what is to be said of such a device, and which rows were disturbed."""
-    yield from cpu_summary(groups, device) if device.type == "cpu" else gpu_verdicts(groups)
+    yield from cpu_summary(groups, device)
     yield from disturbed(groups)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import vkrnn
 from vkrnn import reference
 
-from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Floats, Problem, Sizes
+from .common import DEVICE, HOST_CALL, SUBMIT, Contender, Problem, Sizes
 
 GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
 
@@ -22,7 +23,7 @@ WEIGHTS_THERE = "vkrnn, weights there"  # vkrnn with weights that stay on the de
 
 # The variants that PyTorch's nn.LSTM, nn.GRU and nn.RNN compute.
 DESCRIPTORS: dict[str, Callable[..., Any]] = {
-    "single_gate_rnn": lambda **flags: vkrnn.SingleGateRNNDescriptor(activation="tanh", **flags),
+    "single_gate_rnn": lambda **flags: vkrnn.SingleGateRNNDescriptor(**{"activation": "tanh"} | flags),
     "lstm": vkrnn.LSTMDescriptor,
     "gru": lambda **flags: vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, **flags),
 }
@@ -35,10 +36,23 @@ TAKEN = {
 }
 
 
+# The gates that `Arrays.with_options` gives another activation.
+SIGMOID_GATES = {
+    "single_gate_rnn": ("activation",),
+    "lstm": ("input_gate_activation", "forget_gate_activation", "output_gate_activation"),
+    "gru": ("update_gate_activation", "reset_gate_activation"),
+}
+
+
 @functools.cache
-def descriptor(cell: str, *, training: bool = False) -> Any:
+def descriptor(cell: str, *, training: bool = False, **flags: Any) -> Any:
     """Return a descriptor, made once as in a program."""
-    return DESCRIPTORS[cell](training=training)
+    return DESCRIPTORS[cell](training=training, **flags)
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """Return the dtype of that name; ml_dtypes has bfloat16."""
+    return np.dtype(importlib.import_module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 @dataclass(frozen=True)
@@ -49,42 +63,81 @@ class Arrays:
     sizes: Sizes
     given: Mapping[str, Any]  # NumPy arrays, or arrays on a device
     source_gradient: Any
+    flags: Mapping[str, Any] = field(default_factory=dict)  # of the descriptor
 
     @staticmethod
-    def draw(cell: str, sizes: Sizes) -> Arrays:
-        """Draw them; the same ones every time."""
+    def draw(
+        cell: str, sizes: Sizes, *, dtype: str = "float32", states: bool = False, bidirectional: bool = False
+    ) -> Arrays:
+        """Draw them, with initial states if wanted; the same ones every time."""
         rng = np.random.default_rng([sizes.T, sizes.N, sizes.I, sizes.H])
-        gated, bound = GATES[cell] * sizes.H, sizes.H**-0.5
+        both = (2,) if bidirectional else ()
+        hidden, gated, bound = (1 + bidirectional) * sizes.H, GATES[cell] * sizes.H, sizes.H**-0.5
+        wanted = dtype_of(dtype)
 
-        def weight(*shape: int) -> Floats:
-            return rng.uniform(-bound, bound, shape).astype(np.float32)
+        def weight(*shape: int) -> npt.NDArray[Any]:
+            return rng.uniform(-bound, bound, shape).astype(np.float32).astype(wanted, copy=False)
+
+        def normal(*shape: int) -> npt.NDArray[Any]:
+            return rng.standard_normal(shape, np.float32).astype(wanted, copy=False)
 
         given = {
-            "source": rng.standard_normal((sizes.T, sizes.N, sizes.I), np.float32),
-            "recurrent_weight": weight(gated, sizes.H),
-            "input_weight": weight(gated, sizes.I),
-            "bias": weight(gated),
+            "source": normal(sizes.T, sizes.N, sizes.I),
+            "recurrent_weight": weight(*both, gated, sizes.H),
+            "input_weight": weight((1 + bidirectional) * gated, sizes.I),
+            "bias": weight((1 + bidirectional) * gated),
         }
         if cell == "gru":
-            given["secondary_bias"] = weight(sizes.H)
-        return Arrays(cell, sizes, given, rng.standard_normal((sizes.T, sizes.N, sizes.H), np.float32))
+            given["secondary_bias"] = weight(hidden)
+        source_gradient = normal(sizes.T, sizes.N, hidden)
+        if states:
+            given |= {name: normal(sizes.N, hidden) for name in ("init_state", "init_cell")[: 1 + (cell == "lstm")]}
+        return Arrays(cell, sizes, given, source_gradient, {"bidirectional": True} if bidirectional else {})
+
+    def with_options(self) -> Arrays:
+        """Return the same with a mask, lengths, hard sigmoids and, for the LSTM, a peephole."""
+        rng = np.random.default_rng(self.sizes.T)
+        dtype, T, N = self.source_gradient.dtype, self.sizes.T, self.sizes.N
+        more = {
+            "mask": (rng.random(self.source_gradient.shape, np.float32) < 0.8).astype(dtype),
+            "lengths": np.maximum(rng.integers(1, T + 1, N), np.where(np.arange(N) == 0, T, 1)),
+        }
+        if self.cell == "lstm":
+            more["peephole"] = rng.uniform(-0.1, 0.1, len(self.given["bias"])).astype(dtype)
+        flags = dict.fromkeys(SIGMOID_GATES[self.cell], "hard_sigmoid")
+        return replace(self, given={**self.given, **more}, flags={**self.flags, **flags})
+
+    def first(self, steps: int) -> Arrays:
+        """Return the same, cut to so many steps."""
+        steps = min(steps, self.sizes.T)
+        cut = {name: self.given[name][:steps] for name in ("source", "mask") if name in self.given}
+        if "lengths" in self.given:
+            cut["lengths"] = np.minimum(self.given["lengths"], steps)
+        sizes = replace(self.sizes, T=steps)
+        return replace(self, sizes=sizes, given={**self.given, **cut}, source_gradient=self.source_gradient[:steps])
 
     def on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, copied to the device."""
-        given = {name: vkrnn.asarray(array, device=device) for name, array in self.given.items()}
-        return Arrays(self.cell, self.sizes, given, vkrnn.asarray(self.source_gradient, device=device))
+        """Return the same, copied to the device; lengths stay NumPy's."""
+        there = self.with_weights_on(device)
+        given = {**there.given, "source": vkrnn.asarray(self.given["source"], device=device)}
+        return replace(self, given=given, source_gradient=vkrnn.asarray(self.source_gradient, device=device))
 
     def with_weights_on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, all but the source copied to the device."""
-        on_device = self.on(device)
-        return Arrays(
-            self.cell, self.sizes, {**on_device.given, "source": self.given["source"]}, on_device.source_gradient
-        )
+        """Return the same, all but the source and the gradient of the output copied to the device."""
+        given = {
+            name: array if name in ("source", "lengths") else vkrnn.asarray(array, device=device)
+            for name, array in self.given.items()
+        }
+        return replace(self, given=given)
+
+    def descriptor(self, *, training: bool = False) -> Any:
+        """Return the descriptor."""
+        return descriptor(self.cell, training=training, **self.flags)
 
     def forward(self, module: Any, *, training: bool = False, **options: Any) -> vkrnn.Results:
         """Call the cell's function of `module`, which is `vkrnn` or `vkrnn.reference`."""
         function = getattr(module, self.cell)
-        results: vkrnn.Results = function(**self.given, descriptor=descriptor(self.cell, training=training), **options)
+        results: vkrnn.Results = function(**self.given, descriptor=self.descriptor(training=training), **options)
         return results
 
     def gradients(self, module: Any, forward: vkrnn.Results, **options: Any) -> vkrnn.Results:
@@ -93,7 +146,7 @@ class Arrays:
             **self.given,
             source_gradient=self.source_gradient,
             **{name: getattr(forward, result) for name, result in TAKEN[self.cell].items()},
-            descriptor=descriptor(self.cell),
+            descriptor=self.descriptor(),
             **options,
         )
         return results
@@ -102,7 +155,7 @@ class Arrays:
         """Return the output, and the gradients if wanted, by name. A call before gradients is a training one."""
         forward = self.forward(module, training=gradients, **options)
         back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
-        return {"output": np.asarray(forward.output), **back}
+        return {name: np.asarray(array) for name, array in ({"output": forward.output} | back).items()}
 
     def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
         """Return the forward call, or that and the gradients, as a problem for those contenders."""
@@ -118,23 +171,25 @@ class Arrays:
 
     def cost(self, device: vkrnn.Device, *, gradients: bool) -> tuple[int, float]:
         """Return the bytes that go in and out, and the flops of the matrix products."""
-        spare = np.zeros((self.sizes.T, self.sizes.N, self.sizes.H), np.float32)
-        moved = sum(array.nbytes for array in self.given.values())
-        plan = vkrnn.plan(getattr(vkrnn, self.cell), **self.given, descriptor=descriptor(self.cell), device=device)
-        flops = plan.flops
+        moved = sum(array.nbytes for array in self.given.values()) + self.source_gradient.nbytes
+        return moved * (1 + gradients), sum(plan.flops for plan in self.plans(device, gradients=gradients))
+
+    def plans(self, device: vkrnn.Device, *, gradients: bool) -> list[vkrnn.Plan]:
+        """Return the plan of the forward call and, if wanted, that of the gradients."""
+        given = {**self.given, "device": device}
+        forward = vkrnn.plan(getattr(vkrnn, self.cell), **given, descriptor=self.descriptor(training=gradients))
         if not gradients:
-            return moved + spare.nbytes, flops
-        z_state = np.zeros((*spare.shape[:2], GATES[self.cell] * self.sizes.H), np.float32)
-        kept = {name: z_state if result == "z_state" else spare for name, result in TAKEN[self.cell].items()}
+            return [forward]
+        state = np.empty(self.source_gradient.shape, self.source_gradient.dtype)
+        z_state = np.empty((*state.shape[:2], GATES[self.cell] * state.shape[2]), state.dtype)
         back = vkrnn.plan(
             getattr(vkrnn, f"{self.cell}_gradients"),
-            **self.given,
-            source_gradient=spare,
-            **kept,
-            descriptor=descriptor(self.cell),
-            device=device,
+            **given,
+            source_gradient=state,
+            **{name: z_state if result == "z_state" else state for name, result in TAKEN[self.cell].items()},
+            descriptor=self.descriptor(),
         )
-        return 2 * moved + 2 * spare.nbytes, flops + back.flops
+        return [forward, back]
 
 
 def named_gradients(results: vkrnn.Results) -> dict[str, Any]:

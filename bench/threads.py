@@ -52,7 +52,7 @@ def contenders(arrays: Arrays, device: vkrnn.Device, counts: Sequence[int], *, g
         own = on_vkrnn(arrays, device, gradients=gradients)
         yield _with(threads, replace(own, driver=f"{own.driver}, {threads} threads"), _set_own)
         if torch is not None:
-            other = on_torch(torch, arrays, cuda=False, gradients=gradients, threads=threads)
+            other = on_torch(torch, arrays, gradients=gradients, threads=threads)
             yield _with(threads, other, torch.set_num_threads)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -18,6 +19,9 @@ pytest.importorskip("tqdm")
 import vkrnn
 from bench.common import THREADS, Record, Sizes, is_native
 from bench.floors import AVX2_ALONE, cpu_verdicts
+from bench.gpu import SIZES as GPU_SIZES
+from bench.gpu import Errors, allowed_errors, parse_contender, parse_sizes
+from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, report
 from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
@@ -26,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 FIELDS = (
     "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
 )
+GPU_FIELDS = f"{FIELDS} dtype seconds_a_step calls strategy errors allowed correct"
 MEASURES = {
     "host call",
     "submit",
@@ -34,6 +39,7 @@ MEASURES = {
     "first call, cold caches",
     "first call, warm caches",
     "call on arrays",
+    "call in a batch",
     "submissions",
     "copying",
     "first call",
@@ -133,10 +139,10 @@ def test_onnxruntime_joins_in(tmp_path: Path) -> None:
     assert all(record["error"] < 5e-6 for record in own)
 
 
-def complete(records: list[dict[str, Any]]) -> None:
+def complete(records: list[dict[str, Any]], fields: str = FIELDS) -> None:
     """Check that the records are complete and plausible, and that vkrnn's answers were checked."""
     for record in records:
-        assert list(record) == FIELDS.split()
+        assert list(record) == fields.split()
         assert record["measure"] in MEASURES
         assert 0 < record["p10"] <= record["median"] <= record["p90"] < math.inf
         assert record["n"] >= 1
@@ -189,3 +195,94 @@ def test_cells_compares_with_others(tmp_path: Path) -> None:
     assert operations == {*cells, *(f"{cell} + gradients" for cell in cells)}
     if any(record["implementation"] == "numpy" for record in records):
         assert all(record["checked"] for record in records)
+
+
+def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **changed: Any) -> GpuRecord:
+    """Return a record as `bench.gpu` makes them."""
+    given: dict[str, Any] = {
+        **dict.fromkeys(("commit", "device", "driver"), ""),
+        **dict.fromkeys(("median", "p10", "p90"), seconds),
+        **dict.fromkeys(("n", "bytes", "flops", "calls"), 1),
+        **dict.fromkeys(("checked", "correct"), True),
+        "measure": "call in a batch",
+        "dtype": "float32",
+        "seconds_a_step": seconds / size.T,
+        "strategy": [{"schedule": "steps", "gemm": "register"}] if implementation.startswith(PLAIN) else [],
+        "error": 1e-7,
+        "errors": {"output": 1e-7},
+        "allowed": {"output": 2e-7},
+    }
+    return GpuRecord(op=op, workload=str(size), implementation=implementation, **given | changed)
+
+
+@pytest.mark.parametrize("options", [(), ("--options",), ("--transfers",)], ids=["arrays", "options", "transfers"])
+def test_gpu_runs_anywhere(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Whoever is not there is skipped; what a call does is in the record."""
+    records = smoke("gpu", tmp_path, *options)
+    complete(records, GPU_FIELDS)
+    assert {record["op"].split(" + ")[0] for record in records} == {"single_gate_rnn", "lstm", "gru"}
+    for record in records:
+        assert record["seconds_a_step"] == pytest.approx(record["median"] / 5)
+        if record["implementation"].startswith(PLAIN):
+            assert record["correct"]
+            assert len(record["strategy"]) == 1 + ("gradients" in record["op"])
+    if options == ("--options",):
+        assert {record["implementation"] for record in records} == {PLAIN, OPTIONS, BIDIRECTIONAL}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gpu_beside_torch(tmp_path: Path, torch: Any, dtype: str) -> None:
+    """PyTorch on the CPU stands for cuDNN: its answers are vkrnn's, gradients of the states included."""
+    own = ("--device", str(VULKAN), "--vkrnn", "again: schedule=steps lanes=1") if VULKAN is not None else ()
+    records = smoke("gpu", tmp_path, "--torch", "cpu", "--dtype", dtype, "--vkrnn", "not there: schedule=no", *own)
+    assert all(record["correct"] and record["errors"]["whole"] > 0 for record in records), torch.__version__
+    names = {PLAIN, TORCH} | ({f"{PLAIN}, again"} if own else set())
+    assert {record["implementation"] for record in records} == names
+    rounding = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
+    assert all(max(record["errors"].values()) < rounding for record in records)
+
+
+def test_gpu_arguments() -> None:
+    """The table's eleven sizes; forced strategies with their label."""
+    assert len(set(GPU_SIZES)) == 11
+    assert parse_sizes("128,1,64") == Sizes(128, 1, 64, 64)
+    assert parse_contender("plain FMAs: schedule=tiles lanes=8") == ("plain FMAs", {"schedule": "tiles", "lanes": 8})
+    for text in ("schedule=tiles", "label:", ": schedule=tiles", "label: schedule"):
+        with pytest.raises(argparse.ArgumentTypeError, match="expected"):
+            parse_contender(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="expected T,N,H"):
+        parse_sizes("1,2,3,4")
+
+
+def test_gpu_errors_are_measured_by_cudnn() -> None:
+    """Three times strict float32's, but a rounding of the result always may be; a fixed bound without cuDNN."""
+    assert allowed_errors("float32", Errors(1e-7, 1e-6, 1e-9)) == pytest.approx((3e-7, 3e-6, 2**-24))
+    assert allowed_errors("float16", Errors(1e-3, 1e-2, 0)) == pytest.approx((1.25e-3, 1.25e-2, 2**-11))
+    assert allowed_errors("float32", None) == (1e-5, 1e-5, 1e-5)
+
+
+def test_gpu_report() -> None:
+    """Ratios, geometric means, the worst row, the bars, and answers that are wrong."""
+    narrow, wide = Sizes(128, 1, 128, 128), Sizes(100, 64, 1024, 1024)
+    forced = f"{PLAIN}, plain FMAs"
+    times = {(narrow, PLAIN): 1e-3, (narrow, forced): 8e-3, (narrow, TORCH): 4e-3}
+    times |= {(wide, PLAIN): 4e-3, (wide, forced): 8e-3, (wide, TORCH): 4e-3}
+    lines = list(report([gpu_record("lstm", size, name, seconds) for (size, name), seconds in times.items()]))
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert ["lstm", "128,1,128", "7.81", "62.50", "31.25", "4.00", "0.50"] in [row[:7] for row in cells]
+    assert ["all", PLAIN, "2", "2.00", "1.00", "lstm, 100,64,1024"] in cells
+    assert any(line.startswith("reached") and "geometric mean: 2 times" in line for line in lines)
+    assert any(
+        line.startswith("FALLS SHORT") and "plain FMAs, N >= 32" in line and ": 0.5 times" in line for line in lines
+    )
+    assert not any(line.startswith("WRONG") for line in lines)
+
+    costs = {PLAIN: 1e-3, OPTIONS: 1.1e-3, BIDIRECTIONAL: 1.4e-3}
+    lines = list(report([gpu_record("gru", wide, name, seconds) for name, seconds in costs.items()]))
+    assert any(line.startswith("reached") and OPTIONS in line for line in lines)
+    assert any(line.startswith("FALLS SHORT") and BIDIRECTIONAL in line for line in lines)
+
+    wrong = gpu_record("gru", wide, PLAIN, 1e-3, errors={"output": 1e-3}, correct=False)
+    assert [line for line in report([wrong]) if line.startswith("WRONG")] == [
+        f"WRONG        vkrnn, gru {wide} float32: output 1.0e-03 (at most 2.0e-07)"
+    ]

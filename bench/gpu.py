@@ -1,0 +1,477 @@
+"""The three cells on a GPU: vkrnn on resident arrays beside PyTorch with cuDNN, in turns within one run.
+
+A turn is a batch of calls with one synchronization at its end. ``lstm`` is the forward call alone, ``lstm + gradients``
+a training forward call and the gradients of input, weights, biases and initial states. Before anybody is timed, all
+answers are compared with `vkrnn.reference` on the first steps, and with PyTorch in float64 on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
+
+import vkrnn
+from vkrnn import reference
+
+from . import cells, common
+from .baseline_torch import TorchCell, find_torch
+from .common import DEVICE, HOST_CALL, RESIDENT_BATCH, Contender, Pace, Problem, Record, Sizes, show, timed
+from .gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, STRICT, TORCH, GpuRecord, report, wrong
+from .problems import Arrays, named_gradients
+
+SIZES = tuple(
+    Sizes(T, N, H, H)
+    for T, N, H in (
+        (128, 1, 128),
+        (512, 1, 256),
+        (128, 32, 128),
+        (1000, 8, 256),
+        (256, 64, 512),
+        (100, 64, 1024),
+        (1024, 16, 768),
+        (256, 128, 1024),
+        (64, 64, 2048),
+        (50, 1, 1024),
+        (3047, 6, 40),
+    )
+)
+SMOKE_SIZES = (Sizes(5, 3, 4, 4),)
+
+PASSES = ("forward", "gradients")
+BATCH_SECONDS = 0.06
+TURN_SECONDS = 0.08  # of a batch with the calls before and after it
+MOST_CALLS = 2000  # of a batch
+MIN_ROUNDS = 3
+WARM_UP = 0.45
+
+# Rounding alone, of the largest value of a result.
+ROUNDING = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
+# How many times cuDNN's error vkrnn's may be: in float32 strict cuDNN's, else that of the same type, give or take.
+WORSE = {"float32": 3.0, "float16": 1.25, "bfloat16": 1.25}
+# Without cuDNN.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+class Errors(NamedTuple):
+    """The worst of max |a - b| / max |b| over the results."""
+
+    output: float  # against the reference, of the first steps
+    gradients: float  # likewise; 0 where there are none
+    whole: float  # of all results against PyTorch in float64, all steps; where it cannot judge 0 if finite
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell's work, ready to be done over and over."""
+
+    call: Callable[[], object]  # enqueues it
+    wait: Callable[[], None]
+    answer: Callable[[], Mapping[str, Any]]
+    device_seconds: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """Who does a row's work, and with what."""
+
+    name: str
+    device: str
+    driver: str
+    arrays: Arrays
+    work: Callable[[Arrays, bool], Work]  # bool: with gradients
+    own: vkrnn.Device | None = None
+
+
+def on_vkrnn(name: str, arrays: Arrays, device: vkrnn.Device) -> Entry:
+    """Return vkrnn on arrays on the device; results go to the same arrays every time."""
+
+    def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
+        there = given.on(device)
+        forward = there.forward(vkrnn, training=gradients)
+        back = there.gradients(vkrnn, forward) if gradients else None
+        steps: list[Callable[[], object]] = [lambda: there.forward(vkrnn, training=gradients, out=forward)]
+        if gradients:
+            steps.append(lambda: there.gradients(vkrnn, forward, out=back))
+
+        def call() -> None:
+            for step in steps:
+                step()
+
+        def device_seconds() -> float:
+            seconds = 0.0
+            for step in steps:
+                step()
+                device.synchronize()
+                seconds += device.statistics()["last_device_seconds"]
+            return seconds
+
+        def answer() -> Mapping[str, Any]:
+            call()
+            return {"output": forward.output} | (named_gradients(back) if back else {})
+
+        return Work(call, device.synchronize, answer, device_seconds)
+
+    return Entry(name, device.name, device.driver_version, arrays, work, device)
+
+
+def on_vkrnn_from_numpy(name: str, arrays: Arrays, device: vkrnn.Device, *, weights_there: bool) -> Entry:
+    """Return vkrnn from NumPy arrays to NumPy arrays, with weights that stay on the device or go there with a call."""
+
+    def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
+        mixed = given.with_weights_on(device) if weights_there else given
+        where = {} if weights_there else {"device": device}
+        answer = lambda: mixed.answer(vkrnn, gradients=gradients, **where)  # noqa: E731
+        return Work(answer, device.synchronize, answer)
+
+    return Entry(name, device.name, device.driver_version, arrays, work, device)
+
+
+class Torch:
+    """PyTorch on CUDA, or on the CPU to try the script."""
+
+    def __init__(self, module: Any, where: str) -> None:
+        """Remember which module, and where its tensors go."""
+        self.module, self._where = module, where
+        self.cuda = where == "cuda"
+
+    def entry(self, name: str, arrays: Arrays, *, dtype: str, transfers: bool = False) -> Entry:
+        """Return it as a contender, with resident tensors or from and to pinned memory, where products may be TF32."""
+        tf32 = name == TORCH
+
+        def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
+            cell = TorchCell(self.module, given, self._where, dtype, gradients=gradients)
+            call = self._transferring(cell) if transfers else cell.work
+
+            def answer() -> Mapping[str, Any]:
+                self.allow_tf32(allowed=tf32)
+                return cell.answer()
+
+            def wait() -> None:  # a turn begins and ends with one
+                self.allow_tf32(allowed=tf32)
+                self.synchronize()
+
+            return Work(call, wait, answer)
+
+        versions = f"torch {self.module.__version__}, cuDNN {self.module.backends.cudnn.version()}"
+        driver = f"{versions}, {'pinned' if transfers else 'resident'}"
+        gpu = self.module.cuda.get_device_name() if self.cuda else common.cpu_name()
+        return Entry(name, gpu, driver, arrays, work)
+
+    def allow_tf32(self, *, allowed: bool) -> None:
+        """Let cuDNN round products to 10 bits of mantissa, as it does by default, or not."""
+        self.module.backends.cudnn.allow_tf32 = allowed
+
+    def synchronize(self) -> None:
+        """Wait for all that was enqueued."""
+        if self.cuda:
+            self.module.cuda.synchronize()
+
+    def _transferring(self, cell: TorchCell) -> Callable[[], object]:
+        def pinned(tensor: Any) -> Any:
+            return self.module.empty_like(tensor, device="cpu", pin_memory=self.cuda)
+
+        taken = [cell.source, cell.upstream] if cell.gradients else [cell.source]
+        inputs = [(tensor, pinned(tensor).copy_(tensor.detach())) for tensor in taken]
+        outputs = [pinned(tensor.detach()) for tensor in cell.work()]
+
+        def call() -> None:
+            with self.module.no_grad():
+                for tensor, there in inputs:
+                    tensor.copy_(there, non_blocking=True)
+            for there, tensor in zip(outputs, cell.work(), strict=True):
+                there.copy_(tensor, non_blocking=True)
+            self.synchronize()
+
+        return call
+
+
+def torch_there(where: str) -> Torch | str:
+    """Return PyTorch, or a sentence on why there is none."""
+    module = find_torch()
+    if module is None:
+        return "PyTorch is skipped: it is not installed."
+    if where == "cuda" and not module.cuda.is_available():
+        return f"PyTorch is skipped: torch {module.__version__} finds no CUDA device."
+    return Torch(module, where)
+
+
+class Batches:
+    """Timed batches of a contender's work, each as long as the calls of the last one make it."""
+
+    def __init__(self, work: Work, measure: str) -> None:
+        """Begin with a single call."""
+        self._work, self._measure = work, measure
+        self.calls = 1
+
+    def run(self) -> dict[str, float]:
+        """Return the seconds of a call."""
+        work, calls = self._work, self.calls
+        work.wait()
+        work.call()
+        work.wait()
+
+        def batch() -> None:
+            for _ in range(calls):
+                work.call()
+            work.wait()
+
+        seconds = timed(batch) / calls
+        self.calls = max(1, min(MOST_CALLS, round(BATCH_SECONDS / seconds)))
+        more = {DEVICE: work.device_seconds()} if work.device_seconds else {}
+        return {self._measure: seconds, **more}
+
+
+def error(got: Any, ideal: npt.NDArray[Any]) -> float:
+    """Return max |a - b| / max |b|; infinity where `got` is not finite."""
+    if got.shape != ideal.shape:
+        return float("inf")
+    off = np.asarray(got).astype(np.float64)
+    off -= ideal
+    found = max(off.max(), -off.min()) / (max(ideal.max(), -ideal.min()) or 1.0)
+    return float(found) if np.isfinite(found) else float("inf")
+
+
+def worst(answer: Mapping[str, Any], ideal: Mapping[str, npt.NDArray[Any]], *, of_gradients: bool) -> float:
+    """Return the worst error of the output, or of the gradients."""
+    names = [name for name in answer if (name != "output") == of_gradients]
+    return max((error(answer[name], ideal[name]) for name in names), default=0.0)
+
+
+class Judge:
+    """The right answers of a workload: the reference's of the first steps, PyTorch's in float64 of all steps."""
+
+    def __init__(self, torch: Torch | None, steps: int) -> None:
+        """Remember who computes them."""
+        self._torch, self._steps = torch, steps
+        self._of_reference: dict[int, tuple[Arrays, Mapping[str, npt.NDArray[Any]]]] = {}
+
+    def forget(self) -> None:
+        """Drop the reference's answers, which serve both passes."""
+        self._of_reference.clear()
+
+    def errors(self, works: Mapping[Entry, Work], *, gradients: bool) -> dict[Entry, Errors]:
+        """Return the errors of all."""
+        found: dict[Entry, Errors] = {}
+        whole: dict[int, Mapping[str, npt.NDArray[Any]]] = {}
+        for entry, work in works.items():
+            short, first = self._first(entry.arrays)
+            own = entry.work(short, gradients).answer()
+            answer = work.answer()
+            ideal: Mapping[str, npt.NDArray[Any]]
+            if self._torch is None or entry.arrays.flags:  # PyTorch has no such options; one has two directions
+                ideal = {name: np.asarray(array).astype(np.float64) for name, array in answer.items()}
+            else:
+                key = id(entry.arrays)
+                if key not in whole:
+                    double = self._torch.entry("torch, float64", entry.arrays, dtype="float64")
+                    whole[key] = double.work(entry.arrays, gradients).answer()
+                ideal = whole[key]
+            found[entry] = Errors(
+                worst(own, first, of_gradients=False),
+                worst(own, first, of_gradients=True),
+                max(worst(answer, ideal, of_gradients=of_gradients) for of_gradients in (False, True)),
+            )
+        return found
+
+    def _first(self, arrays: Arrays) -> tuple[Arrays, Mapping[str, npt.NDArray[Any]]]:
+        key = id(arrays)
+        if key not in self._of_reference:
+            short = arrays.first(self._steps)
+            self._of_reference[key] = (short, short.answer(reference, gradients=True))
+        return self._of_reference[key]
+
+
+def allowed_errors(dtype: str, yardstick: Errors | None) -> Errors:
+    """Return the errors that vkrnn may have beside cuDNN with those."""
+    if yardstick is None:
+        return Errors(*[TOLERANCE[dtype]] * 3)
+    return Errors(*(max(WORSE[dtype] * own, ROUNDING[dtype]) for own in yardstick))
+
+
+def parse_contender(text: str) -> tuple[str, dict[str, str | int]]:
+    """Return the label and the device's options of ``"label: schedule=tiles gemm=tiled lanes=8"``."""
+    label, colon, rest = text.partition(":")
+    pairs = [word.partition("=") for word in rest.split()]
+    if not (label.strip() and colon and pairs) or not all(name and value for name, _, value in pairs):
+        raise argparse.ArgumentTypeError(f'expected "label: option=value ...", got {text!r}')
+    return label.strip(), {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+
+
+def parse_sizes(text: str) -> Sizes:
+    """Return the workload of ``T,N,H``; I = H."""
+    try:
+        T, N, H = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected T,N,H, got {text!r}") from None
+    return Sizes(T, N, H, H)
+
+
+class Bench:
+    """A run: who takes part, and how long."""
+
+    def __init__(self, options: argparse.Namespace, device: vkrnn.Device, torch: Torch | None) -> None:
+        """Open the devices with forced strategies; say which there are not."""
+        self._options, self._device, self._torch = options, device, torch
+        self._judge = Judge(torch, options.check_steps)
+        self._ends = time.perf_counter() + options.seconds if options.seconds else float("inf")
+        self.left_out: list[str] = []
+        self._devices = {PLAIN: device}
+        for label, fixed in options.vkrnn:
+            self._force(f"{PLAIN}, {label}", fixed)
+
+    def _force(self, name: str, fixed: Mapping[str, Any]) -> None:
+        try:
+            self._devices[name] = vkrnn.Device(self._device.index, **fixed)
+        except (TypeError, ValueError) as reason:
+            self.left_out.append(f"{name} is skipped: {reason}")
+
+    def entries(self, arrays: Arrays) -> list[Entry]:
+        """Return those that take turns on a row; of strict float32 perhaps only the answer is wanted."""
+        dtype, transfers = self._options.dtype, self._options.transfers
+        if self._options.options:
+            both = Arrays.draw(arrays.cell, arrays.sizes, dtype=dtype, states=True, bidirectional=True)
+            variants = {PLAIN: arrays, OPTIONS: arrays.with_options(), BIDIRECTIONAL: both}
+            return [on_vkrnn(name, variant, self._device) for name, variant in variants.items()]
+        if transfers:
+            found = [
+                on_vkrnn_from_numpy(PLAIN, arrays, self._device, weights_there=True),
+                on_vkrnn_from_numpy(f"{PLAIN}, weights too", arrays, self._device, weights_there=False),
+            ]
+        else:
+            found = [on_vkrnn(name, arrays, device) for name, device in self._devices.items()]
+        names = [TORCH, STRICT] if dtype == "float32" else [TORCH]
+        if self._torch is not None:
+            found += [self._torch.entry(name, arrays, dtype=dtype, transfers=transfers) for name in names]
+        return found
+
+    def rows(self) -> Iterator[list[GpuRecord]]:
+        """Measure everything; what time is left is shared by the rows that are."""
+        options = self._options
+        left = len(options.sizes) * len(options.cells) * len(options.passes)
+        with tqdm(total=left, unit="row", disable=None, leave=False) as progress:
+            for sizes, cell in itertools.product(options.sizes, options.cells):
+                if time.perf_counter() > self._ends:
+                    self.left_out.append(f"{cell} {sizes} is left out: {options.seconds:g} s are over.")
+                    continue
+                arrays = Arrays.draw(cell, sizes, dtype=options.dtype, states=not options.transfers)
+                entries = self.entries(arrays)
+                for gradients in (name == "gradients" for name in options.passes):
+                    op = f"{cell} + gradients" if gradients else cell
+                    progress.set_description(f"{op} {sizes}")
+                    problem = Problem(op, str(sizes), *arrays.cost(self._device, gradients=gradients), {}, [])
+                    seconds = (self._ends - time.perf_counter()) / left
+                    yield self._row(problem, entries, seconds, gradients=gradients)
+                    left -= 1
+                    progress.update()
+                self._judge.forget()
+
+    def _work(self, entry: Entry, problem: Problem, *, gradients: bool) -> Work | None:
+        try:
+            return entry.work(entry.arrays, gradients)
+        except NotImplementedError as reason:  # a forced strategy that cannot
+            self.left_out.append(f"{entry.name} is skipped for {problem.op} {problem.workload}: {reason}")
+            return None
+
+    def _row(self, problem: Problem, entries: Sequence[Entry], seconds: float, *, gradients: bool) -> list[GpuRecord]:
+        options, ends = self._options, time.perf_counter() + seconds
+        found = {entry: self._work(entry, problem, gradients=gradients) for entry in entries}
+        works = {entry: work for entry, work in found.items() if work is not None}
+        errors = self._judge.errors(works, gradients=gradients)
+        measuring = STRICT if options.dtype == "float32" else TORCH
+        yardstick = next((errors[entry] for entry in works if entry.name == measuring), None)
+        measure = HOST_CALL if options.transfers else RESIDENT_BATCH
+        turns = {e: Batches(work, measure) for e, work in works.items() if e.name != STRICT or options.strict}
+        pace = common.pace_of(options)
+        if not options.smoke:
+            spare = ends - time.perf_counter() - WARM_UP * len(turns)
+            rounds = int(min(spare / (len(turns) * TURN_SECONDS), options.rounds))
+            pace = Pace(WARM_UP, max(MIN_ROUNDS, rounds), settle=0.0, turn=0.0)
+        contenders = [Contender(e.name, e.device, e.driver, batches.run, None) for e, batches in turns.items()]
+        with tqdm(disable=True) as progress:
+            records = common.measure([replace(problem, contenders=contenders)], pace, progress)
+        by_name = {entry.name: entry for entry in turns}
+
+        def complete(record: Record) -> GpuRecord:
+            entry = by_name[record.implementation]
+            own = errors[entry]
+            allowed = allowed_errors(options.dtype, yardstick)._asdict() if entry.own else {}
+            plans = entry.arrays.plans(entry.own, gradients=gradients) if entry.own else []
+            return GpuRecord(
+                **asdict(record) | {"checked": True, "error": max(own)},
+                dtype=options.dtype,
+                seconds_a_step=record.median / entry.arrays.sizes.T,
+                calls=turns[entry].calls,
+                strategy=[plan.strategy for plan in plans],
+                errors=own._asdict(),
+                allowed=allowed,
+                correct=all(error <= allowed.get(name, sys.float_info.max) for name, error in own._asdict().items()),
+            )
+
+        return [complete(record) for record in records]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = cells.arguments(__doc__ or "")
+    add = made.add_argument
+    add("--sizes", nargs="+", type=parse_sizes, metavar="T,N,H", help="workloads, I = H (the eleven of the table)")
+    add("--passes", nargs="+", choices=PASSES, default=PASSES, help="which passes (both)")
+    add("--dtype", choices=list(ROUNDING), default="float32", help="of all tensors (%(default)s)")
+    add("--seconds", type=float, help="what the whole run may take: rows get at most --rounds rounds, at least 3")
+    add("--strict", action="store_true", help="time PyTorch without TF32, too; its answers are compared in any case")
+    add("--check-steps", type=int, default=16, help="how many steps vkrnn.reference computes (%(default)s)")
+    add("--torch", choices=["cuda", "cpu"], default="cuda", help="where PyTorch runs; cpu is there to try the script")
+    add(
+        "--vkrnn",
+        action="append",
+        type=parse_contender,
+        default=[],
+        metavar='"LABEL: schedule=tiles gemm=tiled"',
+        help="vkrnn once more, with these strategies and sizes; may be repeated",
+    )
+    what = made.add_mutually_exclusive_group()
+    add = what.add_argument
+    add("--transfers", action="store_true", help="from NumPy arrays to NumPy arrays; PyTorch from and to pinned memory")
+    add("--options", action="store_true", help="vkrnn alone: what options and a second direction cost")
+    add("--report", type=Path, metavar="FILE", help="measure nothing, print the tables of these records")
+    return made
+
+
+def main() -> None:
+    """Measure, print the tables, say which bars were reached; end with 1 where an answer was wrong."""
+    made = parser()
+    options = made.parse_args()
+    if options.vkrnn and (options.transfers or options.options):
+        made.error("--vkrnn goes with resident arrays, without --transfers and --options")
+    if options.report:
+        show(report([GpuRecord(**json.loads(line)) for line in options.report.read_text().splitlines()]))
+        return
+    options.sizes = options.sizes or (SMOKE_SIZES if options.smoke else SIZES)
+    device = common.open_device(options.device)
+    torch = "PyTorch has no such options and takes no part." if options.options else torch_there(options.torch)
+    bench = Bench(options, device, torch if isinstance(torch, Torch) else None)
+    records = []
+    for row in bench.rows():
+        common.write(row, options.output)
+        records += row
+    show([repr(device), *common.settings()])
+    for name, driver in dict.fromkeys((record.implementation, record.driver) for record in records):
+        show([f"{name}: {driver}"])
+    show([*([torch] if isinstance(torch, str) else []), *bench.left_out, "", *report(records)])
+    if wrong(records):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
