@@ -9,7 +9,7 @@
 #include "vkrnn/error.h"
 
 #ifdef VKRNN_VULKAN
-#include "vk/open.h"
+#include "vk/run/open.h"
 #else
 namespace vkrnn::vk {
 static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <thread>
 
-#include "vk/transfer.h"
+#include "vk/commands/transfer.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {

@@ -4,8 +4,8 @@
 #include <set>
 #include <thread>
 
-#include "vk/context.h"
-#include "vk/pool.h"
+#include "vk/device/context.h"
+#include "vk/memory/pool.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {

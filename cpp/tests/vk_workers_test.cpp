@@ -1,5 +1,5 @@
 // Copying by several threads, whatever the machine has.
-#include "vk/workers.h"
+#include "vk/memory/workers.h"
 
 #include <gtest/gtest.h>
 
