@@ -7,32 +7,32 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr std::size_t kRemembered = 64;             // keys of calls that were not kept
-constexpr std::uint64_t kMostDispatches = 1 << 14;  // of all recordings: a driver may keep a kilobyte of each
+constexpr std::size_t kRemembered = 64;             // keys of calls that came once
+constexpr std::uint64_t kMostDispatches = 1 << 14;  // in all cached commands: a driver may keep a kilobyte for each
 
-std::size_t hash_of(const Recording::Key& key) {
+std::size_t hash_of(const CachedCommands::Key& key) {
     std::size_t hash = std::hash<const Plan*>()(key.plan.get());
-    for (const std::uint64_t place : key.places) {
-        hash = (hash ^ place) * 0x9E3779B97F4A7C15u;
+    for (const std::uint64_t address : key.addresses) {
+        hash = (hash ^ address) * 0x9E3779B97F4A7C15u;
     }
     return hash;
 }
 
 }  // namespace
 
-Recording::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
+CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
     : plan(std::move(of)), label(name) {
-    places.reserve(2 * placements.size());
+    addresses.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
-        // Inputs are read by their addresses alone, and imported anew for every call.
+        // Kernels read inputs through their addresses alone, and inputs may be imported anew for every call.
         const bool input = plan->buffers.at(i).role == Role::input;
-        places.insert(places.end(), {placements[i].address, input ? 0 : placements[i].allocation});
+        addresses.insert(addresses.end(), {placements[i].address, input ? 0 : placements[i].allocation});
     }
 }
 
-Recording::~Recording() { stream.settle(point); }
+CachedCommands::~CachedCommands() { stream.settle(point); }
 
-Recording* Recordings::find(const Recording::Key& key) {
+CachedCommands* CommandBufferCache::find(const CachedCommands::Key& key) {
     const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& each) { return each->key == key; });
     if (found == kept_.end()) {
         return nullptr;
@@ -41,7 +41,7 @@ Recording* Recordings::find(const Recording::Key& key) {
     return kept_.front().get();
 }
 
-bool Recordings::comes_again(const Recording::Key& key) {
+bool CommandBufferCache::was_seen(const CachedCommands::Key& key) {
     const std::size_t hash = hash_of(key);
     if (std::find(seen_.begin(), seen_.end(), hash) != seen_.end()) {
         return true;
@@ -53,21 +53,21 @@ bool Recordings::comes_again(const Recording::Key& key) {
     return false;
 }
 
-std::uint32_t Recordings::make_room() {
-    while (kept_.size() >= kMost || dispatches_ > kMostDispatches) {
+std::uint32_t CommandBufferCache::make_room() {
+    while (kept_.size() >= kCapacity || dispatches_ > kMostDispatches) {
         dispatches_ -= kept_.back()->dispatches;
         kept_.pop_back();
     }
     std::uint32_t free = 0;
-    while (std::any_of(kept_.begin(), kept_.end(), [&](const auto& each) { return each->timing == free; })) {
+    while (std::any_of(kept_.begin(), kept_.end(), [&](const auto& each) { return each->timing_slot == free; })) {
         ++free;
     }
     return free;
 }
 
-void Recordings::add(std::unique_ptr<Recording> recording) {
-    dispatches_ += recording->dispatches;
-    kept_.push_front(std::move(recording));
+void CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) {
+    dispatches_ += cached->dispatches;
+    kept_.push_front(std::move(cached));
 }
 
 }  // namespace vkrnn::vk

@@ -1,4 +1,4 @@
-// Calls as they were recorded, for those that come again: the same plan on the same memory.
+// Caches the command buffers of calls, so that a call of the same plan on the same memory is replayed, not recorded.
 #pragma once
 
 #include <cstddef>
@@ -16,52 +16,54 @@
 
 namespace vkrnn::vk {
 
-struct Recording {
-    // What the commands depend on: the addresses of the plan's buffers, and which allocations they are in, since a
-    // command buffer does not outlive the buffers that it was recorded with.
+struct CachedCommands {
+    // Identifies a call. Commands depend on the addresses of the plan's buffers, and on the allocations that hold them:
+    // a command buffer becomes invalid with the Vulkan buffers that it refers to.
     struct Key {
         Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name);
         bool operator==(const Key&) const = default;
 
         std::shared_ptr<const Plan> plan;
         std::string label;
-        std::vector<std::uint64_t> places;
+        std::vector<std::uint64_t> addresses;  // two numbers for each buffer: its address, its allocation
     };
 
-    // To be submitted to the stream.
-    Recording(Key what, Stream& to) : key(std::move(what)), stream(to) {}
-    // Waits for the device.
-    ~Recording();
-    Recording(const Recording&) = delete;
-    Recording& operator=(const Recording&) = delete;
+    // The commands are submitted to the stream.
+    CachedCommands(Key what, Stream& to) : key(std::move(what)), stream(to) {}
+    // Waits until the device is done with the commands.
+    ~CachedCommands();
+    CachedCommands(const CachedCommands&) = delete;
+    CachedCommands& operator=(const CachedCommands&) = delete;
 
     Key key;
     Stream& stream;
     Commands commands;
-    Point point = 0;  // of the last submission
-    std::uint32_t timing = 0;
+    Point point = 0;  // the last submission of the commands
+    std::uint32_t timing_slot = 0;
     std::uint64_t dispatches = 0;
 };
 
-// The last few of them.
-class Recordings {
+// Keeps the commands that were used last.
+class CommandBufferCache {
 public:
-    static constexpr std::size_t kMost = 32;
+    static constexpr std::size_t kCapacity = 32;
 
-    // Null where there is none.
-    [[nodiscard]] Recording* find(const Recording::Key& key);
+    // Returns the commands of the call and marks them as used last; null if they are not cached.
+    [[nodiscard]] CachedCommands* find(const CachedCommands::Key& key);
 
-    // Whether the key has come before, not long ago: a recording that is made for nothing costs memory.
-    [[nodiscard]] bool comes_again(const Recording::Key& key);
+    // Returns whether the key was asked for recently, and remembers it. Calls are cached the second time they come, so
+    // that a call made once costs no memory.
+    [[nodiscard]] bool was_seen(const CachedCommands::Key& key);
 
-    // Forgets those that were not used for longest where there are many. Returns a number below kMost that none has.
+    // Drops the commands that were used least recently if the cache is full. Returns a free timing slot below
+    // kCapacity.
     std::uint32_t make_room();
-    void add(std::unique_ptr<Recording> recording);
+    void add(std::unique_ptr<CachedCommands> cached);
 
 private:
-    std::list<std::unique_ptr<Recording>> kept_;  // the last used first
-    std::uint64_t dispatches_ = 0;                // of all
-    std::deque<std::size_t> seen_;                // hashes of keys
+    std::list<std::unique_ptr<CachedCommands>> kept_;  // the most recently used first
+    std::uint64_t dispatches_ = 0;                     // in all cached commands
+    std::deque<std::size_t> seen_;                     // hashes of keys
 };
 
 }  // namespace vkrnn::vk

@@ -14,9 +14,10 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::uint32_t kTimings = 64;  // more than there are command buffers; the recordings' come after them
+constexpr std::uint32_t kTimings =
+    64;  // slots of runs that are not cached, more than a stream has command buffers; cached runs' follow
 
-// A label in the command buffer for as long as the object lives; none where `on` is false.
+// Labels the commands recorded while the object lives; does nothing if `on` is false.
 class Label {
 public:
     Label(const raii::CommandBuffer& commands, bool on, const std::string& text) : commands_(on ? &commands : nullptr) {
@@ -38,66 +39,66 @@ private:
 
 }  // namespace
 
-Recorder::Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream)
-    : device_(device), kernels_(kernels), stream_(stream), labels_(device.context().debug_labels()) {
+Recorder::Recorder(const LogicalDevice& device, Pipelines& pipelines, Stream& stream)
+    : device_(device), pipelines_(pipelines), stream_(stream), labels_(device.context().debug_labels()) {
     if (device.timestamp_period() > 0) {
-        constexpr std::uint32_t kQueries = 2 * (kTimings + Recordings::kMost);
+        constexpr std::uint32_t kQueries = 2 * (kTimings + CommandBufferCache::kCapacity);
         queries_ = raii::QueryPool(device.handle(),
                                    QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = kQueries});
     }
 }
 
 Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
-                    std::span<const Copy> before, std::span<const Copy> after, std::string_view label,
+                    std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
                     const Poll& poll) {
-    kept_.reset();
-    // What is in an open command buffer belongs to this call alone.
+    to_cache_.reset();
+    // An open command buffer holds uploads of this call, which must not be replayed.
     if (before.empty() && after.empty() && !stream_.is_open()) {
-        Recording::Key key(plan, placements, label);
-        if (Recording* found = recordings_.find(key)) {
-            return repeat(*found);
+        CachedCommands::Key key(plan, placements, label);
+        if (CachedCommands* found = cache_.find(key)) {
+            return replay(*found);
         }
-        if (recordings_.comes_again(key)) {
-            kept_ = std::make_unique<Recording>(std::move(key), stream_);
-            kept_->timing = recordings_.make_room();
+        if (cache_.was_seen(key)) {
+            to_cache_ = std::make_unique<CachedCommands>(std::move(key), stream_);
+            to_cache_->timing_slot = cache_.make_room();
         }
     }
     label_ = label;
     poll_ = &poll;
-    next_timing_ = (next_timing_ + 1) % kTimings;
-    timing_ = kept_ ? kTimings + kept_->timing : next_timing_;
-    pipelines_.clear();
+    next_timing_slot_ = (next_timing_slot_ + 1) % kTimings;
+    timing_slot_ = to_cache_ ? kTimings + to_cache_->timing_slot : next_timing_slot_;
+    plan_pipelines_.clear();
     for (const Kernel& kernel : plan->kernels) {
-        pipelines_.push_back(kernels_.get(kernel));
+        plan_pipelines_.push_back(pipelines_.get(kernel));
     }
     if (!stream_.is_open()) {
-        stream_.begin(poll, kept_ != nullptr);
+        stream_.begin(poll, to_cache_ != nullptr);
     }
     open();
     record(*plan, placements, before, after);
     const Point point = close();
-    if (kept_) {
-        recordings_.add(std::move(kept_));
+    if (to_cache_) {
+        cache_.add(std::move(to_cache_));
     }
     return point;
 }
 
-Point Recorder::repeat(Recording& recording) {
-    timing_ = kTimings + recording.timing;
-    recording.point = stream_.submit(recording.commands);
-    dispatches_ += recording.dispatches;
-    ++repeated_;
-    return recording.point;
+Point Recorder::replay(CachedCommands& cached) {
+    timing_slot_ = kTimings + cached.timing_slot;
+    cached.point = stream_.submit(cached.commands);
+    dispatches_ += cached.dispatches;
+    ++replayed_;
+    return cached.point;
 }
 
-void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
-                      std::span<const Copy> after) {
+void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
+                      std::span<const SliceCopy> after) {
     if (*queries_) {
-        stream_.commands().resetQueryPool(*queries_, 2 * timing_, 2);
+        stream_.commands().resetQueryPool(*queries_, 2 * timing_slot_, 2);
     }
     fill_constants(plan, placements);
     copy(before);
-    transferred_ = true;  // by uploads, if by nothing else
+    transferred_ = true;  // uploads may have been recorded before
     timestamp(0, Stage::eAllTransfer);
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
@@ -109,11 +110,11 @@ void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::
     }
 }
 
-std::optional<double> Recorder::device_seconds(std::uint32_t timing) const {
+std::optional<double> Recorder::device_seconds(std::uint32_t slot) const {
     if (!*queries_) {
         return 0;
     }
-    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * timing, 2, 2 * sizeof(std::uint64_t),
+    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * slot, 2, 2 * sizeof(std::uint64_t),
                                                                     sizeof(std::uint64_t), QueryResultFlagBits::e64);
     if (result != Result::eSuccess || ticks[1] < ticks[0]) {
         return std::nullopt;
@@ -135,18 +136,17 @@ Point Recorder::close() {
         stream_.commands().endDebugUtilsLabelEXT();
     }
     const Point point = stream_.submit();
-    if (kept_) {
-        kept_->commands = stream_.take();
-        kept_->point = point;
-        kept_->dispatches = recorded_;
+    if (to_cache_) {
+        to_cache_->commands = stream_.take();
+        to_cache_->point = point;
+        to_cache_->dispatches = recorded_;
     }
     return point;
 }
 
-// Submits what is recorded and goes on in another command buffer, where the one at hand has enough.
 void Recorder::split_if_full() {
     if (recorded_ >= stream_.capacity()) {
-        kept_.reset();
+        to_cache_.reset();
         close();
         stream_.pace(*poll_);
         stream_.begin(*poll_);
@@ -154,10 +154,8 @@ void Recorder::split_if_full() {
     }
 }
 
-// Constants hold addresses of this call's buffers, so they are as new as the call; as a part of the command buffer they
-// wait for the calls before to have read theirs.
 void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placements) {
-    constexpr std::size_t kUpdate = 65536;  // Vulkan's limit
+    constexpr std::size_t kUpdate = 65536;  // Vulkan's limit for one vkCmdUpdateBuffer
     for (std::size_t i = 0; i < placements.size(); ++i) {
         const PlanBuffer& buffer = plan.buffers[i];
         if (buffer.role != Role::constant) {
@@ -167,7 +165,7 @@ void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placement
             throw std::out_of_range(buffer.name + ": more contents than bytes");
         }
         block_.resize(align(buffer.contents.bytes.size(), 4));
-        resolve(buffer.contents, placements, block_.data());
+        relocate(buffer.contents, placements, block_.data());
         for (std::size_t at = 0; at < block_.size(); at += kUpdate) {
             const std::size_t bytes = std::min(kUpdate, block_.size() - at);
             stream_.commands().updateBuffer<std::byte>(
@@ -177,14 +175,14 @@ void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placement
     }
 }
 
-void Recorder::copy(std::span<const Copy> copies) {
-    for (const Copy& each : copies) {
+void Recorder::copy(std::span<const SliceCopy> copies) {
+    for (const SliceCopy& each : copies) {
         stream_.copy(each.from, each.to);
     }
 }
 
 Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placements) const {
-    Ready ready{.pipeline = pipelines_.at(dispatch.kernel),
+    Ready ready{.pipeline = plan_pipelines_.at(dispatch.kernel),
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .counter = dispatch.counter,
@@ -196,7 +194,7 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
     if (std::max(dispatch.groups[0], dispatch.groups[1]) > profile.max_group_count || dispatch.groups[2] > 65535) {
         throw std::length_error(dispatch.label + ": more workgroups than " + profile.name + " takes");
     }
-    resolve(dispatch.push, placements, ready.push.data());
+    relocate(dispatch.push, placements, ready.push.data());
     return ready;
 }
 
@@ -209,7 +207,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
     }
     const Slice& slice = placements[clear.buffer];
     if (slice.bytes != 0) {
-        // Whole words: what is behind the buffer is the arena's padding.
+        // fillBuffer writes whole words; it may write beyond the buffer, where the arena has padding.
         stream_.commands().fillBuffer(slice.buffer, slice.offset, (slice.bytes + 3) / 4 * 4, 0);
         transferred_ = true;
     }
@@ -253,7 +251,7 @@ void Recorder::record(const Ready& ready, bool after) {
         bound_ = ready.pipeline;
     }
     if (ready.push_bytes != 0) {
-        commands.pushConstants<std::byte>(kernels_.layout(), ShaderStageFlagBits::eCompute, 0,
+        commands.pushConstants<std::byte>(pipelines_.layout(), ShaderStageFlagBits::eCompute, 0,
                                           ArrayProxy<const std::byte>(ready.push_bytes, ready.push.data()));
     }
     commands.dispatch(ready.groups[0], ready.groups[1], ready.groups[2]);
@@ -262,7 +260,6 @@ void Recorder::record(const Ready& ready, bool after) {
     ++dispatches_;
 }
 
-// Makes `stages` wait for everything pending. What is pending stays so for other stages; the caller knows.
 void Recorder::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
     MemoryBarrier2 memory{.dstStageMask = stages, .dstAccessMask = access};
     if (computed_) {
@@ -278,7 +275,7 @@ void Recorder::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
 
 void Recorder::timestamp(std::uint32_t which, PipelineStageFlagBits2 stage) {
     if (*queries_) {
-        stream_.commands().writeTimestamp2(stage, *queries_, 2 * timing_ + which);
+        stream_.commands().writeTimestamp2(stage, *queries_, 2 * timing_slot_ + which);
     }
 }
 

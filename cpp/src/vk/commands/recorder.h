@@ -1,4 +1,4 @@
-// Turns a plan with its buffers placed into command buffers, and submits them.
+// Records a plan whose buffers are bound to memory into command buffers, and submits them.
 #pragma once
 
 #include <array>
@@ -22,79 +22,86 @@
 namespace vkrnn::vk {
 
 // A copy from one piece of device memory to another.
-struct Copy {
+struct SliceCopy {
     Slice from, to;
 };
 
 class Recorder {
 public:
     // All must outlive the recorder. Throws vk::SystemError.
-    Recorder(const LogicalDevice& device, Kernels& kernels, Stream& stream);
+    Recorder(const LogicalDevice& device, Pipelines& pipelines, Stream& stream);
 
-    // Compiles what is missing of the plan's kernels and records the plan into the stream's command buffer, which it
-    // opens where none is, and into more where one would take long, between the copies `before` and `after`; submits
-    // them and says when they are done. `placements` are the plan's buffers. A call that comes again, and needs neither
-    // copies nor more than one command buffer, is recorded only once. Throws Interrupted and vk::SystemError, like
-    // Kernels::get, and std::logic_error for a plan that contradicts itself.
-    Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements, std::span<const Copy> before,
-              std::span<const Copy> after, std::string_view label, const Poll& poll);
+    // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
+    // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
+    // buffers. Recording starts in the stream's command buffer, opened here if none is, and goes on in further ones if
+    // the plan is long. A call that fits into one command buffer and needs no copies is cached when it is repeated, and
+    // replayed from then on. Throws Interrupted and vk::SystemError, like
+    // Pipelines::get, and std::logic_error for a plan that contradicts itself.
+    Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
+              std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
+              const Poll& poll);
 
-    // Which timestamps the last run has, and what they say once it is done: from the first step to the end of the last,
-    // copies excluded. Nothing where they do not say it any more, 0 where the device has no timestamps. As many runs as
-    // the stream has command buffers may be on their way.
-    [[nodiscard]] std::uint32_t last_timing() const { return timing_; }
-    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t timing) const;
+    // last_timing_slot() returns the slot that holds the timestamps of the last run. Once that run is done,
+    // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later
+    // run has overwritten the slot, 0 if the device has no timestamps.
+    [[nodiscard]] std::uint32_t last_timing_slot() const { return timing_slot_; }
+    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const;
 
-    // Thread-safe.
+    // These are thread-safe.
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far
-    [[nodiscard]] std::uint64_t repeated() const { return repeated_; }      // runs that were not recorded anew
+    [[nodiscard]] std::uint64_t replayed() const { return replayed_; }      // runs submitted from the cache
 
 private:
-    // A dispatch with its pipeline and addresses looked up.
+    // A dispatch whose pipeline is looked up and whose push constants hold addresses.
     struct Ready {
         Pipeline pipeline;
         std::array<std::byte, kPushBytes> push;
         std::uint32_t push_bytes;
-        std::optional<std::uint32_t> counter;  // see Dispatch
+        std::optional<std::uint32_t> counter;  // as in Dispatch
         std::array<std::uint32_t, 3> groups;
     };
 
-    void record(const Plan& plan, std::span<const Slice> placements, std::span<const Copy> before,
-                std::span<const Copy> after);
-    Point repeat(Recording& recording);
+    void record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
+                std::span<const SliceCopy> after);
+    // Submits the cached commands once more.
+    Point replay(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
     void record(const Ready& ready, bool after);
+    // Writes the constant buffers. They hold addresses of this call's buffers, so every call writes them; since the
+    // writes are commands, they wait until earlier calls have read theirs.
     void fill_constants(const Plan& plan, std::span<const Slice> placements);
-    void copy(std::span<const Copy> copies);
+    void copy(std::span<const SliceCopy> copies);
+    // Makes `stages` wait for all pending writes. The writes stay pending for other stages; the caller clears them.
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
     void timestamp(std::uint32_t which, PipelineStageFlagBits2 stage);
     void open();
     Point close();
+    // Submits the open command buffer and continues in another one if it holds enough dispatches.
     void split_if_full();
 
     const LogicalDevice& device_;
-    Kernels& kernels_;
+    Pipelines& pipelines_;
     Stream& stream_;
     raii::QueryPool queries_ = nullptr;
-    std::uint32_t timing_ = 0, next_timing_ = 0;
+    std::uint32_t timing_slot_ = 0, next_timing_slot_ = 0;
     bool labels_;
-    std::atomic<std::uint64_t> dispatches_ = 0, repeated_ = 0;
-    Recordings recordings_;
+    std::atomic<std::uint64_t> dispatches_ = 0, replayed_ = 0;
+    CommandBufferCache cache_;
 
-    // Of the run going on; kept to save allocations.
-    std::vector<Pipeline> pipelines_;
+    // State of the current run; members keep their memory between runs.
+    std::vector<Pipeline> plan_pipelines_;
     std::vector<Ready> body_;
     std::vector<std::byte> block_;
     std::string label_;
     const Poll* poll_ = nullptr;
-    std::unique_ptr<Recording> kept_;  // what the run is to be kept as
-    // Of the command buffer being recorded.
+    std::unique_ptr<CachedCommands> to_cache_;  // set while the run is recorded for the cache
+    // State of the open command buffer.
     Pipeline bound_;
     std::uint32_t recorded_ = 0;
-    // What no later command has waited for yet.
+    // Whether dispatches or transfers have written what no later command has waited for.
     bool computed_ = false;
     bool transferred_ = false;
 };

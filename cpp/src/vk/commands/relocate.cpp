@@ -6,7 +6,7 @@
 
 namespace vkrnn::vk {
 
-void resolve(const Block& block, std::span<const Slice> placements, std::byte* to) {
+void relocate(const Block& block, std::span<const Slice> placements, std::byte* to) {
     if (block.places * sizeof(Place) > block.bytes.size()) {
         throw std::out_of_range("a block has more places than bytes");
     }

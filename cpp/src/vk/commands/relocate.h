@@ -1,4 +1,4 @@
-// Where the places in a plan's blocks are in memory.
+// Replaces the buffer references in a plan's blocks by device addresses.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace vkrnn::vk {
 
-// Copies the block to `to` with its places replaced by addresses. Throws std::out_of_range for a buffer that is not.
-void resolve(const Block& block, std::span<const Slice> placements, std::byte* to);
+// Copies the block to `to`; each place in it becomes the address of the slice that its buffer is bound to. Throws
+// std::out_of_range if the plan has no such buffer.
+void relocate(const Block& block, std::span<const Slice> placements, std::byte* to);
 
 }  // namespace vkrnn::vk

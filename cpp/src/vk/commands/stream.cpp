@@ -13,7 +13,7 @@ using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
 constexpr std::chrono::nanoseconds kPollInterval = 20ms;
-constexpr std::uint32_t kFirstCapacity = 128;  // at least
+constexpr std::uint32_t kSmallestFirstCapacity = 128;
 constexpr std::uint32_t kLargestCapacity = 8192;
 
 Commands make_commands(const Timeline& timeline) {
@@ -30,7 +30,7 @@ Commands make_commands(const Timeline& timeline) {
 
 }  // namespace
 
-void Stream::begin(const Poll& poll, bool again) {
+void Stream::begin(const Poll& poll, bool reusable) {
     const std::size_t next = (current_ + 1) % slots_.size();
     timeline_.wait(slots_[next].point, poll);
     current_ = next;
@@ -40,8 +40,8 @@ void Stream::begin(const Poll& poll, bool again) {
     } else {
         commands = make_commands(timeline_);
     }
-    commands.buffer.begin(CommandBufferBeginInfo{.flags = again ? CommandBufferUsageFlagBits::eSimultaneousUse
-                                                                : CommandBufferUsageFlagBits::eOneTimeSubmit});
+    commands.buffer.begin(CommandBufferBeginInfo{.flags = reusable ? CommandBufferUsageFlagBits::eSimultaneousUse
+                                                                   : CommandBufferUsageFlagBits::eOneTimeSubmit});
     open_ = true;
     barrier(Stage::eAllCommands, Access::eMemoryRead | Access::eMemoryWrite);
 }
@@ -54,7 +54,7 @@ void Stream::copy(const Slice& from, const Slice& to) const {
 }
 
 void Stream::after(const Timeline& other, Point point) {
-    // Waiting for what is there already takes a driver longer than asking.
+    // A semaphore wait costs the driver more than this query, even if the point has been reached.
     if (point != 0 && &other != &timeline_ && other.reached().value_or(0) < point) {
         other_ = &other;
         other_point_ = point;
@@ -87,13 +87,13 @@ void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
 }
 
 void Stream::start(double capacity) {
-    capacity_ = static_cast<std::uint32_t>(std::clamp<double>(capacity, kFirstCapacity, kLargestCapacity));
+    capacity_ = static_cast<std::uint32_t>(std::clamp<double>(capacity, kSmallestFirstCapacity, kLargestCapacity));
     loop_submissions_ = 0;
     polled_at_ = completed_at_ = Clock::now();
 }
 
 void Stream::pace(const Poll& poll) {
-    // Where the device is quicker than the recording, no wait asks.
+    // A device that is faster than the recording is never waited for, so no wait calls the poll.
     if (const auto now = Clock::now(); now - polled_at_ >= kPollInterval) {
         polled_at_ = now;
         if (poll && poll()) {

@@ -1,4 +1,4 @@
-// Command buffers on their way through the queue.
+// Records command buffers one after the other and submits them to a queue.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace vkrnn::vk {
 
-// A command buffer with the pool that is its own.
+// A command buffer and the pool that it alone is allocated from.
 struct Commands {
     raii::CommandPool pool = nullptr;
     raii::CommandBuffer buffer = nullptr;
@@ -19,65 +19,66 @@ struct Commands {
 
 class Stream {
 public:
-    // The stream alone submits to the timeline, which must outlive it. Throws vk::SystemError.
+    // Nobody else may submit to the timeline, which must outlive the stream. Throws vk::SystemError.
     explicit Stream(Timeline& timeline) : timeline_(timeline) {}
 
-    // The command buffer to record into, from begin() to submit().
+    // Returns the command buffer to record into; valid from begin() to submit().
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands.buffer; }
 
-    // Opens the next command buffer; what it does comes after everything submitted before. Waits where too many are on
-    // their way. `again`: it may be submitted more than once. Throws like Timeline::wait.
-    void begin(const Poll& poll, bool again = false);
-    // Whether one is open; forgets what is recorded but not submitted.
+    // Opens the next command buffer. Its commands run after everything submitted before. Waits if all command buffers
+    // are in flight. `reusable`: it may be submitted more than once. Throws like Timeline::wait.
+    void begin(const Poll& poll, bool reusable = false);
+    // is_open() tells whether a command buffer is open; discard() drops what is recorded but not submitted.
     [[nodiscard]] bool is_open() const { return open_; }
     void discard() { open_ = false; }
 
-    // The next submission waits for another timeline to have reached the point.
+    // Makes the next submission wait until another timeline has reached the point.
     void after(const Timeline& other, Point point);
 
-    // Records a copy of as many bytes as `to` has, which may be none.
+    // Records a copy of to.bytes bytes; none is fine.
     void copy(const Slice& from, const Slice& to) const;
 
-    // Submits the command buffer being recorded, and says when it is done, and the host sees what it wrote.
+    // Submits the open command buffer. Returns the point at which it is done and its writes are visible to the host.
     // Throws vk::SystemError.
     Point submit();
-    // Hands over the command buffer that was submitted last, to be submitted again; it must outlive the timeline's
-    // reaching its points.
+    // Hands over the command buffer submitted last, so that the caller can submit it again. The caller must keep it
+    // until the timeline has reached the points of all its submissions.
     [[nodiscard]] Commands take();
-    // Submits it once more, even while it is on its way.
+    // Submits such a command buffer again, even while it is in flight.
     Point submit(const Commands& commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
-    // Like Timeline::settle.
+    // Waits like Timeline::settle.
     void settle(Point point) const noexcept { timeline_.settle(point); }
 
-    // A loop of dispatches begins. A command buffer is to hold up to about `capacity` of them at first.
+    // Starts a loop of dispatches. The first command buffers hold up to about `capacity` of them.
     void start(double capacity);
-    // To be called before begin() in the loop. No more than two of its command buffers are ever on their way, so that
-    // an interrupt acts soon: it waits for the last but one. Throws like Timeline::wait.
+    // Called before begin() within a loop. Waits for the last command buffer but one: at most two are in flight, so
+    // that an interrupt acts soon. Throws like Timeline::wait.
     void pace(const Poll& poll);
 
-    // How many dispatches the command buffer being recorded should hold: few at first, more while they are quick, so
-    // that an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
+    // Returns how many dispatches the open command buffer should hold. The number adapts to the device's speed, so that
+    // an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
     [[nodiscard]] std::uint32_t capacity() const { return capacity_; }
 
 private:
     using Clock = std::chrono::steady_clock;
     struct Slot {
         Commands commands;
-        Point point = 0;  // of its last submission
+        Point point = 0;  // the last submission of the commands
     };
 
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access) const;
     void adapt(Clock::time_point submitted);
 
     Timeline& timeline_;
-    std::array<Slot, 32> slots_;  // used in turn; the host may be this far ahead of the device
+    std::array<Slot, 32> slots_;  // a ring: the host may be this far ahead of the device
     std::size_t current_ = 0;
     bool open_ = false;
-    const Timeline* other_ = nullptr;  // that the next submission waits for
+    const Timeline* other_ = nullptr;  // the next submission waits for other_point_ of it
     Point other_point_ = 0;
-    // Of the loop: when its last command buffers were submitted, one was last seen done, and the poll last asked.
+    // State of the loop: when its last command buffers were submitted, when the last finished one was noticed, and when
+    // the poll was last called.
     std::uint32_t capacity_ = 0;
     std::uint32_t loop_submissions_ = 0;
     std::array<Clock::time_point, 2> submitted_at_;

@@ -1,17 +1,18 @@
 #include "vk/commands/transfer.h"
 
 #include <algorithm>
-#include <utility>
+#include <deque>
 
 namespace vkrnn::vk {
-
 namespace {
 
-// Parts on their way to the host. What they occupy of the ring is not reserved again before they are copied out.
+// The number of parts that may be in flight to the host. The ring must not reuse their memory before they are copied
+// out.
 constexpr std::size_t kParts = 4;
 static_assert(kParts + 2 <= Ring::kPieces);
 
-// Of a copy: several, for the processor to copy one while the device copies another, but each worth a submission.
+// Returns the size of the parts of a copy: there are several, so that the processor copies one while the device copies
+// another, but each is large enough to be worth a submission.
 std::uint64_t part_of(std::uint64_t bytes) {
     constexpr std::uint64_t kSmallestPart = 1 << 20;
     const std::uint64_t parts = std::clamp<std::uint64_t>(bytes / kSmallestPart, 1, Ring::kPieces);
@@ -19,40 +20,6 @@ std::uint64_t part_of(std::uint64_t bytes) {
 }
 
 }  // namespace
-
-void Ring::grow(std::uint64_t bytes) {
-    Allocation more = allocate(*timeline_.device(), use_, bytes);
-    first_ = std::exchange(memory_, std::move(more));
-    held_ += bytes;
-    bytes_ = free_until_ = bytes;
-    at_ = marked_ = 0;
-    used_.clear();
-}
-
-Slice Ring::reserve(std::uint64_t bytes, const Poll& poll) {
-    const std::uint64_t room = aligned_piece(bytes);
-    if (const std::uint64_t wanted = room * kPieces > kFirstBytes ? kBytes : kFirstBytes; bytes_ < wanted) {
-        grow(wanted);
-    }
-    if (at_ % bytes_ + room > bytes_) {
-        at_ = align(at_, bytes_);
-    }
-    while (at_ + room > free_until_) {
-        timeline_.wait(used_.front().point, poll);
-        free_until_ = used_.front().end + bytes_;
-        used_.pop_front();
-    }
-    const Slice slice = memory_.whole.part(at_ % bytes_, bytes);
-    at_ += room;
-    return slice;
-}
-
-void Ring::use_until(Point point) {
-    if (at_ != marked_) {
-        used_.push_back({at_, point});
-        marked_ = at_;
-    }
-}
 
 void Transfer::upload(const Slice& to, const void* from, const Poll& poll) {
     const auto* source = static_cast<const std::byte*>(from);

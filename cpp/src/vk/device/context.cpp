@@ -30,7 +30,7 @@ struct Messages {
     std::vector<std::string> texts;
 };
 
-// Never destroyed: drivers may still report while the process ends.
+// The messages are never destroyed, because drivers may still report some while the process ends.
 Messages& messages() {
     static auto* const instance = new Messages;
     return *instance;
@@ -111,7 +111,7 @@ Context::Context() : process_(process_id()), loader_(load()) {
         extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
     }
     const std::array enabled{ValidationFeatureEnableEXT::eSynchronizationValidation};
-    // Chained into the instance as well, so that messages about creating and destroying it are caught.
+    // The instance gets the messenger too, so that messages about creating and destroying it are collected.
     DebugUtilsMessengerCreateInfoEXT messenger = messenger_info();
     const ValidationFeaturesEXT features{.pNext = &messenger,
                                          .enabledValidationFeatureCount = static_cast<std::uint32_t>(enabled.size()),
@@ -141,7 +141,8 @@ Context::Context() : process_(process_id()), loader_(load()) {
 
 std::shared_ptr<const Context> Context::get() {
     static std::mutex mutex;
-    // Kept by a pointer that is never destroyed; see the header. One of another process is left alone.
+    // The pointer is never destroyed; see the header. A parent process's instance leaks, since it must not be used
+    // here.
     static auto* const current = new std::shared_ptr<const Context>;
     const std::lock_guard lock(mutex);
     if (*current && (*current)->process_ != process_id()) {

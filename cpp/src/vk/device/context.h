@@ -1,4 +1,4 @@
-// The Vulkan instance: made at first use and shared, so that importing the package needs no driver.
+// Creates the Vulkan instance at first use and shares it, so that importing the package needs no driver.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@ namespace vkrnn::vk {
 
 class Context {
 public:
-    // The process's instance. It lives until the process ends: drivers do not take kindly to being unloaded while
-    // static objects are destroyed. A process forked from one that had an instance gets its own.
-    // Throws DeviceError: no loader, no driver, or VKRNN_VALIDATION=1 without the layers. Thread-safe.
+    // Returns the process's instance. It is never destroyed, because some drivers crash if they are unloaded while
+    // static objects are destroyed. A forked process gets an instance of its own. Throws DeviceError if there is no
+    // loader or no driver, or if VKRNN_VALIDATION=1 and the layers are not installed. Thread-safe.
     static std::shared_ptr<const Context> get();
 
     Context(const Context&) = delete;
@@ -24,10 +24,10 @@ public:
         Profile profile;
     };
 
-    // The devices that can be used, best first. Throws DeviceError where there is none.
+    // Lists the usable devices, best first. Throws DeviceError if there is none.
     [[nodiscard]] std::vector<Candidate> candidates() const;
 
-    // Whether VK_EXT_debug_utils is enabled: labels cost something even when nobody reads them, but little.
+    // Returns whether VK_EXT_debug_utils is enabled, so that commands can be labelled.
     [[nodiscard]] bool debug_labels() const { return debug_labels_; }
 
 private:
@@ -40,13 +40,13 @@ private:
     raii::DebugUtilsMessengerEXT messenger_ = nullptr;
 };
 
-// One of an instance's devices.
-struct Seat {
+// A physical device that was chosen to be opened, with the instance that it belongs to.
+struct SelectedDevice {
     std::shared_ptr<const Context> context;
     Context::Candidate candidate;
 };
 
-// The id of this process: devices do not survive a fork.
+// Returns the id of this process. Devices do not survive a fork.
 long process_id();
 
 }  // namespace vkrnn::vk

@@ -1,4 +1,4 @@
-// Environment variables that turn something on.
+// Reads environment variables that turn something on.
 #pragma once
 
 #include <cstdlib>
@@ -6,7 +6,7 @@
 
 namespace vkrnn::vk {
 
-// Whether the variable is 1.
+// Returns whether the variable is 1.
 inline bool is_on(const char* variable) {
     const char* value = std::getenv(variable);
     return value != nullptr && std::strcmp(value, "1") == 0;

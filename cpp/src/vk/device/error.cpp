@@ -8,7 +8,7 @@
 namespace vkrnn::vk {
 namespace {
 
-// A driver that ran out of memory by itself does not say how much it wanted.
+// `asked` is 0 if a driver ran out of memory by itself, because it does not say how much it wanted.
 std::string memory_text(std::uint64_t asked, std::uint64_t free) {
     if (asked == 0) {
         return {};
@@ -36,7 +36,7 @@ void rethrow_translated(const std::string& prefix, std::uint64_t asked, std::uin
     } catch (const std::logic_error& error) {
         throw Error(prefix + "internal error: " + error.what());
     }
-    // Whatever else there is (an exception of the caller's poll, say) passes through.
+    // Other exceptions, such as one thrown by the caller's poll, pass through.
 }
 
 bool is_device_lost() {

@@ -1,4 +1,4 @@
-// The one place where Vulkan-Hpp's exceptions become the project's.
+// Translates Vulkan-Hpp's exceptions into the project's. Nothing else does.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace vkrnn::vk {
 // Call it only inside a catch block.
 [[noreturn]] void rethrow_translated(const std::string& prefix, std::uint64_t asked = 0, std::uint64_t free = 0);
 
-// Whether the exception being handled says that the device was lost. Call it only inside a catch block.
+// Returns whether the exception being handled says that the device was lost. Call it only inside a catch block.
 bool is_device_lost();
 
 }  // namespace vkrnn::vk

@@ -22,7 +22,7 @@ bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t s
            properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
 }
 
-// Copying to a discrete device is quicker than its reading the host's memory.
+// A discrete device imports nothing: copying to it is faster than letting it read host memory.
 std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unified) {
     if (!unified || !has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
         return 0;
@@ -32,7 +32,7 @@ std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unifie
         .minImportedHostPointerAlignment;
 }
 
-// That of calls and, where it is another one, that of uploads.
+// Returns the queue family of calls, followed by that of uploads if it is another one.
 std::vector<std::uint32_t> families_of(const raii::PhysicalDevice& physical, bool unified) {
     std::vector<std::uint32_t> families{compute_family(physical).value()};
     if (const auto transfers = transfer_family(physical); transfers && !unified) {
@@ -49,7 +49,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
     const auto& there11 = there.get<PhysicalDeviceVulkan11Features>();
     const auto& there12 = there.get<PhysicalDeviceVulkan12Features>();
 
-    // Only what is asked for here is on; robustBufferAccess stays off.
+    // Features that are not listed here are off, such as robustBufferAccess.
     PhysicalDeviceVulkan13Features features13{
         .subgroupSizeControl = true, .computeFullSubgroups = true, .synchronization2 = true, .maintenance4 = true};
     PhysicalDeviceVulkan12Features features12{.pNext = &features13,
@@ -103,10 +103,10 @@ std::vector<const char*> extensions(bool memory_budget, bool host_import, [[mayb
 
 }  // namespace
 
-LogicalDevice::LogicalDevice(Seat seat)
-    : context_(std::move(seat.context)),
-      profile_(std::move(seat.candidate.profile)),
-      physical_(std::move(seat.candidate.physical)),
+LogicalDevice::LogicalDevice(SelectedDevice selected)
+    : context_(std::move(selected.context)),
+      profile_(std::move(selected.candidate.profile)),
+      physical_(std::move(selected.candidate.physical)),
       unified_memory_(profile_.unified_memory && !is_on("VKRNN_STAGING")),
       families_(families_of(physical_, unified_memory_)),
       memory_budget_(has_extension(physical_, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME)),
@@ -116,9 +116,9 @@ LogicalDevice::LogicalDevice(Seat seat)
       handle_(create(physical_, families_,
                      extensions(memory_budget_, host_import_alignment_ != 0, profile_.matrix_side != 0),
                      profile_.matrix_side != 0)) {
-    lanes_.reserve(families_.size());
+    queues_.reserve(families_.size());
     for (const std::uint32_t family : families_) {
-        lanes_.push_back({family, raii::Queue(handle_, family, 0)});
+        queues_.push_back({family, raii::Queue(handle_, family, 0)});
     }
 }
 

@@ -1,4 +1,4 @@
-// A logical device with its queues, and what the files beside this one need to know of it.
+// Opens a logical device with its queues, and tells the rest of the layer its properties.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,39 @@ namespace vkrnn::vk {
 class LogicalDevice {
 public:
     // Throws vk::SystemError.
-    explicit LogicalDevice(Seat seat);
+    explicit LogicalDevice(SelectedDevice selected);
 
     [[nodiscard]] const Context& context() const { return *context_; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
     [[nodiscard]] const raii::PhysicalDevice& physical() const { return physical_; }
     [[nodiscard]] const raii::Device& handle() const { return handle_; }
 
-    struct Lane {
+    struct DeviceQueue {
         std::uint32_t family = 0;
         raii::Queue queue = nullptr;
     };
-    // Where calls are submitted, and where uploads of arrays are: a queue of their own if the device has one that does
-    // nothing else, so that they go on while it computes and downloads.
-    [[nodiscard]] const Lane& calls() const { return lanes_.front(); }
-    [[nodiscard]] const Lane& uploads() const { return lanes_.back(); }
-    // What a buffer is shared between.
+    // Calls are submitted to the one queue and uploads of arrays to the other: a transfer-only queue if the device has
+    // one, so that uploads go on while it computes and downloads; otherwise the same queue.
+    [[nodiscard]] const DeviceQueue& call_queue() const { return queues_.front(); }
+    [[nodiscard]] const DeviceQueue& upload_queue() const { return queues_.back(); }
+    // Returns the queue families that buffers are shared between.
     [[nodiscard]] const std::vector<std::uint32_t>& families() const { return families_; }
 
-    // Nanoseconds of one tick of a timestamp; 0 where the queue has none.
+    // Returns the nanoseconds of one tick of a timestamp; 0 if the queue has no timestamps.
     [[nodiscard]] double timestamp_period() const { return timestamp_period_; }
 
-    // Whether a pipeline can be told to use subgroups of the profile's size.
+    // Returns whether a pipeline can be told to use subgroups of the profile's size.
     [[nodiscard]] bool fixes_subgroup_size() const { return fixes_subgroup_size_; }
 
-    // Whether the host works on the device's own memory. VKRNN_STAGING=1 says no where it could: so that the way
-    // discrete devices take can be tested on any.
+    // Returns whether the host reads and writes device memory in place. VKRNN_STAGING=1 makes it false, so that the
+    // copies that discrete devices need can be tested on any device.
     [[nodiscard]] bool unified_memory() const { return unified_memory_; }
 
-    // What addresses of the host's memory must be a multiple of to be imported; 0 where the device imports none.
+    // Returns the alignment that host memory needs to be imported; 0 if the device imports none.
     [[nodiscard]] std::uint64_t host_import_alignment() const { return host_import_alignment_; }
 
-    // Bytes the device can still give: its budget where the driver tells, else its memory, and on a CPU no more
-    // than the host has. `held` is what the caller has of it already.
+    // Returns the bytes that can still be allocated: the driver's budget if it tells one, otherwise the device's memory
+    // less the `held` bytes that the caller has already; on a CPU no more than the host has free.
     [[nodiscard]] std::uint64_t free_memory(std::uint64_t held) const;
 
 private:
@@ -60,7 +60,7 @@ private:
     bool fixes_subgroup_size_;
     std::uint64_t host_import_alignment_;
     raii::Device handle_;
-    std::vector<Lane> lanes_;  // one or two
+    std::vector<DeviceQueue> queues_;  // one or two
 };
 
 }  // namespace vkrnn::vk

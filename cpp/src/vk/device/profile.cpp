@@ -64,8 +64,8 @@ std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
     return 0;
 }
 
-// The largest square matrices that a subgroup multiplies in half precision with sums in float32; 0 where it does not,
-// or where the package was built without the kernels.
+// Returns the side of the largest square matrices that a subgroup multiplies in half precision with sums in float32; 0
+// if there are none, or if the package was built without kernels for them.
 std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical) {
     std::uint32_t side = 0;
 #ifdef VKRNN_MATRICES
@@ -153,7 +153,7 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {
     }
     const auto subgroups = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
                                .get<PhysicalDeviceVulkan11Properties>();
-    // What the kernels pass round within a subgroup: see product.glsl and gemm_register.comp.
+    // The kernels use these operations: see product.glsl and gemm_register.comp.
     const SubgroupFeatureFlags operations =
         SubgroupFeatureFlagBits::eBasic | SubgroupFeatureFlagBits::eBallot | SubgroupFeatureFlagBits::eShuffle;
     if (!(subgroups.subgroupSupportedStages & ShaderStageFlagBits::eCompute) ||

@@ -1,4 +1,4 @@
-// What a physical device is and can do.
+// Reads what a physical device is and can do.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace vkrnn::vk {
 
-// Why the device cannot be used here ("Vulkan 1.2 only"); nothing if it can.
+// Returns why the device cannot be used here ("no compute queue"); nothing if it can.
 std::optional<std::string> unusable(const raii::PhysicalDevice& physical);
 
-// Only for devices that can be used: it reads properties of Vulkan 1.3.
+// The device must be usable, since this reads properties of Vulkan 1.3.
 Profile read_profile(const raii::PhysicalDevice& physical);
 
 bool has_extension(const raii::PhysicalDevice& physical, const char* wanted);
 
-// The first queue family that computes.
+// Returns the first queue family that computes.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 
-// The first queue family that does nothing but transfers.
+// Returns the first queue family that does nothing but transfers.
 std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physical);
 
-// The first memory type with all of `wanted`.
+// Returns the first memory type with all the properties in `wanted`.
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted);
 
-// Memory that is the device's own and that the host reads and writes at full speed.
+// The properties of device-local memory that the host reads and writes at full speed.
 inline constexpr MemoryPropertyFlags kUnifiedMemory =
     MemoryPropertyFlagBits::eDeviceLocal | MemoryPropertyFlagBits::eHostVisible |
     MemoryPropertyFlagBits::eHostCoherent | MemoryPropertyFlagBits::eHostCached;

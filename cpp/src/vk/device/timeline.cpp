@@ -7,8 +7,8 @@
 
 namespace vkrnn::vk {
 
-Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::Lane& lane)
-    : device_(std::move(device)), lane_(lane) {
+Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::DeviceQueue& queue)
+    : device_(std::move(device)), queue_(queue) {
     const SemaphoreTypeCreateInfo type{.semaphoreType = SemaphoreType::eTimeline};
     semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
 }
@@ -21,12 +21,12 @@ Point Timeline::submit(const raii::CommandBuffer& commands, const Timeline* othe
                                    .stageMask = PipelineStageFlagBits2::eAllCommands};
     const SemaphoreSubmitInfo signal{
         .semaphore = *semaphore_, .value = point, .stageMask = PipelineStageFlagBits2::eAllCommands};
-    lane_.queue.submit2(SubmitInfo2{.waitSemaphoreInfoCount = other != nullptr ? 1u : 0u,
-                                    .pWaitSemaphoreInfos = &wait,
-                                    .commandBufferInfoCount = 1,
-                                    .pCommandBufferInfos = &buffer,
-                                    .signalSemaphoreInfoCount = 1,
-                                    .pSignalSemaphoreInfos = &signal});
+    queue_.queue.submit2(SubmitInfo2{.waitSemaphoreInfoCount = other != nullptr ? 1u : 0u,
+                                     .pWaitSemaphoreInfos = &wait,
+                                     .commandBufferInfoCount = 1,
+                                     .pCommandBufferInfos = &buffer,
+                                     .signalSemaphoreInfoCount = 1,
+                                     .pSignalSemaphoreInfos = &signal});
     submitted_ = point;
     return point;
 }
@@ -50,7 +50,7 @@ void Timeline::wait(Point point, const Poll& poll) const {
 void Timeline::settle(Point point) const noexcept {
     try {
         wait(point, {});
-    } catch (...) {  // a lost device is done with everything
+    } catch (...) {  // a lost device is done
     }
 }
 

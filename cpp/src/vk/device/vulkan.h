@@ -1,5 +1,5 @@
-// The one way in which the files of this folder include Vulkan: the RAII classes with their own dynamic loader, so that
-// nothing links against libvulkan. Private to src/vk.
+// Includes Vulkan for all of src/vk, and for nobody else: the RAII classes with their own dynamic loader, so that
+// nothing links against libvulkan.
 #pragma once
 
 #define VK_NO_PROTOTYPES
@@ -12,7 +12,7 @@
 #include <vulkan/vulkan_raii.hpp>
 
 namespace vkrnn::vk {
-// Within this namespace `vk::Buffer` is looked up here first; this makes it find Vulkan-Hpp's. The price: no class here
-// may have the name of one of Vulkan-Hpp's.
+// In this namespace `vk::Buffer` means vkrnn::vk::Buffer; this makes it Vulkan-Hpp's. So no class here may have the
+// name of one in Vulkan-Hpp.
 using namespace ::vk;  // NOLINT(google-build-using-namespace)
 }  // namespace vkrnn::vk

@@ -29,7 +29,7 @@ std::uint32_t type_of(const LogicalDevice& device, Use use) {
         return memory_type(memory, device.unified_memory() ? kUnifiedMemory : MemoryPropertyFlagBits::eDeviceLocal)
             .value();
     }
-    // Reading memory the host does not cache is very slow.
+    // The host reads uncached memory very slowly.
     const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached);
     return use == Use::download && cached ? *cached : memory_type(memory, kCoherent).value();
 }
@@ -46,7 +46,7 @@ bool is_aligned(const void* data, std::uint64_t alignment) {
 }
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
-    static std::atomic<std::uint64_t> made_before = 0;
+    static std::atomic<std::uint64_t> last_number = 0;
     const bool addressed = use == Use::device;
     Allocation made;
     const auto& families = device.families();
@@ -63,7 +63,7 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
                                                         .allocationSize = made.buffer.getMemoryRequirements().size,
                                                         .memoryTypeIndex = type_of(device, use)});
     made.buffer.bindMemory(*made.memory, 0);
-    made.whole = {.buffer = *made.buffer, .bytes = bytes, .allocation = ++made_before};
+    made.whole = {.buffer = *made.buffer, .bytes = bytes, .allocation = ++last_number};
     if (addressed) {
         made.whole.address = address_of(device, made.buffer);
     }

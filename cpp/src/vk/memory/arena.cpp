@@ -19,7 +19,8 @@ std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
     return std::max(bytes, std::min(rounded, limit));
 }
 
-// First fit into blocks of these capacities. Appends where each piece went; false where one fits nowhere.
+// Packs pieces, first fit, into blocks with this much room. Visits the block of each piece; returns false if one fits
+// nowhere.
 template <class Visit>
 bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>& room, const Visit& visit) {
     return std::all_of(sizes.begin(), sizes.end(), [&](std::uint64_t bytes) {
@@ -78,8 +79,8 @@ void Arena::place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slic
 
 void Arena::grow(std::span<const std::uint64_t> sizes) {
     const std::uint64_t limit = device_.profile().max_allocation / kAlignment * kAlignment;
-    // How much of each block first fit takes when blocks are as large as can be: packing into blocks of just that
-    // size goes the same way, because whatever a full-size block refused, a smaller one refuses too.
+    // First packs into blocks of the largest size, then shrinks each to what is used of it. Packing into the smaller
+    // blocks gives the same result, because a piece that a full-size block refuses does not fit a smaller one either.
     std::vector<std::uint64_t> room;
     for (std::size_t done = 0; done < sizes.size();) {
         const auto rest = sizes.subspan(done);

@@ -1,4 +1,4 @@
-// What calls compute in: device memory that is handed out anew for every call and kept between calls.
+// Device memory that calls compute in. It is handed out anew for every call and kept between calls.
 #pragma once
 
 #include <atomic>
@@ -15,17 +15,16 @@ class Arena {
 public:
     explicit Arena(const LogicalDevice& device) : device_(device) {}
 
-    // Whether pieces of these sizes fit into what the arena holds.
+    // Returns whether pieces of these sizes fit into the memory that the arena holds.
     [[nodiscard]] bool fits(std::span<const std::uint64_t> sizes) const;
 
-    // Places pieces of these sizes from the beginning; earlier slices are void. Contents are undefined. Where fits()
-    // says no, the device must be done with the earlier slices: what does not fit into the blocks held replaces them
-    // all, by one block unless that were larger than one allocation may be. So the arena is as large as the largest
-    // call was, however many calls there are. No size may exceed the profile's max_allocation. Throws vk::SystemError,
-    // holding nothing then.
+    // Places pieces of these sizes, contents undefined, and invalidates all earlier slices. If the pieces do not fit,
+    // new blocks replace the old ones, and the device must be done with the earlier slices: one block, or several if
+    // one allocation cannot be that large. So the arena is as large as the largest call was, however many calls there
+    // are. No size may exceed the profile's max_allocation. Throws vk::SystemError and holds nothing then.
     void place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slices);
 
-    // Gives all memory back; slices are void.
+    // Returns all memory to the driver, which invalidates all slices.
     void release() {
         blocks_.clear();
         held_ = 0;
@@ -48,7 +47,7 @@ private:
     std::vector<Spot> spots_;
 };
 
-// Bytes that pieces of these sizes take together; saturates.
+// Returns the bytes that pieces of these sizes take together; saturates.
 std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes);
 
 }  // namespace vkrnn::vk

@@ -13,12 +13,12 @@ constexpr std::uint64_t kSlab = 1 << 20;
 bool is_small(std::uint64_t bytes) { return bytes <= kSmall; }
 std::uint64_t small_size(std::uint64_t bytes) { return std::bit_ceil(std::max(bytes, kAlignment)); }
 
-// Sizes of large pieces are rounded up a little, so that arrays that grow a little each time find a piece that fits.
+// Sizes of large pieces are rounded up a little, so that slowly growing arrays find a piece that fits.
 std::uint64_t large_size(std::uint64_t bytes) { return align(bytes, std::bit_floor(bytes) / 8); }
 
 }  // namespace
 
-// The first piece of the right size; where the device must be done, the first that it is done with.
+// Finds the first piece of the right size; with `idle`, the first that the device is done with.
 Pool::Pieces::const_iterator Pool::find(const Pieces& pieces, std::uint64_t bytes, bool idle) const {
     const auto fits = [&](const Piece& piece) {
         const std::uint64_t size = piece.slice.bytes;

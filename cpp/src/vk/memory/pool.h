@@ -1,4 +1,4 @@
-// Memory for arrays and transfers: pieces that are handed out, given back, and handed out again.
+// Hands out pieces of device memory for arrays and transfers, takes them back and hands them out again.
 #pragma once
 
 #include <cstddef>
@@ -21,27 +21,27 @@ public:
 
     struct Piece {
         Slice slice;
-        std::list<Allocation>::iterator own;  // of a large piece: its allocation
+        std::list<Allocation>::iterator own;  // the allocation of a large piece
         Point last_use = 0;
-        std::uint64_t returned = 0;  // the number of the give_back that brought it
+        std::uint64_t returned = 0;  // counts pieces given back: the smaller, the earlier
     };
-    // A list, so that pieces go from hand to hand without allocating; take() leases one at a time.
+    // Pieces move between lists without allocating memory. take() leases one at a time.
     using Pieces = std::list<Piece>;
 
-    // A piece of `bytes`, contents undefined. The device may still be busy with what was there before: whatever is
-    // submitted from now on comes after that. Where the host is to write, `idle` is a piece that the device is done
-    // with. Of several pieces it is the same one every time, so that calls that come again find their memory where it
-    // was. Throws vk::SystemError and std::bad_alloc, after giving back to the driver what nobody uses.
+    // Leases a piece of at least `bytes`, contents undefined. The device may still use it for earlier commands, which
+    // later submissions wait for; with `idle` it does not, so that the host may write at once. Among several pieces the
+    // choice is always the same, so that repeated calls find their memory where it was. Throws vk::SystemError and
+    // std::bad_alloc, after returning unused memory to the driver.
     Pieces take(std::uint64_t bytes, bool idle);
 
-    // Keeps the pieces for the next take(). `last_use` is when the device is done with them. As many bytes are kept as
-    // were ever in use at a time; beyond that the pieces given back first go to the driver.
+    // Keeps the pieces for the next take(). The device is done with them at `last_use`. The pool keeps as many bytes as
+    // were ever in use at a time; beyond that it returns the pieces given back first to the driver.
     void give_back(Pieces lease, Point last_use) noexcept;
 
-    // Gives to the driver what nobody has, waiting for the device.
+    // Waits for the device and returns all unused memory to the driver.
     void release_unused() noexcept;
 
-    // Bytes held of the driver; and those of them that nobody has.
+    // Bytes allocated from the driver, and those of them that nobody uses.
     [[nodiscard]] std::uint64_t held() const;
     [[nodiscard]] std::uint64_t unused() const;
 
@@ -58,10 +58,10 @@ private:
     Use use_;
     mutable std::mutex mutex_;
     std::list<Allocation> slabs_, large_;
-    std::map<std::uint64_t, Pieces> small_free_;  // by size; in each as they were allocated
+    std::map<std::uint64_t, Pieces> small_free_;  // by size, each list in order of allocation
     Pieces large_free_;
     std::uint64_t returns_ = 0;
-    std::uint64_t held_ = 0, used_ = 0, most_used_ = 0, kept_ = 0;  // bytes; all but the first of large pieces
+    std::uint64_t held_ = 0, used_ = 0, most_used_ = 0, kept_ = 0;  // bytes; all but held_ count large pieces only
 };
 
 }  // namespace vkrnn::vk

@@ -17,11 +17,11 @@ PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::ui
 PoolStorage::~PoolStorage() {
     if (process_ == process_id()) {
         if (uploads_) {
-            uploads_->settle(uploaded_);  // as a rule it was waited for long ago
+            uploads_->settle(uploaded_);  // rarely waits: uploads are old by now
         }
         pool_->give_back(std::move(lease_), used_);
     } else {
-        // In a fork the driver's objects are of no use, and may not even be destroyed.
+        // In a fork the driver's objects must not be used, not even destroyed, so they leak.
         static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
         static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
     }

@@ -1,4 +1,4 @@
-// The class behind vkrnn::Storage: a piece of a device's pool.
+// Implements vkrnn::Storage by a piece of a device's pool.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ public:
     [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
     [[nodiscard]] const Pool& pool() const { return *pool_; }
 
-    // What was submitted up to the point uses or also writes the storage. Called in the order of the points.
+    // Notes that commands up to the point use, or also write, the storage. Called in the order of the points.
     void use(Point point) { used_ = point; }
     void write(Point point) {
         used_ = written_ = point;
@@ -26,7 +26,7 @@ public:
     [[nodiscard]] Point used() const { return used_; }
     [[nodiscard]] Point written() const { return written_; }
 
-    // What fills it from the host, on a timeline that may be another.
+    // Notes that an upload fills the storage at the point of a timeline, which may differ from the pool's.
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
@@ -34,7 +34,7 @@ private:
     std::shared_ptr<Pool> pool_;
     Pool::Pieces lease_;
     long process_;
-    std::atomic<Point> used_, written_;  // what was there before counts: it may not be done
+    std::atomic<Point> used_, written_;  // start at the last use of the piece, which may still run
     std::atomic<Point> uploaded_ = 0;
     std::shared_ptr<const Timeline> uploads_;
 };

@@ -6,12 +6,12 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr std::uint64_t kLarge = 2 << 20;  // what is smaller is copied before the others have woken up
+constexpr std::uint64_t kLarge = 2 << 20;  // a smaller copy is done before other threads have woken up
 constexpr std::uint64_t kPage = 4096;
 
 }  // namespace
 
-// Half of the processors' threads saturate a memory.
+// Half of the processor's threads saturate the memory.
 std::size_t Workers::usual_helpers() {
     return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, 8) - 1;
 }

@@ -1,4 +1,4 @@
-// Threads that copy: one alone does not keep up with a bus.
+// Copies memory with several threads: one alone is slower than the bus to a device.
 #pragma once
 
 #include <condition_variable>
@@ -12,13 +12,13 @@ namespace vkrnn::vk {
 
 class Workers {
 public:
-    // So many besides the thread that asks; by default as many as keep a memory busy.
+    // Uses this many threads besides the caller's; by default enough to saturate the memory.
     explicit Workers(std::size_t helpers = usual_helpers()) : helpers_(helpers) {}
     ~Workers();
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
 
-    // memcpy, by several threads where there is much to copy. They are started at the first such copy. Thread-safe.
+    // Copies like memcpy. Large copies are shared between threads, which the first such copy starts. Thread-safe.
     void copy(void* to, const void* from, std::uint64_t bytes);
 
 private:
@@ -30,7 +30,7 @@ private:
     const std::size_t helpers_;
     std::mutex one_at_a_time_;
     std::vector<std::thread> threads_;
-    std::mutex mutex_;  // of what follows
+    std::mutex mutex_;  // guards the members below
     std::condition_variable begin_, end_;
     std::uint64_t job_ = 0;
     std::size_t busy_ = 0;

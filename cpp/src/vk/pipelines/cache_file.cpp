@@ -32,8 +32,8 @@ std::string cache_directory() {
 namespace vk {
 namespace {
 
-// Drivers should check a cache they are given; some crash instead. So only what begins rightly is handed over, and a
-// checksum in front of it catches the rest.
+// Some drivers crash on an invalid cache instead of rejecting it. So the driver only gets data whose header fits, and
+// whose checksum, stored in front of it, is right.
 struct Prologue {
     std::array<char, 8> magic{'v', 'k', 'r', 'n', 'n', 'p', 'c', '1'};
     std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// The pipeline cache on disk. Every failure is as if there were no cache.
+// Keeps the pipeline cache on disk. After any failure there is simply no cache.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,15 @@
 
 namespace vkrnn::vk {
 
-// Names the device and driver, so that devices and releases do not overwrite each other's. Empty where there is no
-// folder for caches.
+// Returns the path of the cache file. Its name identifies device and driver, so that different ones do not overwrite
+// each other's cache. Empty if there is no folder for caches.
 std::filesystem::path cache_file(const PhysicalDeviceProperties& properties);
 
-// The file's contents if they are a pipeline cache of this device and driver; else nothing. Never throws for I/O.
+// Returns the file's contents if they are a pipeline cache of this device and driver, otherwise nothing. I/O errors do
+// not throw.
 std::vector<std::byte> read_cache(const std::filesystem::path& file, const PhysicalDeviceProperties& properties);
 
-// Replaces the file in one step. Errors are ignored.
+// Replaces the file atomically. Errors are ignored.
 void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t> data) noexcept;
 
 }  // namespace vkrnn::vk

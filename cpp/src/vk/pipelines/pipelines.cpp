@@ -18,13 +18,13 @@ raii::PipelineCache open_cache(const raii::Device& device, const std::filesystem
     try {
         return {device, PipelineCacheCreateInfo{.initialDataSize = data.size(), .pInitialData = data.data()}};
     } catch (const ::vk::SystemError&) {
-        return {device, PipelineCacheCreateInfo{}};  // a driver that dislikes its own data gets none
+        return {device, PipelineCacheCreateInfo{}};  // a driver that rejects its own data gets none
     }
 }
 
 }  // namespace
 
-Kernels::Kernels(const LogicalDevice& device) : device_(device) {
+Pipelines::Pipelines(const LogicalDevice& device) : device_(device) {
     const PhysicalDeviceProperties properties = device.physical().getProperties();
     file_ = cache_file(properties);
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
@@ -33,7 +33,7 @@ Kernels::Kernels(const LogicalDevice& device) : device_(device) {
     cache_ = open_cache(device.handle(), file_, properties);
 }
 
-Pipeline Kernels::get(const Kernel& kernel) {
+Pipeline Pipelines::get(const Kernel& kernel) {
     auto found = pipelines_.find(kernel);
     if (found == pipelines_.end()) {
         found = pipelines_.emplace(kernel, compile(kernel)).first;
@@ -43,7 +43,7 @@ Pipeline Kernels::get(const Kernel& kernel) {
     return *found->second;
 }
 
-raii::Pipeline Kernels::compile(const Kernel& kernel) {
+raii::Pipeline Pipelines::compile(const Kernel& kernel) {
     const auto code = shader_code(kernel.shader);
     if (code.empty()) {
         throw std::invalid_argument("there is no shader named '" + kernel.shader + "'");
@@ -58,7 +58,7 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
                                             .pMapEntries = entries.data(),
                                             .dataSize = kernel.constants.size() * 4,
                                             .pData = kernel.constants.data()};
-    // The kernels count on the size the profile names; without this the driver may choose another one per pipeline.
+    // Kernels rely on the profile's subgroup size; without this the driver may choose another one for each pipeline.
     const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize =
                                                                      device_.profile().subgroup_size};
     const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
@@ -70,7 +70,7 @@ raii::Pipeline Kernels::compile(const Kernel& kernel) {
     return {device_.handle(), cache_, info};
 }
 
-void Kernels::save(bool at_leisure) noexcept {
+void Pipelines::save(bool at_leisure) noexcept {
     if (!unsaved_ || (at_leisure && now() - saved_at_ < 1)) {
         return;
     }

@@ -1,4 +1,4 @@
-// Compiled pipelines, by kernel.
+// Compiles kernels into pipelines and keeps them.
 #pragma once
 
 #include <atomic>
@@ -12,18 +12,18 @@
 
 namespace vkrnn::vk {
 
-constexpr std::uint32_t kPushBytes = 128;  // what every device has
+constexpr std::uint32_t kPushBytes = 128;  // Vulkan guarantees this many bytes of push constants
 
-class Kernels {
+class Pipelines {
 public:
-    // Reads the pipeline cache of the device, if there is one. Throws vk::SystemError.
-    explicit Kernels(const LogicalDevice& device);
+    // Reads the device's pipeline cache from disk, if there is one. Throws vk::SystemError.
+    explicit Pipelines(const LogicalDevice& device);
 
-    // The kernel's pipeline, compiled if need be; valid as long as this object. Throws vk::SystemError, and
-    // std::invalid_argument where the package has no such shader.
+    // Returns the kernel's pipeline, compiled on first use; valid as long as this object lives. Throws vk::SystemError,
+    // and std::invalid_argument if the package has no such shader.
     Pipeline get(const Kernel& kernel);
 
-    // All pipelines share it: push constants, nothing else.
+    // All pipelines share this layout of push constants and nothing else.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }
 
     // Writes the pipeline cache if anything was compiled since it was last written. `at_leisure` puts off a write that

@@ -8,11 +8,11 @@
 namespace vkrnn::vk {
 namespace {
 
-// What is smaller is copied sooner than imported.
+// Copying a smaller array is faster than importing it.
 constexpr std::uint64_t kSmallestImport = 256 << 10;
-// What is larger goes to the host in parts, after the call.
+// Larger results are copied to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
-// Kernels load and store whole words; of two elements, in the 16-bit types.
+// Kernels load and store whole words, each of which holds two elements of a 16-bit type.
 constexpr std::uint64_t kWordBytes = 4;
 
 }  // namespace
@@ -22,7 +22,7 @@ PoolStorage& Pools::own(const Storage& storage) const {
     if (found == nullptr || (&found->pool() != device.get() && &found->pool() != results.get())) {
         throw std::invalid_argument("storage of another device");
     }
-    return const_cast<PoolStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): its points, no contents
+    return const_cast<PoolStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): only its points change
 }
 
 Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits)
@@ -35,7 +35,7 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
 Binding::~Binding() {
     const Timeline& timeline = pools_.device->timeline();
     if (point_ == 0) {
-        use_until(timeline.submitted());  // a call that failed half-way: anything may be under way
+        use_until(timeline.submitted());  // the call failed half-way: any of its commands may be running
     }
     if (!imports_.empty()) {
         timeline.settle(point_);

@@ -1,4 +1,4 @@
-// Which memory each buffer of a plan is in during one call.
+// Binds the buffers of a plan to memory for the duration of one call.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +15,52 @@
 
 namespace vkrnn::vk {
 
-// The memory of a device that arrays are in.
+// The pools that a device's arrays are allocated from.
 struct Pools {
     std::shared_ptr<Pool> device;
-    std::shared_ptr<Pool> results;  // of the host, for the device to write; without it where the host sees the former
+    std::shared_ptr<Pool> results;  // host memory that the device writes; used if the host cannot see `device`
 
-    // The storage as this layer made it. Throws std::invalid_argument where it belongs to another device.
+    // Casts to the class behind the interface. Throws std::invalid_argument if the storage belongs to another device.
     [[nodiscard]] PoolStorage& own(const Storage& storage) const;
 };
 
 class Binding {
 public:
-    // `host_waits`: the host's memory stays as it is until the call is done.
+    // `host_waits`: the caller waits for the call, so the device may read host memory in place.
     Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits);
-    // Gives back what was taken for the call.
+    // Returns the temporary memory to the pools.
     ~Binding();
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // What the call takes besides the arrays that are on the device already.
+    // Counts the bytes that the call allocates besides the arrays already on the device.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputOperand> inputs,
                                                 std::span<const ResultOperand> results) const;
 
-    // What the call computes in; other calls' scratch becomes void. The device must be done with it where it does not
-    // fit. Throws vk::SystemError.
+    // Places scratch and constant buffers in the arena, which invalidates the scratch of earlier calls. Waits for the
+    // device if the arena has to grow. Throws vk::SystemError.
     void place_scratch(Arena& arena);
 
-    // Binds every input and result. What is in host memory that the device does not read in place is copied at once
-    // where the host sees the device's memory, else by the transfer. Throws vk::SystemError, like Transfer::upload, and
-    // std::logic_error where the operands do not go with the plan.
+    // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
+    // the host sees device memory, otherwise by the transfer. Throws vk::SystemError, like Transfer::upload, and
+    // std::logic_error if the operands do not fit the plan.
     void bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
               const Poll& poll);
 
-    // What the recorder wants, of the plan's buffers.
+    // Arguments of Recorder::run: the slice of each plan buffer, and the copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
-    [[nodiscard]] std::span<const Copy> before() const { return before_; }
-    [[nodiscard]] std::span<const Copy> after() const { return after_; }
+    [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }
+    [[nodiscard]] std::span<const SliceCopy> after() const { return after_; }
 
-    // When the arrays that the host filled are there, on the timeline of uploads.
+    // Returns the point of the upload timeline at which all arrays of the call have been uploaded.
     [[nodiscard]] Point arrays_uploaded() const;
 
-    // The call was submitted and is done at the point.
+    // Notes that the call was submitted and is done when the timeline reaches the point.
     void submitted(Point point) { use_until(point); }
 
-    // Once the call is done: copies the results that the host can see. Large ones it may not see; has_downloads() says
-    // whether there are any, and download() copies them. Throws like Transfer::download.
+    // Called once the call is done. fetch() copies results from memory that the host sees. Large results may be in
+    // memory that it does not see: has_downloads() tells whether there are any, and download() copies them, throwing
+    // like Transfer::download.
     void fetch();
     [[nodiscard]] bool has_downloads() const { return !downloads_.empty(); }
     void download(Transfer& transfer, const Poll& poll);
@@ -88,11 +89,11 @@ private:
     bool host_waits_;
     Point point_ = 0;
     std::vector<Slice> placements_;
-    std::vector<Copy> before_, after_;
+    std::vector<SliceCopy> before_, after_;
     std::vector<Download> fetches_, downloads_;
     Pool::Pieces temporaries_, fetched_;
     std::vector<Allocation> imports_;
-    std::vector<PoolStorage*> read_, written_;  // the caller holds them
+    std::vector<PoolStorage*> read_, written_;  // the caller keeps them alive
     std::uint64_t uploaded_ = 0, imported_ = 0, downloaded_ = 0;
 };
 

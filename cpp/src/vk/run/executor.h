@@ -1,4 +1,4 @@
-// The class behind vkrnn::Device: one logical device that runs one plan after the other.
+// Implements vkrnn::Device on one logical device, which runs one plan after the other.
 #pragma once
 
 #include <atomic>
@@ -17,18 +17,18 @@
 
 namespace vkrnn::vk {
 
-struct Work;
+struct Session;
 
 class Executor final : public Device {
 public:
     // Throws vk::SystemError.
-    Executor(Seat seat, StrategyChoice fixed);
+    Executor(SelectedDevice selected, StrategyChoice fixed);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
 
     [[nodiscard]] const Profile& profile() const override { return profile_; }
-    // Needs no device: a plan can be had, and looked at, of a device that was closed or lost.
+    // Works on a closed or lost device as well: planning only needs the profile.
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
@@ -48,37 +48,44 @@ public:
     void lose_for_test() override { lose_next_ = true; }
 
 private:
-    // A call that may not be done yet.
+    // A submitted call that may still run.
     struct Pending {
         Point point;
-        std::string prefix;  // of messages about it
-        std::uint32_t timing;
+        std::string prefix;  // begins the messages about the call
+        std::uint32_t timing_slot;
     };
 
     void check_usable(const std::string& prefix) const;
-    [[nodiscard]] std::shared_ptr<Work> work(const std::string& prefix) const;
-    // The same; of a lost device it throws how it was lost.
-    [[nodiscard]] std::shared_ptr<Work> work_to_wait_for(const std::string& prefix) const;
-    void in_turn(Turn& turn, const std::string& prefix, const Poll& poll, const std::function<void(Work&)>& body);
+    // Returns the session of a usable device; throws DeviceError otherwise.
+    [[nodiscard]] std::shared_ptr<Session> usable_session(const std::string& prefix) const;
+    // Returns the session to somebody who waits for earlier calls: if the device was lost, the error says how.
+    [[nodiscard]] std::shared_ptr<Session> session_to_wait_for(const std::string& prefix) const;
+    // Runs the body while it holds the mutex, and translates the exceptions of Vulkan-Hpp.
+    void with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
+                   const std::function<void(Session&)>& body);
     void wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll);
+    // Rethrows the exception being handled as one of the project's. The message of a lost device names the first call
+    // that was not done.
     [[noreturn]] void fail(const std::string& prefix);
-    void retire(const Work& work) const;
-    void wait_for_contents(const Work& work, const PoolStorage& storage, const Poll& poll);
+    // Forgets the calls that are done and reads the timing of the last of them. Needs state_mutex_.
+    void retire(const Session& session) const;
+    void wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll);
+    // Submits commands that read one storage and write the other.
     void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
                      const std::function<void(const Stream&)>& record);
 
     const Profile profile_;
     const StrategyChoice fixed_;
-    const long process_;  // that opened the device: it is of no use in a fork
+    const long process_;  // the process that opened the device; forks cannot use it
     PlanCache plans_;
-    Turn turn_;         // held by whoever records and submits calls, and copies through their rings
-    Turn upload_turn_;  // the same of uploads; taken first
+    InterruptibleMutex submit_mutex_;  // held while calls are recorded and submitted, and while results are copied
+    InterruptibleMutex upload_mutex_;  // held while arrays are uploaded; locked before submit_mutex_
     std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
 
-    mutable std::mutex mutex_;                  // of what follows
-    std::shared_ptr<Work> work_;                // null once closed
-    std::weak_ptr<const Pool> pool_, results_;  // as long as anybody has arrays
-    std::string failure_;                       // how the device was lost
+    mutable std::mutex state_mutex_;            // guards the members below
+    std::shared_ptr<Session> session_;          // null once closed
+    std::weak_ptr<const Pool> pool_, results_;  // arrays keep the pools alive after the session
+    std::string failure_;                       // the message of the loss of the device
     mutable std::deque<Pending> pending_;
     mutable Statistics statistics_;
 };

@@ -10,28 +10,28 @@
 
 namespace vkrnn::vk {
 
-class Turn {
+class InterruptibleMutex {
 public:
-    // Held as long as the object lives.
-    class Held {
+    // Holds the mutex as long as the object lives.
+    class Lock {
     public:
-        explicit Held(Turn& turn) : turn_(turn) {}
-        ~Held() {
+        explicit Lock(InterruptibleMutex& mutex) : mutex_(mutex) {}
+        ~Lock() {
             {
-                const std::lock_guard lock(turn_.mutex_);
-                turn_.taken_ = false;
+                const std::lock_guard lock(mutex_.mutex_);
+                mutex_.taken_ = false;
             }
-            turn_.free_.notify_one();
+            mutex_.free_.notify_one();
         }
-        Held(const Held&) = delete;
-        Held& operator=(const Held&) = delete;
+        Lock(const Lock&) = delete;
+        Lock& operator=(const Lock&) = delete;
 
     private:
-        Turn& turn_;
+        InterruptibleMutex& mutex_;
     };
 
-    // Throws Interrupted where the poll says so.
-    Held take(const Poll& poll) {
+    // Waits for the mutex. Throws Interrupted if the poll returns true.
+    Lock lock(const Poll& poll) {
         std::unique_lock lock(mutex_);
         while (!free_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !taken_; })) {
             lock.unlock();  // the poll may take another lock
@@ -41,7 +41,7 @@ public:
             lock.lock();
         }
         taken_ = true;
-        return Held(*this);
+        return Lock(*this);
     }
 
 private:

@@ -17,8 +17,8 @@ std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed) {
     try {
         auto context = Context::get();
         auto candidates = context->candidates();
-        Seat seat{std::move(context), std::move(candidates.at(index))};
-        return std::make_shared<Executor>(std::move(seat), fixed);
+        SelectedDevice selected{std::move(context), std::move(candidates.at(index))};
+        return std::make_shared<Executor>(std::move(selected), fixed);
     } catch (...) {
         rethrow_translated("opening the device: ");
     }

@@ -1,4 +1,4 @@
-// The Vulkan devices: listed, opened.
+// Lists and opens Vulkan devices.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace vkrnn::vk {
 
-// Best first: discrete, integrated, virtual, others, CPUs; the loader's order among equals. Throws DeviceError where
-// there is no Vulkan loader, driver or device, with what to install.
+// Lists the devices, best first: discrete, integrated, virtual, others, CPUs; equal ones keep the loader's order.
+// Throws DeviceError if there is no Vulkan loader, driver or device; the message says what to install.
 std::vector<Profile> list();
 
-// Opens the one at `index` of list(), to run calls with the strategies that are fixed. Throws DeviceError.
+// Opens the device at `index` of list(). Calls use the strategies in `fixed`. Throws DeviceError.
 std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed);
 
 }  // namespace vkrnn::vk

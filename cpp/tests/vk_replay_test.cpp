@@ -1,4 +1,4 @@
-// Calls that come again on the same memory: recorded once, right every time.
+// Calls of one plan on the same memory are recorded once and replayed, with right results every time.
 #include <numeric>
 
 #include "vk_plans.h"
@@ -6,7 +6,7 @@
 namespace vkrnn::test {
 namespace {
 
-class Repeats : public EitherMemory {
+class Replays : public EitherMemory {
 protected:
     static SharedPlan shared(Plan plan) { return std::make_shared<const Plan>(std::move(plan)); }
 
@@ -18,10 +18,10 @@ protected:
     }
     [[nodiscard]] std::uint64_t repeated() const { return device_->statistics().repeated; }
 };
-INSTANTIATE_TEST_SUITE_P(Memory, Repeats, testing::Values(false, true),
+INSTANTIATE_TEST_SUITE_P(Memory, Replays, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });
 
-TEST_P(Repeats, TakeWhatIsInTheirMemoryNow) {
+TEST_P(Replays, TakeWhatIsInTheirMemoryNow) {
     const std::size_t count = 1000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared from = room(count), to = room(count);
@@ -31,7 +31,7 @@ TEST_P(Repeats, TakeWhatIsInTheirMemoryNow) {
         write(from, words);
         start(plan, from, to);
         EXPECT_EQ(read(to), plus_one(words));
-        // The first is seen, the second recorded to be kept.
+        // The first call is remembered, the second is recorded for the cache.
         EXPECT_EQ(repeated(), call < 2 ? 0 : call - 1);
     }
     const Statistics statistics = device_->statistics();
@@ -40,7 +40,7 @@ TEST_P(Repeats, TakeWhatIsInTheirMemoryNow) {
     EXPECT_GT(statistics.last_device_seconds, 0.0);
 }
 
-TEST_P(Repeats, MayBeOnTheirWayTogether) {
+TEST_P(Replays, MayBeOnTheirWayTogether) {
     const std::size_t count = 5000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared here = room(count), there = room(count);
@@ -53,7 +53,7 @@ TEST_P(Repeats, MayBeOnTheirWayTogether) {
     EXPECT_EQ(repeated(), 196u);
 }
 
-TEST_P(Repeats, AreOfOnePlanAndOneMemory) {
+TEST_P(Replays, AreOfOnePlanAndOneMemory) {
     const std::size_t count = 300;
     const SharedPlan plan = shared(add_plan(count)), other_plan = shared(add_plan(count));
     std::vector<Shared> rooms;
@@ -71,8 +71,8 @@ TEST_P(Repeats, AreOfOnePlanAndOneMemory) {
     EXPECT_EQ(repeated(), 37u * 4);
 }
 
-// More than are kept, and memory that comes and goes between them.
-TEST_P(Repeats, AreForgottenInTime) {
+// Makes more calls than the cache holds, and allocates and frees memory between them.
+TEST_P(Replays, AreForgottenInTime) {
     const SharedPlan plan = shared(add_plan(100)), large = shared(add_plan(2'000'000));
     std::vector<Shared> results;
     for (int i = 0; i < 50; ++i) {
@@ -87,7 +87,7 @@ TEST_P(Repeats, AreForgottenInTime) {
             start(plan, from, to);
             EXPECT_EQ(read(to), plus_one(counting(100)));
         }
-        // Scratch that does not fit replaces what was there.
+        // Scratch that does not fit replaces the arena's blocks, which cached commands refer to.
         const Shared wide = room(2'000'000), wider = room(2'000'000);
         write(wide, counting(2'000'000));
         for (int call = 0; call < 3; ++call) {
@@ -99,7 +99,7 @@ TEST_P(Repeats, AreForgottenInTime) {
     EXPECT_GE(repeated(), 50u);
 }
 
-TEST_P(Repeats, ComeAfterAnInterruptedCall) {
+TEST_P(Replays, ComeAfterAnInterruptedCall) {
     const std::size_t count = 2000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared from = room(count), to = room(count), state = room(1);
@@ -118,8 +118,8 @@ TEST_P(Repeats, ComeAfterAnInterruptedCall) {
     EXPECT_EQ(repeated(), 4u);
 }
 
-// A call of many command buffers would not stop soon.
-TEST_P(Repeats, AreOfOneCommandBuffer) {
+// Calls of many command buffers are not cached, so that an interrupt can stop them between two.
+TEST_P(Replays, AreOfOneCommandBuffer) {
     const SharedPlan plan = shared(fold_plan(30000));
     const Shared state = room(1);
     const ResultOperand result{.storage = state};
