@@ -135,7 +135,7 @@ const uint kStepPlaces = 2u * kViews + 3u;
 struct StepPush {
     Address params;
     int step;
-    uint padding;
+    uint steps;                        // of slices: how many steps from `step` on the dispatch makes at most
 };
 const uint kStepPushPlaces = 1u;
 const uint kStepCounter = 8u;          // byte of `step`
@@ -181,6 +181,30 @@ struct TilePackPush {
     uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
 };
 const uint kTilePackPlaces = 2u;
+
+// ---- slices: all steps of some batch rows in one workgroup -------------------------------------------------------------
+// Specialization constants, after those of all step kernels.
+const uint kSliceLanes = kStepConstants;           // invocations that share a unit's products
+const uint kSliceRows = kStepConstants + 1u;       // batch rows of a workgroup; a power of two
+const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 k that an invocation has of each product
+const uint kRegisterFours = kStepConstants + 3u;   // how many of an invocation's fours of weights stay in registers
+const uint kSharedFours = kStepConstants + 4u;     // and how many after these in shared memory
+const uint kSliceInvocations = kStepConstants + 5u;   // of a workgroup: kLocalSize again
+const uint kToInitial = kStepConstants + 6u;       // 1: after step 0 there is step -1, for the initial state's gradient
+const uint kSliceConstants = kStepConstants + 7u;
+
+// Weights in the order of slices: out(d, run * products + g, invocation, c), where invocation i has element
+// k = 4 * (run * lanes + i % lanes) + c of product g of unit i / lanes; zeros past the ends.
+// Workgroups: x, y number elements of one direction in groups; z is the direction.
+struct SlicePackPush {
+    Address in_, out_;
+    Stride in_direction, in_k, in_unit, in_slot;   // strides in elements
+    uint depth, H;
+    uint runs, lanes, invocations;
+    uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
+    uint padding;
+};
+const uint kSlicePackPlaces = 2u;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

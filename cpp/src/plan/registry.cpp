@@ -5,6 +5,7 @@
 #include "native/native_plan.h"
 #include "portable/products.h"
 #include "portable/step_loop.h"
+#include "slices/slice_loop.h"
 #include "strategy.h"
 #include "tiles/tile_loop.h"
 
@@ -21,7 +22,7 @@ std::span<const Part* const> instances() {
 }  // namespace
 
 std::span<const LoopStrategy* const> loop_strategies() {
-    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop>();
+    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, SliceLoop>();
 }
 
 std::span<const ProductStrategy* const> product_strategies() {
