@@ -14,26 +14,29 @@ struct CellInputs {
     Real q;                              // the candidate gate's product
 };
 
-// The parts of load_cell. What each step has of its own, except what the later step carries to it:
-CellInputs load_step(Params p, Element e) {
+CellInputs load_cell(Params p, Element e) {
     uint d = e.direction, n = e.n, j = e.j;
     int k = e.k, here = max(k, 0);       // step -1 reads none of what only a step has
     CellInputs inputs;
     inputs.ended = has_ended(p, n, k);
     inputs.last = k == length_of(p, n) - 1;
     inputs.upstream = inputs.operand = inputs.q = 0.0;
-    for (uint s = 0; s < CELL_STATES; ++s) inputs.up[s] = inputs.before[s] = inputs.after[s] = 0.0;
+    for (uint s = 0; s < CELL_STATES; ++s) inputs.before[s] = inputs.after[s] = 0.0;
     for (uint g = 0; g < CELL_GATES; ++g) {
         inputs.kept[g] = load_view(p, kSaved, d, here, n, slot_of(g), j);
         inputs.v[g] = 0.0;
     }
     if (phase == 2) {
+        inputs.up[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
         inputs.operand = load_view(p, kOperand, d, here, n, 0, j);
         inputs.mask = load_mask(p, d, here, n, j);
         return inputs;
     }
+    inputs.up[0] = inputs.last ? load_view(p, kLastHidden, d, 0, n, 0, j) : load_view(p, kCarryHidden, d, 0, n, 0, j);
     inputs.mask = load_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
     inputs.upstream = load_view(p, kUpstream, d, here, n, 0, j);
+    for (uint i = 0; i < CELL_VECTORS; ++i)
+        inputs.v[i] = load_view(p, kVectors, d, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, j);
 #ifdef CELL_KEEPS_HIDDEN
     inputs.before[0] = load_previous(p, kHidden, kInitHidden, d, here, n, j);
 #endif
@@ -41,55 +44,16 @@ CellInputs load_step(Params p, Element e) {
     if (reset_after != 0) inputs.q = load_view(p, kProduct, d, here, n, 0, j);
 #endif
 #if CELL_STATES > 1
+    inputs.up[1] = inputs.last ? load_view(p, kLastCell, d, 0, n, 0, j) : load_view(p, kCarryCell, d, 0, n, 0, j);
     inputs.before[1] = load_previous(p, kCell, kInitCell, d, here, n, j);
     inputs.after[1] = load_view(p, kCell, d, here, n, 0, j);
 #endif
     return inputs;
 }
 
-// A unit's learned numbers, the same at every step.
-void load_vectors(Params p, Element e, out Real v[CELL_GATES]) {
-    for (uint g = 0; g < CELL_GATES; ++g) v[g] = 0.0;
-    if (phase == 2) return;
-    for (uint i = 0; i < CELL_VECTORS; ++i)
-        v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
-}
-
-// The gradient of the state after the row's last step, and what the steps before the last one are given.
-void load_last(Params p, Element e, out Real up[CELL_STATES]) {
-    up[0] = load_view(p, kLastHidden, e.direction, 0, e.n, 0, e.j);
-#if CELL_STATES > 1
-    up[1] = load_view(p, kLastCell, e.direction, 0, e.n, 0, e.j);
-#endif
-}
-void load_carry(Params p, Element e, out Real up[CELL_STATES]) {
-    up[0] = load_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j);
-#if CELL_STATES > 1
-    up[1] = load_view(p, kCarryCell, e.direction, 0, e.n, 0, e.j);
-#endif
-}
-void store_carry(Params p, Element e, const Real carry[CELL_STATES]) {
-    store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, carry[0]);
-#if CELL_STATES > 1
-    store_view(p, kCarryCell, e.direction, 0, e.n, 0, e.j, carry[1]);
-#endif
-}
-
-CellInputs load_cell(Params p, Element e) {
-    CellInputs inputs = load_step(p, e);
-    load_vectors(p, e, inputs.v);
-    if (phase != 2 && inputs.last)
-        load_last(p, e, inputs.up);
-    else
-        load_carry(p, e, inputs.up);
-    return inputs;
-}
-
 // From the product `through`. dr: what the products of the steps before multiply, by gate; of a second phase only that of
-// the reset gate, of a first one all others. carry: what goes on to the step before, or the gradient of the initial state;
-// left alone where the row has ended.
-void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES],
-               inout Real carry[CELL_STATES]) {
+// the reset gate, of a first one all others.
+void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
     uint d = e.direction, n = e.n, j = e.j;
     int k = e.k;
     for (uint g = 0; g < CELL_GATES; ++g) dr[g] = 0.0;
@@ -103,6 +67,7 @@ void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr
         }
         return;
     }
+    Real carry[CELL_STATES];
 #ifdef CELL_FIRST_GATES
     if (phase == 2) {
         Real dx_reset[1];
@@ -110,13 +75,14 @@ void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr
         cell_backward_second(inputs.kept, through, inputs.operand, inputs.mask, dx_reset, carry);
         dr[CELL_RESET] = dx_reset[0];
         store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset[0]);
+        store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
         return;
     }
 #endif
     Real up[CELL_STATES] = inputs.up;
     if (!inputs.last) up[0] += through * inputs.mask;
     if (k < 0) {
-        carry = up;
+        store_view(p, kCarryHidden, d, 0, n, 0, j, up[0]);
         return;
     }
     up[0] += inputs.upstream;
@@ -129,12 +95,10 @@ void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr
         if (reset_after != 0) store_view(p, kRecurrentDelta, d, k, n, slot_of(g), j, dr[g]);
 #endif
     }
-}
-
-void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
-    Real carry[CELL_STATES];
-    cell_step(p, e, inputs, through, dr, carry);
-    if (!inputs.ended) store_carry(p, e, carry);
+    store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
+#if CELL_STATES > 1
+    store_view(p, kCarryCell, d, 0, n, 0, j, carry[1]);
+#endif
 }
 
 #endif

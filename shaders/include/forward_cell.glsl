@@ -18,51 +18,24 @@ struct CellInputs {
     Real mask;   // on the next product's operand
 };
 
-// The parts of load_cell. What each step has of its own, except the state that it starts from:
-CellInputs load_step(Params p, Element e) {
+CellInputs load_cell(Params p, Element e) {
     CellInputs inputs;
     for (uint g = 0; g < CELL_GATES; ++g) inputs.x[g] = inputs.v[g] = inputs.kept[g] = 0.0;
-    for (uint s = 0; s < CELL_STATES; ++s) inputs.before[s] = 0.0;
-    for (uint g = first_product; g < end_product; ++g)
-        inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot_of(g), e.j);
+    for (uint g = first_product; g < end_product; ++g) {
+        uint slot = slot_of(g);
+        inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot, e.j) +
+                      load_view(p, kBias, e.direction, 0, 0, slot, e.j);
+    }
+    // A vector per gate stands in the gates' order; a single one is its own slot 0.
+    for (uint i = 0; i < CELL_VECTORS; ++i)
+        inputs.v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, e.j);
+#if CELL_STATES > 1
+    inputs.before[1] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, e.j);
+#endif
     for (uint g = 0; g < first_product; ++g) inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
     inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
-    return inputs;
-}
-
-// What is the same at every step: a unit's learned numbers.
-struct CellWeights {
-    Real bias[CELL_GATES], v[CELL_GATES];
-};
-
-CellWeights load_weights(Params p, Element e) {
-    CellWeights weights;
-    for (uint g = 0; g < CELL_GATES; ++g) weights.bias[g] = weights.v[g] = 0.0;
-    for (uint g = first_product; g < end_product; ++g)
-        weights.bias[g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
-    // A vector per gate stands in the gates' order; a single one is its own slot 0.
-    for (uint i = 0; i < CELL_VECTORS; ++i)
-        weights.v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
-    return weights;
-}
-
-void add_weights(inout CellInputs inputs, const CellWeights weights) {
-    for (uint g = 0; g < CELL_GATES; ++g) inputs.x[g] += weights.bias[g];
-    inputs.v = weights.v;
-}
-
-void load_before(Params p, Element e, out Real before[CELL_STATES]) {
-    before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, e.j);
-#if CELL_STATES > 1
-    before[1] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, e.j);
-#endif
-}
-
-CellInputs load_cell(Params p, Element e) {
-    CellInputs inputs = load_step(p, e);
-    add_weights(inputs, load_weights(p, e));
-    load_before(p, e, inputs.before);
     return inputs;
 }
 
@@ -76,15 +49,13 @@ void clear_step(Params p, Element e) {
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
 }
 
-// From the products r. Returns the element of what the next product multiplies; zero where the row has ended. after: the
-// state that the next step starts from.
-Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES], out Real after[CELL_STATES]) {
-    after = inputs.before;
+// From the products r. Returns the element of what the next product multiplies; zero where the row has ended.
+Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
     if (has_ended(p, e.n, e.k)) {
         clear_step(p, e);
         return 0.0;
     }
-    Real kept[CELL_GATES] = inputs.kept;
+    Real kept[CELL_GATES] = inputs.kept, after[CELL_STATES];
 #ifdef CELL_FIRST_GATES
     if (phase == 1) {
         Real factor[1];
@@ -107,11 +78,6 @@ Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES],
         for (uint g = first_product; g < CELL_GATES; ++g)
             store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
     return after[0] * inputs.mask;
-}
-
-Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
-    Real after[CELL_STATES];
-    return cell_step(p, e, inputs, r, after);
 }
 
 #endif

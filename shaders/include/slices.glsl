@@ -54,6 +54,26 @@ bool find_cell(Params p, Place place, uint cell, int step, out Element e) {
     return place.owns && e.n < p.params.N && e.j < p.params.H;
 }
 
+// Where a cell's element of a tensor is at each step. The parameters are read and most of an address is formed before
+// the loop: a step would do little else otherwise.
+struct Track {
+    Address first;   // slot 0 at step 0
+    Stride step;     // from a step to the next, in bytes
+};
+
+Track track(Params p, uint view, Element e, int end) {
+    Stride step = p.params.strides[view].step[e.direction];
+    Address first = unit_address(p, view, time_address(p, view, e.direction, 0, e.n), 0, e.j);
+    if (has_lengths != 0 && step < 0) first = element(first, step * (int(p.params.T) - end));
+    return Track(first, step * int(kElementBytes));
+}
+
+// A step past the row's end reads the last one; nobody uses what it reads.
+Address at_step(Track track, int step, int end) {
+    if (has_lengths != 0) step = min(step, end - 1);
+    return track.first + Address(step * track.step);
+}
+
 // Before the first step: the weights that stay, and zeros for what the products multiply.
 void start_slice(Params p, Place place) {
     Address weights = p.params.weights[place.direction];
