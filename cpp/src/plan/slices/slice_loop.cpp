@@ -23,6 +23,7 @@ constexpr double kMicrosecondsPerStep = 0.35;
 constexpr double kMicrosecondsPerStepBack = 0.5;
 constexpr double kMicrosecondsPerShuffle = 0.015;  // from asking to having
 constexpr double kCyclesPerMicrosecond = 1755;
+constexpr double kCyclesPerProduct = 2;  // of one invocation by itself
 constexpr double kProductsPerMicrosecond = 2.2e5;
 constexpr double kSharedBytesPerMicrosecond = 2.2e5;
 constexpr double kOtherBytesPerMicrosecond = 1.6e5;  // of weights that are read from global memory at every step
@@ -86,7 +87,7 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const auto levels = static_cast<double>(std::countr_zero(layout.shape.lanes));
     const auto other = static_cast<double>(layout.fours() - layout.register_fours - layout.shared_fours);
     const double waits = (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
-                         levels * kMicrosecondsPerShuffle + 1.2 * products / kCyclesPerMicrosecond;
+                         levels * kMicrosecondsPerShuffle + kCyclesPerProduct * products / kCyclesPerMicrosecond;
     const double works =
         invocations * products / kProductsPerMicrosecond +
         invocations / 32 * levels * static_cast<double>(layout.products * layout.shape.rows) / kCyclesPerMicrosecond +
