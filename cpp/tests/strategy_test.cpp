@@ -73,11 +73,13 @@ TEST(Strategy, IsAmongThoseListed) {
     using Names = std::vector<std::string>;
     EXPECT_EQ(listed(native()), std::pair(Names{"native"}, Names{"native"}));
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 1024)),
-              std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}));
-    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)), std::pair(Names{"steps", "tiles"}, Names{"register"}));
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}));
+    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
     EXPECT_EQ(listed(with_matrix_units("NVIDIA")),
-              std::pair(Names{"steps", "tiles", "matrices"}, Names{"register", "tiled", "matrices"}));
-    EXPECT_EQ(listed(with_matrix_units("another")), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
+              std::pair(Names{"steps", "tiles", "slices", "matrices"}, Names{"register", "tiled", "matrices"}));
+    EXPECT_EQ(listed(with_matrix_units("another")),
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
         << "how it holds matrices is not known";
 }
 
@@ -100,9 +102,9 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
         spec.I = spec.H = H;
         return make_plan(spec, profile, {schedule, "", {}}).choice.sizes;
     };
-    for (const char* schedule : {"tiles", "matrices"}) {
-        EXPECT_NE(sizes_of(1, 64, schedule), sizes_of(64, 1024, schedule)) << schedule;
-        EXPECT_EQ(sizes_of(64, 1024, schedule), sizes_of(64, 1024, schedule)) << schedule;
+    for (const char* schedule : {"tiles", "slices", "matrices"}) {
+        EXPECT_NE(sizes_of(1, 64, schedule), sizes_of(64, 256, schedule)) << schedule;
+        EXPECT_EQ(sizes_of(64, 256, schedule), sizes_of(64, 256, schedule)) << schedule;
     }
 }
 
@@ -130,7 +132,7 @@ TEST(Strategy, IsOneThatTheDeviceHas) {
     EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, large),
               "[Device] gemm: expected 'register' or 'tiled', got 'vectors'");
     EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large),
-              "[Device] schedule: expected 'steps' or 'tiles', got 'native'");
+              "[Device] schedule: expected 'steps' or 'tiles' or 'slices', got 'native'");
     EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
 }
 
@@ -141,10 +143,10 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "", {{"rows", 9}}}, profile), "[Device] rows: expected 1 to 8, got 9");
     EXPECT_EQ(refusal<ValueError>({"", "", {{"workgroup", 12}}}, profile),
               "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
-    EXPECT_EQ(
-        refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
-        "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, row_lanes, rows, "
-        "teams, thread_columns, thread_rows, workgroup");
+    EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
+              "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, "
+              "register_runs, row_lanes, rows, "
+              "slice_lanes, slice_rows, slice_steps, teams, thread_columns, thread_rows, workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
               "[Device] lanes: no such option; there are schedule, gemm");
 }
