@@ -186,7 +186,10 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.vendor_id = core.vendorID;
     profile.device_id = core.deviceID;
     profile.subgroup_size = properties11.subgroupSize;
-    profile.max_workgroup_invocations = core.limits.maxComputeWorkGroupInvocations;
+    // Pipelines fix the size of their subgroups, and a workgroup has no more than this many of them.
+    const std::uint32_t subgroups = chain.get<PhysicalDeviceVulkan13Properties>().maxComputeWorkgroupSubgroups;
+    profile.max_workgroup_invocations =
+        std::min(core.limits.maxComputeWorkGroupInvocations, profile.subgroup_size * std::max(1u, subgroups));
     profile.max_workgroup_size_x = core.limits.maxComputeWorkGroupSize[0];
     profile.max_group_count =
         std::min(core.limits.maxComputeWorkGroupCount[0], core.limits.maxComputeWorkGroupCount[1]);
