@@ -16,8 +16,7 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
-CPP := $(wildcard cpp/include/vkrnn/*.h cpp/src/*.h cpp/src/*.cpp cpp/src/*/*.h cpp/src/*/*.cpp cpp/src/plan/*/*.h cpp/src/plan/*/*.cpp cpp/src/cpu/kernels/*.h \
-	cpp/src/cpu/kernels/*.cpp cpp/tests/*.h cpp/tests/*.cpp python/bindings/*.h python/bindings/*.cpp)
+CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings -name '*.h' -o -name '*.cpp')
 export PYTHON
 
 .PHONY: demo test test-cpp test-python test-vulkan lint tidy format bench clean need-build need-test need-ci

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import vkrnn
+from vkrnn import _core
 
 CALL = """
 import numpy, vkrnn
@@ -81,3 +85,12 @@ def test_public_names() -> None:
     assert vkrnn.__version__.count(".") == 2
     for name in vkrnn.__all__:
         assert getattr(vkrnn, name).__doc__, name
+
+
+def test_the_module_exports_its_entry_point_alone() -> None:
+    """What is linked into the module, such as a static libstdc++, must not meet the same symbols of other modules."""
+    nm = shutil.which("nm")
+    if nm is None or sys.platform != "linux":
+        pytest.skip("symbols are listed by nm, of binutils, on Linux")
+    done = subprocess.run([nm, "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]

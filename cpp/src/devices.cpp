@@ -1,4 +1,4 @@
-// All devices of the machine: GPUs, then the CPU itself, then Vulkan on the CPU.
+// Lists and opens all devices of the machine: GPUs, then the CPU itself, then Vulkan on the CPU.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -9,7 +9,7 @@
 #include "vkrnn/error.h"
 
 #ifdef VKRNN_VULKAN
-#include "vk/open.h"
+#include "vk/run/open.h"
 #else
 namespace vkrnn::vk {
 static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
@@ -20,7 +20,7 @@ static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice&
 namespace vkrnn {
 namespace {
 
-// Whether to ask Vulkan's drivers for GPUs, which takes long, is worth it: a GPU has a file in /dev.
+// Returns false if the machine certainly has no GPU: a GPU has a file in /dev. Asking Vulkan's drivers takes long.
 bool may_have_gpu() {
 #ifdef __linux__
     for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"})

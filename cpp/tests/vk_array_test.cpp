@@ -1,9 +1,9 @@
-// Storage and calls that do not wait, through the public face of the Vulkan layer.
+// Tests storages, and calls that do not wait, through the public interface of the Vulkan layer.
 #include <atomic>
 #include <cstring>
 #include <thread>
 
-#include "vk/transfer.h"
+#include "vk/memory/ring.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {
@@ -19,7 +19,8 @@ Bytes pattern(std::size_t count, unsigned seed = 1) {
     return bytes;
 }
 
-// Both ways: memory that the host sees where the device has it, and memory that it does not.
+// Runs a test twice: with device memory that the host sees, if the device has any, and with memory that it does not
+// see.
 class Arrays : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     using Shared = std::shared_ptr<Storage>;
@@ -44,7 +45,7 @@ protected:
         return words;
     }
 
-    // Without waiting.
+    // Submits a call and does not wait for it.
     void start(const Plan& plan, const std::vector<InputOperand>& inputs, const ResultOperand& result,
                const char* label = "test", const Poll& poll = {}) {
         device_->run(std::make_shared<const Plan>(plan), inputs, std::span(&result, 1), false, label, poll);
@@ -54,7 +55,7 @@ protected:
         start(add_plan(input->bytes() / 4), {{.storage = input}}, {.storage = result}, label);
         return result;
     }
-    // A call that takes a while.
+    // Makes a plan that takes a while.
     static Plan slow_plan(std::uint64_t result_bytes, std::int64_t steps = 4000) {
         Plan plan = fold_plan(steps);
         plan.buffers[0].bytes = result_bytes;
@@ -168,9 +169,9 @@ TEST_P(Arrays, MayBeDroppedInFlight) {
     std::vector<Shared> results;
     for (int round = 0; round < 30; ++round) {
         Shared input = put(counting(20011));
-        results.push_back(added(added(input)));  // what is between goes at once
+        results.push_back(added(added(input)));  // the intermediate result is dropped at once
         input.reset();
-        put(Words(20011, 0));  // may well get the same memory
+        put(Words(20011, 0));  // may get the same memory
         device_->clear(device_->allocate(20011 * 4, true), {});
     }
     for (const Shared& result : results) {
@@ -211,7 +212,7 @@ TEST_P(Arrays, AnInterruptedCallsMemoryIsNotGivenAwayTooSoon) {
 }
 
 TEST_P(Arrays, WaitingMayBeInterrupted) {
-    // Nobody asks before some milliseconds have gone by, which a device must not be too quick for.
+    // The poll is first called after some milliseconds, so the call must take longer than that on any device.
     Plan plan = fold_plan(100);
     plan.buffers.push_back(buffer("large", Role::scratch, 256 << 20));
     const int clears = device_->profile().type == DeviceType::cpu ? 20 : 2000;
@@ -227,8 +228,8 @@ TEST_P(Arrays, LargerThanTheRing) {
     const std::size_t count = (vk::Ring::kBytes + 3 * vk::Ring::kPart) / 4 + 7;
     const Words words = counting(count);
     const Shared storage = put(words);
-    EXPECT_TRUE(words_of(storage) == words);  // no EXPECT_EQ: nobody wants to see them
-    // The same as operands of a call that waits: y = 0, then its last words are those of x and 1.
+    EXPECT_TRUE(words_of(storage) == words);  // EXPECT_EQ would print them
+    // Then they are operands of a call that waits: y = 0, then the last words of y are those of x plus 1.
     constexpr std::size_t kLast = 1000;
     Plan plan = add_plan(kLast);
     plan.buffers[0].bytes = plan.buffers[2].bytes = count * 4;
@@ -254,7 +255,7 @@ TEST_P(Arrays, ALostDeviceIsBlamedOnTheFirstCallThatWasNotDone) {
     EXPECT_EQ(message.find("[second] the device was lost: "), 0u) << message;
     EXPECT_NE(message.find("; open a new vkrnn.Device"), std::string::npos) << message;
     EXPECT_TRUE(device_->lost());
-    // Whoever waits is told the same; whoever wants something new, that it is too late.
+    // Waiting again gives the same message; new work is refused.
     EXPECT_EQ(message_of<DeviceError>([&] { device_->wait(*first, {}); }), message);
     EXPECT_EQ(message_of<DeviceError>([&] { words_of(second); }), message);
     EXPECT_EQ(message_of<DeviceError>([&] { device_->synchronize({}); }), message);
@@ -273,7 +274,7 @@ TEST_P(Arrays, ALossMayShowWhereAnUploadWaits) {
     const auto upload = [&] { device_->upload({.host = nullptr, .storage = storage}, words.data(), 400, {}); };
     const auto synchronize = [&] { device_->synchronize({}); };
     if (!mapped_) {
-        upload();  // goes to a ring of its own
+        upload();  // copies through a ring, so it need not wait
     }
     const std::string message = mapped_ ? message_of<DeviceError>(upload) : message_of<DeviceError>(synchronize);
     EXPECT_EQ(message.find("[reader] the device was lost: "), 0u) << message;
@@ -295,7 +296,7 @@ TEST_P(Arrays, ClosedDevice) {
     EXPECT_GT(device_->statistics().bytes_allocated, 0u);  // the arrays'
     device_.reset();
     if (mapped_) {
-        // Closing waited for what was under way; the memory stays.
+        // close() waited for running calls, and the memory of arrays stays.
         const Words wanted = plus_one(counting(1000));
         EXPECT_EQ(std::memcmp(result->host(), wanted.data(), 4000), 0);
         EXPECT_EQ(std::memcmp(storage->host(), counting(1000).data(), 4000), 0);
@@ -350,7 +351,7 @@ TEST_P(Arrays, MemoryStaysFlat) {
     for (int call = 0; call < 600; ++call) {
         Shared last = input;
         for (int i = 0; i < 3; ++i) {
-            last = added(last);  // the results before go while their readers are under way
+            last = added(last);  // earlier results are dropped while calls that read them run
         }
         if (call == 100) {
             held = device_->statistics().bytes_allocated;

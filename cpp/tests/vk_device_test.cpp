@@ -1,4 +1,4 @@
-// Listing and opening devices, the pipeline cache on disk, forks.
+// Tests listing and opening devices, the pipeline cache on disk, and forks.
 #include <fstream>
 
 #ifndef _WIN32
@@ -45,7 +45,7 @@ TEST_F(Vulkan, PlansWithWhatIsFixed) {
 
 class PipelineCache : public Vulkan {
 protected:
-    // The one file of the cache; empty if there is none.
+    // Returns the one file of the cache; empty if there is none.
     [[nodiscard]] std::filesystem::path file() const {
         std::filesystem::path found;
         if (std::filesystem::exists(cache_)) {

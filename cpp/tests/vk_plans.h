@@ -1,5 +1,5 @@
-// What the tests of the Vulkan layer share: plans made by hand for kernels of the tests' own (shaders/), since the
-// layer is to work for any plan.
+// Helpers of the Vulkan layer's tests: plans made by hand for the tests' own kernels (shaders/), since the layer works
+// for any plan.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "vk/open.h"
+#include "vk/run/open.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
@@ -19,7 +19,7 @@ namespace vkrnn::test {
 
 using Words = std::vector<std::uint32_t>;
 
-// The best Vulkan device, which need not be the best device.
+// Opens the best Vulkan device, which need not be the best device.
 inline std::shared_ptr<Device> open_vulkan() { return vk::open(0, {}); }
 
 struct AddPush {
@@ -44,7 +44,7 @@ inline PlanBuffer buffer(const char* name, Role role, std::uint64_t bytes, const
     return {name, role, bytes, contents};
 }
 
-inline Argument any() { return Argument::source; }  // the layer only looks at the buffer beside it
+inline Argument any() { return Argument::source; }  // the layer ignores the argument and only uses the buffer
 
 // result = input + 1, through a scratch buffer: input + 8, then - 7.
 inline Plan add_plan(std::size_t count) {
@@ -114,7 +114,7 @@ std::string message_of(const Function& function) {
     return {};
 }
 
-// An environment variable for as long as the object lives.
+// Sets an environment variable as long as the object lives.
 class Variable {
 public:
     Variable(const char* name, const std::string& value) : name_(name) {
@@ -137,7 +137,7 @@ private:
     std::optional<std::string> old_;
 };
 
-// Every test leaves the user's caches alone, and the validation layers, where they are on, without a word.
+// Gives every test a pipeline cache of its own, and fails a test that the validation layers have messages about.
 class Vulkan : public testing::Test {
 protected:
     void TearDown() override {
@@ -160,7 +160,8 @@ protected:
     const Variable directory_{"VKRNN_CACHE_DIR", cache_.string()};
 };
 
-// Both ways: memory that the host sees where the device has it, and memory that it does not.
+// Runs a test twice: with device memory that the host sees, if the device has any, and with memory that it does not
+// see.
 class EitherMemory : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     using Shared = std::shared_ptr<Storage>;

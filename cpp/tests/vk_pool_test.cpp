@@ -1,11 +1,11 @@
-// The pool of device memory by itself: what it hands out, keeps and gives back to the driver.
+// Tests the pool of device memory by itself: what it hands out, keeps and returns to the driver.
 #include <bit>
 #include <mutex>
 #include <set>
 #include <thread>
 
-#include "vk/context.h"
-#include "vk/pool.h"
+#include "vk/device/context.h"
+#include "vk/memory/pool.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {
@@ -16,7 +16,7 @@ constexpr vk::Point kNever = 1000;  // nothing is submitted here: the timeline s
 
 class Pools : public Vulkan {
 protected:
-    // In one of them, a piece's address says which it is.
+    // Addresses identify pieces.
     static std::uint64_t address(const vk::Pool::Pieces& lease) { return lease.front().slice.address; }
     static std::uint64_t size(const vk::Pool::Pieces& lease) { return lease.front().slice.bytes; }
 
@@ -27,7 +27,7 @@ protected:
         EXPECT_EQ(address(lease) % vk::kAlignment, 0u);
         return lease;
     }
-    // What is given back and asked for again at once.
+    // Takes a piece, gives it back and returns its address.
     std::uint64_t passed_through(std::uint64_t bytes, vk::Point last_use = 0) {
         auto lease = take(bytes);
         const std::uint64_t where = address(lease);
@@ -37,8 +37,8 @@ protected:
 
     const std::shared_ptr<const vk::Context> context_ = vk::Context::get();
     const std::shared_ptr<const vk::LogicalDevice> device_ =
-        std::make_shared<vk::LogicalDevice>(vk::Seat{context_, context_->candidates().at(0)});
-    vk::Pool pool_{std::make_shared<vk::Timeline>(device_, device_->calls()), vk::Use::device};
+        std::make_shared<vk::LogicalDevice>(vk::SelectedDevice{context_, context_->candidates().at(0)});
+    vk::Pool pool_{std::make_shared<vk::Timeline>(device_, device_->call_queue()), vk::Use::device};
 };
 
 TEST_F(Pools, SmallPiecesShareAllocations) {
@@ -91,7 +91,7 @@ TEST_F(Pools, WhatComesBackIsHandedOutAgain) {
 }
 
 TEST_F(Pools, APieceMuchTooLargeIsNotTaken) {
-    auto both = std::pair(take(4'000'000), take(2'000'000));  // the second: so much is kept
+    auto both = std::pair(take(4'000'000), take(2'000'000));  // the pool keeps as much as both
     const std::uint64_t large = address(both.first);
     pool_.give_back(std::move(both.first), 0);
     auto small = take(1'000'000);
@@ -117,12 +117,12 @@ TEST_F(Pools, TheHostGetsWhatTheDeviceIsDoneWith) {
             auto host = take(bytes, true);
             EXPECT_NE(address(host), at_work);
             EXPECT_EQ(host.front().last_use, 0u);
-            if (bytes > 65536) {  // of the small ones, a slab is full of others
+            if (bytes > 65536) {  // a slab has many other small pieces
                 EXPECT_EQ(address(host), at_rest);
             }
             pool_.give_back(std::move(host), 0);
         }
-        // Nothing else there: new memory rather than a wait.
+        // All pieces are taken: the pool allocates rather than waits.
         auto only = take(bytes, true);
         auto fresh = take(bytes, true);
         EXPECT_NE(address(fresh), at_work);
@@ -154,7 +154,7 @@ TEST_F(Pools, WhatTheDeviceIsBusyWithIsNotGivenToTheDriver) {
     const std::uint64_t held = pool_.held();
     EXPECT_GE(held, 200'000u * 15);
     EXPECT_EQ(pool_.unused(), held);
-    // What is given back later goes by what was given back first.
+    // A piece given back later waits for the pieces given back first.
     passed_through(200'000 << 3, kNever);
     EXPECT_EQ(pool_.held(), held);
     pool_.release_unused();

@@ -1,4 +1,5 @@
-// Calls through the public face of the Vulkan layer. Each test opens its own device: none depends on another.
+// Tests calls through the public interface of the Vulkan layer. Each test opens its own device: none depends on
+// another.
 #include <atomic>
 #include <thread>
 
@@ -7,7 +8,7 @@
 namespace vkrnn::test {
 namespace {
 
-// The tests of what a call does go both ways: through mapped memory where the device has it, and through staging.
+// Runs a test twice: with mapped memory, if the device has any, and through staging.
 class Call : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     const Variable staging_{"VKRNN_STAGING", GetParam() ? "1" : "0"};
@@ -143,7 +144,7 @@ TEST_P(Call, TooLargeATensor) {
     const std::uint64_t limit = device_->profile().max_allocation;
     plan.buffers.push_back(buffer("projected", Role::scratch, limit + 4));
     const std::string message = message_of<MemoryError>([&] { run(*device_, plan, counting(100)); });
-    // Where the limit of one allocation is beyond the memory there is, the other message comes first.
+    // If the limit of one allocation exceeds the device's memory, the other message comes first.
     EXPECT_TRUE(message.find("[test] projected needs ") == 0 || message.find("[test] the call needs ") == 0) << message;
     EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
     expect_adds(*device_, 100);

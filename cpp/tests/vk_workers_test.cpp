@@ -1,5 +1,5 @@
-// Copying by several threads, whatever the machine has.
-#include "vk/workers.h"
+// Tests copying with several threads, whatever number the machine has.
+#include "vk/memory/workers.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace vkrnn::test {
 namespace {
 
-constexpr std::uint64_t kMany = 2 << 20;  // from here on there are several threads
+constexpr std::uint64_t kMany = 2 << 20;  // copies of this size use several threads
 
 std::vector<unsigned char> counted(std::uint64_t bytes, unsigned char first = 1) {
     std::vector<unsigned char> made(bytes);
@@ -28,7 +28,7 @@ void expect_copied(vk::Workers& workers, std::uint64_t bytes) {
     EXPECT_TRUE(to == from) << bytes;
 }
 
-// How many threads help the one that asks.
+// The parameter is the number of threads besides the caller's.
 class Workers : public testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(Helpers, Workers, testing::Values(0, 1, 2, 7));
 
@@ -38,7 +38,7 @@ TEST_P(Workers, CopyEveryByte) {
     for (const std::uint64_t bytes : {1ul, 4095ul, kMany - 1, kMany, kMany + 1, 3 * kMany + 12345}) {
         expect_copied(workers, bytes);
     }
-    // Whole pages for every thread, and a little more.
+    // Every thread gets whole pages, and a few bytes are left over.
     constexpr std::uint64_t kPages = 4096ul * 2 * 3 * 8 * 20;
     for (std::uint64_t rest = 0; rest < 10; ++rest) {
         expect_copied(workers, kPages + rest);

@@ -19,7 +19,7 @@
 
 namespace vkrnn {
 
-// Asked now and then while a call waits; true means stop (the caller saw an interrupt).
+// Called every now and then while a call waits; returns true to stop it, because the caller saw an interrupt.
 using Poll = std::function<bool()>;
 
 // Counters since the device was opened.
@@ -27,33 +27,34 @@ struct Statistics {
     std::uint64_t calls = 0;
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
-    std::uint64_t repeated = 0;          // calls whose commands were there from an earlier one
+    std::uint64_t repeated = 0;          // calls that replayed the commands of an earlier one
     std::uint64_t bytes_uploaded = 0;    // copied from host memory
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
-    std::uint64_t bytes_imported = 0;    // of host memory that the device read where it was
+    std::uint64_t bytes_imported = 0;    // host memory that the device read in place
     std::uint64_t bytes_allocated = 0;   // device memory held now
     std::uint64_t pipelines = 0;         // compiled pipelines held now
     std::uint64_t plans = 0;             // plans held now
-    double last_device_seconds = 0.0;    // of the last call that is done, by device timestamps, without copies
-    double last_host_seconds = 0.0;      // of the last call, from entry to return
+    double last_device_seconds = 0.0;    // the last finished call by device timestamps, without copies
+    double last_host_seconds = 0.0;      // the last call from entry to return
 };
 
-// Memory of a device, for one array. It may be let go while work that uses it is under way, and stays readable by the
-// host, where it is at all, when its device is closed.
+// Memory of a device for one array. It may be released while commands that use it are running. Where the host can read
+// it, it still can after the device has been closed.
 class Storage {
 public:
     virtual ~Storage() = default;
     Storage(const Storage&) = delete;
     Storage& operator=(const Storage&) = delete;
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-    // Where the host sees the memory; null where it does not. To be used after Device::wait.
+    // Returns where the host sees the memory; null if it does not. Call Device::wait before using it.
     [[nodiscard]] std::byte* host() const { return host_; }
 
-    // A number that every change of the contents raises; none while the host may change them when it likes.
+    // Returns a number that grows with every change of the contents; nothing while a HostView exists, through which the
+    // contents may change unnoticed.
     [[nodiscard]] std::optional<std::uint64_t> version() const {
         return views_ == 0 ? std::optional(version_.load()) : std::nullopt;
     }
-    // To be called when something has been written, or submitted that writes.
+    // Called by whoever has written the contents, or submitted commands that will.
     void changed() { ++version_; }
 
 protected:
@@ -67,7 +68,7 @@ private:
     std::atomic<std::uint64_t> version_ = 0, views_ = 0;
 };
 
-// For as long as somebody may write a storage's memory on the host.
+// Exists as long as somebody may write a storage's memory through its host address.
 class HostView {
 public:
     explicit HostView(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { ++storage_->views_; }
@@ -82,90 +83,91 @@ private:
     std::shared_ptr<Storage> storage_;
 };
 
-// Where a tensor of a call is, C-contiguous: in host memory, or `offset` bytes into a device's.
+// Locates a C-contiguous tensor of a call: in host memory, or `offset` bytes into a storage.
 template <class Byte>
-struct Operand {
+struct TensorLocation {
     Byte* host = nullptr;
     std::shared_ptr<Storage> storage{};
     std::uint64_t offset = 0;
 };
-using InputOperand = Operand<const void>;
-using ResultOperand = Operand<void>;
+using InputOperand = TensorLocation<const void>;
+using ResultOperand = TensorLocation<void>;
 
-// The devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. Unless the
-// list is to be complete it may end with the CPU, and is made without asking Vulkan's drivers where there is no GPU.
+// Lists the devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. If the
+// list need not be complete, it may end with the CPU: Vulkan's drivers are not asked on a machine without a GPU.
 std::vector<Profile> list_devices(bool complete = true);
 
-// Why no Vulkan device can be listed, with what to install; empty where some can.
+// Returns why no Vulkan device can be listed and what to install; empty if one can.
 std::string vulkan_problem();
 
 class Device {
 public:
-    // Opens the device at `index` of list_devices(), to run calls with the strategies that are fixed. Throws
-    // DeviceError.
+    // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`. Throws DeviceError.
     static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {});
     virtual ~Device() = default;
 
     [[nodiscard]] virtual const Profile& profile() const = 0;
 
-    // The plan for a spec on this device; cached. Thread-safe.
+    // Returns the plan for a spec on this device, from a cache if possible. Thread-safe.
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
 
-    // Throws MemoryError where the plan's buffers are too large for the device or where it has not `bytes` free. Asks
-    // the driver only where that is many; a call may still find too little.
+    // Throws MemoryError if a buffer of the plan is too large for the device, or if the device has not `bytes` free.
+    // The driver is only asked about large amounts, so a call may still run out of memory.
     virtual void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) = 0;
 
-    // Memory for an array, contents undefined. `host_writes`: that the host is going to fill, so that it need not wait
-    // for what was there before. Throws MemoryError, DeviceError.
+    // Allocates memory for an array, contents undefined. `host_writes`: the host is going to fill it, so prefer memory
+    // that no running command uses. Throws MemoryError, DeviceError.
     virtual std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) = 0;
 
-    // The same for something that the host is to read: the storage has host(). Null where such memory is scarce, and
-    // copying to other memory of the host is better.
+    // Allocates memory that the host can read: the storage has host(). Returns null if such memory is scarce; then the
+    // result is better copied to ordinary host memory.
     virtual std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) = 0;
 
-    // What follows is carried out in the order of the calls, without waiting for one another. It throws MemoryError,
-    // DeviceError, and Interrupted where it had to wait; storage must be of this device, and operands must not overlap
-    // with results.
+    // The functions below are carried out in the order of the calls, without waiting for one another. They throw
+    // MemoryError, DeviceError, and Interrupted if they had to wait. Storages must belong to this device, and operands
+    // must not overlap with results.
 
-    // Runs a plan. `inputs` go with plan.inputs and `results` with plan.results, by the buffers' sizes. `wait`: returns
-    // when the results are in place; until then the host memory of inputs may be read in place. Without it there must
-    // be no results in host memory, and it returns when everything is submitted. `label` goes into error messages and
-    // debug labels. Interrupted leaves the results undefined.
+    // Runs a plan. `inputs` correspond to plan.inputs and `results` to plan.results; each has the size of its buffer.
+    // With `wait` the function returns when the results are in place, and reads inputs in host memory in place until
+    // then. Without it no result may be in host memory, and the function returns when everything is submitted. `label`
+    // goes into error messages and debug labels. After Interrupted the results are undefined.
     virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
                      std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) = 0;
 
-    // From host memory, which may change on return; to host memory, which is written on return; between storages.
+    // upload() copies from host memory, which may change on return; download() to host memory, which is written on
+    // return; copy() between storages; clear() fills with zeros.
     virtual void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) = 0;
 
-    // Waits until everything that writes the storage is done; or for all there is. A failure of the device is reported
-    // here, under the label of the first call that was not done.
+    // wait() returns when everything that writes the storage is done, synchronize() when all work is done. A failure of
+    // the device is reported here, with the label of the first call that was not done.
     virtual void wait(const Storage& storage, const Poll& poll) = 0;
     virtual void synchronize(const Poll& poll) = 0;
 
     [[nodiscard]] virtual Statistics statistics() const = 0;
 
-    // Gives everything back to the driver, after writing the pipeline cache. Later calls raise DeviceError. Idempotent.
+    // Writes the pipeline cache and returns all memory but that of arrays to the driver. Later calls throw DeviceError.
+    // Closing twice is fine.
     virtual void close() = 0;
     [[nodiscard]] virtual bool closed() const = 0;
-    // True once the driver reported the device lost. Calls on a lost device raise DeviceError.
+    // Returns true once the driver has reported the device lost. Calls on a lost device throw DeviceError.
     [[nodiscard]] virtual bool lost() const = 0;
 
-    // Makes the device behave as if the driver had lost it during the next run. For tests.
+    // Makes the device behave as if the driver lost it during the next run, for tests.
     virtual void lose_for_test() = 0;
 };
 
-// Messages of the Vulkan validation layers so far, newest last. They are collected where the environment variable
-// VKRNN_VALIDATION is 1 (which loads the layers, synchronization validation included); DeviceError where it is 1
+// Returns the messages of the Vulkan validation layers so far, newest last. They are collected if the environment
+// variable VKRNN_VALIDATION is 1, which loads the layers with synchronization validation. Throws DeviceError if it is 1
 // and the layers are not installed.
 std::vector<std::string> validation_messages();
 
-// The folder of the pipeline caches: $VKRNN_CACHE_DIR, else $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn.
+// Returns the folder of the pipeline caches: $VKRNN_CACHE_DIR, else $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn.
 std::string cache_directory();
 
-// SPIR-V of a kernel of this package, by name; empty if there is none. Generated at build time.
+// Returns the SPIR-V of a kernel of this package; empty if there is none of that name. Generated at build time.
 std::span<const std::uint32_t> shader_code(std::string_view name);
 
 }  // namespace vkrnn

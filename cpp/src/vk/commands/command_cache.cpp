@@ -1,0 +1,73 @@
+#include "vk/commands/command_cache.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+namespace vkrnn::vk {
+namespace {
+
+constexpr std::size_t kRemembered = 64;             // keys of calls that came once
+constexpr std::uint64_t kMostDispatches = 1 << 14;  // in all cached commands: a driver may keep a kilobyte for each
+
+std::size_t hash_of(const CachedCommands::Key& key) {
+    std::size_t hash = std::hash<const Plan*>()(key.plan.get());
+    for (const std::uint64_t address : key.addresses) {
+        hash = (hash ^ address) * 0x9E3779B97F4A7C15u;
+    }
+    return hash;
+}
+
+}  // namespace
+
+CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
+    : plan(std::move(of)), label(name) {
+    addresses.reserve(2 * placements.size());
+    for (std::size_t i = 0; i < placements.size(); ++i) {
+        // Kernels read inputs through their addresses alone, and inputs may be imported anew for every call.
+        const bool input = plan->buffers.at(i).role == Role::input;
+        addresses.insert(addresses.end(), {placements[i].address, input ? 0 : placements[i].allocation});
+    }
+}
+
+CachedCommands::~CachedCommands() { stream.settle(point); }
+
+CachedCommands* CommandBufferCache::find(const CachedCommands::Key& key) {
+    const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& each) { return each->key == key; });
+    if (found == kept_.end()) {
+        return nullptr;
+    }
+    kept_.splice(kept_.begin(), kept_, found);
+    return kept_.front().get();
+}
+
+bool CommandBufferCache::was_seen(const CachedCommands::Key& key) {
+    const std::size_t hash = hash_of(key);
+    if (std::find(seen_.begin(), seen_.end(), hash) != seen_.end()) {
+        return true;
+    }
+    seen_.push_back(hash);
+    if (seen_.size() > kRemembered) {
+        seen_.pop_front();
+    }
+    return false;
+}
+
+std::uint32_t CommandBufferCache::make_room() {
+    while (kept_.size() >= kCapacity || dispatches_ > kMostDispatches) {
+        dispatches_ -= kept_.back()->dispatches;
+        kept_.pop_back();
+    }
+    std::uint32_t free = 0;
+    while (std::any_of(kept_.begin(), kept_.end(), [&](const auto& each) { return each->timing_slot == free; })) {
+        ++free;
+    }
+    return free;
+}
+
+void CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) {
+    dispatches_ += cached->dispatches;
+    kept_.push_front(std::move(cached));
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,69 @@
+// Caches the command buffers of calls, so that a call of the same plan on the same memory is replayed, not recorded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vk/commands/stream.h"
+#include "vkrnn/plan.h"
+
+namespace vkrnn::vk {
+
+struct CachedCommands {
+    // Identifies a call. Commands depend on the addresses of the plan's buffers, and on the allocations that hold them:
+    // a command buffer becomes invalid with the Vulkan buffers that it refers to.
+    struct Key {
+        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name);
+        bool operator==(const Key&) const = default;
+
+        std::shared_ptr<const Plan> plan;
+        std::string label;
+        std::vector<std::uint64_t> addresses;  // two numbers for each buffer: its address, its allocation
+    };
+
+    // The commands are submitted to the stream.
+    CachedCommands(Key what, Stream& to) : key(std::move(what)), stream(to) {}
+    // Waits until the device is done with the commands.
+    ~CachedCommands();
+    CachedCommands(const CachedCommands&) = delete;
+    CachedCommands& operator=(const CachedCommands&) = delete;
+
+    Key key;
+    Stream& stream;
+    Commands commands;
+    Point point = 0;  // the last submission of the commands
+    std::uint32_t timing_slot = 0;
+    std::uint64_t dispatches = 0;
+};
+
+// Keeps the commands that were used last.
+class CommandBufferCache {
+public:
+    static constexpr std::size_t kCapacity = 32;
+
+    // Returns the commands of the call and marks them as used last; null if they are not cached.
+    [[nodiscard]] CachedCommands* find(const CachedCommands::Key& key);
+
+    // Returns whether the key was asked for recently, and remembers it. Calls are cached the second time they come, so
+    // that a call made once costs no memory.
+    [[nodiscard]] bool was_seen(const CachedCommands::Key& key);
+
+    // Drops the commands that were used least recently if the cache is full. Returns a free timing slot below
+    // kCapacity.
+    std::uint32_t make_room();
+    void add(std::unique_ptr<CachedCommands> cached);
+
+private:
+    std::list<std::unique_ptr<CachedCommands>> kept_;  // the most recently used first
+    std::uint64_t dispatches_ = 0;                     // in all cached commands
+    std::deque<std::size_t> seen_;                     // hashes of keys
+};
+
+}  // namespace vkrnn::vk

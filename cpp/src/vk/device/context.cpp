@@ -1,0 +1,196 @@
+#include "vk/device/context.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#ifdef _WIN32
+#include <process.h>
+#else
+#include <unistd.h>
+#endif
+
+#include "vk/device/environment.h"
+#include "vk/device/profile.h"
+#include "vkrnn/device.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::vk {
+namespace {
+
+constexpr const char* kValidationLayer = "VK_LAYER_KHRONOS_validation";
+constexpr const char* kInstallHint =
+    "install one: a graphics driver with Vulkan 1.3, or Mesa's for the CPU "
+    "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)";
+
+struct Messages {
+    std::mutex mutex;
+    std::vector<std::string> texts;
+};
+
+// The messages are never destroyed, because drivers may still report some while the process ends.
+Messages& messages() {
+    static auto* const instance = new Messages;
+    return *instance;
+}
+
+VKAPI_ATTR VkBool32 VKAPI_CALL collect(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
+                                       const VkDebugUtilsMessengerCallbackDataEXT* data, void*) {
+    const std::lock_guard lock(messages().mutex);
+    messages().texts.emplace_back(data->pMessage != nullptr ? data->pMessage : "");
+    return VK_FALSE;
+}
+
+// Built from the C struct: the type of the callback differs between releases of Vulkan-Hpp.
+DebugUtilsMessengerCreateInfoEXT messenger_info() {
+    VkDebugUtilsMessengerCreateInfoEXT info{};
+    info.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT;
+    info.messageSeverity =
+        VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+    info.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT;
+    info.pfnUserCallback = collect;
+    DebugUtilsMessengerCreateInfoEXT result;
+    result = info;
+    return result;
+}
+
+bool validation_wanted() { return is_on("VKRNN_VALIDATION"); }
+
+raii::Context load() {
+    try {
+        return raii::Context();
+    } catch (const std::runtime_error&) {
+        throw DeviceError(std::string("no Vulkan loader (libvulkan.so.1) was found; ") + kInstallHint);
+    }
+}
+
+template <class Properties, class Name>
+bool contains(const std::vector<Properties>& list, Name Properties::*name, const char* wanted) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Properties& p) { return std::strcmp((p.*name).data(), wanted) == 0; });
+}
+
+int rank(DeviceType type) {
+    switch (type) {
+        case DeviceType::discrete_gpu: return 0;
+        case DeviceType::integrated_gpu: return 1;
+        case DeviceType::virtual_gpu: return 2;
+        case DeviceType::other: return 3;
+        case DeviceType::cpu: return 4;
+    }
+    return 5;
+}
+
+}  // namespace
+
+long process_id() {
+#ifdef _WIN32
+    return _getpid();
+#else
+    return getpid();
+#endif
+}
+
+Context::Context() : process_(process_id()), loader_(load()) {
+    const bool validation = validation_wanted();
+    if (validation &&
+        !contains(loader_.enumerateInstanceLayerProperties(), &LayerProperties::layerName, kValidationLayer)) {
+        throw DeviceError(std::string("VKRNN_VALIDATION=1, but ") + kValidationLayer +
+                          " is not installed (Debian/Ubuntu: apt install vulkan-validationlayers)");
+    }
+    debug_labels_ = contains(loader_.enumerateInstanceExtensionProperties(), &ExtensionProperties::extensionName,
+                             VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+
+    const ApplicationInfo application{
+        .pApplicationName = "vkrnn", .pEngineName = "vkrnn", .apiVersion = VK_API_VERSION_1_3};
+    std::vector<const char*> layers;
+    std::vector<const char*> extensions;
+    if (debug_labels_) {
+        extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    }
+    const std::array enabled{ValidationFeatureEnableEXT::eSynchronizationValidation};
+    // The instance gets the messenger too, so that messages about creating and destroying it are collected.
+    DebugUtilsMessengerCreateInfoEXT messenger = messenger_info();
+    const ValidationFeaturesEXT features{.pNext = &messenger,
+                                         .enabledValidationFeatureCount = static_cast<std::uint32_t>(enabled.size()),
+                                         .pEnabledValidationFeatures = enabled.data()};
+    if (validation) {
+        layers.push_back(kValidationLayer);
+        if (!debug_labels_) {
+            extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);  // the layer brings it along
+        }
+        extensions.push_back(VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
+    }
+    const InstanceCreateInfo info{.pNext = validation ? &features : nullptr,
+                                  .pApplicationInfo = &application,
+                                  .enabledLayerCount = static_cast<std::uint32_t>(layers.size()),
+                                  .ppEnabledLayerNames = layers.data(),
+                                  .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
+                                  .ppEnabledExtensionNames = extensions.data()};
+    try {
+        instance_ = raii::Instance(loader_, info);
+        if (validation) {
+            messenger_ = raii::DebugUtilsMessengerEXT(instance_, messenger);
+        }
+    } catch (const ::vk::SystemError& error) {
+        throw DeviceError(std::string("no Vulkan driver was found (") + error.what() + "); " + kInstallHint);
+    }
+}
+
+std::shared_ptr<const Context> Context::get() {
+    static std::mutex mutex;
+    // The pointer is never destroyed; see the header. A parent process's instance leaks, since it must not be used
+    // here.
+    static auto* const current = new std::shared_ptr<const Context>;
+    const std::lock_guard lock(mutex);
+    if (*current && (*current)->process_ != process_id()) {
+        new std::shared_ptr<const Context>(std::move(*current));
+        current->reset();
+    }
+    if (!*current) {
+        *current = std::shared_ptr<const Context>(new Context);
+    }
+    return *current;
+}
+
+std::vector<Context::Candidate> Context::candidates() const {
+    std::vector<Candidate> found;
+    std::string skipped;
+    try {
+        for (raii::PhysicalDevice& physical : instance_.enumeratePhysicalDevices()) {
+            if (const auto reason = unusable(physical)) {
+                skipped += std::string(skipped.empty() ? " (skipped: " : "; ") +
+                           physical.getProperties().deviceName.data() + ": " + *reason;
+            } else {
+                Profile profile = read_profile(physical);
+                found.push_back({std::move(physical), std::move(profile)});
+            }
+        }
+    } catch (const ::vk::SystemError& error) {
+        throw DeviceError(std::string("the Vulkan devices could not be listed (") + error.what() + "); " +
+                          kInstallHint);
+    }
+    if (found.empty()) {
+        throw DeviceError("no Vulkan 1.3 device was found" + skipped + (skipped.empty() ? "; " : "); ") + kInstallHint);
+    }
+    std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
+        return rank(a.profile.type) < rank(b.profile.type);
+    });
+    return found;
+}
+
+}  // namespace vkrnn::vk
+
+namespace vkrnn {
+
+std::vector<std::string> validation_messages() {
+    if (vk::validation_wanted()) {
+        vk::Context::get();
+    }
+    const std::lock_guard lock(vk::messages().mutex);
+    return vk::messages().texts;
+}
+
+}  // namespace vkrnn

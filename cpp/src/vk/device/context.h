@@ -1,0 +1,52 @@
+// Creates the Vulkan instance at first use and shares it, so that importing the package needs no driver.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "vk/device/vulkan.h"
+#include "vkrnn/profile.h"
+
+namespace vkrnn::vk {
+
+class Context {
+public:
+    // Returns the process's instance. It is never destroyed, because some drivers crash if they are unloaded while
+    // static objects are destroyed. A forked process gets an instance of its own. Throws DeviceError if there is no
+    // loader or no driver, or if VKRNN_VALIDATION=1 and the layers are not installed. Thread-safe.
+    static std::shared_ptr<const Context> get();
+
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
+
+    struct Candidate {
+        raii::PhysicalDevice physical;
+        Profile profile;
+    };
+
+    // Lists the usable devices, best first. Throws DeviceError if there is none.
+    [[nodiscard]] std::vector<Candidate> candidates() const;
+
+    // Returns whether VK_EXT_debug_utils is enabled, so that commands can be labelled.
+    [[nodiscard]] bool debug_labels() const { return debug_labels_; }
+
+private:
+    Context();
+
+    long process_;
+    raii::Context loader_;
+    bool debug_labels_ = false;
+    raii::Instance instance_ = nullptr;
+    raii::DebugUtilsMessengerEXT messenger_ = nullptr;
+};
+
+// A physical device that was chosen to be opened, with the instance that it belongs to.
+struct SelectedDevice {
+    std::shared_ptr<const Context> context;
+    Context::Candidate candidate;
+};
+
+// Returns the id of this process. Devices do not survive a fork.
+long process_id();
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,65 @@
+#include "vk/device/timeline.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn::vk {
+
+Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDevice::DeviceQueue& queue)
+    : device_(std::move(device)), queue_(queue) {
+    const SemaphoreTypeCreateInfo type{.semaphoreType = SemaphoreType::eTimeline};
+    semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
+}
+
+Point Timeline::submit(const raii::CommandBuffer& commands, const Timeline* other, Point other_point) {
+    const Point point = submitted_ + 1;
+    const CommandBufferSubmitInfo buffer{.commandBuffer = *commands};
+    const SemaphoreSubmitInfo wait{.semaphore = other != nullptr ? *other->semaphore_ : nullptr,
+                                   .value = other_point,
+                                   .stageMask = PipelineStageFlagBits2::eAllCommands};
+    const SemaphoreSubmitInfo signal{
+        .semaphore = *semaphore_, .value = point, .stageMask = PipelineStageFlagBits2::eAllCommands};
+    queue_.queue.submit2(SubmitInfo2{.waitSemaphoreInfoCount = other != nullptr ? 1u : 0u,
+                                     .pWaitSemaphoreInfos = &wait,
+                                     .commandBufferInfoCount = 1,
+                                     .pCommandBufferInfos = &buffer,
+                                     .signalSemaphoreInfoCount = 1,
+                                     .pSignalSemaphoreInfos = &signal});
+    submitted_ = point;
+    return point;
+}
+
+void Timeline::wait(Point point, const Poll& poll) const {
+    constexpr std::uint64_t kPollInterval = std::chrono::nanoseconds(std::chrono::milliseconds(20)).count();
+    if (point == 0) {
+        return;
+    }
+    const SemaphoreWaitInfo info{.semaphoreCount = 1, .pSemaphores = &*semaphore_, .pValues = &point};
+    while (device_->handle().waitSemaphores(info, kPollInterval) == Result::eTimeout) {
+        if (poll && poll()) {
+            throw Interrupted();
+        }
+    }
+    if (point >= lost_from_) {
+        throw ::vk::DeviceLostError("vkWaitSemaphores (simulated)");
+    }
+}
+
+void Timeline::settle(Point point) const noexcept {
+    try {
+        wait(point, {});
+    } catch (...) {  // a lost device is done
+    }
+}
+
+std::optional<Point> Timeline::reached() const noexcept {
+    try {
+        return std::min<Point>(semaphore_.getCounterValue(), lost_from_ - 1);
+    } catch (...) {
+        return std::nullopt;
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,108 @@
+#include "vk/memory/allocation.h"
+
+#include <atomic>
+#include <bit>
+
+#include "vk/device/profile.h"
+
+namespace vkrnn::vk {
+namespace {
+
+constexpr BufferUsageFlags kInputUsage =
+    BufferUsageFlagBits::eStorageBuffer | BufferUsageFlagBits::eTransferSrc | BufferUsageFlagBits::eShaderDeviceAddress;
+constexpr BufferUsageFlags kDeviceUsage = kInputUsage | BufferUsageFlagBits::eTransferDst;
+constexpr MemoryPropertyFlags kCoherent = MemoryPropertyFlagBits::eHostVisible | MemoryPropertyFlagBits::eHostCoherent;
+
+BufferUsageFlags usage_of(Use use) {
+    switch (use) {
+        case Use::device: return kDeviceUsage;
+        case Use::upload: return BufferUsageFlagBits::eTransferSrc;
+        case Use::download: return BufferUsageFlagBits::eTransferDst;
+    }
+    return {};
+}
+
+// Every Vulkan device has a device-local type and a coherent host-visible one.
+std::uint32_t type_of(const LogicalDevice& device, Use use) {
+    const auto memory = device.physical().getMemoryProperties();
+    if (use == Use::device) {
+        return memory_type(memory, device.unified_memory() ? kUnifiedMemory : MemoryPropertyFlagBits::eDeviceLocal)
+            .value();
+    }
+    // The host reads uncached memory very slowly.
+    const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached);
+    return use == Use::download && cached ? *cached : memory_type(memory, kCoherent).value();
+}
+
+std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer) {
+    return device.handle().getBufferAddress(BufferDeviceAddressInfo{.buffer = *buffer});
+}
+
+}  // namespace
+
+bool is_aligned(const void* data, std::uint64_t alignment) {
+    return reinterpret_cast<std::uintptr_t>(data) % alignment ==
+           0;  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+}
+
+Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
+    static std::atomic<std::uint64_t> last_number = 0;
+    const bool addressed = use == Use::device;
+    Allocation made;
+    const auto& families = device.families();
+    made.buffer = raii::Buffer(
+        device.handle(),
+        BufferCreateInfo{.size = bytes,
+                         .usage = usage_of(use),
+                         .sharingMode = families.size() > 1 ? SharingMode::eConcurrent : SharingMode::eExclusive,
+                         .queueFamilyIndexCount = static_cast<std::uint32_t>(families.size()),
+                         .pQueueFamilyIndices = families.data()});
+    const MemoryAllocateFlagsInfo flags{.flags = MemoryAllocateFlagBits::eDeviceAddress};
+    made.memory = raii::DeviceMemory(device.handle(),
+                                     MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,
+                                                        .allocationSize = made.buffer.getMemoryRequirements().size,
+                                                        .memoryTypeIndex = type_of(device, use)});
+    made.buffer.bindMemory(*made.memory, 0);
+    made.whole = {.buffer = *made.buffer, .bytes = bytes, .allocation = ++last_number};
+    if (addressed) {
+        made.whole.address = address_of(device, made.buffer);
+    }
+    if (!addressed || device.unified_memory()) {
+        made.whole.host = static_cast<std::byte*>(made.memory.mapMemory(0, VK_WHOLE_SIZE));
+    }
+    return made;
+}
+
+Allocation import_host(const LogicalDevice& device, const void* data, std::uint64_t bytes) {
+    constexpr auto kHandle = ExternalMemoryHandleTypeFlagBits::eHostAllocationEXT;
+    const std::uint64_t granularity = device.host_import_alignment();
+    const auto at = std::bit_cast<std::uintptr_t>(data);
+    const std::uint64_t before = at % granularity;
+    const std::uint64_t size = align(before + bytes, granularity);
+    auto* const start = std::bit_cast<void*>(at - before);
+
+    Allocation made;
+    const ExternalMemoryBufferCreateInfo external{.handleTypes = kHandle};
+    made.buffer =
+        raii::Buffer(device.handle(), BufferCreateInfo{.pNext = &external, .size = size, .usage = kInputUsage});
+    const auto possible = device.handle().getMemoryHostPointerPropertiesEXT(kHandle, start).memoryTypeBits &
+                          made.buffer.getMemoryRequirements().memoryTypeBits;
+    if (possible == 0) {
+        throw ::vk::InvalidExternalHandleError("no memory type for memory of the host");
+    }
+    const ImportMemoryHostPointerInfoEXT import{.handleType = kHandle, .pHostPointer = start};
+    const MemoryAllocateFlagsInfo flags{.pNext = &import, .flags = MemoryAllocateFlagBits::eDeviceAddress};
+    made.memory = raii::DeviceMemory(
+        device.handle(), MemoryAllocateInfo{.pNext = &flags,
+                                            .allocationSize = size,
+                                            .memoryTypeIndex = static_cast<std::uint32_t>(std::countr_zero(possible))});
+    made.buffer.bindMemory(*made.memory, 0);
+    made.whole = Slice{.buffer = *made.buffer,
+                       .bytes = size,
+                       .address = address_of(device, made.buffer),
+                       .host = static_cast<std::byte*>(start)}
+                     .part(before, bytes);
+    return made;
+}
+
+}  // namespace vkrnn::vk

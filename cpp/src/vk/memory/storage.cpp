@@ -1,0 +1,40 @@
+#include "vk/memory/storage.h"
+
+#include <new>
+
+#include "vk/device/context.h"
+
+namespace vkrnn::vk {
+
+PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes)
+    : Storage(bytes, lease.front().slice.host),
+      pool_(std::move(pool)),
+      lease_(std::move(lease)),
+      process_(process_id()),
+      used_(lease_.front().last_use),
+      written_(lease_.front().last_use) {}
+
+PoolStorage::~PoolStorage() {
+    if (process_ == process_id()) {
+        if (uploads_) {
+            uploads_->settle(uploaded_);  // rarely waits: uploads are old by now
+        }
+        pool_->give_back(std::move(lease_), used_);
+    } else {
+        // In a fork the driver's objects must not be used, not even destroyed, so they leak.
+        static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
+    }
+}
+
+void PoolStorage::upload(const std::shared_ptr<const Timeline>& timeline, Point point) {
+    if (timeline.get() == &pool_->timeline()) {
+        write(point);
+    } else {
+        uploads_ = timeline;
+        uploaded_ = point;
+        changed();
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,122 @@
+#include "vk/pipelines/cache_file.h"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <system_error>
+
+#include "vk/device/context.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn {
+
+std::string cache_directory() {
+    const auto variable = [](const char* name) -> std::filesystem::path {
+        const char* value = std::getenv(name);
+        return value != nullptr ? value : "";
+    };
+    if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
+        return own.string();
+    }
+    // The XDG specification: relative paths are to be ignored.
+    if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
+        return (xdg / "vkrnn").string();
+    }
+    const auto home = variable("HOME");
+    return home.empty() ? "" : (home / ".cache" / "vkrnn").string();
+}
+
+namespace vk {
+namespace {
+
+// Some drivers crash on an invalid cache instead of rejecting it. So the driver only gets data whose header fits, and
+// whose checksum, stored in front of it, is right.
+struct Prologue {
+    std::array<char, 8> magic{'v', 'k', 'r', 'n', 'n', 'p', 'c', '1'};
+    std::uint64_t bytes = 0;
+    std::uint64_t hash = 0;
+};
+
+std::uint64_t fnv1a(std::span<const std::byte> data) {
+    std::uint64_t hash = 0xcbf29ce484222325;
+    for (const std::byte byte : data) {
+        hash = (hash ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+    }
+    return hash;
+}
+
+bool header_matches(std::span<const std::byte> data, const PhysicalDeviceProperties& properties) {
+    PipelineCacheHeaderVersionOne header;
+    if (data.size() < sizeof(header)) {
+        return false;
+    }
+    std::memcpy(static_cast<void*>(&header), data.data(), sizeof(header));
+    return header.headerSize >= sizeof(header) && header.headerSize <= data.size() &&
+           header.headerVersion == PipelineCacheHeaderVersion::eOne && header.vendorID == properties.vendorID &&
+           header.deviceID == properties.deviceID && header.pipelineCacheUUID == properties.pipelineCacheUUID;
+}
+
+}  // namespace
+
+std::filesystem::path cache_file(const PhysicalDeviceProperties& properties) {
+    const std::string directory = cache_directory();
+    if (directory.empty()) {
+        return {};
+    }
+    std::ostringstream name;
+    name << std::hex << properties.vendorID << '-' << properties.deviceID << '-' << properties.driverVersion << '-';
+    for (const unsigned byte : properties.pipelineCacheUUID) {
+        name << (byte >> 4) << (byte & 15);
+    }
+    name << ".pipelines";
+    return std::filesystem::path(directory) / name.str();
+}
+
+std::vector<std::byte> read_cache(const std::filesystem::path& file, const PhysicalDeviceProperties& properties) {
+    constexpr std::uint64_t kLargest = 256 << 20;
+    std::error_code error;
+    const auto size = file.empty() ? 0 : std::filesystem::file_size(file, error);
+    if (error || size < sizeof(Prologue) || size > kLargest) {
+        return {};
+    }
+    Prologue prologue;
+    std::vector<std::byte> data(size - sizeof(prologue));
+    std::ifstream stream(file, std::ios::binary);
+    stream.read(reinterpret_cast<char*>(&prologue), sizeof(prologue));
+    stream.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size()));
+    const bool right = stream && prologue.magic == Prologue{}.magic && prologue.bytes == data.size() &&
+                       prologue.hash == fnv1a(data) && header_matches(data, properties);
+    return right ? data : std::vector<std::byte>{};
+}
+
+void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t> data) noexcept {
+    if (file.empty()) {
+        return;
+    }
+    try {
+        std::error_code error;
+        std::filesystem::create_directories(file.parent_path(), error);
+        // Processes and devices that write at the same time each have their own temporary file.
+        std::filesystem::path temporary = file;
+        temporary += '.' + std::to_string(process_id()) + '-' +
+                     std::to_string(reinterpret_cast<std::uintptr_t>(data.data())) + ".tmp";
+        const Prologue prologue{.bytes = data.size(), .hash = fnv1a(std::as_bytes(data))};
+        std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
+        stream.write(reinterpret_cast<const char*>(&prologue), sizeof(prologue));
+        stream.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+        stream.close();
+        if (stream) {
+            std::filesystem::rename(temporary, file, error);
+        }
+        if (!stream || error) {
+            std::filesystem::remove(temporary, error);
+        }
+    } catch (...) {  // no memory for a path: no cache
+    }
+}
+
+}  // namespace vk
+}  // namespace vkrnn

@@ -1,0 +1,236 @@
+#include "vk/run/binding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace vkrnn::vk {
+namespace {
+
+// Copying a smaller array is faster than importing it.
+constexpr std::uint64_t kSmallestImport = 256 << 10;
+// Larger results are copied to the host in parts, after the call.
+constexpr std::uint64_t kLargestFetch = 1 << 20;
+// Kernels load and store whole words, each of which holds two elements of a 16-bit type.
+constexpr std::uint64_t kWordBytes = 4;
+
+}  // namespace
+
+PoolStorage& Pools::own(const Storage& storage) const {
+    const auto* found = dynamic_cast<const PoolStorage*>(&storage);
+    if (found == nullptr || (&found->pool() != device.get() && &found->pool() != results.get())) {
+        throw std::invalid_argument("storage of another device");
+    }
+    return const_cast<PoolStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): only its points change
+}
+
+Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits)
+    : pools_(std::move(pools)),
+      workers_(workers),
+      plan_(plan),
+      host_waits_(host_waits),
+      placements_(plan.buffers.size()) {}
+
+Binding::~Binding() {
+    const Timeline& timeline = pools_.device->timeline();
+    if (point_ == 0) {
+        use_until(timeline.submitted());  // the call failed half-way: any of its commands may be running
+    }
+    if (!imports_.empty()) {
+        timeline.settle(point_);
+    }
+    pools_.device->give_back(std::move(temporaries_), point_);
+    pools_.results->give_back(std::move(fetched_), point_);
+}
+
+const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
+    if (index >= plan_.buffers.size() || plan_.buffers[index].role != role) {
+        throw std::out_of_range("an input or a result that is not in a buffer of that role");
+    }
+    return plan_.buffers[index];
+}
+
+bool Binding::in_arena(std::size_t buffer) const {
+    const Role role = plan_.buffers[buffer].role;
+    return role == Role::scratch || role == Role::constant;
+}
+
+std::uint64_t Binding::temporary_bytes(std::span<const InputOperand> inputs,
+                                       std::span<const ResultOperand> results) const {
+    std::vector<std::uint64_t> sizes;
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+        if (in_arena(i)) {
+            sizes.push_back(plan_.buffers[i].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
+        if (!inputs[i].storage && plan_.inputs[i].second < plan_.buffers.size()) {
+            sizes.push_back(plan_.buffers[plan_.inputs[i].second].bytes);
+        }
+    }
+    for (std::size_t i = 0; i < std::min(results.size(), plan_.results.size()); ++i) {
+        if (!results[i].storage && plan_.results[i] < plan_.buffers.size()) {
+            sizes.push_back(plan_.buffers[plan_.results[i]].bytes);
+        }
+    }
+    return packed_bytes(sizes);
+}
+
+void Binding::place_scratch(Arena& arena) {
+    std::vector<std::uint64_t> sizes;
+    for (std::size_t i = 0; i < placements_.size(); ++i) {
+        if (in_arena(i)) {
+            sizes.push_back(plan_.buffers[i].bytes);
+        }
+    }
+    if (!arena.fits(sizes)) {
+        pools_.device->timeline().settle(pools_.device->timeline().submitted());
+    }
+    std::vector<Slice> slices;
+    arena.place(sizes, slices);
+    auto next = slices.begin();
+    for (std::size_t i = 0; i < placements_.size(); ++i) {
+        if (in_arena(i)) {
+            placements_[i] = *next++;
+        }
+    }
+}
+
+void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
+                   const Poll& poll) {
+    if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
+        throw std::invalid_argument("the arrays do not go with the plan");
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
+        Slice& placement = placements_[plan_.inputs[i].second];
+        if (!inputs[i].storage) {
+            placement = bind_host(inputs[i].host, bytes, transfer, poll);
+            continue;
+        }
+        placement = slice_of(inputs[i].storage, inputs[i].offset, bytes);
+        read_.push_back(&pools_.own(*inputs[i].storage));
+        if (placement.address == 0 || placement.address % kWordBytes != 0) {
+            const Slice aligned = temporary(bytes, false);
+            before_.push_back({placement, aligned});
+            placement = aligned;
+        }
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const std::uint64_t bytes = buffer(plan_.results[i], Role::result).bytes;
+        Slice& placement = placements_[plan_.results[i]];
+        if (!results[i].storage) {
+            if (!host_waits_) {
+                throw std::invalid_argument("a result in host memory of a call that does not wait");
+            }
+            placement = bind_host_result(results[i].host, bytes);
+            continue;
+        }
+        placement = slice_of(results[i].storage, results[i].offset, bytes);
+        written_.push_back(&pools_.own(*results[i].storage));
+        if (placement.address == 0) {  // the host's memory
+            downloaded_ += bytes;
+        }
+        if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
+            const Slice aligned = temporary(bytes, false);
+            after_.push_back({aligned, placement});
+            placement = aligned;
+        }
+    }
+}
+
+Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
+    const PoolStorage& own = pools_.own(*storage);
+    if (offset > own.bytes() || bytes > own.bytes() - offset) {
+        throw std::out_of_range("a tensor that reaches beyond its storage");
+    }
+    return own.slice().part(offset, bytes);
+}
+
+Slice Binding::temporary(std::uint64_t bytes, bool idle) {
+    temporaries_.splice(temporaries_.begin(), pools_.device->take(bytes, idle));
+    return temporaries_.front().slice.part(0, bytes);
+}
+
+Slice Binding::bind_host(const void* data, std::uint64_t bytes, Transfer& transfer, const Poll& poll) {
+    Slice slice;
+    if (import(data, bytes, slice)) {
+        imported_ += bytes;
+        return slice;
+    }
+    uploaded_ += bytes;
+    const bool mapped = pools_.device->timeline().device()->unified_memory();
+    slice = temporary(bytes, mapped);
+    if (mapped) {
+        workers_.copy(slice.host, data, bytes);
+    } else {
+        transfer.upload(slice, data, poll);
+    }
+    return slice;
+}
+
+Slice Binding::bind_host_result(void* to, std::uint64_t bytes) {
+    downloaded_ += bytes;
+    const Slice slice = temporary(bytes, false);
+    if (slice.host != nullptr) {
+        fetches_.push_back({to, slice});
+    } else if (bytes <= kLargestFetch) {
+        fetched_.splice(fetched_.begin(), pools_.results->take(bytes, false));
+        const Slice visible = fetched_.front().slice.part(0, bytes);
+        after_.push_back({slice, visible});
+        fetches_.push_back({to, visible});
+    } else {
+        downloads_.push_back({to, slice});
+    }
+    return slice;
+}
+
+bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
+    const LogicalDevice& device = *pools_.device->timeline().device();
+    const std::uint64_t vector = 4 * compute_bytes(plan_.spec.dtype);  // kernels load four elements at a time
+    if (!host_waits_ || device.host_import_alignment() == 0 || bytes < kSmallestImport || !is_aligned(data, vector)) {
+        return false;
+    }
+    try {
+        imports_.push_back(import_host(device, data, bytes));
+    } catch (const ::vk::SystemError&) {
+        return false;  // memory of a kind the driver does not take, such as a file mapped for reading
+    }
+    slice = imports_.back().whole;
+    return true;
+}
+
+Point Binding::arrays_uploaded() const {
+    Point latest = 0;
+    for (const auto& storages : {read_, written_}) {
+        for (const PoolStorage* storage : storages) {
+            latest = std::max(latest, storage->uploaded());
+        }
+    }
+    return latest;
+}
+
+void Binding::use_until(Point point) {
+    point_ = point;
+    for (PoolStorage* storage : read_) {
+        storage->use(point);
+    }
+    for (PoolStorage* storage : written_) {
+        storage->write(point);
+    }
+}
+
+void Binding::fetch() {
+    for (const Download& each : fetches_) {
+        workers_.copy(each.to, each.from.host, each.from.bytes);
+    }
+}
+
+void Binding::download(Transfer& transfer, const Poll& poll) {
+    for (const Download& each : downloads_) {
+        transfer.download(each.to, each.from, poll);
+    }
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,100 @@
+// Binds the buffers of a plan to memory for the duration of one call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vk/commands/recorder.h"
+#include "vk/commands/transfer.h"
+#include "vk/memory/arena.h"
+#include "vk/memory/storage.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn::vk {
+
+// The pools that a device's arrays are allocated from.
+struct Pools {
+    std::shared_ptr<Pool> device;
+    std::shared_ptr<Pool> results;  // host memory that the device writes; used if the host cannot see `device`
+
+    // Casts to the class behind the interface. Throws std::invalid_argument if the storage belongs to another device.
+    [[nodiscard]] PoolStorage& own(const Storage& storage) const;
+};
+
+class Binding {
+public:
+    // `host_waits`: the caller waits for the call, so the device may read host memory in place.
+    Binding(Pools pools, Workers& workers, const Plan& plan, bool host_waits);
+    // Returns the temporary memory to the pools.
+    ~Binding();
+    Binding(const Binding&) = delete;
+    Binding& operator=(const Binding&) = delete;
+
+    // Counts the bytes that the call allocates besides the arrays already on the device.
+    [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputOperand> inputs,
+                                                std::span<const ResultOperand> results) const;
+
+    // Places scratch and constant buffers in the arena, which invalidates the scratch of earlier calls. Waits for the
+    // device if the arena has to grow. Throws vk::SystemError.
+    void place_scratch(Arena& arena);
+
+    // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
+    // the host sees device memory, otherwise by the transfer. Throws vk::SystemError, like Transfer::upload, and
+    // std::logic_error if the operands do not fit the plan.
+    void bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
+              const Poll& poll);
+
+    // Arguments of Recorder::run: the slice of each plan buffer, and the copies before and after the plan's steps.
+    [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
+    [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }
+    [[nodiscard]] std::span<const SliceCopy> after() const { return after_; }
+
+    // Returns the point of the upload timeline at which all arrays of the call have been uploaded.
+    [[nodiscard]] Point arrays_uploaded() const;
+
+    // Notes that the call was submitted and is done when the timeline reaches the point.
+    void submitted(Point point) { use_until(point); }
+
+    // Called once the call is done. fetch() copies results from memory that the host sees. Large results may be in
+    // memory that it does not see: has_downloads() tells whether there are any, and download() copies them, throwing
+    // like Transfer::download.
+    void fetch();
+    [[nodiscard]] bool has_downloads() const { return !downloads_.empty(); }
+    void download(Transfer& transfer, const Poll& poll);
+
+    [[nodiscard]] std::uint64_t uploaded() const { return uploaded_; }      // bytes
+    [[nodiscard]] std::uint64_t imported() const { return imported_; }      // bytes
+    [[nodiscard]] std::uint64_t downloaded() const { return downloaded_; }  // bytes
+
+private:
+    struct Download {
+        void* to;
+        Slice from;
+    };
+    [[nodiscard]] const PlanBuffer& buffer(std::size_t index, Role role) const;
+    [[nodiscard]] bool in_arena(std::size_t buffer) const;
+    void use_until(Point point);
+    Slice temporary(std::uint64_t bytes, bool idle);
+    Slice bind_host_result(void* to, std::uint64_t bytes);
+    Slice bind_host(const void* data, std::uint64_t bytes, Transfer& transfer, const Poll& poll);
+    bool import(const void* data, std::uint64_t bytes, Slice& slice);
+    Slice slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
+
+    const Pools pools_;
+    Workers& workers_;
+    const Plan& plan_;
+    bool host_waits_;
+    Point point_ = 0;
+    std::vector<Slice> placements_;
+    std::vector<SliceCopy> before_, after_;
+    std::vector<Download> fetches_, downloads_;
+    Pool::Pieces temporaries_, fetched_;
+    std::vector<Allocation> imports_;
+    std::vector<PoolStorage*> read_, written_;  // the caller keeps them alive
+    std::uint64_t uploaded_ = 0, imported_ = 0, downloaded_ = 0;
+};
+
+}  // namespace vkrnn::vk

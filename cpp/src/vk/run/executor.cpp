@@ -1,0 +1,377 @@
+#include "vk/run/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "vk/device/error.h"
+#include "vk/run/session.h"
+
+namespace vkrnn::vk {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPlans = 512;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+const std::string kArray = "[Array] ";
+
+// Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
+constexpr std::uint64_t kChecked = 16 << 20;
+
+// Estimates how many dispatches take well under a second: most calls fit into one submission, and an interrupt acts
+// soon.
+double first_capacity(const Plan& plan, const Profile& profile) {
+    const double flops = profile.type == DeviceType::cpu ? 4e9 : 1e12;
+    return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
+}
+
+void count_submitted(const Session& session, Statistics& statistics) {
+    statistics.submissions = session.submissions();
+    statistics.dispatches = session.recorder.dispatches();
+    statistics.repeated = session.recorder.replayed();
+}
+
+}  // namespace
+
+Executor::Executor(SelectedDevice selected, StrategyChoice fixed)
+    : profile_(selected.candidate.profile),
+      fixed_(std::move(fixed)),
+      process_(process_id()),
+      plans_(kPlans),
+      session_(std::make_shared<Session>(std::move(selected))),
+      pool_(session_->pools.device),
+      results_(session_->pools.results) {}
+
+Executor::~Executor() { close(); }
+
+void Executor::close() {
+    if (process_ != process_id()) {
+        // The driver's threads exist only in the other process: destroying its objects here may hang, so they leak.
+        static_cast<void>(new std::shared_ptr<Session>(session_));  // NOLINT(cppcoreguidelines-owning-memory)
+        closed_ = true;
+        return;
+    }
+    const InterruptibleMutex::Lock upload_lock = upload_mutex_.lock({});
+    const InterruptibleMutex::Lock submit_lock = submit_mutex_.lock({});
+    closed_ = true;
+    std::shared_ptr<Session> closing;
+    {
+        const std::lock_guard lock(state_mutex_);
+        if (session_) {
+            retire(*session_);
+            count_submitted(*session_, statistics_);
+        }
+        closing = std::move(session_);
+    }
+}
+
+std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
+
+void Executor::check_usable(const std::string& prefix) const {
+    if (closed_) {
+        throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
+    }
+    if (lost_) {
+        throw DeviceError(prefix + "the device was lost in an earlier call; open a new vkrnn.Device");
+    }
+    if (process_ != process_id()) {
+        throw DeviceError(
+            prefix +
+            "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device");
+    }
+}
+
+std::shared_ptr<Session> Executor::usable_session(const std::string& prefix) const {
+    const std::lock_guard lock(state_mutex_);
+    check_usable(prefix);
+    return session_;
+}
+
+std::shared_ptr<Session> Executor::session_to_wait_for(const std::string& prefix) const {
+    {
+        const std::lock_guard lock(state_mutex_);
+        if (lost_ && !closed_) {
+            throw DeviceError(failure_);
+        }
+    }
+    return usable_session(prefix);
+}
+
+void Executor::with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
+                         const std::function<void(Session&)>& body) {
+    check_usable(prefix);
+    const InterruptibleMutex::Lock lock = mutex.lock(poll);
+    check_usable(prefix);  // closed or lost meanwhile
+    try {
+        body(*session_);
+    } catch (...) {
+        fail(prefix);
+    }
+}
+
+void Executor::wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll) {
+    try {
+        timeline.wait(point, poll);
+    } catch (...) {
+        fail(prefix);
+    }
+}
+
+void Executor::fail(const std::string& prefix) {
+    if (!is_device_lost()) {
+        rethrow_translated(prefix);
+    }
+    const std::lock_guard lock(state_mutex_);
+    if (failure_.empty()) {
+        if (session_) {
+            retire(*session_);
+        }
+        try {
+            rethrow_translated(pending_.empty() ? prefix : pending_.front().prefix);
+        } catch (const Error& error) {
+            failure_ = error.what();
+        }
+        lost_ = true;
+    }
+    throw DeviceError(failure_);
+}
+
+void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) {
+    const std::string prefix = error_prefix(label);
+    const auto session = usable_session(prefix);
+    if (bytes > kChecked) {
+        const std::uint64_t unused =
+            session->pools.device->unused() + session->arena.held();  // makes way for larger pieces
+        const std::uint64_t held = session->pools.device->held() + session->arena.held();
+        const std::uint64_t free = session->device->free_memory(held) + unused;
+        if (bytes > free) {
+            throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " +
+                                  bytes_text(free) + " are free on " + profile_.name,
+                              bytes, free);
+        }
+    }
+    for (const PlanBuffer& buffer : plan.buffers) {
+        // The granularity of the memory handed out is kept away from the limit.
+        if (buffer.bytes > profile_.max_allocation - kAlignment) {
+            throw MemoryError(prefix + buffer.name + " needs " + bytes_text(buffer.bytes) + " in one piece, " +
+                                  profile_.name + " allocates at most " + bytes_text(profile_.max_allocation) +
+                                  " in one piece",
+                              buffer.bytes, profile_.max_allocation);
+        }
+    }
+}
+
+std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_writes) {
+    const auto session = usable_session(kArray);
+    Pool& pool = *session->pools.device;
+    const std::uint64_t free =
+        bytes > kChecked ? session->device->free_memory(pool.held()) + pool.unused() : profile_.max_allocation;
+    if (bytes > std::min(free, profile_.max_allocation - kAlignment)) {
+        throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " +
+                              bytes_text(std::min(free, profile_.max_allocation)) + " can be had on " + profile_.name,
+                          bytes, free);
+    }
+    try {
+        const bool idle = host_writes && session->device->unified_memory();
+        return std::make_shared<PoolStorage>(session->pools.device, pool.take(bytes, idle), bytes);
+    } catch (...) {
+        rethrow_translated(kArray, bytes, free);
+    }
+}
+
+std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
+    const auto session = session_to_wait_for(kArray);
+    if (session->device->unified_memory()) {
+        return allocate(bytes, false);
+    }
+    Pool& pool = *session->pools.results;
+    if (pool.held() - pool.unused() + bytes > session->for_host) {
+        return nullptr;
+    }
+    try {
+        return std::make_shared<PoolStorage>(session->pools.results, pool.take(bytes, false), bytes);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
+                   std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) {
+    const auto start = Clock::now();
+    const std::string prefix = error_prefix(label);
+    const auto session = usable_session(prefix);
+    Binding binding(session->pools, session->workers, *plan, wait);
+    Point point = 0;
+    with_lock(submit_mutex_, prefix, poll, [&](Session& locked) {
+        {
+            const std::lock_guard lock(state_mutex_);
+            retire(locked);
+            ++statistics_.calls;
+        }
+        const std::uint64_t bytes = binding.temporary_bytes(inputs, results);
+        if (bytes > locked.arena.held()) {
+            require_room(*plan, bytes, label);
+        }
+        binding.place_scratch(locked.arena);
+        if (lose_next_.exchange(false)) {
+            locked.timeline->lose_next();
+        }
+        locked.stream.discard();  // drops the commands of a call that failed
+        binding.bind(inputs, results, locked.transfer, poll);
+        locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
+        locked.stream.start(first_capacity(*plan, profile_));
+        point = locked.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
+        locked.transfer.submitted(point);
+        binding.submitted(point);
+        {
+            const std::lock_guard lock(state_mutex_);
+            pending_.push_back({point, prefix, locked.recorder.last_timing_slot()});
+        }
+        locked.pipelines.save(true);
+    });
+    if (wait) {
+        wait_for(*session->timeline, point, prefix, poll);
+        binding.fetch();
+        if (binding.has_downloads()) {
+            with_lock(submit_mutex_, prefix, poll, [&](Session& locked) { binding.download(locked.transfer, poll); });
+        }
+    }
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_uploaded += binding.uploaded();
+    statistics_.bytes_imported += binding.imported();
+    statistics_.bytes_downloaded += binding.downloaded();
+    statistics_.last_host_seconds = seconds_since(start);
+}
+
+void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) {
+    const auto session = usable_session(kArray);
+    PoolStorage& storage = session->pools.own(*to.storage);
+    const Slice slice = storage.slice().part(to.offset, bytes);
+    if (slice.host != nullptr) {
+        wait_for(*session->timeline, storage.used(), kArray, poll);
+        session->workers.copy(slice.host, from, bytes);
+        storage.changed();
+    } else {
+        InterruptibleMutex& mutex = session->upload_timeline == session->timeline ? submit_mutex_ : upload_mutex_;
+        with_lock(mutex, kArray, poll, [&](Session& locked) {
+            locked.upload_stream.begin(poll);
+            locked.upload_stream.after(*locked.timeline, storage.used());
+            try {
+                locked.upload_transfer.upload(slice, from, poll);
+            } catch (...) {
+                storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());  // a part may be under way
+                throw;
+            }
+            const Point point = locked.upload_stream.submit();
+            locked.upload_transfer.submitted(point);
+            storage.upload(locked.upload_timeline, point);
+        });
+    }
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_uploaded += bytes;
+}
+
+void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+    const auto session = session_to_wait_for(kArray);
+    const PoolStorage& storage = session->pools.own(*from.storage);
+    const Slice slice = storage.slice().part(from.offset, bytes);
+    wait_for_contents(*session, storage, poll);
+    if (slice.host != nullptr) {
+        session->workers.copy(to, slice.host, bytes);
+    } else {
+        with_lock(submit_mutex_, kArray, poll, [&](Session& locked) { locked.transfer.download(to, slice, poll); });
+    }
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_downloaded += bytes;
+}
+
+void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+    const auto session = session_to_wait_for(kArray);
+    PoolStorage& target = session->pools.own(*to.storage);
+    PoolStorage& source = session->pools.own(*from.storage);
+    submit_copy(source, target, poll, [&](const Stream& stream) {
+        stream.copy(source.slice().part(from.offset, bytes), target.slice().part(to.offset, bytes));
+    });
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_downloaded += target.slice().address == 0 ? bytes : 0;
+}
+
+void Executor::clear(const std::shared_ptr<Storage>& to, const Poll& poll) {
+    const auto session = usable_session(kArray);
+    PoolStorage& storage = session->pools.own(*to);
+    const Slice& slice = storage.slice();
+    if (slice.host != nullptr) {
+        wait_for(*session->timeline, storage.used(), kArray, poll);
+        std::memset(slice.host, 0, slice.bytes);
+        storage.changed();
+        return;
+    }
+    submit_copy(storage, storage, poll, [&](const Stream& stream) {
+        stream.commands().fillBuffer(slice.buffer, slice.offset, align(slice.bytes, 4), 0);
+    });
+}
+
+void Executor::submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
+                           const std::function<void(const Stream&)>& record) {
+    with_lock(submit_mutex_, kArray, poll, [&](Session& locked) {
+        locked.stream.begin(poll);
+        locked.stream.after(*locked.upload_timeline, std::max(source.uploaded(), target.uploaded()));
+        record(locked.stream);
+        const Point point = locked.stream.submit();
+        source.use(point);
+        target.write(point);
+    });
+}
+
+void Executor::wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll) {
+    wait_for(*session.timeline, storage.written(), kArray, poll);
+    wait_for(*session.upload_timeline, storage.uploaded(), kArray, poll);
+}
+
+void Executor::wait(const Storage& storage, const Poll& poll) {
+    const auto session = session_to_wait_for(kArray);
+    wait_for_contents(*session, session->pools.own(storage), poll);
+}
+
+void Executor::synchronize(const Poll& poll) {
+    const auto session = session_to_wait_for("[Device] ");
+    wait_for(*session->timeline, session->timeline->submitted(), "[Device] ", poll);
+    wait_for(*session->upload_timeline, session->upload_timeline->submitted(), "[Device] ", poll);
+}
+
+void Executor::retire(const Session& session) const {
+    const auto reached = session.timeline->reached();
+    std::optional<std::uint32_t> timing_slot;
+    while (!pending_.empty() && reached && pending_.front().point <= *reached) {
+        timing_slot = pending_.front().timing_slot;
+        pending_.pop_front();
+    }
+    if (timing_slot) {
+        statistics_.last_device_seconds =
+            session.recorder.device_seconds(*timing_slot).value_or(statistics_.last_device_seconds);
+    }
+}
+
+Statistics Executor::statistics() const {
+    const std::lock_guard lock(state_mutex_);
+    if (session_) {
+        retire(*session_);
+    }
+    Statistics statistics = statistics_;
+    statistics.plans = plans_.size();
+    if (session_) {
+        count_submitted(*session_, statistics);
+        statistics.pipelines = session_->pipelines.size();
+        statistics.bytes_allocated = session_->held();
+    }
+    for (const auto& pool : {pool_.lock(), results_.lock()}) {
+        statistics.bytes_allocated += pool ? pool->held() : 0;
+    }
+    return statistics;
+}
+
+}  // namespace vkrnn::vk

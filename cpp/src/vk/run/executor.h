@@ -1,0 +1,93 @@
+// Implements vkrnn::Device on one logical device, which runs one plan after the other.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "plan/cache.h"
+#include "vk/commands/stream.h"
+#include "vk/device/context.h"
+#include "vk/memory/storage.h"
+#include "vk/run/interruptible_mutex.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn::vk {
+
+struct Session;
+
+class Executor final : public Device {
+public:
+    // Throws vk::SystemError.
+    Executor(SelectedDevice selected, StrategyChoice fixed);
+    ~Executor() override;
+    Executor(const Executor&) = delete;
+    Executor& operator=(const Executor&) = delete;
+
+    [[nodiscard]] const Profile& profile() const override { return profile_; }
+    // Works on a closed or lost device as well: planning only needs the profile.
+    std::shared_ptr<const Plan> plan(const Spec& spec) override;
+    void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
+    std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
+    std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
+    void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
+             std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) override;
+    void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
+    void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void clear(const std::shared_ptr<Storage>& to, const Poll& poll) override;
+    void wait(const Storage& storage, const Poll& poll) override;
+    void synchronize(const Poll& poll) override;
+    [[nodiscard]] Statistics statistics() const override;
+    void close() override;
+    [[nodiscard]] bool closed() const override { return closed_; }
+    [[nodiscard]] bool lost() const override { return lost_; }
+    void lose_for_test() override { lose_next_ = true; }
+
+private:
+    // A submitted call that may still run.
+    struct Pending {
+        Point point;
+        std::string prefix;  // begins the messages about the call
+        std::uint32_t timing_slot;
+    };
+
+    void check_usable(const std::string& prefix) const;
+    // Returns the session of a usable device; throws DeviceError otherwise.
+    [[nodiscard]] std::shared_ptr<Session> usable_session(const std::string& prefix) const;
+    // Returns the session to somebody who waits for earlier calls: if the device was lost, the error says how.
+    [[nodiscard]] std::shared_ptr<Session> session_to_wait_for(const std::string& prefix) const;
+    // Runs the body while it holds the mutex, and translates the exceptions of Vulkan-Hpp.
+    void with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
+                   const std::function<void(Session&)>& body);
+    void wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll);
+    // Rethrows the exception being handled as one of the project's. The message of a lost device names the first call
+    // that was not done.
+    [[noreturn]] void fail(const std::string& prefix);
+    // Forgets the calls that are done and reads the timing of the last of them. Needs state_mutex_.
+    void retire(const Session& session) const;
+    void wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll);
+    // Submits commands that read one storage and write the other.
+    void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
+                     const std::function<void(const Stream&)>& record);
+
+    const Profile profile_;
+    const StrategyChoice fixed_;
+    const long process_;  // the process that opened the device; forks cannot use it
+    PlanCache plans_;
+    InterruptibleMutex submit_mutex_;  // held while calls are recorded and submitted, and while results are copied
+    InterruptibleMutex upload_mutex_;  // held while arrays are uploaded; locked before submit_mutex_
+    std::atomic<bool> closed_ = false, lost_ = false, lose_next_ = false;
+
+    mutable std::mutex state_mutex_;            // guards the members below
+    std::shared_ptr<Session> session_;          // null once closed
+    std::weak_ptr<const Pool> pool_, results_;  // arrays keep the pools alive after the session
+    std::string failure_;                       // the message of the loss of the device
+    mutable std::deque<Pending> pending_;
+    mutable Statistics statistics_;
+};
+
+}  // namespace vkrnn::vk

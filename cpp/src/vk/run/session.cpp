@@ -1,0 +1,36 @@
+#include "vk/run/session.h"
+
+#include <algorithm>
+
+#include "host_memory.h"
+
+namespace vkrnn::vk {
+namespace {
+
+constexpr std::uint64_t kMostForHost = std::uint64_t{4} << 30;
+
+}  // namespace
+
+Session::Session(SelectedDevice selected)
+    : device(std::make_shared<LogicalDevice>(std::move(selected))),
+      timeline(std::make_shared<Timeline>(device, device->call_queue())),
+      upload_timeline(&device->upload_queue() == &device->call_queue()
+                          ? timeline
+                          : std::make_shared<Timeline>(device, device->upload_queue())),
+      pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},
+      for_host(std::min(kMostForHost, host_memory_available() / 8)),
+      arena(*device),
+      pipelines(*device),
+      stream(*timeline),
+      transfer(*timeline, stream, workers),
+      upload_stream(*upload_timeline),
+      upload_transfer(*upload_timeline, upload_stream, workers),
+      recorder(*device, pipelines, stream) {}
+
+Session::~Session() {
+    timeline->settle(timeline->submitted());
+    upload_timeline->settle(upload_timeline->submitted());
+    pipelines.save(false);
+}
+
+}  // namespace vkrnn::vk

@@ -1,0 +1,134 @@
+// Calls of one plan on the same memory are recorded once and replayed, with right results every time.
+#include <numeric>
+
+#include "vk_plans.h"
+
+namespace vkrnn::test {
+namespace {
+
+class Replays : public EitherMemory {
+protected:
+    static SharedPlan shared(Plan plan) { return std::make_shared<const Plan>(std::move(plan)); }
+
+    Shared room(std::size_t words) { return device_->allocate(words * 4, false); }
+    void start(const SharedPlan& plan, const Shared& from, const Shared& to, const char* label = "test") {
+        const InputOperand input{.storage = from};
+        const ResultOperand result{.storage = to};
+        device_->run(plan, {&input, 1}, {&result, 1}, false, label, {});
+    }
+    [[nodiscard]] std::uint64_t repeated() const { return device_->statistics().repeated; }
+};
+INSTANTIATE_TEST_SUITE_P(Memory, Replays, testing::Values(false, true),
+                         [](const auto& instance) { return instance.param ? "staging" : "direct"; });
+
+TEST_P(Replays, TakeWhatIsInTheirMemoryNow) {
+    const std::size_t count = 1000;
+    const SharedPlan plan = shared(add_plan(count));
+    const Shared from = room(count), to = room(count);
+    for (std::uint32_t call = 0; call < 6; ++call) {
+        Words words(count);
+        std::iota(words.begin(), words.end(), call * 100);
+        write(from, words);
+        start(plan, from, to);
+        EXPECT_EQ(read(to), plus_one(words));
+        // The first call is remembered, the second is recorded for the cache.
+        EXPECT_EQ(repeated(), call < 2 ? 0 : call - 1);
+    }
+    const Statistics statistics = device_->statistics();
+    EXPECT_EQ(statistics.calls, 6u);
+    EXPECT_EQ(statistics.dispatches, 12u);
+    EXPECT_GT(statistics.last_device_seconds, 0.0);
+}
+
+TEST_P(Replays, MayBeOnTheirWayTogether) {
+    const std::size_t count = 5000;
+    const SharedPlan plan = shared(add_plan(count));
+    const Shared here = room(count), there = room(count);
+    write(here, Words(count, 7));
+    for (int call = 0; call < 100; ++call) {
+        start(plan, here, there);
+        start(plan, there, here);
+    }
+    EXPECT_EQ(read(here), Words(count, 207));
+    EXPECT_EQ(repeated(), 196u);
+}
+
+TEST_P(Replays, AreOfOnePlanAndOneMemory) {
+    const std::size_t count = 300;
+    const SharedPlan plan = shared(add_plan(count)), other_plan = shared(add_plan(count));
+    std::vector<Shared> rooms;
+    for (int i = 0; i < 5; ++i) {
+        rooms.push_back(room(count));
+        write(rooms.back(), Words(count, 0));
+    }
+    for (std::uint32_t call = 1; call < 40; ++call) {
+        for (std::size_t i = 0; i + 1 < rooms.size(); ++i) {
+            write(rooms[i], Words(count, call * 10));
+            start(i % 2 == 0 ? plan : other_plan, rooms[i], rooms[i + 1], i < 2 ? "one" : "another");
+            ASSERT_EQ(read(rooms[i + 1]), Words(count, call * 10 + 1));
+        }
+    }
+    EXPECT_EQ(repeated(), 37u * 4);
+}
+
+// Makes more calls than the cache holds, and allocates and frees memory between them.
+TEST_P(Replays, AreForgottenInTime) {
+    const SharedPlan plan = shared(add_plan(100)), large = shared(add_plan(2'000'000));
+    std::vector<Shared> results;
+    for (int i = 0; i < 50; ++i) {
+        results.push_back(room(100));
+    }
+    const Shared from = room(100);
+    write(from, counting(100));
+    for (int round = 0; round < 4; ++round) {
+        for (const Shared& to : results) {
+            start(plan, from, to);
+            start(plan, from, to);
+            start(plan, from, to);
+            EXPECT_EQ(read(to), plus_one(counting(100)));
+        }
+        // Scratch that does not fit replaces the arena's blocks, which cached commands refer to.
+        const Shared wide = room(2'000'000), wider = room(2'000'000);
+        write(wide, counting(2'000'000));
+        for (int call = 0; call < 3; ++call) {
+            start(large, wide, wider);
+        }
+        EXPECT_TRUE(read(wider) == plus_one(counting(2'000'000)));
+        results.erase(results.begin(), results.begin() + 5);
+    }
+    EXPECT_GE(repeated(), 50u);
+}
+
+TEST_P(Replays, ComeAfterAnInterruptedCall) {
+    const std::size_t count = 2000;
+    const SharedPlan plan = shared(add_plan(count));
+    const Shared from = room(count), to = room(count), state = room(1);
+    write(from, counting(count));
+    for (int call = 0; call < 3; ++call) {
+        start(plan, from, to);
+    }
+    const ResultOperand result{.storage = state};
+    const SharedPlan slow = shared(fold_plan(1'000'000'000));
+    EXPECT_THROW(device_->run(slow, {}, {&result, 1}, false, "slow", [] { return true; }), Interrupted);
+    for (std::uint32_t call = 0; call < 3; ++call) {
+        write(from, Words(count, call));
+        start(plan, from, to);
+        EXPECT_EQ(read(to), Words(count, call + 1));
+    }
+    EXPECT_EQ(repeated(), 4u);
+}
+
+// Calls of many command buffers are not cached, so that an interrupt can stop them between two.
+TEST_P(Replays, AreOfOneCommandBuffer) {
+    const SharedPlan plan = shared(fold_plan(30000));
+    const Shared state = room(1);
+    const ResultOperand result{.storage = state};
+    for (int call = 0; call < 4; ++call) {
+        device_->run(plan, {}, {&result, 1}, false, "test", {});
+        EXPECT_EQ(read(state), Words{fold(30000)});
+    }
+    EXPECT_EQ(repeated(), 0u);
+}
+
+}  // namespace
+}  // namespace vkrnn::test

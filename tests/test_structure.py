@@ -1,0 +1,108 @@
+"""The parts of the C++ core know of one another what they should: includes point down the layers, never up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+CPP = Path(__file__).resolve().parent.parent / "cpp"
+
+# Every folder of cpp/src, from the bottom up, and the folders besides its own whose headers it may include. "vkrnn" are
+# the public headers, "abi" those that C++ shares with the shaders, "" is cpp/src itself.
+MAY_INCLUDE: dict[str, set[str]] = {
+    "vkrnn": set(),
+    "model": {"vkrnn", ""},
+    "": {"vkrnn"},
+    "plan": {"vkrnn", "", "abi"},
+    "plan/*": {"vkrnn", "", "abi", "plan", "plan/portable"},
+    "cpu": {"vkrnn", "", "abi"},
+    "cpu/kernels": {"vkrnn", "", "abi", "cpu"},
+    "vk/device": {"vkrnn", ""},
+    "vk/memory": {"vkrnn", "", "vk/device"},
+    "vk/pipelines": {"vkrnn", "", "vk/device"},
+    "vk/commands": {"vkrnn", "", "vk/device", "vk/memory", "vk/pipelines"},
+    "vk/run": {"vkrnn", "", "vk/device", "vk/memory", "vk/pipelines", "vk/commands"},
+}
+
+# Single includes that the table forbids, with the reason why they are there.
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("plan/native/native_plan.cpp", "cpu/work.h"): "a native plan's steps are the work that the CPU's kernels read",
+    ("cpu/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
+    ("vk/run/executor.h", "plan/cache.h"): "a device keeps the plans that it has made",
+    ("devices.cpp", "cpu/device.h"): "it opens devices of every kind",
+    ("devices.cpp", "vk/run/open.h"): "it opens devices of every kind",
+}
+REGISTRY = re.compile(r"plan/registry\.(h|cpp)")  # the one place that knows every strategy by name
+
+
+def folder_of(path: str) -> str:
+    """Give the key of a file's folder in the table: ``plan/portable`` for ``plan/portable/products.h``."""
+    return path.rpartition("/")[0]
+
+
+def find_header(name: str, folder: Path) -> str | None:
+    """Give the path of an included header as the table has it; nothing for a header that is not the project's."""
+    shaders = CPP.parent / "shaders"
+    roots = {"": CPP / "src", "vkrnn/": CPP / "include/vkrnn", "abi/": shaders}
+    for path in (folder / name, CPP / "src" / name, CPP / "include" / name, shaders / name, shaders / "include" / name):
+        for prefix, root in roots.items():
+            if path.is_file() and path.resolve().is_relative_to(root):
+                return prefix + (path.name if prefix == "abi/" else path.resolve().relative_to(root).as_posix())
+    return None
+
+
+def list_includes() -> list[tuple[str, str]]:
+    """List who includes whom among the files of ``cpp/src`` and ``cpp/include``."""
+    found = []
+    for root, prefix in ((CPP / "src", ""), (CPP / "include/vkrnn", "vkrnn/")):
+        for path in sorted(root.rglob("*")):
+            if path.suffix in {".h", ".cpp"}:
+                names = re.findall(r'^\s*#\s*include "(.+?)"', path.read_text(), re.MULTILINE)
+                headers = [find_header(name, path.parent) for name in names]
+                found += [(prefix + path.relative_to(root).as_posix(), header) for header in headers if header]
+    return found
+
+
+def is_allowed(includer: str, included: str) -> bool:
+    """Tell whether the table lets one file include the other."""
+    here, there = folder_of(includer), folder_of(included)
+    if here == there or (REGISTRY.fullmatch(includer) and there.startswith("plan/")):
+        return True
+    allowed = MAY_INCLUDE.get(here) or MAY_INCLUDE.get(re.sub(r"^plan/.*", "plan/*", here))
+    assert allowed is not None or here in MAY_INCLUDE, f"{includer}: its folder is missing in the table"
+    return there in (allowed or set())
+
+
+def test_includes_point_down_the_layers() -> None:
+    """No file includes a header of a layer above its own, and no exception outlives its reason."""
+    includes = list_includes()
+    assert len(includes) > 100
+    forbidden = {pair for pair in includes if not is_allowed(*pair)}
+    assert forbidden == set(EXCEPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("includer", "included"),
+    [
+        ("vk/device/timeline.h", "vk/memory/pool.h"),
+        ("vk/memory/pool.cpp", "vk/commands/stream.h"),
+        ("vk/commands/recorder.cpp", "vk/run/session.h"),
+        ("vk/run/binding.cpp", "plan/builder.h"),
+        ("plan/builder.cpp", "plan/portable/products.h"),
+        ("plan/builder.cpp", "vk/device/profile.h"),
+        ("cpu/device.cpp", "vk/run/open.h"),
+        ("vkrnn/plan.h", "plan/builder.h"),
+    ],
+)
+def test_turned_arrows_are_found(includer: str, included: str) -> None:
+    """The table forbids what it is there to forbid."""
+    assert not is_allowed(includer, included)
+
+
+def test_only_the_vulkan_layer_includes_vulkan() -> None:
+    """Everything else is compiled without the Vulkan headers."""
+    vulkan = re.compile(r"#\s*include <vulkan/")
+    found = [path for path in CPP.rglob("*") if path.suffix in {".h", ".cpp"} and vulkan.search(path.read_text())]
+    assert found == [CPP / "src/vk/device/vulkan.h"]
