@@ -48,6 +48,20 @@ def test_signature(function: Callable[..., Any], parameters: list[tuple[str, boo
 
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
+def test_arguments_are_handed_over_by_name(
+    function: Callable[..., Any], parameters: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each argument arrives under its own name, in the table's order, and none is forgotten."""
+    handed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(inspect.getmodule(function), "run", lambda *args, **options: handed.append((*args, options)))
+    given = {name: object() for name in inspect.signature(function).parameters}
+    function(**given)
+    arguments = {name: given.pop(name) for name, _ in parameters}
+    assert handed == [(function.__name__, arguments, given)]
+    assert list(handed[0][1]) == list(arguments)
+
+
+@pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
 def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
     """Every parameter has its shape, every section is there, and no placeholder was left."""
     text = inspect.getdoc(function) or ""
