@@ -98,7 +98,9 @@ def test_wrong_types() -> None:
 
 def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
     """What an option fixes, every plan of the device has; the rest is as without it."""
-    assert vulkan.strategies == {"schedule": ["steps"], "gemm": ["register", "tiled"]}
+    listed = vulkan.strategies  # and those on matrix units, where the driver has them
+    assert listed["schedule"][:3] == ["steps", "tiles", "slices"]
+    assert listed["gemm"][:2] == ["register", "tiled"]
     usual = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=vulkan).strategy
     for fixed in ({"gemm": "tiled"}, {"gemm": "register"}, {"schedule": "steps", "rows": 3}):
         other = vkrnn.Device(vulkan.index, **fixed)

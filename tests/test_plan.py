@@ -282,7 +282,7 @@ SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weig
 FORWARD = """\
 lstm  T=5 N=3 I=7 H=4 D=2
 schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 8.0 kB
+buffers: 8.1 kB
   scratch   zeros                             16 B
   input     source                            420 B
   input     recurrent_weight                  512 B
@@ -294,7 +294,7 @@ buffers: 8.0 kB
   result    output                            480 B
   result    cell_output                       480 B
   result    z_state                           1.9 kB
-  constant  parameters                        1.0 kB
+  constant  parameters                        1.2 kB
 steps: 6 dispatches, 10.6 kFLOP in products
   clear zeros
   project                           gemm_tiled<0,0,0>  groups 1 x 1 x 1
@@ -305,7 +305,7 @@ steps: 6 dispatches, 10.6 kFLOP in products
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
 schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 11.8 kB
+buffers: 13.0 kB
   scratch   zeros                             16 B
   input     source                            420 B
   input     recurrent_weight                  512 B
@@ -327,10 +327,11 @@ buffers: 11.8 kB
   scratch   operand                           480 B
   scratch   previous cell                     480 B
   scratch   carried cell                      96 B
-  constant  parameters                        1.0 kB
+  constant  parameters                        1.2 kB
+  constant  parameters                        1.2 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros
-  replay                            lstm_replay<32,1,2,1,0,0,12816,0,0,1,1,0,3,3,2,3,2>  groups 15 x 1 x 2
+  replay                            lstm_replay<128,0,0,0,0,0,12816,0,0,1,1,0,3,3,2,3,2>  groups 15 x 1 x 2
   transpose                         transpose<>  groups 1 x 1 x 2  (beside the one before)
   for k = 4, 3, ... (5 steps)
     step back                         lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,3,3,2,3,2>  groups 2 x 1 x 2

@@ -24,6 +24,14 @@ Profile native() {
     return profile;
 }
 
+Profile with_matrix_units(const std::string& driver) {
+    Profile profile = profile_of(DeviceType::discrete_gpu, 32, 1024);
+    profile.driver = driver;
+    profile.max_shared_memory = 48 << 10;
+    profile.matrix_side = 16;
+    return profile;
+}
+
 Spec small_call() {
     Spec spec;
     spec.descriptor = default_descriptor(CellKind::lstm);
@@ -64,8 +72,15 @@ TEST(Strategy, IsAmongThoseListed) {
     };
     using Names = std::vector<std::string>;
     EXPECT_EQ(listed(native()), std::pair(Names{"native"}, Names{"native"}));
-    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 1024)), std::pair(Names{"steps"}, Names{"register", "tiled"}));
-    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)), std::pair(Names{"steps"}, Names{"register"}));
+    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 1024)),
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}));
+    EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
+    EXPECT_EQ(listed(with_matrix_units("NVIDIA")),
+              std::pair(Names{"steps", "tiles", "slices", "matrices"}, Names{"register", "tiled", "matrices"}));
+    EXPECT_EQ(listed(with_matrix_units("another")),
+              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
+        << "how it holds matrices is not known";
 }
 
 TEST(Strategy, IsWhatTheCallerFixed) {
@@ -79,12 +94,45 @@ TEST(Strategy, IsWhatTheCallerFixed) {
               (StrategyChoice{"steps", "register", {{"lanes", 1}, {"rows", 2}, {"workgroup", 8}}}));
 }
 
+TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
+    const Profile profile = with_matrix_units("NVIDIA");
+    const auto sizes_of = [&](std::int64_t N, std::int64_t H, const char* schedule) {
+        Spec spec = small_call();
+        spec.N = N;
+        spec.I = spec.H = H;
+        return make_plan(spec, profile, {schedule, "", {}}).choice.sizes;
+    };
+    for (const char* schedule : {"tiles", "slices", "matrices"}) {
+        EXPECT_NE(sizes_of(1, 64, schedule), sizes_of(64, 256, schedule)) << schedule;
+        EXPECT_EQ(sizes_of(64, 256, schedule), sizes_of(64, 256, schedule)) << schedule;
+    }
+}
+
+TEST(Strategy, DoesNotFitEveryCall) {
+    const Profile profile = with_matrix_units("NVIDIA");
+    const auto fits = [&](const Spec& spec) {
+        try {
+            make_plan(spec, profile, {"matrices", "", {}});
+            return true;
+        } catch (const NotImplementedError&) {
+            return false;
+        }
+    };
+    Spec spec = small_call();
+    EXPECT_TRUE(fits(spec));
+    spec.descriptor.activations[4] = Activation::relu;
+    EXPECT_FALSE(fits(spec)) << "the state has no bound";
+    spec.gradients = true;
+    EXPECT_TRUE(fits(spec)) << "deltas are scaled by what they are";
+}
+
 TEST(Strategy, IsOneThatTheDeviceHas) {
     const Profile small = profile_of(DeviceType::cpu, 8, 128), large = profile_of(DeviceType::cpu, 8, 1024);
     EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, small), "[Device] gemm: expected 'register', got 'vectors'");
     EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, large),
               "[Device] gemm: expected 'register' or 'tiled', got 'vectors'");
-    EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large), "[Device] schedule: expected 'steps', got 'native'");
+    EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large),
+              "[Device] schedule: expected 'steps' or 'tiles' or 'slices', got 'native'");
     EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
 }
 
@@ -96,7 +144,9 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "", {{"workgroup", 12}}}, profile),
               "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
-              "[Device] tile: no such option; there are schedule, gemm, lanes, rows, workgroup");
+              "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, "
+              "register_runs, row_lanes, rows, "
+              "slice_lanes, slice_rows, slice_steps, teams, thread_columns, thread_rows, workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
               "[Device] lanes: no such option; there are schedule, gemm");
 }

@@ -117,7 +117,7 @@ const uint kProduct = 17u;         // backward: the recurrent products of the ca
 const uint kPreviousCell = 18u;    // backward: c[k-1], in source order
 const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
 const uint kTileOperand = 20u;     // tiles: what the products of the steps multiply, by region: see tiles.glsl
-const uint kMatrixTable = 21u;     // matrices: direction 0: where elements stand, see kTableSize; 1: kLargest...
+const uint kMatrixTable = 21u;     // matrices: as direction 0 the table, as direction 1 the largest magnitudes
 const uint kTileScales = 22u;      // matrices backward: scales of the operand by region, row tile, slot and unit tile
 const uint kViews = 23u;
 
@@ -137,7 +137,7 @@ const uint kStepPlaces = 2u * kViews + 3u;
 struct StepPush {
     Address params;
     int step;
-    uint padding;
+    uint steps;                        // of slices: how many steps from `step` on the dispatch makes at most
 };
 const uint kStepPushPlaces = 1u;
 const uint kStepCounter = 8u;          // byte of `step`
@@ -250,6 +250,29 @@ struct MatrixProductPush {
     uint batches;
 };
 const uint kMatrixProductPlaces = 5u;
+// ---- slices: all steps of some batch rows in one workgroup -------------------------------------------------------------
+// Specialization constants, after those of all step kernels.
+const uint kSliceLanes = kStepConstants;           // invocations that share a unit's products
+const uint kSliceRows = kStepConstants + 1u;       // batch rows of a workgroup; a power of two
+const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 k that an invocation has of each product
+const uint kRegisterFours = kStepConstants + 3u;   // how many of an invocation's fours of weights stay in registers
+const uint kSharedFours = kStepConstants + 4u;     // and how many after these in shared memory
+const uint kSliceInvocations = kStepConstants + 5u;   // of a workgroup: kLocalSize again
+const uint kToInitial = kStepConstants + 6u;       // 1: after step 0 there is step -1, for the initial state's gradient
+const uint kSliceConstants = kStepConstants + 7u;
+
+// Weights in the order of slices: out(d, run * products + g, invocation, c), where invocation i has element
+// k = 4 * (run * lanes + i % lanes) + c of product g of unit i / lanes; zeros past the ends.
+// Workgroups: x, y number elements of one direction in groups; z is the direction.
+struct SlicePackPush {
+    Address in_, out_;
+    Stride in_direction, in_k, in_unit, in_slot;   // strides in elements
+    uint depth, H;
+    uint runs, lanes, invocations;
+    uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
+    uint padding;
+};
+const uint kSlicePackPlaces = 2u;
 
 #ifdef __cplusplus
 }  // namespace vkrnn::abi

@@ -7,6 +7,7 @@
 #include "native/native_plan.h"
 #include "portable/products.h"
 #include "portable/step_loop.h"
+#include "slices/slice_loop.h"
 #include "strategy.h"
 #include "tiles/tile_loop.h"
 
@@ -23,7 +24,7 @@ std::span<const Part* const> instances() {
 }  // namespace
 
 std::span<const LoopStrategy* const> loop_strategies() {
-    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, MatrixLoop>();
+    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, SliceLoop, MatrixLoop>();
 }
 
 std::span<const ProductStrategy* const> product_strategies() {

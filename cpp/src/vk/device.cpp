@@ -113,7 +113,8 @@ LogicalDevice::LogicalDevice(Seat seat)
       timestamp_period_(tick_nanoseconds(physical_, families_.front())),
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
-      handle_(create(physical_, families_, extensions(memory_budget_, host_import_alignment_ != 0, profile_.matrix_side != 0),
+      handle_(create(physical_, families_,
+                     extensions(memory_budget_, host_import_alignment_ != 0, profile_.matrix_side != 0),
                      profile_.matrix_side != 0)) {
     lanes_.reserve(families_.size());
     for (const std::uint32_t family : families_) {

@@ -64,8 +64,8 @@ std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
     return 0;
 }
 
-// The largest square matrices that a subgroup multiplies in half precision with sums in float32; 0 where it does not, or
-// where the package was built without the kernels.
+// The largest square matrices that a subgroup multiplies in half precision with sums in float32; 0 where it does not,
+// or where the package was built without the kernels.
 std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical) {
     std::uint32_t side = 0;
 #ifdef VKRNN_MATRICES
@@ -84,8 +84,7 @@ std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical)
     for (const CooperativeMatrixPropertiesKHR& shape : physical.getCooperativeMatrixPropertiesKHR()) {
         const bool square = shape.MSize == shape.NSize && shape.NSize == shape.KSize;
         const bool half = shape.AType == ComponentTypeKHR::eFloat16 && shape.BType == ComponentTypeKHR::eFloat16;
-        const bool sums =
-            shape.CType == ComponentTypeKHR::eFloat32 && shape.ResultType == ComponentTypeKHR::eFloat32;
+        const bool sums = shape.CType == ComponentTypeKHR::eFloat32 && shape.ResultType == ComponentTypeKHR::eFloat32;
         if (square && half && sums && shape.scope == ScopeKHR::eSubgroup && !shape.saturatingAccumulation) {
             side = std::max(side, shape.MSize);
         }

@@ -21,9 +21,8 @@ struct MatrixShape {
 };
 
 // Those that were fastest for some size on one H200.
-constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8},  {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 3, 1, 8},
-                                   {2, 1, 1, 16}, {2, 2, 1, 8},  {2, 3, 1, 6},  {2, 2, 2, 4}, {2, 2, 4, 2},
-                                   {4, 2, 2, 2}};
+constexpr MatrixShape kShapes[] = {{1, 1, 1, 4}, {1, 1, 1, 8}, {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 3, 1, 8}, {2, 1, 1, 16},
+                                   {2, 2, 1, 8}, {2, 3, 1, 6}, {2, 2, 2, 4},  {2, 2, 4, 2}, {4, 2, 2, 2}};
 
 // Rates of one of the H200's multiprocessors, fitted to measured steps.
 constexpr double kMicrosecondsPerStep = 3.3;
@@ -41,8 +40,8 @@ bool is_bounded(const Spec& spec) {
     switch (spec.descriptor.cell) {
         case CellKind::lstm: return bounded(activations[3]) && bounded(activations[4]);
         case CellKind::gru:
-            return bounded(activations[2]) && (activations[0] == Activation::sigmoid ||
-                                               activations[0] == Activation::hard_sigmoid);
+            return bounded(activations[2]) &&
+                   (activations[0] == Activation::sigmoid || activations[0] == Activation::hard_sigmoid);
         case CellKind::single_gate_rnn: return bounded(activations[0]);
     }
     return false;
@@ -190,7 +189,7 @@ private:
         made[abi::kLocalSize] = abi::kElementwiseGroup;
         made.push_back(u32(regions));
         made.push_back(!spec_.gradients);
-        const abi::StepPush push{place(builder_.constant("parameters of the start", views_.block()), 0), 0, 0};
+        const abi::StepPush push{place(builder_.constant("parameters", views_.block()), 0), 0, 0};
         const std::int64_t elements = spec_.N * slots * run_blocks_ * side_;
         builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
                           builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),
@@ -201,13 +200,13 @@ private:
                   std::int64_t first_block) {
         const std::int64_t products = std::max<std::int64_t>(weights.tiles.products, 1);
         const std::int64_t tiles = unit_tiles(products);
-        const MatrixBlocks blocks = pack_blocks(builder_, phase.label + " weights", weights,
-                                                tiles * shape_.tile_columns(side_) / side_);
+        const MatrixBlocks blocks =
+            pack_blocks(builder_, phase.label + " weights", weights, tiles * shape_.tile_columns(side_) / side_);
         StepBlock views = views_;
         // Of a direction's blocks, in elements of four bytes.
         views.weights(blocks.buffer, 1, blocks.batch_vectors * 4, blocks.k_blocks);
         views.first_depth(first_block);
-        const std::size_t params = builder_.constant(phase.label + " parameters", views.block());
+        const std::size_t params = builder_.constant("parameters", views.block());
         const std::size_t kernel = step_kernel(builder_, driver, constants({phase.number, keep}));
         return step_dispatch(phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), params);
     }
@@ -243,11 +242,10 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
     for (const MatrixShape& usual : kShapes) {
         const MatrixShape shape = with(usual, wanted);
         if (!fits(shape, profile) || shape.tile_columns(profile.matrix_side) < most_products) continue;
-        const double microseconds = profile.type == DeviceType::cpu
-                                        ? kOnlyWhenAsked
-                                        : static_cast<double>(spec.T) * step_cost(shape, spec, profile);
+        const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
+    if (best) best->microseconds = unproven(best->microseconds);
     return best;
 }
 

@@ -63,21 +63,15 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
-    const double flops = product_flops(spec);
-    const auto small = tiled_.offer(spec, profile, {});
-    double microseconds = kMicrosecondsPerCall + flops / kFlopsPerMicrosecond;
-    if (profile.type == DeviceType::cpu) microseconds = kOnlyWhenAsked;
-    else if (flops < kLeastFlops && small) microseconds = small->microseconds * 1.001;
-    return Offer{microseconds, sizes(profile, wanted)};
+    const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
+    return Offer{unproven(microseconds), sizes(profile, wanted)};
 }
 
-void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
-                             bool independent) const {
+void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
     const Profile& profile = builder.profile();
     const double flops = 2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k);
     // On a CPU, where nobody would want them for speed, matrices take all products, so that tests reach them.
-    if (flops < kLeastFlops && profile.type != DeviceType::cpu)
-        return tiled_.product(builder, label, p, independent);
+    if (flops < kLeastFlops && profile.type != DeviceType::cpu) return tiled_.product(builder, label, p, independent);
 
     const std::int64_t side = profile.matrix_side;
     const std::int64_t tile_m = side * builder.size("product_rows") * builder.size("product_row_groups");

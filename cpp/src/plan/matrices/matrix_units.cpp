@@ -69,8 +69,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
-    blocks.buffer = builder.scratch(label, source.batches * blocks.batch_vectors * kVectorBytes /
-                                               std::int64_t{sizeof(float)});
+    blocks.buffer =
+        builder.scratch(label, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);
@@ -94,10 +94,10 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.gate_order = source.tiles.gate_order;
     std::vector<std::uint32_t> constants = matrix_constants(builder);
     constants.push_back(source.right);
-    builder.dispatch(label, builder.kernel("matrix_pack", std::move(constants)),
-                     builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kElementwiseGroup),
-                                    source.batches),
-                     make_block(push, abi::kMatrixPackPlaces));
+    builder.dispatch(
+        label, builder.kernel("matrix_pack", std::move(constants)),
+        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kElementwiseGroup), source.batches),
+        make_block(push, abi::kMatrixPackPlaces));
     return blocks;
 }
 

@@ -21,8 +21,8 @@ std::size_t matrix_table(PlanBuilder& builder);
 std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count);
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, std::size_t out, std::int64_t at);
 
-// Numbers that become an operand. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k *
-// k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
+// Numbers that become an operand. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
+// * k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
 struct MatrixSource {
     std::size_t buffer = 0, largest = 0;
     std::int64_t offset = 0, batches = 1, batch_stride = 0;

@@ -54,7 +54,7 @@ void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
     std::vector<std::uint32_t> constants = step_constants(spec, {0, spec.has(Argument::peephole)}, abi::kStepConstants);
     constants[abi::kLocalSize] = kReplayGroup;
     const std::size_t kernel = step_kernel(builder, "replay", std::move(constants));
-    const std::size_t params = builder.constant("parameters of all steps", pass.views.block());
+    const std::size_t params = builder.constant("parameters", pass.views.block());
     const abi::StepPush push{place(params, 0), 0, 0};
     builder.dispatch("replay", kernel, builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
                      make_block(push, abi::kStepPushPlaces));

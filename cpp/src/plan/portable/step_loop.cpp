@@ -114,7 +114,7 @@ void StepLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
         StepBlock views = pass.views;
         views.skip_slots(abi::kRecurrentDelta, phase.first_slot);
         views.weights(pass.weight, H, G * H, phase.slots * H, phase.first_slot * H);
-        const std::size_t params = builder.constant(phase.label + " parameters", views.block());
+        const std::size_t params = builder.constant("parameters", views.block());
         const std::size_t kernel = loop_kernel(builder, "backward", {phase.number, false});
         loop.body.push_back(step_dispatch(phase.label, kernel, step_groups(builder), params));
     }

@@ -119,7 +119,7 @@ public:
     void start(const StepBlock& views) {
         std::vector<std::uint32_t> constants = step_constants(spec_, {}, abi::kStepConstants);
         constants[abi::kLocalSize] = abi::kElementwiseGroup;
-        const abi::StepPush push{place(builder_.constant("parameters of the start", views.block()), 0), 0, 0};
+        const abi::StepPush push{place(builder_.constant("parameters", views.block()), 0), 0, 0};
         builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
                           builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
                           make_block(push, abi::kStepPushPlaces), true);
@@ -159,7 +159,7 @@ public:
                           make_block(push, abi::kTilePackPlaces), true);
 
         views.weights(packed, tiles, tile, weights.depth);
-        const std::size_t params = builder_.constant(phase.label + " parameters", views.block());
+        const std::size_t params = builder_.constant("parameters", views.block());
         const std::size_t kernel = step_kernel(builder_, driver, constants({phase.number, keep}));
         return step_dispatch(phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), params);
     }
@@ -215,11 +215,10 @@ std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, c
     for (const TileShape& usual : kShapes) {
         const TileShape shape = with(usual, wanted);
         if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
-        const double microseconds = profile.type == DeviceType::cpu
-                                        ? kOnlyWhenAsked
-                                        : static_cast<double>(spec.T) * step_cost(shape, spec, profile);
+        const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
+    if (best) best->microseconds = unproven(best->microseconds);
     return best;
 }
 

@@ -1,0 +1,228 @@
+#include "slice_loop.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "plan/portable/step_kernels.h"
+
+namespace vkrnn {
+namespace {
+
+struct SliceShape {
+    std::uint32_t lanes, rows, register_runs, steps;
+};
+
+constexpr SliceShape kUsual{4, 1, 4, 4096};
+constexpr std::int64_t kFourBytes = 16;
+constexpr std::int64_t kMostRows = 8;
+constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
+
+// One of the H200's multiprocessors, fitted to measured steps.
+constexpr double kMicrosecondsPerStep = 0.35;
+constexpr double kMicrosecondsPerStepBack = 0.5;
+constexpr double kMicrosecondsPerShuffle = 0.015;  // from asking to having
+constexpr double kCyclesPerMicrosecond = 1755;
+constexpr double kCyclesPerProduct = 2;  // of one invocation by itself
+constexpr double kProductsPerMicrosecond = 2.2e5;
+constexpr double kSharedBytesPerMicrosecond = 2.2e5;
+constexpr double kOtherBytesPerMicrosecond = 1.6e5;  // of weights that are read from global memory at every step
+constexpr double kDispatchMicroseconds = 4;
+constexpr std::uint32_t kUsualUnits = 32;  // of a GPU that does not tell how many it has
+constexpr std::int64_t kRegisters = 65536;
+constexpr std::int64_t kMostRegisters = 255;  // of an invocation
+constexpr std::int64_t kMostHeld = 24;        // fours of weights that an invocation can keep in registers
+
+// How a call's work is laid out, forward or back.
+struct Layout {
+    SliceShape shape;
+    std::int64_t products, depth, runs, invocations, register_fours, shared_fours, shared_bytes;
+
+    Layout(SliceShape wanted, const Spec& spec, const Profile& profile)
+        : shape(wanted), products(spec.gradients ? 1 : spec.G()), depth(spec.gradients ? spec.G() * spec.H : spec.H) {
+        runs = ceil_div(ceil_div(depth, 4), shape.lanes);
+        invocations = ceil_div(spec.H * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
+        register_fours = std::min<std::int64_t>(shape.register_runs * spec.G(), fours());
+        shared_bytes = 2 * shape.rows * runs * shape.lanes * kFourBytes;
+        const std::int64_t room = profile.max_shared_memory - shared_bytes - kFourBytes;
+        shared_fours = std::clamp<std::int64_t>(room / (invocations * kFourBytes), 0, fours() - register_fours);
+        shared_bytes += std::max<std::int64_t>(shared_fours * invocations, 1) * kFourBytes;
+    }
+
+    [[nodiscard]] std::int64_t fours() const { return runs * products; }
+    [[nodiscard]] std::int64_t weights() const { return fours() * invocations * 4; }
+    [[nodiscard]] bool fits(const Profile& profile) const {
+        return shape.lanes <= profile.subgroup_size && fours() <= kMostFours &&
+               invocations <= std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x) &&
+               shared_bytes <= profile.max_shared_memory;
+    }
+};
+
+// Registers of an invocation besides the weights'.
+std::int64_t other_registers(const Spec& spec, std::int64_t rows) {
+    return 22 + 10 * spec.G() + (rows - 1) * (6 * spec.G() + 8);
+}
+
+// As many runs as registers hold.
+std::uint32_t register_runs(const Spec& spec, const Profile& profile, SliceShape shape) {
+    const Layout layout(shape, spec, profile);
+    const std::int64_t each = std::min(kMostRegisters, kRegisters / layout.invocations / 8 * 8);
+    const std::int64_t held = std::min(kMostHeld, (each - other_registers(spec, shape.rows)) / 4);
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(held / spec.G(), 0, kMostHeld));
+}
+
+// Microseconds of a step of all slices: what the busiest multiprocessor does. Slices on the same one share its rates,
+// but wait at the same time.
+double step_cost(const Layout& layout, const Spec& spec, const Profile& profile) {
+    const auto units = static_cast<double>(profile.compute_units != 0 ? profile.compute_units : kUsualUnits);
+    const double slices =
+        std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
+    const std::int64_t registers =
+        (layout.register_fours * 4 + other_registers(spec, layout.shape.rows)) * layout.invocations;
+    const auto at_once = static_cast<double>(std::max<std::int64_t>(
+        1, std::min(kRegisters / registers, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
+
+    const auto invocations = static_cast<double>(layout.invocations);
+    const auto products = static_cast<double>(layout.fours() * 4 * layout.shape.rows);  // of an invocation
+    const auto levels = static_cast<double>(std::countr_zero(layout.shape.lanes));
+    const auto other = static_cast<double>(layout.fours() - layout.register_fours - layout.shared_fours);
+    const double waits = (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
+                         levels * kMicrosecondsPerShuffle + kCyclesPerProduct * products / kCyclesPerMicrosecond;
+    const double works =
+        invocations * products / kProductsPerMicrosecond +
+        invocations / 32 * levels * static_cast<double>(layout.products * layout.shape.rows) / kCyclesPerMicrosecond +
+        invocations * kFourBytes * static_cast<double>(layout.shared_fours) / kSharedBytesPerMicrosecond +
+        invocations * kFourBytes * other / kOtherBytesPerMicrosecond;
+    return std::ceil(slices / at_once) * waits + slices * works;
+}
+
+SliceShape with(SliceShape shape, const Sizes& wanted) {
+    return {size_or(wanted, "slice_lanes", shape.lanes), size_or(wanted, "slice_rows", shape.rows),
+            size_or(wanted, "register_runs", shape.register_runs), size_or(wanted, "slice_steps", shape.steps)};
+}
+
+Sizes sizes_of(const SliceShape& shape) {
+    return {{"slice_lanes", shape.lanes},
+            {"slice_rows", shape.rows},
+            {"register_runs", shape.register_runs},
+            {"slice_steps", shape.steps}};
+}
+
+Layout layout_of(const PlanBuilder& builder) {
+    const SliceShape shape{builder.size("slice_lanes"), builder.size("slice_rows"), builder.size("register_runs"),
+                           builder.size("slice_steps")};
+    return {shape, builder.spec(), builder.profile()};
+}
+
+// Where the loops of a driver end after so many iterations in all, a dispatch makes no more steps than it can even if
+// nothing is unrolled.
+std::int64_t steps_of(const Layout& layout, const Profile& profile) {
+    const std::int64_t steps = layout.shape.steps;
+    if (profile.max_loop_iterations == 0) return steps;
+    const std::int64_t iterations = 200 + layout.fours() * (2 + 2 * layout.shape.rows);
+    return std::clamp<std::int64_t>(profile.max_loop_iterations / iterations, 1, steps);
+}
+
+// Elements of the weight from one k, unit and slot of a product to the next.
+struct WeightStrides {
+    std::int64_t in_k, in_unit, in_slot;
+};
+
+// Packs the weights, then adds the dispatches of all steps: from step `first` on, by `increment`.
+void add_loop(PlanBuilder& builder, const std::string& driver, const std::string& label, StepBlock views,
+              std::size_t weight, const WeightStrides& strides, std::int64_t first, std::int64_t increment, bool keep) {
+    const Spec& spec = builder.spec();
+    const Layout layout = layout_of(builder);
+    const std::size_t packed = builder.scratch("slice weights", spec.D() * layout.weights());
+    abi::SlicePackPush pack{};
+    pack.in_ = builder.at(weight, 0);
+    pack.out_ = builder.at(packed, 0);
+    pack.in_direction = spec.G() * spec.H * spec.H;
+    pack.in_k = strides.in_k;
+    pack.in_unit = strides.in_unit;
+    pack.in_slot = strides.in_slot;
+    pack.depth = u32(layout.depth);
+    pack.H = u32(spec.H);
+    pack.runs = u32(layout.runs);
+    pack.lanes = layout.shape.lanes;
+    pack.invocations = u32(layout.invocations);
+    pack.products = u32(layout.products);
+    for (std::int64_t product = 0; product < layout.products; ++product)
+        pack.gate_order |= u32(slot_of(spec, static_cast<std::size_t>(product))) << (4 * product);
+    builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
+                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
+                     make_block(pack, abi::kSlicePackPlaces), true);
+
+    std::vector<std::uint32_t> constants = step_constants(spec, {0, keep}, abi::kSliceConstants);
+    constants[abi::kLocalSize] = u32(layout.invocations);
+    constants[abi::kSliceInvocations] = u32(layout.invocations);
+    constants[abi::kSliceLanes] = layout.shape.lanes;
+    constants[abi::kSliceRows] = layout.shape.rows;
+    constants[abi::kSliceRuns] = u32(layout.runs);
+    constants[abi::kRegisterFours] = u32(layout.register_fours);
+    constants[abi::kSharedFours] = u32(layout.shared_fours);
+    constants[abi::kToInitial] = spec.gradients && spec.has(Argument::init_state);
+
+    views.weights(packed, 1, layout.weights(), layout.depth);
+    const std::size_t params = builder.constant("parameters", views.block());
+    const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
+    Dispatch made = step_dispatch(label, step_kernel(builder, driver, std::move(constants)),
+                                  builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D()), params);
+    made.push = make_block(abi::StepPush{place(params, 0), 0, u32(steps)}, abi::kStepPushPlaces);
+    builder.add(Loop{ceil_div(spec.T, steps),
+                     static_cast<std::int32_t>(first),
+                     static_cast<std::int32_t>(increment * steps),
+                     {std::move(made)}});
+}
+
+}  // namespace
+
+bool SliceLoop::runs_on(const Profile& profile) const { return profile.driver != kNativeDriver; }
+
+Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+    SliceShape shape = kUsual;
+    shape.lanes = std::min(shape.lanes, profile.subgroup_size);
+    shape = with(shape, wanted);
+    require_size(std::has_single_bit(shape.lanes) && shape.lanes <= profile.subgroup_size, "slice_lanes",
+                 "a power of two up to the subgroup's " + std::to_string(profile.subgroup_size), shape.lanes);
+    require_size(std::has_single_bit(shape.rows) && shape.rows <= kMostRows, "slice_rows", "1, 2, 4 or 8", shape.rows);
+    require_size(shape.register_runs <= kMostFours, "register_runs", "up to " + std::to_string(kMostFours),
+                 shape.register_runs);
+    require_size(shape.steps >= 1 && shape.steps <= 1U << 30U, "slice_steps", "1 to " + std::to_string(1U << 30U),
+                 shape.steps);
+    return sizes_of(shape);
+}
+
+std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+    if (spec.dtype == Dtype::float64 || two_phases(spec)) return std::nullopt;
+    std::optional<Offer> best;
+    for (const std::uint32_t lanes : {1U, 2U, 4U, 8U, 16U})
+        for (const std::uint32_t rows : {1U, 2U, 4U}) {
+            SliceShape shape = with({lanes, rows, 0, kUsual.steps}, wanted);
+            if (shape.lanes > profile.subgroup_size) continue;
+            shape.register_runs = size_or(wanted, "register_runs", register_runs(spec, profile, shape));
+            const Layout layout(shape, spec, profile);
+            if (!layout.fits(profile)) continue;
+            const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
+            if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
+        }
+    if (best) best->microseconds += kDispatchMicroseconds;
+    if (best) best->microseconds = unproven(best->microseconds);
+    return best;
+}
+
+void SliceLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+    const Spec& spec = builder.spec();
+    add_loop(builder, "slices_forward", "steps", std::move(views), inputs[Argument::recurrent_weight],
+             {1, spec.H, spec.H * spec.H}, 0, 1, spec.descriptor.has(Flag::training));
+}
+
+void SliceLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
+
+void SliceLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
+    const Spec& spec = builder.spec();
+    add_loop(builder, "slices_backward", "steps back", pass.views, pass.inputs[Argument::recurrent_weight],
+             {spec.H, 1, 0}, spec.T - 1, -1, false);
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,20 @@
+// Weights in the order in which slices read them: see SlicePackPush in abi.h.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "memory.glsl"
+
+layout(local_size_x = kElementwiseGroup) in;
+layout(push_constant, std430) uniform Push { SlicePackPush p; };
+
+void main() {
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint count = p.runs * p.products * p.invocations * 4;
+    if (at >= count) return;
+    uint invocation = at / 4 % p.invocations, four = at / 4 / p.invocations;
+    uint k = (four / p.products * p.lanes + invocation % p.lanes) * 4 + at % 4;
+    uint unit = invocation / p.lanes, slot = p.gate_order >> (4 * (four % p.products)) & 15;
+    Real value = 0.0;
+    if (unit < p.H && k < p.depth)
+        value = load(p.in_, gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
+    store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
+}
