@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import vkrnn
+from vkrnn import _core
 
 CALL = """
 import numpy, vkrnn
@@ -18,6 +22,7 @@ HINT = (
     "install one: a graphics driver with Vulkan 1.3, or Mesa's for the CPU "
     "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)"
 )
+NM = shutil.which("nm")
 NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
 
 
@@ -74,6 +79,13 @@ def test_the_loader_is_not_linked() -> None:
     """The extension opens libvulkan at run time: importing works where there is none."""
     program = "import vkrnn; print('libvulkan' in open('/proc/self/maps').read())"
     assert run(program).stdout == "False\n"
+
+
+@pytest.mark.skipif(NM is None, reason="nm, of the binutils, is not there")
+def test_the_extension_exports_one_symbol() -> None:
+    """What else it has, a static libstdc++ above all, is no other module's."""
+    done = subprocess.run([str(NM), "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]
 
 
 def test_public_names() -> None:
