@@ -46,6 +46,7 @@ lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict python/vkrnn
+	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 
 # By itself, because it takes minutes. Highway's vectors make it say things that are nobody's fault.
