@@ -26,8 +26,8 @@ struct Profile {
     bool unified_memory = false;              // device-local memory the host can map
     bool float64 = false;                     // feature shaderFloat64
     std::uint32_t compute_units = 0;          // multiprocessors and the like; 0: the driver does not say
-    std::uint32_t matrix_side = 0;            // of a subgroup's matrices: half precision, float32 sums; 0: no such units
-    std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
+    std::uint32_t matrix_side = 0;          // of a subgroup's matrices: half precision, float32 sums; 0: no such units
+    std::uint32_t max_loop_iterations = 0;  // a shader's loops end silently after this many in all; 0: no such limit
     bool operator==(const Profile&) const = default;
 };
 
