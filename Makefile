@@ -32,9 +32,9 @@ test-python: $(VENV)/.test
 
 test-vulkan: $(VENV)/.test
 	VKRNN_TEST_DEVICE="llvmpipe" \
-		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py tests/test_numerics.py
+		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/conformance/test_conformance.py tests/conformance/test_numerics.py
 	VKRNN_TEST_DEVICE="llvmpipe gemm=tiled lanes=8 rows=4" \
-		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py
+		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/conformance/test_conformance.py
 
 # In the folder that the package was built in, so that nothing is compiled twice.
 test-cpp: $(VENV)/.test need-test
@@ -46,7 +46,7 @@ lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict python/vkrnn
-	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/stubtest_allowlist.txt
+	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/support/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 
 # By itself, because it takes minutes. Highway's vectors make it say things that are nobody's fault.
