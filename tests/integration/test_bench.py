@@ -27,7 +27,7 @@ from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FIELDS = (
     "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
 )
