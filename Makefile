@@ -1,6 +1,5 @@
 # make demo    run the demonstration
 # make test    run the tests, Python's and C++'s
-# make test-vulkan  run the conformance tests on llvmpipe, Vulkan on the CPU, with its own kernels and those of GPUs
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make format  format everything
@@ -19,7 +18,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src 
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings -name '*.h' -o -name '*.cpp')
 export PYTHON
 
-.PHONY: demo test test-cpp test-python test-vulkan lint tidy format bench clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -28,13 +27,7 @@ demo: $(VENV)/.demo
 test: test-cpp test-python
 
 test-python: $(VENV)/.test
-	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
-
-test-vulkan: $(VENV)/.test
-	VKRNN_TEST_DEVICE="llvmpipe" \
-		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py tests/test_numerics.py
-	VKRNN_TEST_DEVICE="llvmpipe gemm=tiled lanes=8 rows=4" \
-		$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS) tests/test_conformance.py
+	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
 # In the folder that the package was built in, so that nothing is compiled twice.
 test-cpp: $(VENV)/.test need-test
@@ -46,6 +39,7 @@ lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy --strict python/vkrnn
+	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/support/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 
 # By itself, because it takes minutes. Highway's vectors make it say things that are nobody's fault.

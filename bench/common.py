@@ -234,6 +234,15 @@ def measure_all(
             yield records
 
 
+def groups_of(path: Path) -> list[list[Record]]:
+    """Return the records of a file by operation and workload."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for line in path.read_text().splitlines():
+        record = Record(**json.loads(line))
+        groups.setdefault((record.op, record.workload), []).append(record)
+    return list(groups.values())
+
+
 def write(records: Iterable[Record], output: Path | None) -> None:
     """Append records to a file, if there is to be one."""
     if output is not None:

@@ -46,6 +46,20 @@ void write(const Array& array, py::array from) {
     array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
 }
 
+}  // namespace
+
+std::uint64_t Array::nbytes() const {
+    auto bytes = static_cast<std::uint64_t>(dtype.itemsize());
+    for (const py::ssize_t axis : shape) {
+        const auto length = static_cast<std::uint64_t>(axis);
+        if (length != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / length) {
+            return std::numeric_limits<std::uint64_t>::max();  // more than there can be
+        }
+        bytes *= length;
+    }
+    return bytes;
+}
+
 // NumPy keeps the base for as long as anybody has the memory.
 py::array view(const Array& array) {
     std::byte* const data = host_memory(array);
@@ -53,20 +67,24 @@ py::array view(const Array& array) {
     return {array.dtype, array.shape, strides_of(array), data, base};
 }
 
-// An array for the host to read, in memory that the device writes: an Array, or a numpy.ndarray where that is scarce.
-py::object result_array(py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
-                        std::vector<py::ssize_t> shape) {
-    Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
+py::object allocate_for_host(Array array) {
     array.storage = array.device->allocate_for_host(array.nbytes());
-    if (array.storage) {
-        return py::cast(std::move(array));
-    }
-    return py::array(dtype, array.shape);
+    if (array.storage) return py::cast(std::move(array));
+    return py::array(array.dtype, array.shape);
 }
+
+Array allocate(Array array, bool host_writes) {
+    const std::uint64_t bytes = array.nbytes();
+    const Unlocked unlocked;
+    array.storage = array.device->allocate(bytes, host_writes);
+    return array;
+}
+
+namespace {
 
 // A copy for the host of an array that it does not see.
 py::array fetch(const Array& array) {
-    const py::object object = result_array(array.owner, array.device, array.dtype, array.shape);
+    const py::object object = allocate_for_host({array.owner, array.device, nullptr, 0, array.dtype, array.shape});
     const InputOperand from{nullptr, array.storage, array.offset};
     if (py::isinstance<Array>(object)) {
         const auto& copy = object.cast<const Array&>();
@@ -85,27 +103,13 @@ py::array fetch(const Array& array) {
 
 }  // namespace
 
-std::uint64_t Array::nbytes() const {
-    auto bytes = static_cast<std::uint64_t>(dtype.itemsize());
-    for (const py::ssize_t axis : shape) {
-        const auto length = static_cast<std::uint64_t>(axis);
-        if (length != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / length) {
-            return std::numeric_limits<std::uint64_t>::max();  // more than there can be
-        }
-        bytes *= length;
-    }
-    return bytes;
-}
-
 void register_arrays(py::module_& module) {
     py::class_<Array>(module, "Array", py::buffer_protocol())
+        .def(py::init<const Array&>(), py::arg("array"))
         .def(py::init([](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                          std::vector<py::ssize_t> shape, bool host_writes) {
-                 Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
-                 const std::uint64_t bytes = array.nbytes();
-                 const Unlocked unlocked;
-                 array.storage = array.device->allocate(bytes, host_writes);
-                 return array;
+                 return allocate({std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)},
+                                 host_writes);
              }),
              py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes") = false)
         .def(py::init([](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
@@ -147,7 +151,6 @@ void register_arrays(py::module_& module) {
                    other.offset < one.offset + one.nbytes();
         },
         py::arg("one"), py::arg("other"));
-    module.def("result_array", &result_array, py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"));
 }
 
 }  // namespace vkrnn::python

@@ -36,6 +36,15 @@ struct Array {
     [[nodiscard]] std::uint64_t nbytes() const;
 };
 
+// `array` without storage, completed by memory that results are computed in. Throws MemoryError, DeviceError.
+Array allocate(Array array, bool host_writes);
+
+// The same for the host to read: an Array in memory that the device writes, or a numpy.ndarray where that is scarce.
+py::object allocate_for_host(Array array);
+
+// Waits for what writes the array, and shows NumPy its memory. Throws BufferError where the host does not see it.
+py::array view(const Array& array);
+
 // A call whose arguments have been checked, with the arrays it was made from: numpy.ndarray or Array.
 struct CheckedCall {
     Call call;

@@ -76,10 +76,17 @@ ResultOperand result_operand(const PlanBuffer& buffer, const py::object& object)
     return {array.mutable_data()};
 }
 
-// Runs the call. `out` has a place for each result: an array, or None for one that `make(shape)` is to make. `wait`:
-// when it returns, the results are there. Returns the results.
-py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out, bool wait,
-             const py::function& make) {
+// The dtype of a call's results is its source's.
+py::dtype result_dtype(const CheckedCall& checked) {
+    const py::object& source = array_of(checked, Argument::source);
+    return py::isinstance<Array>(source) ? source.cast<const Array&>().dtype : native_dtype(source);
+}
+
+// Runs the call. `out` has a place for each result: an array, or None for a new one. `owner` is the vkrnn.Device of
+// new arrays. `resident`: new results are Arrays, and it returns before they are there; else they are NumPy's. Returns
+// the results.
+py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
+             const py::object& owner, bool resident) {
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = [&] {
@@ -104,12 +111,26 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     }
     py::list arrays;
     std::vector<ResultOperand> results;
+    const py::dtype dtype = result_dtype(checked);
     for (std::size_t i = 0; i < call.results.size(); ++i) {
-        arrays.append(out[i].is_none() ? make(py::tuple(py::cast(call.results[i].shape))) : py::object(out[i]));
-        results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), arrays[i]));
+        py::object array = out[i];
+        if (array.is_none()) {
+            const auto& shape = call.results[i].shape;
+            Array made{owner, device, nullptr, 0, dtype, {shape.begin(), shape.end()}};
+            array = resident ? py::cast(allocate(std::move(made), false)) : allocate_for_host(std::move(made));
+        }
+        results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), array));
+        arrays.append(std::move(array));
     }
-    const Unlocked unlocked;
-    device->run(plan, inputs, results, wait, prefix, &interrupted);
+    {
+        const Unlocked unlocked;
+        device->run(plan, inputs, results, !resident, prefix, &interrupted);
+    }
+    if (!resident) {
+        for (std::size_t i = 0; i < arrays.size(); ++i) {
+            if (py::isinstance<Array>(arrays[i])) arrays[i] = view(arrays[i].cast<const Array&>());
+        }
+    }
     return arrays;
 }
 
@@ -225,7 +246,7 @@ void register_calls(py::module_& module) {
             return check(require_cell(cell_name), gradients, descriptor, arguments, label);
         },
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "");
-    module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("wait"), py::arg("make"));
+    module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"));
     module.def(
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {

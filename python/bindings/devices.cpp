@@ -1,6 +1,9 @@
 // Devices: listed, opened, closed, counted. Whatever may wait for a driver runs without the GIL.
 #include "vkrnn/device.h"
 
+#include <array>
+#include <variant>
+
 #include "bindings.h"
 #include "vkrnn/error.h"
 #include "vkrnn/profile.h"
@@ -56,21 +59,33 @@ py::dict strategies(const Profile& profile) {
     return dict;
 }
 
+// Every counter of Device.statistics() by its name there.
+struct Counter {
+    const char* name;
+    std::variant<std::uint64_t Statistics::*, double Statistics::*> member;
+};
+constexpr std::array kCounters = std::to_array<Counter>({
+    {"calls", &Statistics::calls},
+    {"submissions", &Statistics::submissions},
+    {"dispatches", &Statistics::dispatches},
+    {"repeated", &Statistics::repeated},
+    {"bytes_uploaded", &Statistics::bytes_uploaded},
+    {"bytes_downloaded", &Statistics::bytes_downloaded},
+    {"bytes_imported", &Statistics::bytes_imported},
+    {"bytes_allocated", &Statistics::bytes_allocated},
+    {"pipelines", &Statistics::pipelines},
+    {"plans", &Statistics::plans},
+    {"last_device_seconds", &Statistics::last_device_seconds},
+    {"last_host_seconds", &Statistics::last_host_seconds},
+});
+static_assert(sizeof(Statistics) == kCounters.size() * 8, "a counter is missing in the list, or no longer counted");
+
 py::dict statistics(const Device& device) {
     const Statistics counted = device.statistics();
     py::dict dict;
-    dict["calls"] = counted.calls;
-    dict["submissions"] = counted.submissions;
-    dict["dispatches"] = counted.dispatches;
-    dict["repeated"] = counted.repeated;
-    dict["bytes_uploaded"] = counted.bytes_uploaded;
-    dict["bytes_downloaded"] = counted.bytes_downloaded;
-    dict["bytes_imported"] = counted.bytes_imported;
-    dict["bytes_allocated"] = counted.bytes_allocated;
-    dict["pipelines"] = counted.pipelines;
-    dict["plans"] = counted.plans;
-    dict["last_device_seconds"] = counted.last_device_seconds;
-    dict["last_host_seconds"] = counted.last_host_seconds;
+    for (const Counter& counter : kCounters) {
+        std::visit([&](const auto member) { dict[counter.name] = counted.*member; }, counter.member);
+    }
     return dict;
 }
 

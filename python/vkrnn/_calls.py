@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from vkrnn import _core
@@ -26,6 +25,7 @@ class _Operation:
     cell: str
     gradients: bool
     parameters: tuple[tuple[str, bool], ...]  # name, and whether it is optional
+    required: frozenset[str]  # names of the parameters that are not
     results: tuple[str, ...]
 
     def absent(self, names: tuple[str, ...]) -> dict[str, str]:
@@ -40,14 +40,15 @@ class _Operation:
 
 def _operations() -> Iterator[tuple[str, _Operation]]:
     for cell in _core.cells():
-        yield (
-            cell.name,
-            _Operation(cell.name, gradients=False, parameters=tuple(cell.forward), results=tuple(cell.outputs)),
-        )
-        yield (
-            cell.gradients_name,
-            _Operation(cell.name, gradients=True, parameters=tuple(cell.gradients), results=tuple(cell.gradient_order)),
-        )
+        for name, parameters, results in (
+            (cell.name, cell.forward, cell.outputs),
+            (cell.gradients_name, cell.gradients, cell.gradient_order),
+        ):
+            required = frozenset(parameter for parameter, optional in parameters if not optional)
+            yield (
+                name,
+                _Operation(cell.name, name == cell.gradients_name, tuple(parameters), required, tuple(results)),
+            )
 
 
 _OPERATIONS = dict(_operations())
@@ -64,17 +65,17 @@ class CheckedCall:
     out: Any
 
     @staticmethod
-    def of(function: str, given: Mapping[str, Any]) -> CheckedCall:
-        """Check the arguments of `function`, all of them, by name."""
+    def of(
+        function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any
+    ) -> CheckedCall:
+        """Check the `arguments` of `function` by name, in its order; None stands for an optional one that is absent."""
         operation = _OPERATIONS[function]
-        label = given["name"]
-        if label is not None and not isinstance(label, str):
-            raise TypeError(f"[{function}] name: expected a str, got {type(label).__name__}")
-        arguments = {
-            name: given[name] for name, optional in operation.parameters if not (optional and given[name] is None)
-        }
-        call = _core.check(operation.cell, operation.gradients, given["descriptor"], arguments, label or "")
-        return CheckedCall(function, call, label or "", given["device"], given["out"])
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
+        label = name or ""
+        given = {key: value for key, value in arguments.items() if value is not None or key in operation.required}
+        call = _core.check(operation.cell, operation.gradients, descriptor, given, label)
+        return CheckedCall(function, call, label, device, out)
 
     @property
     def prefix(self) -> str:
@@ -94,20 +95,17 @@ class CheckedCall:
         return owner
 
 
-def run(function: str, given: Mapping[str, Any]) -> Results:
-    """Run `function` with the arguments `given`, all of them, by name."""
-    checked = CheckedCall.of(function, given)
+def run(function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any) -> Results:
+    """Run `function` with all of its `arguments` by name, in its order."""
+    checked = CheckedCall.of(function, arguments, descriptor=descriptor, name=name, device=device, out=out)
     call, prefix = checked.call, checked.prefix
+    given, owner = checked_out(call, out, prefix)
+    chosen = checked.resolved(owner)
+    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None)
+    if owner is not None:
+        results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names
-    out, owner = checked_out(call, checked.out, prefix)
-    device = checked.resolved(owner)
-    opened = device.open(prefix)
-    dtype = given["source"].dtype.newbyteorder("=")
-    make = partial(Array if owner else _core.result_array, device, opened, dtype)
-    arrays = _core.run(opened, call, out, owner is None, make)
-    if owner is None:
-        arrays = [_core.view(array) if isinstance(array, _core.Array) else array for array in arrays]
-    return Results(function, names, arrays, _OPERATIONS[function].absent(names))
+    return Results(function, names, results, _OPERATIONS[function].absent(names))
 
 
 def bind(user: str, function: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckedCall:
@@ -121,4 +119,8 @@ def bind(user: str, function: Callable[..., Results], args: tuple[Any, ...], kwa
     except TypeError as error:
         raise TypeError(f"[{name}] {error}") from None
     bound.apply_defaults()
-    return CheckedCall.of(name, bound.arguments)
+    return CheckedCall.of(
+        name,
+        {parameter: bound.arguments[parameter] for parameter, _ in _OPERATIONS[name].parameters},
+        **{option: bound.arguments[option] for option in ("descriptor", "name", "device", "out")},
+    )

@@ -1,5 +1,5 @@
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict, overload, type_check_only
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ class Cell:
     @property
     def properties(self) -> dict[str, Literal[False] | str]: ...
 
+@type_check_only
 class DispatchStep(TypedDict):
     kind: Literal["dispatch"]
     label: str
@@ -37,10 +38,12 @@ class DispatchStep(TypedDict):
     constants: tuple[int, ...]
     groups: tuple[int, int, int]
 
+@type_check_only
 class ClearStep(TypedDict):
     kind: Literal["clear"]
     buffer: str
 
+@type_check_only
 class LoopStep(TypedDict):
     kind: Literal["loop"]
     count: int
@@ -115,6 +118,8 @@ class Device:
 
 class Array:
     @overload
+    def __init__(self, array: Array) -> None: ...
+    @overload
     def __init__(
         self,
         owner: devices.Device,
@@ -152,9 +157,6 @@ def fetch(array: Array) -> npt.NDArray[Any]: ...
 def write(array: Array, source: npt.NDArray[Any]) -> None: ...
 def clear(array: Array) -> None: ...
 def overlap(one: Array, other: Array) -> bool: ...
-def result_array(
-    owner: devices.Device, device: Device, dtype: np.dtype[Any], shape: Sequence[int]
-) -> Array | npt.NDArray[Any]: ...
 def cells() -> list[Cell]: ...
 def list_devices(complete: bool = True) -> list[Profile]: ...
 def vulkan_problem() -> str: ...
@@ -166,7 +168,5 @@ def cache_directory() -> str: ...
 def check(
     cell_name: str, gradients: bool, descriptor: object, arguments: Mapping[str, Any], label: str = ""
 ) -> Call: ...
-def run(
-    device: Device, call: Call, out: list[Any], wait: bool, make: Callable[[tuple[int, ...]], Any]
-) -> list[Any]: ...
+def run(device: Device, call: Call, out: list[Any], owner: devices.Device, resident: bool) -> list[Any]: ...
 def plan(device: Device, call: Call) -> Plan: ...

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import reference
 from vkrnn._calls import bind
-from vkrnn.devices import resolve
+from vkrnn.arrays import Array
 from vkrnn.results import Results
 
 __all__ = ["Comparison", "Report", "check"]
@@ -122,11 +122,12 @@ def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e
     >>> report.ok, report.comparisons[0].name
     (True, 'output')
     """
-    bind("check", function, args, kwargs)  # mistakes are reported before anything runs
+    checked = bind("check", function, args, kwargs)  # mistakes are reported before anything runs
     got = function(*args, **kwargs)
-    device = kwargs.pop("device", None)
-    kwargs.pop("out", None)
+    device = got[0].device if isinstance(got[0], Array) else checked.resolved(None)
+    for option in ("device", "out"):
+        kwargs.pop(option, None)
     wanted = getattr(reference, function.__name__)(*args, **kwargs)
     pairs = zip(wanted._asdict().items(), got, strict=True)
     comparisons = tuple(Comparison.of(name, array, ideal) for (name, ideal), array in pairs)
-    return Report(function.__name__, resolve(device, "[check]").name, tolerance, comparisons)
+    return Report(function.__name__, device.name, tolerance, comparisons)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
 
-# The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
-
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn_gradients(
@@ -93,7 +91,19 @@ def single_gate_rnn_gradients(
     >>> single_gate_rnn_gradients(source, weight, np.ones_like(output), z_state).source.ravel()
     array([1.75, 1.5 , 1.  ], dtype=float32)
     """
-    return run("single_gate_rnn_gradients", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "source_gradient": source_gradient,
+        "z_state": z_state,
+        "state_gradient": state_gradient,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "mask": mask,
+        "lengths": lengths,
+    }
+    return run("single_gate_rnn_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -183,7 +193,23 @@ def lstm_gradients(
     >>> lstm_gradients(source, weight, np.ones_like(h), z, c)
     Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
     """
-    return run("lstm_gradients", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "source_gradient": source_gradient,
+        "z_state": z_state,
+        "cell_output_fwd": cell_output_fwd,
+        "state_gradient": state_gradient,
+        "cell_gradient": cell_gradient,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "init_cell": init_cell,
+        "mask": mask,
+        "peephole": peephole,
+        "lengths": lengths,
+    }
+    return run("lstm_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -271,4 +297,18 @@ def gru_gradients(
     >>> gru_gradients(source, weight, np.ones_like(h), z, h).recurrent_weight.shape
     (6, 2)
     """
-    return run("gru_gradients", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "source_gradient": source_gradient,
+        "z_state": z_state,
+        "output_fwd": output_fwd,
+        "state_gradient": state_gradient,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "mask": mask,
+        "secondary_bias": secondary_bias,
+        "lengths": lengths,
+    }
+    return run("gru_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
 
-# The functions' bodies hand over their own parameters by name: locals() before anything else is assigned.
-
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn(
@@ -80,7 +78,16 @@ def single_gate_rnn(
     >>> output.ravel()
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
-    return run("single_gate_rnn", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "mask": mask,
+        "lengths": lengths,
+    }
+    return run("single_gate_rnn", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -154,7 +161,18 @@ def lstm(
     >>> output.shape, cell.shape
     ((5, 3, 2), (5, 3, 2))
     """
-    return run("lstm", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "init_cell": init_cell,
+        "mask": mask,
+        "peephole": peephole,
+        "lengths": lengths,
+    }
+    return run("lstm", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -225,4 +243,14 @@ def gru(
     >>> gru(source, weight, descriptor=vkrnn.GRUDescriptor(training=True))
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
-    return run("gru", locals())
+    arguments = {
+        "source": source,
+        "recurrent_weight": recurrent_weight,
+        "input_weight": input_weight,
+        "bias": bias,
+        "init_state": init_state,
+        "mask": mask,
+        "secondary_bias": secondary_bias,
+        "lengths": lengths,
+    }
+    return run("gru", arguments, descriptor=descriptor, name=name, device=device, out=out)

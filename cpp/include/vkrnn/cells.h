@@ -64,6 +64,20 @@ struct Property {
     Activation default_activation = Activation::none;
 };
 
+// A gate, the candidate, whose operand other gates of the same step scale first. Its product waits for theirs, so a
+// step has two phases. The gates of the first phase stand in the first slots in either order, the candidate in the last
+// one.
+struct Candidate {
+    std::uint32_t first_gates;           // canonical gates of the first phase; the candidate is the next one
+    std::optional<Flag> scales_product;  // with this flag the product is scaled instead: one phase forms all gates
+};
+
+// A condition for |h| to stay within the largest of 1 and its initial values.
+struct Bound {
+    std::size_t activation_slot;
+    bool positive;  // the activation's values lie between 0 and 1, not only between -1 and 1
+};
+
 struct Cell {
     CellKind kind;
     std::string_view name;                    // of the forward operation: "lstm"
@@ -76,6 +90,8 @@ struct Cell {
     std::uint32_t states;                     // 1: h; 2: h and c
     std::optional<Argument> vectors;  // the per-unit learned vectors the cell itself reads: peephole, secondary_bias
     std::uint32_t vector_count;       // H-vectors in it per direction
+    std::optional<Candidate> candidate;
+    std::vector<Bound> bounds;
     std::vector<Property> properties;
     std::vector<Parameter> forward;  // in the order of the documented method
     std::vector<Parameter> gradients;

@@ -10,7 +10,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     const Descriptor& descriptor = spec.descriptor;
     const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
     const bool training = descriptor.has(Flag::training);
-    const bool phases = two_phases(spec);
+    const bool phases = spec.two_phases();
 
     StepBlock views(spec);
     std::size_t projected = inputs[Argument::source];

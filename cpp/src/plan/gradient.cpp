@@ -30,29 +30,22 @@ private:
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
     void make_results() {
-        const std::int64_t gates = D * G * H;
         for (const Argument argument : cell_.gradient_order) {
             if (!has(argument)) continue;
-            const std::int64_t elements = argument == Argument::source             ? T * N * spec_.I
-                                          : argument == Argument::recurrent_weight ? gates * H
-                                          : argument == Argument::input_weight     ? gates * spec_.I
-                                          : argument == Argument::bias             ? gates
-                                          : argument == cell_.vectors              ? D * cell_.vector_count * H
-                                                                                   : N * D * H;
             results_[static_cast<std::size_t>(argument)] =
-                builder_.result("gradient of " + std::string(name_of(argument)), elements);
+                builder_.result("gradient of " + std::string(name_of(argument)), elements_of(spec_, argument));
         }
     }
 
     void make_buffers() {
         // Without an input weight the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
-        recurrent_delta_ = reset_after_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
+        recurrent_delta_ = scales_product_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
         weight_ = loop_.backward_weight(builder_);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
-        if (reset_after_) product_ = builder_.scratch("candidate product", T * N * D * H);
+        if (scales_product_) product_ = builder_.scratch("candidate product", T * N * D * H);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (cell_.states > 1)
@@ -78,13 +71,13 @@ private:
         block.sequence(abi::kOperand, operand_, 1, Order::source);
         if (phases_) block.sequence(abi::kResetOperand, reset_operand_, 1, Order::source);
         if (has(Argument::peephole)) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
-        if (reset_after_) block.sequence(abi::kProduct, product_, 1, Order::source);
+        if (scales_product_) block.sequence(abi::kProduct, product_, 1, Order::source);
         return block;
     }
 
     void prepare() {
         loop_.recompute(builder_, {inputs_, step_block(), weight_});
-        if (!reset_after_) return;
+        if (!scales_product_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false};
         q.b = {inputs_[Argument::recurrent_weight], candidate_ * H * H, H, G * H * H, false};
@@ -145,7 +138,7 @@ private:
             builder_.row_sum("gradient of peephole", sum, true);
         }
         if (has(Argument::secondary_bias)) {
-            if (reset_after_) {
+            if (scales_product_) {
                 RowSum sum{T * N, D, 1, H, {}, {}, result(Argument::secondary_bias), 0};
                 sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
                 builder_.row_sum("gradient of secondary_bias", sum, true);
@@ -163,10 +156,9 @@ private:
     std::array<std::size_t, kArguments> results_{};
 
     const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G();
-    const bool phases_ = two_phases(spec_);
-    const bool reset_after_ = spec_.descriptor.has(Flag::reset_after);
-    // Slot of the gate whose product the reset gate enters (GRU): the last in either order.
-    const std::int64_t candidate_ = G - 1;
+    const bool phases_ = spec_.two_phases();
+    const bool scales_product_ = spec_.scales_product();
+    const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0;

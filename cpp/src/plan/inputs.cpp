@@ -4,8 +4,6 @@
 
 namespace vkrnn {
 
-namespace {
-
 std::int64_t elements_of(const Spec& spec, Argument argument) {
     const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
     switch (argument) {
@@ -29,8 +27,6 @@ std::int64_t elements_of(const Spec& spec, Argument argument) {
     }
     throw Error("internal: an argument without a size");
 }
-
-}  // namespace
 
 Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
     const Cell& cell = spec_.cell();

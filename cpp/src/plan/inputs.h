@@ -5,6 +5,9 @@
 
 namespace vkrnn {
 
+// Elements of an argument, and of its gradient.
+std::int64_t elements_of(const Spec& spec, Argument argument);
+
 // One buffer per argument that is present, in the order of the operation's parameters.
 class Inputs {
 public:

@@ -9,10 +9,6 @@ RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
     return backwards ? RowOrder{spec.T - 1, -1} : RowOrder{0, 1};
 }
 
-bool two_phases(const Spec& spec) {
-    return spec.descriptor.cell == CellKind::gru && !spec.descriptor.has(Flag::reset_after);
-}
-
 std::int64_t slot_of(const Spec& spec, std::size_t gate) {
     const Cell& cell = spec.cell();
     return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);

@@ -75,9 +75,6 @@ double step_flops(const Spec& spec);
 // Size of the recurrent weights as the kernels read them.
 double recurrent_bytes(const Spec& spec);
 
-// True where the reset gate acts before the recurrent product: two phases a step.
-bool two_phases(const Spec& spec);
-
 // Position of canonical gate g in the descriptor's order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);
 

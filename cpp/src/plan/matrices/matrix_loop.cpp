@@ -32,19 +32,11 @@ constexpr double kBytesPerMicrosecond = 4.2e4;
 
 // Whether the hidden state stays within the largest of 1 and its initial values, so that it can be scaled beforehand.
 bool is_bounded(const Spec& spec) {
-    const auto& activations = spec.descriptor.activations;
-    const auto bounded = [](Activation activation) {
-        return activation == Activation::tanh || activation == Activation::sigmoid ||
-               activation == Activation::hard_sigmoid;
-    };
-    switch (spec.descriptor.cell) {
-        case CellKind::lstm: return bounded(activations[3]) && bounded(activations[4]);
-        case CellKind::gru:
-            return bounded(activations[2]) &&
-                   (activations[0] == Activation::sigmoid || activations[0] == Activation::hard_sigmoid);
-        case CellKind::single_gate_rnn: return bounded(activations[0]);
-    }
-    return false;
+    return std::ranges::all_of(spec.cell().bounds, [&](const Bound& bound) {
+        const Activation activation = spec.descriptor.activations.at(bound.activation_slot);
+        return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
+               (activation == Activation::tanh && !bound.positive);
+    });
 }
 
 bool fits(const MatrixShape& shape, const Profile& profile) {
@@ -251,7 +243,7 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
 
 void MatrixLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, inputs, views, two_phases(spec) ? 3 : 2, 1);
+    MatrixPlan plan(builder, inputs, views, spec.two_phases() ? 3 : 2, 1);
     Loop loop{spec.T, 0, 1, {}};
     for (const Phase& phase : forward_phases(spec))
         loop.body.push_back(plan.forward_phase(phase, spec.descriptor.has(Flag::training)));

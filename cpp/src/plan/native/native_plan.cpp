@@ -45,7 +45,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
     work.params = block.params();
     work.adds_bias = spec.has(Argument::bias);
     work.has_initial = spec.has(Argument::init_state);
-    work.two_phases = two_phases(spec);
+    work.two_phases = spec.two_phases();
     work.directions = static_cast<std::uint32_t>(spec.D());
     const std::size_t kernel =
         builder.kernel(std::string(spec.cell().shader) + "_" + driver, cell_constants(spec, {0, keep}));

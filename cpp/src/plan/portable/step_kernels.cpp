@@ -11,11 +11,11 @@ constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what
 
 }  // namespace
 
-// The first of two phases forms the gates z and r, which stand in the first slots in either order.
 std::vector<Phase> forward_phases(const Spec& spec) {
     const std::int64_t G = spec.G();
-    if (!two_phases(spec)) return {{0, "step", 0, G, 0, G}};
-    return {{1, "step: gates", 0, G - 1, 0, G - 1}, {2, "step: candidate", G - 1, 1, G - 1, 1}};
+    if (!spec.two_phases()) return {{0, "step", 0, G, 0, G}};
+    const std::int64_t first = spec.cell().candidate->first_gates;
+    return {{1, "step: gates", 0, first, 0, first}, {2, "step: candidate", first, G - first, first, G - first}};
 }
 
 std::vector<Phase> backward_phases(const Spec& spec) {

@@ -194,7 +194,7 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
 }
 
 std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
-    if (spec.dtype == Dtype::float64 || two_phases(spec)) return std::nullopt;
+    if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {1U, 2U, 4U, 8U, 16U})
         for (const std::uint32_t rows : {1U, 2U, 4U}) {

@@ -227,7 +227,7 @@ void TileLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock vie
     const std::int64_t H = spec.H;
     TilePlan plan(builder);
     plan.set_weight(inputs[Argument::recurrent_weight]);
-    plan.add_operand(views, two_phases(spec) ? 3 : 2, 1);
+    plan.add_operand(views, spec.two_phases() ? 3 : 2, 1);
     plan.start(views);
     Loop loop{spec.T, 0, 1, {}};
     for (const Phase& phase : forward_phases(spec))

@@ -1,8 +1,9 @@
-"""Every case of the table on the device against the float64 reference: forward, then gradients."""
+"""Every case of the table on every target of this machine against the float64 reference: forward, then gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,35 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, gradient_inputs, gradient_names, inputs
+from cases import CASES, GATES, Case, gradient_inputs, gradient_names, inputs
 from comparison import assert_close, limits, within_contract
 from float32 import Program
+from targets import Target, fits, require_fit, targets
 from tolerances import FLOAT32, SAME_IN_FLOAT64
 from vkrnn.results import Results
 
 Array = NDArray[Any]
 
 every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+
+
+# Those of a target stay in one process under xdist's loadgroup, so that its kernels are compiled once.
+TARGETS = [pytest.param(target, id=target.id, marks=pytest.mark.xdist_group(target.id)) for target in targets()]
+
+
+@pytest.fixture(name="target", scope="module", params=TARGETS)
+def _target(request: pytest.FixtureRequest) -> Target:
+    """Return a device of this machine, which chooses its strategies or has some fixed."""
+    target: Target = request.param
+    return target
+
+
+@pytest.fixture(name="device", scope="module")
+def _device(target: Target) -> Iterator[vkrnn.Device]:
+    """Return the target's device."""
+    device = target.opened()
+    yield device
+    device.close()
 
 
 def forward_names(case: Case) -> list[str]:
@@ -44,10 +65,10 @@ def check_arrays(results: Results, shapes: Mapping[str, tuple[int, ...]]) -> Non
         assert array.flags.writeable
 
 
-def run(case: Case, descriptor: Any, arrays: Mapping[str, Array]) -> tuple[Results, Results]:
+def run(case: Case, descriptor: Any, arrays: Mapping[str, Array], device: vkrnn.Device) -> tuple[Results, Results]:
     """Return what device and reference make of the forward call."""
-    device, reference = (getattr(module, case.cell) for module in (vkrnn, vkrnn.reference))
-    return device(**arrays, descriptor=descriptor), reference(**arrays, descriptor=descriptor)
+    ours, reference = (getattr(module, case.cell) for module in (vkrnn, vkrnn.reference))
+    return ours(**arrays, descriptor=descriptor, device=device), reference(**arrays, descriptor=descriptor)
 
 
 def tolerance(
@@ -58,10 +79,11 @@ def tolerance(
 
 
 @every_case
-def test_forward(case: Case) -> None:
+def test_forward(case: Case, target: Target, device: vkrnn.Device) -> None:
     arrays = inputs(case)
+    require_fit(device, target, getattr(vkrnn, case.cell), **arrays, descriptor=case.descriptor())
     before = {name: array.copy() for name, array in arrays.items()}
-    got, wanted = run(case, case.descriptor(), arrays)
+    got, wanted = run(case, case.descriptor(), arrays, device)
     states = (case.T, case.N, case.D * case.H)
     shapes = {"output": states, "cell_output": states, "z_state": (case.T, case.N, case.D * case.G * case.H)}
     check_arrays(got, {name: shapes[name] for name in forward_names(case)})
@@ -73,13 +95,16 @@ def test_forward(case: Case) -> None:
 
 
 @every_case
-def test_gradients(case: Case) -> None:
-    arrays = inputs(case)
-    trained = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True))
+def test_gradients(case: Case, target: Target, device: vkrnn.Device) -> None:
+    arrays, training = inputs(case), case.descriptor(training=True)
+    forward = getattr(vkrnn, case.cell)
+    there = fits(device, target, forward, **arrays, descriptor=training)
+    trained = forward(**arrays, descriptor=training, device=device if there else target.index)
     # The reference gets what the device's forward pass left, so that only the backward pass is compared.
     upstream = gradient_inputs(case, trained)
-    device, reference = (getattr(module, f"{case.cell}_gradients") for module in (vkrnn, vkrnn.reference))
-    got = device(**arrays, **upstream, descriptor=case.descriptor())
+    ours, reference = (getattr(module, f"{case.cell}_gradients") for module in (vkrnn, vkrnn.reference))
+    require_fit(device, target, ours, **arrays, **upstream, descriptor=case.descriptor())
+    got = ours(**arrays, **upstream, descriptor=case.descriptor(), device=device)
     check_arrays(got, {name: case.shape(name) for name in gradient_names(case)})
     wanted = reference(**arrays, **upstream, descriptor=case.descriptor())._asdict()
     allowed = tolerance(case, wanted, lambda order: Program(case, arrays, order=order).gradients(upstream))
@@ -87,16 +112,45 @@ def test_gradients(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "large" not in case.tags][::7], ids=lambda case: case.id)
-def test_training_changes_nothing_but_what_is_returned(case: Case) -> None:
+def test_training_changes_nothing_but_what_is_returned(case: Case, target: Target, device: vkrnn.Device) -> None:
     arrays = inputs(case)
-    got, wanted = run(case, case.descriptor(training=True), arrays)
+    for training in (False, True):
+        descriptor = case.descriptor(training=training)
+        require_fit(device, target, getattr(vkrnn, case.cell), **arrays, descriptor=descriptor)
+    got, wanted = run(case, case.descriptor(training=True), arrays, device)
     state = (case.T, case.N, case.D * case.G * case.H)
     assert got.z_state.shape == state
     wanted_by_name = wanted._asdict()
     allowed = tolerance(case, wanted_by_name, lambda order: Program(case, arrays, order=order).forward())
     assert_close(got._asdict(), wanted_by_name, allowed)
-    plain = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=False))
+    plain = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=False), device=device)
     np.testing.assert_array_equal(plain.output, got.output)
+
+
+def test_every_strategy_is_a_target_and_fits_most_cells() -> None:
+    """So that skipping what does not fit hides nothing: each runs the usual call of two cells, there and back."""
+    for index in {target.index for target in targets()}:
+        listed = vkrnn.Device(index).strategies
+        fixed = [target for target in targets() if target.index == index and target.options]
+        if fixed and "VKRNN_TEST_DEVICE" not in os.environ:
+            assert {part: {dict(target.options)[part] for target in fixed} for part in listed} == {
+                part: set(names) for part, names in listed.items()
+            }
+        for target in fixed:
+            device = target.opened()
+            assert sum(fits_there_and_back(cell, device, target) for cell in GATES) >= 2, target.id
+            device.close()
+
+
+def fits_there_and_back(cell: str, device: vkrnn.Device, target: Target) -> bool:
+    """Return whether the target's strategies fit the cell's usual call, and its gradients."""
+    case = Case(cell, 5, 3, 7, 4, {}, frozenset({"input_weight", "bias"}))
+    arrays = inputs(case)
+    trained = getattr(vkrnn.reference, cell)(**arrays, descriptor=case.descriptor(training=True))
+    above = {name: array.astype(np.float32) for name, array in gradient_inputs(case, trained).items()}
+    return fits(device, target, getattr(vkrnn, cell), **arrays, descriptor=case.descriptor()) and fits(
+        device, target, getattr(vkrnn, f"{cell}_gradients"), **arrays, **above, descriptor=case.descriptor()
+    )
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.tags][::5], ids=lambda case: case.id)

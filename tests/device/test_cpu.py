@@ -22,7 +22,7 @@ from vkrnn import SingleGateRNNDescriptor
 
 Array = NDArray[Any]
 
-TESTS = Path(__file__).parent
+MODULES = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 LINEAR = SingleGateRNNDescriptor(activation="none")
 SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weight", "bias", "peephole", "init_state"}))
 SIXTEEN = ["float16", "bfloat16"]
@@ -37,7 +37,7 @@ def _cpu() -> Iterator[vkrnn.Device]:
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a process of its own, which finds the tests' modules."""
     return subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n" + textwrap.dedent(program)],
+        [sys.executable, "-c", f"import sys\nsys.path[:0] = {MODULES!r}\n" + textwrap.dedent(program)],
         env=os.environ | environment,
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CPP = Path(__file__).resolve().parent.parent / "cpp"
+CPP = Path(__file__).resolve().parents[2] / "cpp"
 
 # Every folder of cpp/src, from the bottom up, and the folders besides its own whose headers it may include. "vkrnn" are
 # the public headers, "abi" those that C++ shares with the shaders, "" is cpp/src itself.

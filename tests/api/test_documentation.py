@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ OPERATIONS = [
     for cell in _core.cells()
     for name, parameters in ((cell.name, cell.forward), (cell.gradients_name, cell.gradients))
 ]
+ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
+DEVICES_PAGE = ROOT / "docs" / "devices.md"
 MODULES = ["vkrnn", *(module.name for module in pkgutil.walk_packages(vkrnn.__path__, "vkrnn."))]
 
 
@@ -45,6 +48,20 @@ def test_signature(function: Callable[..., Any], parameters: list[tuple[str, boo
     for parameter in found.values():
         kinds[parameter.default is None].add(parameter.kind)
     assert kinds == {False: {inspect.Parameter.POSITIONAL_OR_KEYWORD}, True: {inspect.Parameter.KEYWORD_ONLY}}
+
+
+@pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
+def test_arguments_are_handed_over_by_name(
+    function: Callable[..., Any], parameters: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each argument arrives under its own name, in the table's order, and none is forgotten."""
+    handed: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(inspect.getmodule(function), "run", lambda *args, **options: handed.append((*args, options)))
+    given = {name: object() for name in inspect.signature(function).parameters}
+    function(**given)
+    arguments = {name: given.pop(name) for name, _ in parameters}
+    assert handed == [(function.__name__, arguments, given)]
+    assert list(handed[0][1]) == list(arguments)
 
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
@@ -81,3 +98,51 @@ def test_reference_has_the_same_signature(cell: _core.Cell) -> None:
     for name in (cell.name, cell.gradients_name):
         own, other = (list(inspect.signature(getattr(m, name)).parameters) for m in (vkrnn, vkrnn.reference))
         assert other == [parameter for parameter in own if parameter not in {"device", "out"}]
+
+
+def section(heading: str) -> str:
+    """Return what docs/devices.md says under a heading."""
+    return DEVICES_PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+
+
+def first_column(table: str) -> list[str]:
+    """Return the names in backquotes in the first column of a table, in order."""
+    return [
+        name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    ]
+
+
+def test_counters() -> None:
+    """The documentation explains the counters that there are, each once."""
+    counters = list(vkrnn.Device("cpu (").statistics())
+    explained = re.findall(r"``(\w+)``", inspect.getdoc(vkrnn.Device.statistics) or "")
+    assert sorted(explained) == sorted(counters)
+    assert sorted(first_column(section("Counters"))) == sorted(counters)
+
+
+def test_strategies() -> None:
+    """The documentation explains every strategy that a device here can run, and the sizes of those in use."""
+    text = section("Strategies")
+    tables = {part: first_column(text.split(f"| `{part}` |")[1].split("\n\n")[0]) for part in ("schedule", "gemm")}
+    sizes = set(re.findall(r"`(\w+)`", text.split("| strategy | sizes |")[1].split("\n\n")[0]))
+    for device in vkrnn.devices():
+        for part, names in device.strategies.items():
+            assert set(names) <= set(tables[part])
+        with pytest.raises(TypeError) as caught:
+            vkrnn.Device(device.index, no_such_size=1)
+        known = str(caught.value).split("there are ")[1].split(", ")
+        assert set(known) <= sizes | {"schedule", "gemm"}
+
+
+def test_environment_variables() -> None:
+    """The documentation explains the variables that the sources read."""
+    sources = [path for folder in ("cpp/src", "python/vkrnn") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    read = {
+        name
+        for path in sources
+        if path.suffix in {".cpp", ".h", ".py"}
+        for name in re.findall(r"\"(VKRNN_[A-Z_]+)\"", path.read_text())
+    }
+    table = section("Environment variables")
+    assert read
+    assert read <= set(re.findall(r"`(VKRNN_[A-Z_]+)", table))

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import CASES, Case, inputs
+from cases import CASES, Case, inputs, lengths_of
 from resident import KINDS, Array, above, assert_same, dtype_of, put, shifted
-from test_lengths import lengths_of
 from vkrnn.results import Results
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import vkrnn
 import vkrnn.reference
 from cases import ACTIVATIONS, CASES, GATES, NAMES, Case, gradient_inputs, inputs
 from comparison import assert_close
+from targets import devices
 from tolerances import ACTIVATION
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
@@ -44,6 +45,14 @@ LIMITS = {
 
 every_activation = pytest.mark.parametrize("activation", NAMES)
 every_cell = pytest.mark.parametrize("cell", GATES)
+
+
+@pytest.fixture(autouse=True, scope="module", params=devices(), ids=lambda target: target.id)
+def _on_every_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have calls run on each device of this machine in turn."""
+    with request.param.opened() as device:
+        yield
+    device.close()
 
 
 def activate(activation: str, values: Any) -> Array:

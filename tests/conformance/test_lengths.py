@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, gradient_inputs, gradient_names, inputs
+from cases import CASES, Case, gradient_inputs, gradient_names, inputs, lengths_of
 from comparison import assert_close, limits, within_contract
 from float32 import Program
 from resident import position
@@ -37,15 +36,6 @@ STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
 
 SMALL = [case for case in CASES if not case.tags]
 SEVERAL = [case for case in SMALL if case.N > 1 and case.T > 1]
-
-
-def lengths_of(case: Case) -> Array:
-    """Return a length for each sequence, drawn for the case; not all T where that can be."""
-    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
-    lengths = rng.integers(1, case.T + 1, case.N)
-    if (lengths == case.T).all():
-        lengths[rng.integers(case.N)] = (case.T + 1) // 2
-    return lengths
 
 
 def past_the_end(array: Array, lengths: Array) -> Array:

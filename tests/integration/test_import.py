@@ -22,6 +22,7 @@ HINT = (
     "install one: a graphics driver with Vulkan 1.3, or Mesa's for the CPU "
     "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)"
 )
+NM = shutil.which("nm")
 NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
 
 
@@ -80,9 +81,19 @@ def test_the_loader_is_not_linked() -> None:
     assert run(program).stdout == "False\n"
 
 
+@pytest.mark.skipif(NM is None, reason="nm, of the binutils, is not there")
+def test_the_extension_exports_one_symbol() -> None:
+    """What else it has, a static libstdc++ above all, is no other module's."""
+    done = subprocess.run([str(NM), "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]
+
+
 def test_public_names() -> None:
     """Everything public is there and documented."""
-    assert vkrnn.__version__.count(".") == 2
+    project = next(
+        folder / "pyproject.toml" for folder in Path(__file__).parents if (folder / "pyproject.toml").exists()
+    )
+    assert f'\nversion = "{vkrnn.__version__}"\n' in project.read_text()
     for name in vkrnn.__all__:
         assert getattr(vkrnn, name).__doc__, name
 

@@ -23,7 +23,7 @@ from resident import opened
 
 Array = NDArray[Any]
 
-TESTS = Path(__file__).parent
+MODULES = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 
 
 @pytest.fixture(name="cpu", scope="module")
@@ -34,7 +34,7 @@ def _cpu() -> Iterator[vkrnn.Device]:
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program on the CPU itself, in a process of its own, which finds the tests' modules."""
-    begin = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\n"
+    begin = f"import sys\nsys.path[:0] = {MODULES!r}\n"
     return subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(program)],
         env=os.environ | {"VKRNN_DEVICE": "cpu ("} | environment,

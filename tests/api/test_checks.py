@@ -55,6 +55,23 @@ def test_report_of_gradients() -> None:
     assert [c.name for c in report.comparisons] == ["source", "recurrent_weight"]
 
 
+@pytest.mark.parametrize("index", range(len(vkrnn.devices())))
+def test_report_names_the_device_that_computed(index: int) -> None:
+    """The one that is named, or the one where an argument or a result lives; the default one has no part in it."""
+    device = vkrnn.Device(index)
+    others = [other for other in vkrnn.devices() if other.index != index]
+    with others[0] if others else device:
+        named = vkrnn.check(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=device)
+        weight = vkrnn.asarray(WEIGHT, device=device)
+        of_argument = vkrnn.check(vkrnn.single_gate_rnn, SOURCE, weight)
+        out = vkrnn.empty(SOURCE.shape, device=device)
+        of_result = vkrnn.check(vkrnn.single_gate_rnn, SOURCE, WEIGHT, out=out)
+    assert [report.device for report in (named, of_argument, of_result)] == [device.name] * 3
+    assert named.ok
+    assert of_argument.ok
+    assert of_result.ok
+
+
 def test_report_is_shown_as_a_table() -> None:
     """As text, and as HTML in a notebook."""
     comparisons = (Comparison("output", (5, 3, 4), 2.5e-7, (1, 0, 2)), Comparison("z_state", (5, 3, 4), 0.5, (0, 0, 0)))

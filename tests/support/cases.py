@@ -186,6 +186,15 @@ def inputs(case: Case) -> dict[str, Floats]:
     return {name: case._draw(name) for name in names}
 
 
+def lengths_of(case: Case) -> NDArray[np.int64]:
+    """Return a length for each sequence, drawn for the case; not all T where that can be."""
+    rng = np.random.default_rng(zlib.crc32(case.id.encode()))
+    lengths = rng.integers(1, case.T + 1, case.N)
+    if (lengths == case.T).all():
+        lengths[rng.integers(case.N)] = (case.T + 1) // 2
+    return lengths
+
+
 def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
     """Return the arguments that the gradients take besides `inputs`.
 

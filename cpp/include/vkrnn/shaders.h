@@ -1,0 +1,12 @@
+// The names of the kernels that were built into the package; `shader_code` in device.h has their SPIR-V.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace vkrnn {
+
+// In no particular order.
+std::vector<std::string_view> shader_names();
+
+}  // namespace vkrnn

@@ -1,0 +1,154 @@
+// What C++ and the built kernels make of the structs of abi.h: every member at the same place, none on one side only.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "spirv_layout.h"
+#include "vkrnn/device.h"
+#include "vkrnn/shaders.h"
+
+namespace vkrnn::test {
+
+void PrintTo(const Layout& layout, std::ostream* out) {
+    *out << layout.name;
+    for (const Member& member : layout.members)
+        *out << "\n    " << member.name << " at " << member.offset << ", " << member.bytes << " bytes";
+}
+
+namespace {
+
+struct Struct {
+    Layout layout;
+    std::uint64_t bytes;  // with what C++ puts at its end
+};
+
+template <class Type, class... Members>
+Struct layout(const char* name, Members... members) {
+    return {{name, {members...}}, sizeof(Type)};
+}
+
+#define MEMBER(type, member) (Member{#member, offsetof(abi::type, member), sizeof(abi::type::member)})
+
+// Every struct of abi.h with all of its members, as C++ lays them out.
+const std::vector<Struct>& structs() {
+    static const std::vector<Struct> kStructs{
+        layout<abi::GemmPush>("GemmPush", MEMBER(GemmPush, a), MEMBER(GemmPush, b), MEMBER(GemmPush, c),
+                              MEMBER(GemmPush, a_batch), MEMBER(GemmPush, b_batch), MEMBER(GemmPush, c_batch),
+                              MEMBER(GemmPush, c_slab), MEMBER(GemmPush, m), MEMBER(GemmPush, n), MEMBER(GemmPush, k),
+                              MEMBER(GemmPush, lda), MEMBER(GemmPush, ldb), MEMBER(GemmPush, ldc),
+                              MEMBER(GemmPush, chunk), MEMBER(GemmPush, batches)),
+        layout<abi::ReducePush>("ReducePush", MEMBER(ReducePush, in_), MEMBER(ReducePush, factor),
+                                MEMBER(ReducePush, out_), MEMBER(ReducePush, rows), MEMBER(ReducePush, part),
+                                MEMBER(ReducePush, width), MEMBER(ReducePush, gates), MEMBER(ReducePush, directions),
+                                MEMBER(ReducePush, in_row), MEMBER(ReducePush, in_direction),
+                                MEMBER(ReducePush, in_gate), MEMBER(ReducePush, factor_row),
+                                MEMBER(ReducePush, factor_direction), MEMBER(ReducePush, factor_gate)),
+        layout<abi::TransposePush>("TransposePush", MEMBER(TransposePush, in_), MEMBER(TransposePush, out_),
+                                   MEMBER(TransposePush, rows), MEMBER(TransposePush, columns)),
+        layout<abi::ConvertPush>("ConvertPush", MEMBER(ConvertPush, in_), MEMBER(ConvertPush, out_),
+                                 MEMBER(ConvertPush, count), MEMBER(ConvertPush, padding)),
+        layout<abi::Strides>("Strides", MEMBER(Strides, step), MEMBER(Strides, row), MEMBER(Strides, slot),
+                             MEMBER(Strides, unit), MEMBER(Strides, padding)),
+        layout<abi::StepParams>("StepParams", MEMBER(StepParams, at), MEMBER(StepParams, weights),
+                                MEMBER(StepParams, lengths), MEMBER(StepParams, strides), MEMBER(StepParams, T),
+                                MEMBER(StepParams, N), MEMBER(StepParams, H), MEMBER(StepParams, depth),
+                                MEMBER(StepParams, weights_row), MEMBER(StepParams, first_depth)),
+        layout<abi::StepPush>("StepPush", MEMBER(StepPush, params), MEMBER(StepPush, step), MEMBER(StepPush, steps)),
+        layout<abi::TilePackPush>(
+            "TilePackPush", MEMBER(TilePackPush, in_), MEMBER(TilePackPush, out_), MEMBER(TilePackPush, in_direction),
+            MEMBER(TilePackPush, in_k), MEMBER(TilePackPush, in_unit), MEMBER(TilePackPush, in_slot),
+            MEMBER(TilePackPush, depth), MEMBER(TilePackPush, padded_depth), MEMBER(TilePackPush, H),
+            MEMBER(TilePackPush, units), MEMBER(TilePackPush, columns), MEMBER(TilePackPush, tiles),
+            MEMBER(TilePackPush, products), MEMBER(TilePackPush, gate_order)),
+        layout<abi::SlicePackPush>(
+            "SlicePackPush", MEMBER(SlicePackPush, in_), MEMBER(SlicePackPush, out_),
+            MEMBER(SlicePackPush, in_direction), MEMBER(SlicePackPush, in_k), MEMBER(SlicePackPush, in_unit),
+            MEMBER(SlicePackPush, in_slot), MEMBER(SlicePackPush, depth), MEMBER(SlicePackPush, H),
+            MEMBER(SlicePackPush, runs), MEMBER(SlicePackPush, lanes), MEMBER(SlicePackPush, invocations),
+            MEMBER(SlicePackPush, products), MEMBER(SlicePackPush, gate_order), MEMBER(SlicePackPush, padding)),
+        layout<abi::TablePush>("TablePush", MEMBER(TablePush, table)),
+        layout<abi::LargestPush>("LargestPush", MEMBER(LargestPush, in_), MEMBER(LargestPush, out_),
+                                 MEMBER(LargestPush, count), MEMBER(LargestPush, padding)),
+        layout<abi::MatrixPackPush>(
+            "MatrixPackPush", MEMBER(MatrixPackPush, in_), MEMBER(MatrixPackPush, out_), MEMBER(MatrixPackPush, table),
+            MEMBER(MatrixPackPush, largest), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),
+            MEMBER(MatrixPackPush, in_k), MEMBER(MatrixPackPush, in_run), MEMBER(MatrixPackPush, in_slot),
+            MEMBER(MatrixPackPush, out_batch), MEMBER(MatrixPackPush, i_count), MEMBER(MatrixPackPush, i_blocks),
+            MEMBER(MatrixPackPush, run_length), MEMBER(MatrixPackPush, run_padded), MEMBER(MatrixPackPush, k_blocks),
+            MEMBER(MatrixPackPush, units), MEMBER(MatrixPackPush, columns), MEMBER(MatrixPackPush, products),
+            MEMBER(MatrixPackPush, gate_order), MEMBER(MatrixPackPush, padding)),
+        layout<abi::MatrixProductPush>(
+            "MatrixProductPush", MEMBER(MatrixProductPush, a), MEMBER(MatrixProductPush, b),
+            MEMBER(MatrixProductPush, c), MEMBER(MatrixProductPush, a_largest), MEMBER(MatrixProductPush, b_largest),
+            MEMBER(MatrixProductPush, a_batch), MEMBER(MatrixProductPush, b_batch), MEMBER(MatrixProductPush, c_batch),
+            MEMBER(MatrixProductPush, c_slab), MEMBER(MatrixProductPush, m), MEMBER(MatrixProductPush, n),
+            MEMBER(MatrixProductPush, ldc), MEMBER(MatrixProductPush, k_blocks), MEMBER(MatrixProductPush, chunk),
+            MEMBER(MatrixProductPush, batches)),
+    };
+    return kStructs;
+}
+
+#undef MEMBER
+
+const Struct* find(const std::string& name) {
+    const auto found = std::ranges::find(structs(), name, [](const Struct& each) { return each.layout.name; });
+    return found == structs().end() ? nullptr : &*found;
+}
+
+Module module_of(std::string_view kernel) { return Module(shader_code(kernel)); }
+
+// Whether the kernels for matrix units were built, which need newer tools.
+bool has_matrices() { return !shader_code("matrix_product").empty(); }
+
+TEST(ShaderLayout, OfPushConstants) {
+    for (const std::string_view kernel : shader_names()) {
+        SCOPED_TRACE(kernel);
+        const auto found = module_of(kernel).push_constants();
+        ASSERT_TRUE(found);
+        const Struct* const wanted = find(found->name);
+        ASSERT_NE(wanted, nullptr) << found->name << " is not in this test's table";
+        EXPECT_EQ(*found, wanted->layout);
+    }
+}
+
+// What kernels read through addresses, StepParams and what is in it, has names of abi.h too.
+TEST(ShaderLayout, OfEveryStruct) {
+    std::set<std::string> met;
+    for (const std::string_view kernel : shader_names()) {
+        SCOPED_TRACE(kernel);
+        for (const Layout& found : module_of(kernel).layouts()) {
+            const Struct* const wanted = find(found.name);
+            if (wanted == nullptr) continue;  // a kernel's own: Params, Scalar, ...
+            met.insert(found.name);
+            EXPECT_EQ(found, wanted->layout);
+        }
+    }
+    for (const Struct& each : structs()) {
+        const std::string& name = each.layout.name;
+        const bool built =
+            has_matrices() || (!name.starts_with("Matrix") && name != "TablePush" && name != "LargestPush");
+        EXPECT_EQ(met.contains(name), built) << name;
+    }
+}
+
+// A member that is in C++ alone leaves a gap between those of the table, or behind them.
+TEST(ShaderLayout, TableIsComplete) {
+    for (const Struct& each : structs()) {
+        SCOPED_TRACE(each.layout.name);
+        std::uint64_t end = 0;
+        for (const Member& member : each.layout.members) {
+            EXPECT_EQ(member.offset, end) << "before " << member.name;
+            end = member.offset + member.bytes;
+        }
+        EXPECT_EQ((end + 7) / 8 * 8, each.bytes) << "at the end";  // structs begin with 8-byte members
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn::test

@@ -1,0 +1,95 @@
+"""What the tables of cases run on: every device of this machine, as it chooses itself, and with each strategy fixed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import vkrnn
+from vkrnn.results import Results
+
+# Fixed beside a strategy: on a device that is a CPU it would choose one lane, and no GPU does.
+SIZES: dict[str, dict[str, int]] = {"steps": {"lanes": 8, "rows": 4}}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device by its position, and the options that fix its strategies; without any it chooses for each call."""
+
+    index: int
+    options: tuple[tuple[str, str | int], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Return what is short and says it all, as VKRNN_TEST_DEVICE takes it."""
+        device = vkrnn.devices()[self.index]
+        name = device.name.split(" (")[0].replace(" ", "-")
+        return " ".join([name, *(f"{name}={value}" for name, value in self.options)])
+
+    def opened(self) -> vkrnn.Device:
+        """Return the device."""
+        return vkrnn.Device(self.index, **dict(self.options))  # type: ignore[arg-type]
+
+
+def forced(index: int) -> list[Target]:
+    """Return the device with each of its strategies fixed, in as few targets as show them all.
+
+    A time loop stands beside the products of its name, where there are any, or in turn beside the others.
+    """
+    device = vkrnn.Device(index)
+    listed = device.strategies
+    loops, products = listed["schedule"], listed["gemm"]
+    if len(loops) == len(products) == 1:
+        return []
+    others = [product for product in products if product not in loops]
+    targets = []
+    for i in range(max(len(loops), len(others))):
+        loop = loops[i % len(loops)]
+        product = loop if loop in products else others[-1 - i % len(others)]
+        sizes = dict(SIZES.get(loop, {}))
+        if "lanes" in sizes:
+            sizes["lanes"] = min(sizes["lanes"], device.profile.subgroup_size)
+        targets.append(Target(index, tuple({"schedule": loop, "gemm": product, **sizes}.items())))
+    return targets
+
+
+def targets() -> list[Target]:
+    """Return all of every device; under VKRNN_TEST_DEVICE that one alone, which calls without a device run on."""
+    if "VKRNN_TEST_DEVICE" in os.environ:
+        index = vkrnn.default_device().index
+        _, *options = os.environ["VKRNN_TEST_DEVICE"].split()
+        pairs = (option.split("=") for option in options)
+        fixed = tuple((name, int(value) if value.isdecimal() else value) for name, value in pairs)
+        return [Target(index, fixed)] if fixed else [Target(index), *forced(index)]
+    return [target for device in vkrnn.devices() for target in (Target(device.index), *forced(device.index))]
+
+
+def devices() -> list[Target]:
+    """Return the first target of every device: as it chooses itself, unless VKRNN_TEST_DEVICE fixes strategies."""
+    first: dict[int, Target] = {}
+    for target in targets():
+        first.setdefault(target.index, target)
+    return list(first.values())
+
+
+def fits(device: vkrnn.Device, target: Target, function: Callable[..., Results], **call: Any) -> bool:
+    """Return whether the target's strategies fit the call. They must be those of its plan."""
+    try:
+        plan = vkrnn.plan(function, **call, device=device)
+    except NotImplementedError as error:
+        if target.options and "does not fit this call" in str(error):
+            return False
+        raise
+    wanted: Mapping[str, str | int] = dict(target.options)
+    assert {name: plan.strategy.get(name) for name in wanted} == wanted
+    return True
+
+
+def require_fit(device: vkrnn.Device, target: Target, function: Callable[..., Results], **call: Any) -> None:
+    """Skip the test where the target's strategies do not fit the call."""
+    if not fits(device, target, function, **call):
+        pytest.skip(f"{target.id} does not fit this call")
