@@ -1,4 +1,4 @@
-// What a descriptor says: the options of one recurrent operation. A value type, hashable and comparable.
+// A descriptor holds the options of one recurrent operation. A value type, hashable and comparable.
 #pragma once
 
 #include <array>

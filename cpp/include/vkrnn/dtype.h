@@ -24,7 +24,7 @@ constexpr std::string_view name_of(Dtype dtype) {
 
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::float16 || dtype == Dtype::bfloat16; }
 
-// Of an element in the caller's arrays, and of one while the call computes.
+// Return the bytes of an element in the caller's arrays, and of one while the call computes.
 constexpr std::uint64_t storage_bytes(Dtype dtype) { return is_half(dtype) ? 2 : dtype == Dtype::float64 ? 8 : 4; }
 constexpr std::uint64_t compute_bytes(Dtype dtype) { return dtype == Dtype::float64 ? 8 : 4; }
 

@@ -1,4 +1,4 @@
-// What a device is and can do, as far as planning cares. Filled in by vk::Device; no Vulkan types here.
+// Describes what a device is and can do, as far as planning needs to know. Devices fill it in; it has no Vulkan types.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,7 @@ private:
     // State of the open command buffer.
     Pipeline bound_;
     std::uint32_t recorded_ = 0;
-    // Whether dispatches or transfers have written what no later command has waited for.
+    // These are set while dispatches or transfers have written memory that no later command has waited for.
     bool computed_ = false;
     bool transferred_ = false;
 };
