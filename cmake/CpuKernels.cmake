@@ -54,8 +54,10 @@ function(vkrnn_add_cpu_kernels target folder cells)
     if(VKRNN_SANITIZE)
         set(optimization -O1 -g1)
     endif()
+    # A compiler that fuses products with sums where it likes does so in one copy of a loop and not in another: then the
+    # bits would depend on how units are shared among threads. The kernels fuse by name.
     # Not every cell needs every parameter; what stores of vectors fill, GCC
     # takes for uninitialized.
-    target_compile_options(${target} PRIVATE ${optimization} -Wno-unused-parameter -Wno-maybe-uninitialized)
+    target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()
