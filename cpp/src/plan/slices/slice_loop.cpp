@@ -43,7 +43,7 @@ struct Layout {
         runs = ceil_div(ceil_div(depth, 4), shape.lanes);
         invocations = ceil_div(spec.H * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
         register_fours = std::min<std::int64_t>(shape.register_runs * spec.G(), fours());
-        shared_bytes = 2 * shape.rows * runs * shape.lanes * kFourBytes;
+        shared_bytes = std::int64_t{2} * shape.rows * runs * shape.lanes * kFourBytes;
         const std::int64_t room = profile.max_shared_memory - shared_bytes - kFourBytes;
         shared_fours = std::clamp<std::int64_t>(room / (invocations * kFourBytes), 0, fours() - register_fours);
         shared_bytes += std::max<std::int64_t>(shared_fours * invocations, 1) * kFourBytes;
@@ -213,7 +213,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
 
 void SliceLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    add_loop(builder, "slices_forward", "steps", std::move(views), inputs[Argument::recurrent_weight],
+    add_loop(builder, "slices_forward", "steps", views, inputs[Argument::recurrent_weight],
              {1, spec.H, spec.H * spec.H}, 0, 1, spec.descriptor.has(Flag::training));
 }
 

@@ -15,7 +15,9 @@ struct TileShape {
     [[nodiscard]] std::int64_t columns() const { return std::int64_t{thread_columns} * column_lanes; }
     [[nodiscard]] std::uint32_t invocations() const { return row_lanes * column_lanes * teams; }
     // Elements in shared memory of the blocks that all teams work on, and of one team's sums.
-    [[nodiscard]] std::int64_t block_elements() const { return teams * depth_block * (rows() + columns()); }
+    [[nodiscard]] std::int64_t block_elements() const {
+        return std::int64_t{teams} * depth_block * (rows() + columns());
+    }
     [[nodiscard]] std::int64_t sum_elements() const { return rows() * columns(); }
 };
 
