@@ -20,6 +20,7 @@ from .floors import host_ratios
 ROOT = Path(__file__).parents[1]
 RECORDS = {
     "2 cores, AVX2": ROOT / "bench" / "results" / "cells-cpu-2.jsonl",
+    "2 cores, AVX-512": ROOT / "bench" / "results" / "cells-cpu-2-avx512.jsonl",
     "16 cores, AVX-512": ROOT / "bench" / "results" / "cells-cpu-16.jsonl",
 }
 OTHERS = {"torch": "PyTorch", "onnxruntime": "onnxruntime", "numpy": "NumPy"}
@@ -32,7 +33,7 @@ PLOT = ROOT / "docs" / "speed.svg"
 def main() -> None:
     """Write the plot."""
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "vkrnn", "font.size": 9})
-    figure, axes = plt.subplots(figsize=(8, 3.2), layout="constrained")
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
     labels = []
     for machine, path in RECORDS.items():
         groups = groups_of(path)
