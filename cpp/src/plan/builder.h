@@ -85,6 +85,7 @@ public:
 
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
+    [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
     // A size of the strategies that run the call.
     [[nodiscard]] std::uint32_t size(const std::string& name) const { return plan_.choice.sizes.at(name); }
     Plan finish();

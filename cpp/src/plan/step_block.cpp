@@ -14,6 +14,13 @@ std::int64_t slot_of(const Spec& spec, std::size_t gate) {
     return spec.descriptor.has(Flag::other_gate_order) ? cell.other_slots.at(gate) : cell.slots.at(gate);
 }
 
+std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t count) {
+    std::uint32_t order = 0;
+    for (std::int64_t i = 0; i < count; ++i)
+        order |= static_cast<std::uint32_t>(slot_of(spec, static_cast<std::size_t>(first + i))) << (4 * i);
+    return order;
+}
+
 double step_flops(const Spec& spec) {
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
 }
@@ -129,8 +136,7 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     std::vector<std::uint32_t> constants(abi::kStepConstants);
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
-    for (std::size_t gate = 0; gate < cell.gates.size(); ++gate)
-        constants[abi::kGateOrder] |= static_cast<std::uint32_t>(slot_of(spec, gate)) << (4 * gate);
+    constants[abi::kGateOrder] = gate_order(spec, 0, spec.G());
     constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
     constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
     constants[abi::kKeep] = options.keep;

@@ -78,4 +78,7 @@ double recurrent_bytes(const Spec& spec);
 // Position of canonical gate g in the descriptor's order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);
 
+// The slots of `count` gates from `first` on, four bits each, as kernels read them.
+std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t count);
+
 }  // namespace vkrnn

@@ -20,11 +20,11 @@ struct MatrixShape {
     }
 };
 
-// Those that were fastest for some size on one H200.
+// Those that were fastest for some size with an earlier version of the kernels on one H200.
 constexpr MatrixShape kShapes[] = {{1, 1, 1, 4}, {1, 1, 1, 8}, {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 3, 1, 8}, {2, 1, 1, 16},
                                    {2, 2, 1, 8}, {2, 3, 1, 6}, {2, 2, 2, 4},  {2, 2, 4, 2}, {4, 2, 2, 2}};
 
-// Rates of one of the H200's multiprocessors, fitted to measured steps.
+// Rates of one of the H200's multiprocessors, fitted to that version's steps.
 constexpr double kMicrosecondsPerStep = 3.3;
 constexpr double kMicrosecondsPerGroup = 0.4;
 constexpr double kFlopsPerMicrosecond = 1.4e6;  // of a float32 product
@@ -50,8 +50,7 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     const std::int64_t side = profile.matrix_side;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
-    const std::int64_t multiprocessors = profile.compute_units != 0 ? profile.compute_units : 32;
-    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors));
+    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile)));
     const double halves = halves_of(spec);
     const double flops = 2.0 * static_cast<double>(shape.tile_rows(side) * shape.tile_columns(side) * depth);
     const double bytes = 2 * halves * static_cast<double>((shape.tile_rows(side) + shape.tile_columns(side)) * depth);
@@ -128,9 +127,7 @@ public:
         source.length = H;
         source.k_stride = 1;
         source.tiles = {columns / products, columns, products, H * H, 0};
-        for (std::int64_t product = 0; product < products; ++product)
-            source.tiles.gate_order |= u32(slot_of(spec_, static_cast<std::size_t>(phase.first_gate + product)))
-                                       << (4 * product);
+        source.tiles.gate_order = gate_order(spec_, phase.first_gate, products);
         return step(phase, "matrices_forward", keep, source, 0);
     }
 

@@ -7,6 +7,7 @@
 namespace vkrnn {
 namespace {
 
+constexpr std::int64_t kUsualMultiprocessors = 32;
 constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
 
 }  // namespace
@@ -58,6 +59,10 @@ void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
     const abi::StepPush push{place(params, 0), 0, 0};
     builder.dispatch("replay", kernel, builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
                      make_block(push, abi::kStepPushPlaces));
+}
+
+std::int64_t multiprocessors(const Profile& profile) {
+    return profile.compute_units != 0 ? profile.compute_units : kUsualMultiprocessors;
 }
 
 std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t otherwise) {

@@ -38,6 +38,9 @@ std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t 
 // Throws ValueError: a size's value is not what a device can run.
 void require_size(bool holds, std::string_view name, const std::string& expected, std::uint32_t got);
 
+// How many multiprocessors a device has, or a usual number where it does not tell.
+std::int64_t multiprocessors(const Profile& profile);
+
 // What an offer says of a strategy that is taken only where a caller fixes it.
 constexpr double kOnlyWhenAsked = 1e30;
 

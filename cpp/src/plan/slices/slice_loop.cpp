@@ -18,7 +18,7 @@ constexpr std::int64_t kFourBytes = 16;
 constexpr std::int64_t kMostRows = 8;
 constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
-// One of the H200's multiprocessors, fitted to measured steps.
+// One of the H200's multiprocessors, fitted to the steps of an earlier version of the kernels.
 constexpr double kMicrosecondsPerStep = 0.35;
 constexpr double kMicrosecondsPerStepBack = 0.5;
 constexpr double kMicrosecondsPerShuffle = 0.015;  // from asking to having
@@ -28,7 +28,6 @@ constexpr double kProductsPerMicrosecond = 2.2e5;
 constexpr double kSharedBytesPerMicrosecond = 2.2e5;
 constexpr double kOtherBytesPerMicrosecond = 1.6e5;  // of weights that are read from global memory at every step
 constexpr double kDispatchMicroseconds = 4;
-constexpr std::uint32_t kUsualUnits = 32;  // of a GPU that does not tell how many it has
 constexpr std::int64_t kRegisters = 65536;
 constexpr std::int64_t kMostRegisters = 255;  // of an invocation
 constexpr std::int64_t kMostHeld = 24;        // fours of weights that an invocation can keep in registers
@@ -74,7 +73,7 @@ std::uint32_t register_runs(const Spec& spec, const Profile& profile, SliceShape
 // Microseconds of a step of all slices: what the busiest multiprocessor does. Slices on the same one share its rates,
 // but wait at the same time.
 double step_cost(const Layout& layout, const Spec& spec, const Profile& profile) {
-    const auto units = static_cast<double>(profile.compute_units != 0 ? profile.compute_units : kUsualUnits);
+    const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
     const std::int64_t registers =
@@ -147,8 +146,7 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
     pack.lanes = layout.shape.lanes;
     pack.invocations = u32(layout.invocations);
     pack.products = u32(layout.products);
-    for (std::int64_t product = 0; product < layout.products; ++product)
-        pack.gate_order |= u32(slot_of(spec, static_cast<std::size_t>(product))) << (4 * product);
+    pack.gate_order = gate_order(spec, 0, layout.products);
     builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
                      builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
                      make_block(pack, abi::kSlicePackPlaces), true);

@@ -21,18 +21,17 @@ struct TileShape {
     [[nodiscard]] std::int64_t sum_elements() const { return rows() * columns(); }
 };
 
-// Those that were fastest for some size on one H200; the first is the smallest.
+// Those that were fastest for some size with an earlier version of the kernels on one H200; the first is the smallest.
 constexpr TileShape kShapes[] = {
     {4, 4, 1, 4, 16, 4}, {4, 4, 2, 4, 8, 4}, {4, 4, 2, 4, 32, 4}, {4, 4, 4, 4, 16, 4}, {8, 4, 2, 8, 16, 8},
     {8, 8, 4, 2, 32, 4}, {8, 4, 4, 8, 8, 8}, {8, 8, 4, 4, 16, 4}, {8, 8, 4, 8, 8, 4},
 };
 
-// Rates of one of the H200's multiprocessors, fitted to measured steps.
+// Rates of one of the H200's multiprocessors, fitted to that version's steps.
 constexpr double kMicrosecondsPerStep = 2.5;
 constexpr double kMicrosecondsPerGroup = 0.5;
 constexpr double kFlopsPerMicrosecond = 3.5e5;
 constexpr double kBytesPerMicrosecond = 4.2e4;
-constexpr std::uint32_t kUsualUnits = 32;  // of a GPU that does not tell how many it has
 
 std::int64_t element_bytes(const Spec& spec) { return static_cast<std::int64_t>(compute_bytes(spec.dtype)); }
 
@@ -60,8 +59,7 @@ double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profi
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
     const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
-    const std::int64_t multiprocessors = profile.compute_units != 0 ? profile.compute_units : kUsualUnits;
-    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors));
+    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile)));
     const double flops = 2.0 * static_cast<double>(shape.rows() * shape.columns() * depth);
     const auto bytes = static_cast<double>((shape.rows() + shape.columns()) * depth * element_bytes(spec));
     return kMicrosecondsPerStep +
@@ -94,11 +92,6 @@ Sizes sizes_of(const TileShape& shape) {
             {"depth_block", shape.depth_block}};
 }
 
-TileShape shape_of(const PlanBuilder& builder) {
-    return {builder.size("thread_rows"),  builder.size("thread_columns"), builder.size("row_lanes"),
-            builder.size("column_lanes"), builder.size("teams"),          builder.size("depth_block")};
-}
-
 TileShape with(const TileShape& shape, const Sizes& wanted) {
     Sizes sizes = sizes_of(shape);
     for (auto& [name, size] : sizes) size = size_or(wanted, name, size);
@@ -108,7 +101,8 @@ TileShape with(const TileShape& shape, const Sizes& wanted) {
 // What the planning of one loop needs.
 class TilePlan {
 public:
-    explicit TilePlan(PlanBuilder& builder) : builder_(builder), spec_(builder.spec()), shape_(shape_of(builder)) {}
+    TilePlan(PlanBuilder& builder, std::size_t weight)
+        : builder_(builder), spec_(builder.spec()), shape_(shape_of(builder.sizes())), weight_(weight) {}
 
     // A buffer for the operand: regions of [slots * H][rows].
     void add_operand(StepBlock& views, std::int64_t regions, std::int64_t slots) {
@@ -127,8 +121,8 @@ public:
                           make_block(push, abi::kStepPushPlaces), true);
     }
 
-    // One phase's dispatch, with its weights packed before the loop. `element`: those of the weight from one k, unit
-    // and slot of a product to the next, and the first.
+    // One phase's dispatch, with its weights packed before the loop. `first` is the weight's element that a product
+    // begins with, in_k, in_unit and in_slot lead from one k, unit and slot to the next.
     struct Weights {
         std::int64_t products, depth, first, in_k, in_unit, in_slot;
     };
@@ -153,9 +147,7 @@ public:
         push.columns = u32(shape_.columns());
         push.tiles = u32(tiles);
         push.products = u32(weights.products);
-        for (std::int64_t product = 0; product < weights.products; ++product)
-            push.gate_order |= u32(slot_of(spec_, static_cast<std::size_t>(phase.first_gate + product)))
-                               << (4 * product);
+        push.gate_order = gate_order(spec_, phase.first_gate, weights.products);
         builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", {}),
                           builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()),
                           make_block(push, abi::kTilePackPlaces), true);
@@ -165,8 +157,6 @@ public:
         const std::size_t kernel = step_kernel(builder_, driver, constants({phase.number, keep}));
         return step_dispatch(phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), params);
     }
-
-    void set_weight(std::size_t buffer) { weight_ = buffer; }
 
 private:
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
@@ -186,8 +176,8 @@ private:
 
     PlanBuilder& builder_;
     const Spec& spec_;
-    TileShape shape_;
-    std::size_t weight_ = kNoBuffer;
+    const TileShape shape_;
+    const std::size_t weight_;
 };
 
 }  // namespace
@@ -227,8 +217,7 @@ std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, c
 void TileLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H;
-    TilePlan plan(builder);
-    plan.set_weight(inputs[Argument::recurrent_weight]);
+    TilePlan plan(builder, inputs[Argument::recurrent_weight]);
     plan.add_operand(views, spec.two_phases() ? 3 : 2, 1);
     plan.start(views);
     Loop loop{spec.T, 0, 1, {}};
@@ -243,8 +232,7 @@ void TileLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
 void TileLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H;
-    TilePlan plan(builder);
-    plan.set_weight(pass.inputs[Argument::recurrent_weight]);
+    TilePlan plan(builder, pass.inputs[Argument::recurrent_weight]);
     StepBlock all = pass.views;
     plan.add_operand(all, 2, spec.G());
     Loop loop{spec.T, static_cast<std::int32_t>(spec.T - 1), -1, {}};
