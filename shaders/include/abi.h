@@ -199,7 +199,7 @@ const uint kColumnGroups = kStepConstants + 6u;     // along the columns
 const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kMatrixConstants = kStepConstants + 8u;
 const uint kMatrixElements = 8u;                    // of a block that one invocation holds
-const float kLowScale = 2048.0;
+const float kLowScale = 64.0;
 
 // The table has four parts of side * side words: for the left operand, then for the right one, which element i * side + k
 // stands at a position, then the position of an element.

@@ -33,9 +33,8 @@ void main() {
                               slot * p.in_slot;
                 value = uintBitsToFloat(Words(p.in_ + Address(from) * 4).value) * down;
             }
-            uint bits = high_bits(value);
-            high[word] |= bits << 16 * e;
-            low[word] |= low_bits(value, bits) << 16 * e;
+            high[word] |= high_bits(value) << 16 * e;
+            low[word] |= low_bits(value) << 16 * e;
         }
     }
     Stride first = batch * p.out_batch + Stride(block) * halves * subgroup + lane;

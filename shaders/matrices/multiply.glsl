@@ -1,5 +1,4 @@
-// The sums of a subgroup: matrix_rows x matrix_columns matrices, over some of the k blocks. Products of high with low
-// halves are summed apart and added in the end, so that the sums of high halves lose nothing to them.
+// The sums of a subgroup: matrix_rows x matrix_columns matrices, over some of the k blocks.
 #ifndef VKRNN_MATRIX_MULTIPLY_GLSL
 #define VKRNN_MATRIX_MULTIPLY_GLSL
 #include "matrices/units.glsl"
@@ -22,14 +21,26 @@ struct Blocks {
 float16_t left_factor(uint k_block);
 #endif
 
+// Adds the products of high with low halves.
+void multiply_low(LeftMatrix a[matrix_rows][halves], RightMatrix b[matrix_columns][halves],
+                  inout SumMatrix sums[matrix_rows][matrix_columns]) {
+    const float16_t down = float16_t(1.0 / kLowScale);
+    [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+        RightMatrix high = b[c][0] * down;
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            sums[r][c] = coopMatMulAdd(a[r][halves - 1], high, sums[r][c]);
+    }
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
+        LeftMatrix high = a[r][0] * down;
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+            sums[r][c] = coopMatMulAdd(high, b[c][halves - 1], sums[r][c]);
+    }
+}
+
 void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k_step, uint lane,
                      out SumMatrix sums[matrix_rows][matrix_columns]) {
-    SumMatrix low_sums[matrix_rows][matrix_columns];
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-            sums[r][c] = SumMatrix(0.0);
-            low_sums[r][c] = SumMatrix(0.0);
-        }
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = SumMatrix(0.0);
     uvec4 next_left[matrix_rows][halves], next_right[matrix_columns][halves];
     if (k_begin < k_end) {
         [[unroll]] for (uint h = 0; h < halves; ++h) {
@@ -60,19 +71,10 @@ void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k
             [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
                 next_right[c][h] = load_block(right.base, right.first + at + Stride(c) * right.i_apart, lane);
         }
+        if (halves > 1) multiply_low(a, b, sums);
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-                sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
-                if (halves > 1) {
-                    low_sums[r][c] = coopMatMulAdd(a[r][0], b[c][halves - 1], low_sums[r][c]);
-                    low_sums[r][c] = coopMatMulAdd(a[r][halves - 1], b[c][0], low_sums[r][c]);
-                }
-            }
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
     }
-    if (halves > 1)
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-                sums[r][c] = sums[r][c] + low_sums[r][c] * (1.0 / kLowScale);
 }
 
 #endif

@@ -40,9 +40,8 @@ void put_operand(Params p, Address region, uint n, uint slot, uint j, float scal
     uint block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
     uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
     Address at = vector_address(region, Stride(block) * halves * subgroup) + Address(position) * 2;
-    uint high = high_bits(scaled);
-    Half(at).value = uint16_t(high);
-    if (halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled, high));
+    Half(at).value = uint16_t(high_bits(scaled));
+    if (halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
 }
 
 #ifdef TILE_SCALES

@@ -31,8 +31,8 @@ const uint right_elements = 2 * block_elements, right_positions = 3 * block_elem
 
 uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
 
-// Powers of two that bring numbers of up to such a magnitude (the bits of a float) to less than 2^15, and back. So high, the
-// halves of what is 2^-29 of the largest still have all their digits.
+// Powers of two that bring numbers of up to such a magnitude (the bits of a float) to less than 2^15, and back. So the
+// halves of what is 2^-21 of the largest still have all their digits.
 const uint kScaleExponent = 14;
 uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
 float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
@@ -43,13 +43,14 @@ float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) 
 
 float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
 
-// The halves of a scaled number. An infinity or NaN is all in the first. The bits of a half, so that no compiler takes the
-// way there and back for nothing.
-uint high_bits(float value) { return packHalf2x16(vec2(value, 0.0)); }
-uint low_bits(float value, uint high) {
-    precise float rest = value - unpackHalf2x16(high).x;
-    return packHalf2x16(vec2(finite(rest) * kLowScale, 0.0));
+// The halves of a scaled number. An infinity or NaN is all in the first. The number is rounded to a half's digits by
+// integers: compilers take a conversion to half precision and back for nothing.
+float rounded(float value) {
+    uint bits = floatBitsToUint(value);
+    return (bits & 0x7fffffffu) < 0x7f800000u ? uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu) : value;
 }
+uint high_bits(float value) { return packHalf2x16(vec2(rounded(value), 0.0)); }
+uint low_bits(float value) { return packHalf2x16(vec2(finite(value - rounded(value)) * kLowScale, 0.0)); }
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
