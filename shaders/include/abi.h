@@ -197,7 +197,8 @@ const uint kMatrixColumns = kStepConstants + 4u;    // and along the columns
 const uint kRowGroups = kStepConstants + 5u;        // subgroups of a workgroup along the rows
 const uint kColumnGroups = kStepConstants + 6u;     // along the columns
 const uint kDepthGroups = kStepConstants + 7u;      // along the sums
-const uint kMatrixConstants = kStepConstants + 8u;
+const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
+const uint kMatrixConstants = kStepConstants + 9u;
 const uint kMatrixElements = 8u;                    // of a block that one invocation holds
 const float kLowScale = 64.0;
 

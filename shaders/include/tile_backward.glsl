@@ -47,12 +47,12 @@ void main() {
 
     uint region = push.step & 1;
 #ifdef TILE_SCALES
+    Real largest[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) {
-        if (!forms(g)) continue;
-        Real largest = 0.0;
-        for (uint i = 0; i < cells_each; ++i) largest = max(largest, finite(abs(dr[i][g])));
-        set_scale(p, tile, region, slot_of(g), largest);
+        largest[g] = forms(g) ? 0.0 : -1.0;
+        for (uint i = 0; i < cells_each && forms(g); ++i) largest[g] = max(largest[g], finite(abs(dr[i][g])));
     }
+    set_scales(p, tile, region, largest);
 #endif
     for (uint i = 0; i < cells_each; ++i) {
         if (!find_cell(p, tile, i * invocations + invocation(), e)) continue;

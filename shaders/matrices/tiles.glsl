@@ -45,8 +45,9 @@ void put_operand(Params p, Address region, uint n, uint slot, uint j, float scal
 }
 
 #ifdef TILE_SCALES
-shared uint largest_delta;
-shared uint reference;   // the largest scale of those whose deltas the product takes
+shared uint largest_deltas[CELL_GATES];
+shared uint reference;              // the largest scale of those whose deltas the product takes
+shared float factors[scale_count];  // of the operand's tiles, relative to the reference
 
 Address scales_address(Params p, uint direction, uint region, uint row_tile) {
     Stride at = region * p.params.strides[kTileScales].step[direction] + Stride(row_tile) * p.params.strides[kTileScales].row;
@@ -54,12 +55,29 @@ Address scales_address(Params p, uint direction, uint region, uint row_tile) {
 }
 uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
 
-Address product_scales;
 uint product_run_blocks, product_unit_tiles;
 float16_t left_factor(uint k_block) {
     uint tile = k_block / product_run_blocks * product_unit_tiles + k_block % product_run_blocks * side / tile_columns;
-    uint scale = Words(product_scales + Address(tile) * 4).value;
-    return float16_t(scale_up(scale) * scale_down(reference));
+    return float16_t(factors[tile]);
+}
+
+// From here on left_factor has the factors of a region's tiles, of which the product takes those of `depth` k blocks.
+void find_factors(Params p, uint direction, uint region, uint row_tile, uint first, uint depth) {
+    product_run_blocks = run_blocks(p);
+    product_unit_tiles = unit_tiles(p);
+    uint count = depth / product_run_blocks * product_unit_tiles;
+    Address scales = scales_address(p, direction, region, row_tile) +
+                     Address(first / product_run_blocks * product_unit_tiles) * 4;
+    if (invocation() == 0) reference = 0;
+    barrier();
+    uint mine = 0;
+    for (uint i = invocation(); i < count; i += invocations) mine = max(mine, Words(scales + Address(i) * 4).value);
+    mine = subgroupMax(mine);
+    if (subgroupElect()) atomicMax(reference, mine);
+    barrier();
+    for (uint i = invocation(); i < count; i += invocations)
+        factors[i] = scale_up(Words(scales + Address(i) * 4).value) * scale_down(reference);
+    barrier();
 }
 #endif
 
@@ -75,19 +93,23 @@ Tile this_tile(Params p) {
 }
 
 #ifdef TILE_SCALES
-// Takes the scale of this tile's deltas of a slot from the largest of this invocation's.
-void set_scale(Params p, Tile tile, uint region, uint slot, float mine) {
+// Takes the scales of this tile's deltas from the largest of this invocation's, by gate; a negative one stands for a gate
+// whose deltas another phase forms.
+void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
+    if (invocation() < CELL_GATES) largest_deltas[invocation()] = 0;
     barrier();
-    if (invocation() == 0) largest_delta = 0;
-    barrier();
-    if (mine > 0.0) atomicMax(largest_delta, floatBitsToUint(mine));
-    barrier();
-    uint scale = largest_delta;
-    if (invocation() == 0) {
-        Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
-        Words(scales + Address(slot * unit_tiles(p) + tile.column_tile) * 4).value = scale;
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
+        uint largest = subgroupMax(floatBitsToUint(max(mine[g], 0.0)));
+        if (subgroupElect()) atomicMax(largest_deltas[g], largest);
     }
-    slot_scales[slot] = scale_down(scale);
+    barrier();
+    Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
+        if (mine[g] < 0.0) continue;
+        if (invocation() == 0)
+            Words(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4).value = largest_deltas[g];
+        slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
+    }
 }
 #endif
 
@@ -98,15 +120,7 @@ void multiply(Params p, Tile tile, uint region) {
     uint k_count = p.params.depth, first_k = p.params.first_depth;   // in blocks
     weights_up = scale_up(largest(p, kLargestWeight));
 #ifdef TILE_SCALES
-    product_run_blocks = run_blocks(p);
-    product_unit_tiles = unit_tiles(p);
-    product_scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows) +
-                     Address(first_k / product_run_blocks * product_unit_tiles) * 4;
-    if (invocation() == 0) reference = 0;
-    barrier();
-    for (uint i = invocation(); i < k_count / product_run_blocks * product_unit_tiles; i += invocations)
-        atomicMax(reference, Words(product_scales + Address(i) * 4).value);
-    barrier();
+    find_factors(p, tile.direction, region, tile.first_row / tile_rows, first_k, k_count);
     operand_up = scale_up(reference);
 #else
     uint state = at_least_1(largest(p, kLargestState));

@@ -10,6 +10,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "abi.h"
 

@@ -39,9 +39,16 @@ bool is_bounded(const Spec& spec) {
     });
 }
 
-bool fits(const MatrixShape& shape, const Profile& profile) {
+// Scales of a row tile's deltas.
+std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+    return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
+}
+
+bool fits(const MatrixShape& shape, const Profile& profile, std::int64_t scales) {
+    constexpr std::int64_t kOtherBytes = 32;
     return shape.subgroups() * profile.subgroup_size <= profile.max_workgroup_invocations &&
-           shape.sum_bytes(profile.matrix_side) <= profile.max_shared_memory;
+           shape.sum_bytes(profile.matrix_side) + scales * std::int64_t{sizeof(float)} + kOtherBytes <=
+               profile.max_shared_memory;
 }
 
 // Microseconds of one phase's step: what the busiest multiprocessor does.
@@ -169,6 +176,7 @@ private:
         made[abi::kRowGroups] = 1;
         made[abi::kColumnGroups] = shape_.column_groups;
         made[abi::kDepthGroups] = shape_.depth_groups;
+        made[abi::kScaleCount] = u32(scale_count(shape_, spec_, builder_.profile()));
         return made;
     }
 
@@ -214,7 +222,7 @@ private:
 
 bool MatrixLoop::runs_on(const Profile& profile) const {
     return has_matrix_units(profile) &&
-           std::ranges::any_of(kShapes, [&](const MatrixShape& shape) { return fits(shape, profile); });
+           std::ranges::any_of(kShapes, [&](const MatrixShape& shape) { return fits(shape, profile, 1); });
 }
 
 Sizes MatrixLoop::sizes(const Profile& /*profile*/, const Sizes& wanted) const {
@@ -230,7 +238,7 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
     std::optional<Offer> best;
     for (const MatrixShape& usual : kShapes) {
         const MatrixShape shape = with(usual, wanted);
-        if (!fits(shape, profile) || shape.tile_columns(profile.matrix_side) < most_products) continue;
+        if (!fits(shape, profile, scale_count(shape, spec, profile)) || shape.tile_columns(profile.matrix_side) < most_products) continue;
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
