@@ -2,3 +2,4 @@
 #include "backward_cell.glsl"
 #include "tiles.glsl"
 #include "tile_backward.glsl"
+#include "tile_step.glsl"

@@ -119,7 +119,8 @@ const uint kResetOperand = 19u;    // backward: h[k-1] * m[k] * r (reset before)
 const uint kTileOperand = 20u;     // tiles: what the products of the steps multiply, by region: see tiles.glsl
 const uint kMatrixTable = 21u;     // matrices: as direction 0 the table, as direction 1 the largest magnitudes
 const uint kTileScales = 22u;      // matrices backward: scales of the operand by region, row tile, slot and unit tile
-const uint kViews = 23u;
+const uint kMeeting = 23u;         // persistent: where workgroups meet, see persistent.glsl
+const uint kViews = 24u;
 
 // Read through its address; one block per call and phase.
 struct StepParams {
@@ -137,10 +138,11 @@ const uint kStepPlaces = 2u * kViews + 3u;
 struct StepPush {
     Address params;
     int step;
-    uint steps;                        // of slices: how many steps from `step` on the dispatch makes at most
+    uint steps;                        // how many steps from `step` on the dispatch makes at most, where it makes several
 };
 const uint kStepPushPlaces = 1u;
 const uint kStepCounter = 8u;          // byte of `step`
+const uint kStepsByte = 12u;        // byte of `steps`
 
 // Specialization constants of the step kernels.
 const uint kLocalSize = 0u;            // invocations of a workgroup
@@ -199,6 +201,13 @@ const uint kColumnGroups = kStepConstants + 6u;     // along the columns
 const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
 const uint kMatrixConstants = kStepConstants + 9u;
+// Of a persistent loop, after those:
+const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
+const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
+const uint kMostTurns = kMatrixConstants + 2u;      // after which a workgroup that waits gives up
+const uint kPersistentToInitial = kMatrixConstants + 3u;   // 1: backward goes on to the gradient of the initial state
+const uint kPersistentConstants = kMatrixConstants + 4u;
+const uint kMeetingBytes = 128u;                    // from one counter to the next
 const uint kMatrixElements = 8u;                    // of a block that one invocation holds
 const float kLowScale = 64.0;
 

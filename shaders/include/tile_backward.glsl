@@ -1,12 +1,17 @@
-// A backward step of a tile's rows and units: the product, which is what the later step hands down, then the cells. Step
-// -1 only takes what step 0 hands down: the gradient of the initial state. Included before it: backward_cell.glsl, and
-// what forms the product and keeps the operand (tiles.glsl, matrices/tiles.glsl).
+// A backward step of a tile's rows and units, but for the product, which is what the later step hands down. Step -1 only
+// takes what step 0 hands down: the gradient of the initial state. Included before it: backward_cell.glsl, and what forms
+// the product and keeps the operand (tiles.glsl, matrices/tiles.glsl).
 const uint cells = tile_rows * tile_columns;
 const uint cells_each = (cells + invocations - 1) / invocations;
+const bool one_cell = cells_each == 1;   // its loads need not wait for the product
 
-bool find_cell(Params p, Tile tile, uint cell, out Element e) {
+// At the last step nothing is handed down.
+bool has_product(Params p, int step) { return phase == 2 || step + 1 < int(p.params.T); }
+uint operand_region(int step) { return phase == 2 ? step & 1 : step + 1 & 1; }
+
+bool find_cell(Params p, Tile tile, uint cell, int step, out Element e) {
     e = Element(tile.direction, tile.first_row + cell / tile_columns, tile.column_tile * tile_columns + cell % tile_columns,
-                push.step);
+                step);
     return cell < cells && e.n < p.params.N && e.j < p.params.H;
 }
 
@@ -18,34 +23,33 @@ bool forms(uint gate) {
     return true;
 }
 
-void main() {
-    Params p = Params(push.params);
-    Tile tile = this_tile(p);
-    // At the last step nothing is handed down.
-    bool product = phase == 2 || push.step + 1 < int(p.params.T);
-
-    // With a single cell its loads need not wait for the product.
+// What an invocation's only cell needs besides the product.
+CellInputs load_early(Params p, Tile tile, int step) {
     Element e;
-    CellInputs early;
-    if (cells_each == 1 && find_cell(p, tile, invocation(), e)) early = load_cell(p, e);
-    if (product) multiply(p, tile, phase == 2 ? push.step & 1 : push.step + 1 & 1);
+    CellInputs inputs;
+    if (one_cell && find_cell(p, tile, invocation(), step, e)) inputs = load_cell(p, e);
+    return inputs;
+}
 
+void finish_step(Params p, Tile tile, int step, CellInputs early) {
+    Element e;
+    bool product = has_product(p, step);
     Real dr[cells_each][CELL_GATES];
     for (uint i = 0; i < cells_each; ++i) {
         uint cell = i * invocations + invocation();
         for (uint g = 0; g < CELL_GATES; ++g) dr[i][g] = 0.0;
-        if (!find_cell(p, tile, cell, e)) continue;
+        if (!find_cell(p, tile, cell, step, e)) continue;
         CellInputs inputs;
-        if (cells_each == 1)
+        if (one_cell)
             inputs = early;
         else
             inputs = load_cell(p, e);
         Real through = product ? tile_sum(cell / tile_columns, cell % tile_columns) : 0.0;
         cell_step(p, e, inputs, through, dr[i]);
     }
-    if (push.step < 0) return;
+    if (step < 0) return;
 
-    uint region = push.step & 1;
+    uint region = step & 1;
 #ifdef TILE_SCALES
     Real largest[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) {
@@ -55,7 +59,7 @@ void main() {
     set_scales(p, tile, region, largest);
 #endif
     for (uint i = 0; i < cells_each; ++i) {
-        if (!find_cell(p, tile, i * invocations + invocation(), e)) continue;
+        if (!find_cell(p, tile, i * invocations + invocation(), step, e)) continue;
         for (uint g = 0; g < CELL_GATES; ++g)
             if (forms(g)) store_operand(p, e.direction, region, e.n, slot_of(g), e.j, dr[i][g]);
     }

@@ -22,20 +22,24 @@ struct Blocks {
 float16_t left_factor(uint k_block);
 #endif
 
-// Adds the products of high with low halves.
-void multiply_low(LeftMatrix a[matrix_rows][halves], RightMatrix b[matrix_columns][halves],
+// Adds the products of one k block.
+void multiply_add(LeftMatrix a[matrix_rows][halves], RightMatrix b[matrix_columns][halves],
                   inout SumMatrix sums[matrix_rows][matrix_columns]) {
     const float16_t down = float16_t(1.0 / kLowScale);
-    [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-        RightMatrix high = b[c][0] * down;
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            sums[r][c] = coopMatMulAdd(a[r][halves - 1], high, sums[r][c]);
+    if (halves > 1) {
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+            RightMatrix high = b[c][0] * down;
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                sums[r][c] = coopMatMulAdd(a[r][halves - 1], high, sums[r][c]);
+        }
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
+            LeftMatrix high = a[r][0] * down;
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+                sums[r][c] = coopMatMulAdd(high, b[c][halves - 1], sums[r][c]);
+        }
     }
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
-        LeftMatrix high = a[r][0] * down;
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-            sums[r][c] = coopMatMulAdd(high, b[c][halves - 1], sums[r][c]);
-    }
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
 }
 
 void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k_step, uint lane,
@@ -72,9 +76,7 @@ void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k
             [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
                 next_right[c][h] = load_block(right.base, right.first + at + Stride(c) * right.i_apart, lane);
         }
-        if (halves > 1) multiply_low(a, b, sums);
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
+        multiply_add(a, b, sums);
     }
 }
 

@@ -16,6 +16,12 @@ shared vec4 sums[depth_groups * tile_rows * row_fours];
 
 uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
+// A barrier after which the workgroup's invocations see what each other stored.
+void workgroup_barrier() {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+}
+
 Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
 uint largest(Params p, uint which) { return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value; }
 uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0)); }
@@ -113,14 +119,11 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
 }
 #endif
 
-// Leaves the tile's sums in shared memory for tile_sum.
-void multiply(Params p, Tile tile, uint region) {
-    uint group = invocation() / subgroup, lane = invocation() % subgroup;
-    uint column_group = group % column_groups, depth_group = group / column_groups;
-    uint k_count = p.params.depth, first_k = p.params.first_depth;   // in blocks
+// Of the product of a region: from here on tile_sum and store_operand scale by these.
+void find_scales(Params p, Tile tile, uint region) {
     weights_up = scale_up(largest(p, kLargestWeight));
 #ifdef TILE_SCALES
-    find_factors(p, tile.direction, region, tile.first_row / tile_rows, first_k, k_count);
+    find_factors(p, tile.direction, region, tile.first_row / tile_rows, p.params.first_depth, p.params.depth);
     operand_up = scale_up(reference);
 #else
     uint state = at_least_1(largest(p, kLargestState));
@@ -128,23 +131,41 @@ void multiply(Params p, Tile tile, uint region) {
     operand_up = scale_up(state) * mask;
     operand_down = scale_down(state) / mask;
 #endif
-    uint per_block = halves * subgroup;
-    Blocks left, right;
-    left.base = region_address(p, tile.direction, region);
-    left.first = (Stride(tile.first_row / side) * k_blocks(p) + first_k) * per_block;
-    left.i_apart = k_blocks(p) * per_block;
-    right.base = p.params.weights[tile.direction];
-    right.first = Stride((tile.column_tile * column_groups + column_group) * matrix_columns) * k_count * per_block;
-    right.i_apart = k_count * per_block;
+}
 
-    SumMatrix found[matrix_rows][matrix_columns];
-    multiply_blocks(left, right, depth_group, k_count, depth_groups, lane, found);
+// A subgroup's share of the tile.
+uint lane() { return invocation() % subgroup; }
+uint column_group() { return invocation() / subgroup % column_groups; }
+uint depth_group() { return invocation() / subgroup / column_groups; }
+
+const uint block_vectors = halves * subgroup;
+
+Blocks operand_blocks(Params p, Tile tile, uint region) {
+    return Blocks(region_address(p, tile.direction, region),
+                  (Stride(tile.first_row / side) * k_blocks(p) + p.params.first_depth) * block_vectors,
+                  k_blocks(p) * block_vectors);
+}
+Blocks weight_blocks(Params p, Tile tile) {
+    Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
+    return Blocks(p.params.weights[tile.direction], first * p.params.depth * block_vectors, p.params.depth * block_vectors);
+}
+
+// Leaves the tile's sums in shared memory for tile_sum.
+void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
             coopMatStore(found[r][c], sums,
-                         (depth_group * tile_rows + r * side) * row_fours + (column_group * group_columns + c * side) / 4,
+                         (depth_group() * tile_rows + r * side) * row_fours + (column_group() * group_columns + c * side) / 4,
                          row_fours, gl_CooperativeMatrixLayoutRowMajor);
     barrier();
+}
+
+void multiply(Params p, Tile tile, uint region) {
+    find_scales(p, tile, region);
+    SumMatrix found[matrix_rows][matrix_columns];
+    multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), depth_group(), p.params.depth, depth_groups,
+                    lane(), found);
+    share_sums(found);
 }
 
 float tile_sum(uint row, uint column) {

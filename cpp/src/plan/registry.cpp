@@ -4,6 +4,7 @@
 
 #include "matrices/matrix_loop.h"
 #include "matrices/matrix_products.h"
+#include "matrices/persistent_loop.h"
 #include "native/native_plan.h"
 #include "portable/products.h"
 #include "portable/step_loop.h"
@@ -24,7 +25,7 @@ std::span<const Part* const> instances() {
 }  // namespace
 
 std::span<const LoopStrategy* const> loop_strategies() {
-    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, SliceLoop, MatrixLoop>();
+    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop>();
 }
 
 std::span<const ProductStrategy* const> product_strategies() {

@@ -122,6 +122,8 @@ void StepBlock::matrix_table(std::size_t table, std::size_t largest) {
     set(abi::kMatrixTable, 1, largest, 0, 0);
 }
 
+void StepBlock::meeting(std::size_t buffer) { set(abi::kMeeting, 0, buffer, 0, 0); }
+
 void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
     const std::int64_t elements = slots * params_.strides[view].slot;
     for (std::int64_t d = 0; d < spec_.D(); ++d)

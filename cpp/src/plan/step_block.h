@@ -44,6 +44,7 @@ public:
     // Their scales: regions of `region` elements, `row` for each tile of batch rows.
     void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
     void matrix_table(std::size_t table, std::size_t largest);
+    void meeting(std::size_t buffer);
     // Where in a region the product begins.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 

@@ -3,3 +3,4 @@
 #include "backward_cell.glsl"
 #include "matrices/tiles.glsl"
 #include "tile_backward.glsl"
+#include "tile_step.glsl"

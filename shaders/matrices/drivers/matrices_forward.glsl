@@ -2,3 +2,4 @@
 #include "forward_cell.glsl"
 #include "matrices/tiles.glsl"
 #include "tile_forward.glsl"
+#include "tile_step.glsl"

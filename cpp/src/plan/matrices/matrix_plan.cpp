@@ -1,0 +1,176 @@
+#include "matrix_plan.h"
+
+#include <algorithm>
+
+namespace vkrnn {
+namespace {
+
+// Bytes of the sums in shared memory.
+std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side) {
+    return shape.depth_groups * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
+}
+
+// Scales of a row tile's deltas.
+std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+    return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
+}
+
+}  // namespace
+
+Sizes sizes_of(const MatrixShape& shape) {
+    return {{"matrix_rows", shape.rows},
+            {"matrix_columns", shape.columns},
+            {"column_groups", shape.column_groups},
+            {"depth_groups", shape.depth_groups}};
+}
+
+MatrixShape with_sizes(const MatrixShape& shape, const Sizes& wanted) {
+    return {size_or(wanted, "matrix_rows", shape.rows), size_or(wanted, "matrix_columns", shape.columns),
+            size_or(wanted, "column_groups", shape.column_groups), size_or(wanted, "depth_groups", shape.depth_groups)};
+}
+
+MatrixShape shape_of(const PlanBuilder& builder) {
+    return {builder.size("matrix_rows"), builder.size("matrix_columns"), builder.size("column_groups"),
+            builder.size("depth_groups")};
+}
+
+Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted) {
+    Sizes sizes = sizes_of(with_sizes(shape, wanted));
+    for (const auto& [name, size] : sizes) require_size(size >= 1 && size <= 32, name, "1 to 32", size);
+    return sizes;
+}
+
+bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+    constexpr std::int64_t kOtherBytes = 64;
+    const std::int64_t scale_bytes = scale_count(shape, spec, profile) * std::int64_t{sizeof(float)};
+    const std::int64_t most_products = spec.gradients ? 1 : spec.G();
+    return shape.tile_columns(profile.matrix_side) >= most_products &&
+           shape.subgroups() * profile.subgroup_size <= profile.max_workgroup_invocations &&
+           sum_bytes(shape, profile.matrix_side) + scale_bytes + kOtherBytes <= profile.max_shared_memory;
+}
+
+bool is_bounded(const Spec& spec) {
+    return std::ranges::all_of(spec.cell().bounds, [&](const Bound& bound) {
+        const Activation activation = spec.descriptor.activations.at(bound.activation_slot);
+        return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
+               (activation == Activation::tanh && !bound.positive);
+    });
+}
+
+MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
+                       std::int64_t regions, std::int64_t slots)
+    : builder_(builder),
+      spec_(builder.spec()),
+      weight_(inputs[Argument::recurrent_weight]),
+      side_(builder.profile().matrix_side),
+      run_blocks_(ceil_div(spec_.H, side_)),
+      views_(views),
+      shape_(shape) {
+    const std::size_t table = matrix_table(builder_);
+    largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
+    find_largest(builder_, "largest weight", weight_, largest_, abi::kLargestWeight);
+    if (!spec_.gradients) {
+        if (spec_.has(Argument::init_state))
+            find_largest(builder_, "largest state", inputs[Argument::init_state], largest_, abi::kLargestState);
+        if (spec_.has(Argument::mask))
+            find_largest(builder_, "largest mask", inputs[Argument::mask], largest_, abi::kLargestMask);
+    }
+    views_.matrix_table(table, largest_);
+
+    const std::int64_t k_blocks = slots * run_blocks_;
+    const std::int64_t block_floats = side_ * side_ * halves_of(spec_) / 2;
+    const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
+    const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions * region);
+    views_.matrix_operand(operand, regions, region, k_blocks);
+    if (spec_.gradients) {
+        const std::int64_t row = slots * unit_tiles(1), all = row_tiles() * row;
+        views_.tile_scales(builder_.scratch("operand scales", spec_.D() * regions * all), regions, all, row);
+    }
+    start(regions, slots);
+}
+
+MatrixPlan::Weights MatrixPlan::forward_weights(const Phase& phase) {
+    const std::int64_t H = spec_.H, products = phase.gates, columns = shape_.tile_columns(side_);
+    MatrixSource source = weights_source();
+    source.i_count = H;
+    source.i_stride = H;
+    source.length = H;
+    source.k_stride = 1;
+    source.tiles = {columns / products, columns, products, H * H, 0};
+    source.tiles.gate_order = gate_order(spec_, phase.first_gate, products);
+    return packed(phase, source, 0);
+}
+
+MatrixPlan::Weights MatrixPlan::backward_weights(const Phase& phase) {
+    const std::int64_t H = spec_.H;
+    MatrixSource source = weights_source();
+    source.offset = phase.first_slot * H * H;
+    source.i_count = H;
+    source.i_stride = 1;
+    source.runs = phase.slots;
+    source.run_stride = H * H;
+    source.length = H;
+    source.k_stride = H;
+    return packed(phase, source, phase.first_slot * run_blocks_);
+}
+
+MatrixPlan::Weights MatrixPlan::packed(const Phase& phase, const MatrixSource& source, std::int64_t first_block) {
+    const std::int64_t products = std::max<std::int64_t>(source.tiles.products, 1);
+    const std::int64_t i_blocks = unit_tiles(products) * shape_.tile_columns(side_) / side_;
+    return {pack_blocks(builder_, phase.label + " weights", source, i_blocks), products, first_block};
+}
+
+Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
+                          const std::vector<std::uint32_t>& more) {
+    StepBlock views = views_;
+    // Of a direction's blocks, in elements of four bytes.
+    views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks);
+    views.first_depth(weights.first_block);
+    const std::size_t params = builder_.constant("parameters", views.block());
+    std::vector<std::uint32_t> made = constants({phase.number, keep});
+    made.insert(made.end(), more.begin(), more.end());
+    return step_dispatch(phase.label, step_kernel(builder_, driver, std::move(made)),
+                         builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), params);
+}
+
+std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
+    return ceil_div(spec_.H, shape_.tile_columns(side_) / products);
+}
+
+MatrixSource MatrixPlan::weights_source() const {
+    MatrixSource source;
+    source.buffer = weight_;
+    source.largest = largest_;
+    source.batches = spec_.D();
+    source.batch_stride = spec_.G() * spec_.H * spec_.H;
+    source.right = true;
+    return source;
+}
+
+std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) const {
+    std::vector<std::uint32_t> made = step_constants(spec_, options, abi::kMatrixConstants);
+    set_matrix_constants(made, spec_, builder_.profile());
+    made[abi::kLocalSize] = shape_.subgroups() * builder_.profile().subgroup_size;
+    made[abi::kMatrixRows] = shape_.rows;
+    made[abi::kMatrixColumns] = shape_.columns;
+    made[abi::kRowGroups] = 1;
+    made[abi::kColumnGroups] = shape_.column_groups;
+    made[abi::kDepthGroups] = shape_.depth_groups;
+    made[abi::kScaleCount] = u32(scale_count(shape_, spec_, builder_.profile()));
+    return made;
+}
+
+// Fills the operand with what the first step multiplies, and with zeros past the last unit.
+void MatrixPlan::start(std::int64_t regions, std::int64_t slots) {
+    std::vector<std::uint32_t> made = constants({});
+    made[abi::kLocalSize] = abi::kElementwiseGroup;
+    made.push_back(u32(regions));
+    made.push_back(!spec_.gradients);
+    const abi::StepPush push{place(builder_.constant("parameters", views_.block()), 0), 0, 0};
+    const std::int64_t elements = spec_.N * slots * run_blocks_ * side_;
+    builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
+                      builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),
+                      make_block(push, abi::kStepPushPlaces));
+}
+
+}  // namespace vkrnn

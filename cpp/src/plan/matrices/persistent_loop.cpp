@@ -1,0 +1,138 @@
+#include "persistent_loop.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "matrix_plan.h"
+
+namespace vkrnn {
+namespace {
+
+constexpr MatrixShape kUsual{1, 1, 1, 8};
+constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
+constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
+constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
+
+constexpr std::int64_t kRegisters = 65536;    // of a multiprocessor
+constexpr std::int64_t kMostRegisters = 255;  // of an invocation
+
+// Rates of one H200.
+constexpr double kMicrosecondsPerStep = 2.0;
+constexpr double kMicrosecondsPerStepBack = 3.0;
+constexpr double kMicrosecondsPerBlock = 0.05;  // of one subgroup: its loads, one after the other
+constexpr double kMicrosecondsPerCell = 0.15;   // of one invocation
+constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
+constexpr double kFlopsPerMicrosecond = 2e6;    // of one multiprocessor
+constexpr double kDispatchMicroseconds = 6;
+
+// How a call is laid out.
+struct Layout {
+    std::int64_t groups, kept_blocks, registers, invocations, cells;
+
+    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+        const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
+        const std::int64_t products = spec.gradients ? 1 : spec.G();
+        const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
+        const std::int64_t units = shape.tile_columns(side) / products;
+        groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
+        kept_blocks = ceil_div(blocks, shape.depth_groups);
+        invocations = shape.subgroups() * profile.subgroup_size;
+        cells = ceil_div(shape.tile_rows(side) * units, invocations);
+        // In words: a half-precision matrix takes four of each invocation, one of sums eight.
+        registers = 4 * halves * (kept_blocks * shape.columns + shape.rows) + 8 * shape.rows * shape.columns + 56 +
+                    (spec.gradients ? 4 * spec.G() * cells : 0);
+    }
+
+    [[nodiscard]] bool fits(const Profile& profile) const {
+        return registers <= std::min(kMostRegisters, kRegisters / invocations) && groups <= multiprocessors(profile);
+    }
+};
+
+double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
+    const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
+    const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
+    const auto bytes = static_cast<double>(2 * halves * shape.tile_rows(side) * depth * layout.groups);
+    const auto flops =
+        static_cast<double>(2 * (halves > 1 ? 3 : 1) * shape.tile_rows(side) * shape.tile_columns(side) * depth);
+    return (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
+           kMicrosecondsPerBlock * static_cast<double>(layout.kept_blocks * shape.rows) +
+           kMicrosecondsPerCell * static_cast<double>(layout.cells) + bytes / kBytesPerMicrosecond +
+           flops / kFlopsPerMicrosecond;
+}
+
+// The dispatch of all steps from `first` on, and the one that makes them again where it gave up.
+void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights& weights) {
+    const Spec& spec = builder.spec();
+    const Phase phase = (spec.gradients ? backward_phases(spec) : forward_phases(spec)).front();
+    const bool keep = !spec.gradients && spec.descriptor.has(Flag::training);
+    const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
+    const std::size_t meeting = builder.scratch("meeting", cells * abi::kMeetingBytes / std::int64_t{sizeof(float)});
+    builder.clear(meeting);
+    plan.views().meeting(meeting);
+
+    const MatrixShape shape = shape_of(builder);
+    const Layout layout(shape, spec, builder.profile());
+    const bool to_initial = spec.gradients && spec.has(Argument::init_state);
+    const std::int64_t steps = std::min(spec.T, kMostSteps);
+    const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
+    Loop loop{ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
+    for (const bool alone : {false, true}) {
+        Dispatch made = plan.step(phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
+                                  {u32(layout.kept_blocks), alone, builder.size("most_turns"), to_initial});
+        const std::uint32_t count = u32(steps);
+        std::memcpy(made.push.bytes.data() + abi::kStepsByte, &count, sizeof(count));
+        if (alone) {
+            made.label += ", again";
+            made.groups = builder.groups(plan.row_tiles(), spec.D());
+        }
+        loop.body.push_back(std::move(made));
+    }
+    builder.add(std::move(loop));
+}
+
+}  // namespace
+
+bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
+
+Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+    Sizes sizes = checked_sizes(kUsual, wanted);
+    sizes["most_turns"] = size_or(wanted, "most_turns", profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns);
+    return sizes;
+}
+
+std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+    if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
+    if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
+    std::optional<Offer> best;
+    for (const std::uint32_t rows : {1U, 2U, 4U})
+        for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
+            for (const std::uint32_t column_groups : {1U, 2U, 4U})
+                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U}) {
+                    const MatrixShape shape = with_sizes({rows, columns, column_groups, depth_groups}, wanted);
+                    if (!fits(shape, spec, profile)) continue;
+                    const Layout layout(shape, spec, profile);
+                    if (!layout.fits(profile)) continue;
+                    const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout, spec, profile);
+                    if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
+                }
+    if (!best) return best;
+    best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
+    best->microseconds = unproven(best->microseconds + kDispatchMicroseconds);
+    return best;
+}
+
+void PersistentLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+    const Spec& spec = builder.spec();
+    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1);
+    add_loop(builder, plan, plan.forward_weights(forward_phases(spec).front()));
+}
+
+void PersistentLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
+
+void PersistentLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
+    const Spec& spec = builder.spec();
+    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G());
+    add_loop(builder, plan, plan.backward_weights(backward_phases(spec).front()));
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,23 @@
+// The time loop as one dispatch for all steps, with the weights in the registers of workgroups that run at the same
+// time and wait for each other between steps; the products on matrix units.
+#pragma once
+
+#include "plan/strategy.h"
+
+namespace vkrnn {
+
+// Its sizes: those of MatrixLoop, and `most_turns`, after which a workgroup that waits for others gives up. The call is
+// then made again by a slower dispatch, which needs no two workgroups at the same time.
+class PersistentLoop : public LoopStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "persistent"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override;
+    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+                                             const Sizes& wanted) const override;
+    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
+    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+};
+
+}  // namespace vkrnn

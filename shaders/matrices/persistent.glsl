@@ -1,0 +1,126 @@
+// All steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps the
+// tile's weights in registers. A step multiplies what all tiles of the same rows stored at the step before: when a
+// workgroup has stored its part it adds 1 to its rows' counter, and before the next product it waits for the others.
+//
+// A device need not run all workgroups at once. One that has waited for too many turns gives up, which all others find out
+// in the same way. So a second dispatch follows, whose workgroups have all columns of their rows and wait for nobody: if
+// the first one gave up it makes all steps again, else it returns at once.
+//
+// Included before it: tile_forward.glsl or tile_backward.glsl.
+layout(constant_id = kKeptBlocks) const uint kept_blocks = 1;   // k blocks of weights that a subgroup keeps
+layout(constant_id = kAlone) const uint alone = 0;              // 1: this is the second dispatch
+layout(constant_id = kMostTurns) const uint most_turns = 0;
+layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: backward goes on to step -1
+
+RightMatrix kept[kept_blocks][matrix_columns][halves];
+shared bool met;
+
+// The word that tells whether a workgroup gave up; the counters follow, in cache lines of their own.
+Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
+Address counter(Params p, Tile tile) {
+    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
+    return meeting(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kMeetingBytes;
+}
+
+// Tells the others that this tile's part of a step is stored.
+void arrive(Address at) {
+    workgroup_barrier();
+    if (invocation() == 0)
+        atomicAdd(Words(at).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
+                  gl_SemanticsRelease | gl_SemanticsMakeAvailable);
+}
+
+// Waits until so many parts are stored. False: it gave up.
+bool wait(Params p, Address at, uint parts) {
+    if (invocation() == 0) {
+        uint turns = 0;
+        met = false;
+        while (!met && turns < most_turns) {
+            met = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelaxed) >= parts;
+            ++turns;
+        }
+        if (!met) atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelaxed);
+        memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
+    }
+    workgroup_barrier();
+    return met;
+}
+
+void keep_weights(Params p, Tile tile) {
+    Blocks right = weight_blocks(p, tile);
+    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
+            [[unroll]] for (uint h = 0; h < halves; ++h) {
+                Stride first = right.first + Stride(k * halves + h) * subgroup + Stride(c) * right.i_apart;
+                uvec4 block = load_block(right.base, first, lane());
+                FILL_MATRIX(kept[i][c][h], block)
+            }
+    }
+}
+
+// As multiply, with the weights that this subgroup keeps.
+void multiply_kept(Params p, Tile tile, uint region) {
+    Blocks left = operand_blocks(p, tile, region);
+    SumMatrix found[matrix_rows][matrix_columns];
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) found[r][c] = SumMatrix(0.0);
+    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+        uint k = depth_group() + i * depth_groups;
+        LeftMatrix a[matrix_rows][halves];
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint h = 0; h < halves; ++h) {
+                Stride first = left.first + Stride(k * halves + h) * subgroup + Stride(r) * left.i_apart;
+                uvec4 block = uvec4(0);   // past the end
+                if (k < p.params.depth) block = load_block(left.base, first, lane());
+                FILL_MATRIX(a[r][h], block)
+#ifdef TILE_SCALES
+                if (k < p.params.depth) a[r][h] = a[r][h] * left_factor(k);
+#endif
+            }
+        multiply_add(a, kept[i], found);
+    }
+    share_sums(found);
+}
+
+void main() {
+    Params p = Params(push.params);
+    if ((Words(meeting(p)).value != 0) != (alone != 0)) return;
+    Tile tile = this_tile(p);
+    Address own_counter = counter(p, tile);
+    uint tiles = unit_tiles(p);
+    int steps = int(push.steps);
+#ifdef TILE_SCALES
+    int begin = int(p.params.T) - 1, increment = -1, end = max(push.step - steps, -1);
+    if (end < 0) end -= int(to_initial);
+#else
+    int begin = 0, increment = 1, end = min(push.step + steps, int(p.params.T));
+#endif
+    if (alone != 0) {
+        start_alone(p, tile);
+        for (int step = begin; step != end; step += increment)
+            for (tile.column_tile = 0; tile.column_tile < tiles; ++tile.column_tile) {
+                CellInputs early = load_early(p, tile, step);
+                if (has_product(p, step)) multiply(p, tile, operand_region(step));
+                finish_step(p, tile, step, early);
+                workgroup_barrier();
+            }
+        return;
+    }
+    keep_weights(p, tile);
+#ifndef TILE_SCALES
+    find_scales(p, tile, 0);
+#endif
+    for (int step = push.step; step != end; step += increment) {
+        CellInputs early = load_early(p, tile, step);
+        if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
+        if (has_product(p, step)) {
+#ifdef TILE_SCALES
+            find_scales(p, tile, operand_region(step));
+#endif
+            multiply_kept(p, tile, operand_region(step));
+        }
+        finish_step(p, tile, step, early);
+        arrive(own_counter);
+    }
+}
