@@ -22,24 +22,27 @@ struct Blocks {
 float16_t left_factor(uint k_block);
 #endif
 
-// Adds the products of one k block.
+// Adds the products of one k block. Matrix units cut sums off instead of rounding them, which would add up over many
+// blocks: with two halves a block's sum is formed by itself and then added as numbers are.
 void multiply_add(LeftMatrix a[matrix_rows][halves], RightMatrix b[matrix_columns][halves],
                   inout SumMatrix sums[matrix_rows][matrix_columns]) {
     const float16_t down = float16_t(1.0 / kLowScale);
-    if (halves > 1) {
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-            RightMatrix high = b[c][0] * down;
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-                sums[r][c] = coopMatMulAdd(a[r][halves - 1], high, sums[r][c]);
-        }
+    LeftMatrix left[matrix_rows];
+    if (halves > 1)
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) left[r] = a[r][0] * down;
+    [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+        RightMatrix right;
+        if (halves > 1) right = b[c][0] * down;
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
-            LeftMatrix high = a[r][0] * down;
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-                sums[r][c] = coopMatMulAdd(high, b[c][halves - 1], sums[r][c]);
+            if (halves == 1) {
+                sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
+            } else {
+                SumMatrix part = coopMatMulAdd(a[r][halves - 1], right, SumMatrix(0.0));
+                part = coopMatMulAdd(left[r], b[c][halves - 1], part);
+                sums[r][c] = sums[r][c] + coopMatMulAdd(a[r][0], b[c][0], part);
+            }
         }
     }
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
 }
 
 void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k_step, uint lane,
