@@ -50,6 +50,9 @@ Profile limited_cpu() {
     return profile;
 }
 
+// Plans of the portable loop, whatever the device.
+Plan plan_by_steps(const Spec& spec, const Profile& profile) { return make_plan(spec, profile, {"steps", "", {}}); }
+
 std::vector<Dispatch> outside_loops(const Plan& plan) {
     std::vector<Dispatch> found;
     for (const Step& step : plan.steps)
@@ -106,7 +109,7 @@ Plan plan_of(Spec spec, Dtype dtype) {
     Profile profile = gpu();
     profile.float64 = true;
     spec.dtype = dtype;
-    return make_plan(spec, profile);
+    return plan_by_steps(spec, profile);
 }
 
 bool ends_with(const std::string& text, const std::string& end) {
@@ -133,7 +136,7 @@ TEST(RowOrder, FollowsTheSpecification) {
 
 TEST(ForwardPlan, ProjectsOnceAndLoopsOnce) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::bidirectional}), profile);
+    const Plan plan = plan_by_steps(make_spec(CellKind::lstm, {Flag::bidirectional}), profile);
     ASSERT_EQ(outside_loops(plan).size(), 1u);
     EXPECT_EQ(outside_loops(plan)[0].label, "project");
     ASSERT_EQ(loops(plan).size(), 1u);
@@ -151,14 +154,14 @@ TEST(ForwardPlan, ReadsTheSourceItselfWithoutAnInputWeight) {
     Spec spec = make_spec(CellKind::single_gate_rnn);
     spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
     spec.I = 4;
-    const Plan plan = make_plan(spec, profile);
+    const Plan plan = plan_by_steps(spec, profile);
     EXPECT_TRUE(outside_loops(plan).empty());
     EXPECT_EQ(place_buffer(parameters_of(plan).at[2 * abi::kProjected]), buffer_named(plan, "source"));
 }
 
 TEST(ForwardPlan, ReverseIsANegativeStride) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(make_spec(CellKind::lstm, {Flag::reverse}), profile);
+    const Plan plan = plan_by_steps(make_spec(CellKind::lstm, {Flag::reverse}), profile);
     const abi::StepParams params = parameters_of(plan);
     EXPECT_EQ(params.strides[abi::kProjected].step[0], -3 * 16);
     EXPECT_EQ(place_offset(params.at[2 * abi::kProjected]), 4u * 3 * 16 * 4);
@@ -168,7 +171,7 @@ TEST(ForwardPlan, ReverseIsANegativeStride) {
 
 TEST(ForwardPlan, AbsentTensorsReadTheZeros) {
     const Profile profile = gpu();
-    const abi::StepParams params = parameters_of(make_plan(make_spec(CellKind::lstm), profile));
+    const abi::StepParams params = parameters_of(plan_by_steps(make_spec(CellKind::lstm), profile));
     for (const abi::uint view : {abi::kBias, abi::kVectors, abi::kInitHidden, abi::kInitCell}) {
         EXPECT_EQ(params.at[2 * view], place(0, 0));
         EXPECT_EQ(params.strides[view].row, 0u);
@@ -180,7 +183,7 @@ TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
     const Profile profile = gpu();
     Spec spec = make_spec(CellKind::lstm, {Flag::bidirectional}, {Argument::mask});
     spec.mask_varies = {true, false, true};
-    const abi::Strides strides = parameters_of(make_plan(spec, profile)).strides[abi::kMask];
+    const abi::Strides strides = parameters_of(plan_by_steps(spec, profile)).strides[abi::kMask];
     EXPECT_EQ(strides.step[0], 8);
     EXPECT_EQ(strides.step[1], -8);
     EXPECT_EQ(strides.row, 0u);
@@ -189,9 +192,9 @@ TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
 
 TEST(ForwardPlan, GruResetBeforeTakesTwoPhases) {
     const Profile profile = gpu();
-    EXPECT_EQ(loops(make_plan(make_spec(CellKind::gru), profile))[0].body.size(), 2u);
+    EXPECT_EQ(loops(plan_by_steps(make_spec(CellKind::gru), profile))[0].body.size(), 2u);
     const Spec after = make_spec(CellKind::gru, {Flag::reset_after});
-    EXPECT_EQ(loops(make_plan(after, profile))[0].body.size(), 1u);
+    EXPECT_EQ(loops(plan_by_steps(after, profile))[0].body.size(), 1u);
 }
 
 TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
@@ -199,7 +202,7 @@ TEST(ForwardPlan, EveryDispatchFitsTheDevice) {
     Spec spec = make_spec(CellKind::lstm);
     spec.T = 1'000'000;
     spec.N = 17;
-    const Plan plan = make_plan(spec, profile);
+    const Plan plan = plan_by_steps(spec, profile);
     for (const Dispatch& dispatch : outside_loops(plan)) {
         EXPECT_LE(dispatch.groups[0], 65535u);
         EXPECT_LE(dispatch.groups[1], 65535u);
@@ -211,7 +214,7 @@ TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     const Profile profile = limited_cpu();
     const Spec spec =
         gradients_of(make_spec(CellKind::lstm, {}, {Argument::bias, Argument::init_state, Argument::peephole}));
-    const Plan plan = make_plan(spec, profile);
+    const Plan plan = plan_by_steps(spec, profile);
     std::vector<std::string> labels;
     for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
     const std::vector<std::string> expected{"replay",
@@ -233,7 +236,7 @@ TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
     const Profile profile = limited_cpu();
     Spec spec = gradients_of(make_spec(CellKind::single_gate_rnn));
     spec.T = 100'000;
-    const Plan plan = make_plan(spec, profile);
+    const Plan plan = plan_by_steps(spec, profile);
     const auto steps = outside_loops(plan);
     const auto found = std::find_if(steps.begin(), steps.end(),
                                     [](const Dispatch& d) { return d.label == "gradient of recurrent_weight"; });
@@ -247,7 +250,7 @@ TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
 
 TEST(GradientPlan, UnusedSecondaryBiasHasZeroGradient) {
     const Profile profile = gpu();
-    const Plan plan = make_plan(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile);
+    const Plan plan = plan_by_steps(gradients_of(make_spec(CellKind::gru, {}, {Argument::secondary_bias})), profile);
     const std::size_t buffer = buffer_named(plan, "gradient of secondary_bias");
     EXPECT_TRUE(std::any_of(plan.steps.begin(), plan.steps.end(), [&](const Step& step) {
         return std::holds_alternative<Clear>(step) && std::get<Clear>(step).buffer == buffer;
@@ -258,7 +261,7 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
     const Profile profile = gpu();
     const Spec spec = gradients_of(
         make_spec(CellKind::lstm, {}, {Argument::init_cell, Argument::init_state, Argument::peephole, Argument::bias}));
-    const Plan plan = make_plan(spec, profile);
+    const Plan plan = plan_by_steps(spec, profile);
     std::vector<std::string> names;
     for (const std::size_t buffer : plan.results) names.push_back(plan.buffers[buffer].name);
     const std::vector<std::string> expected{
@@ -294,7 +297,7 @@ TEST(DtypePlan, Float64NeedsTheFeature) {
     Spec spec = make_spec(CellKind::lstm);
     spec.dtype = Dtype::float64;
     try {
-        make_plan(spec, profile);
+        plan_by_steps(spec, profile);
         ADD_FAILURE() << "no error";
     } catch (const NotImplementedError& error) {
         EXPECT_EQ(std::string(error.what()),
@@ -409,15 +412,15 @@ TEST(LengthsPlan, AreIntegersThatTheStepsReadAndNothingElse) {
 TEST(Plan, IsAValue) {
     const Profile profile = gpu();
     const Spec spec = make_spec(CellKind::gru, {Flag::training});
-    EXPECT_EQ(make_plan(spec, profile), make_plan(spec, profile));
+    EXPECT_EQ(plan_by_steps(spec, profile), plan_by_steps(spec, profile));
     Spec other = spec;
     other.N = 2;
-    EXPECT_NE(make_plan(spec, profile), make_plan(other, profile));
+    EXPECT_NE(plan_by_steps(spec, profile), plan_by_steps(other, profile));
 }
 
 TEST(Plan, DescribesItself) {
     const Profile profile = limited_cpu();
-    const std::string text = describe(make_plan(make_spec(CellKind::lstm), profile));
+    const std::string text = describe(plan_by_steps(make_spec(CellKind::lstm), profile));
     EXPECT_NE(text.find("lstm  T=5 N=3 I=7 H=4 D=1\n"), std::string::npos) << text;
     EXPECT_NE(text.find("steps: 6 dispatches"), std::string::npos) << text;
     EXPECT_NE(text.find("for k = 0, 1, ... (5 steps)"), std::string::npos) << text;

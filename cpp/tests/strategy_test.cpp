@@ -55,14 +55,22 @@ std::string refusal(const StrategyChoice& fixed, const Profile& profile) {
 }
 
 TEST(Strategy, SuitsTheDevice) {
-    const StrategyChoice gpu{"steps", "tiled", {{"lanes", 32}, {"rows", 4}, {"workgroup", 128}}};
-    EXPECT_EQ(chosen(profile_of(DeviceType::discrete_gpu, 32, 1024)), gpu);
-    const StrategyChoice small{"steps", "register", {{"lanes", 32}, {"rows", 4}, {"workgroup", 128}}};
-    EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)), small)
+    const StrategyChoice gpu = chosen(profile_of(DeviceType::discrete_gpu, 32, 1024));
+    EXPECT_EQ(gpu.schedule, "slices") << "a small call";
+    EXPECT_EQ(gpu.gemm, "tiled");
+    EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)).gemm, "register")
         << "a tile takes more invocations than a workgroup has";
     const StrategyChoice cpu{"steps", "register", {{"lanes", 1}, {"rows", 8}, {"workgroup", 8}}};
     EXPECT_EQ(chosen(profile_of(DeviceType::cpu, 8, 1024)), cpu);
     EXPECT_EQ(chosen(native()), (StrategyChoice{"native", "native", {}}));
+}
+
+TEST(Strategy, OfAGpuIsTakenOnACpuOnlyIfAsked) {
+    Profile profile = with_matrix_units("llvmpipe");
+    profile.type = DeviceType::cpu;
+    EXPECT_EQ(chosen(profile).schedule, "steps");
+    for (const char* schedule : {"tiles", "slices", "matrices", "persistent"})
+        EXPECT_EQ(chosen(profile, {schedule, "", {}}).schedule, schedule);
 }
 
 TEST(Strategy, IsAmongThoseListed) {
@@ -77,7 +85,7 @@ TEST(Strategy, IsAmongThoseListed) {
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
     EXPECT_EQ(listed(with_matrix_units("NVIDIA")),
-              std::pair(Names{"steps", "tiles", "slices", "matrices"}, Names{"register", "tiled", "matrices"}));
+              std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"}, Names{"register", "tiled", "matrices"}));
     EXPECT_EQ(listed(with_matrix_units("another")),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
         << "how it holds matrices is not known";

@@ -200,7 +200,8 @@ const uint kRowGroups = kStepConstants + 5u;        // subgroups of a workgroup 
 const uint kColumnGroups = kStepConstants + 6u;     // along the columns
 const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
-const uint kMatrixConstants = kStepConstants + 9u;
+const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all, or half of them
+const uint kMatrixConstants = kStepConstants + 10u;
 // Of a persistent loop, after those:
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other

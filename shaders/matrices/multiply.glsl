@@ -8,6 +8,7 @@ layout(constant_id = kMatrixColumns) const uint matrix_columns = 1;
 layout(constant_id = kRowGroups) const uint row_groups = 1;
 layout(constant_id = kColumnGroups) const uint column_groups = 1;
 layout(constant_id = kDepthGroups) const uint depth_groups = 1;
+layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
 layout(constant_id = kScaleCount) const uint scale_count = 1;
 
 // Where an operand's blocks lie, in 16-byte vectors.

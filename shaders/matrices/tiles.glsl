@@ -12,7 +12,7 @@ const uint group_columns = matrix_columns * side;
 const uint tile_columns = group_columns * column_groups;
 const uint invocations = subgroup * column_groups * depth_groups;
 const uint row_fours = tile_columns / 4 + 1;   // of a row of sums; one more, so that rows begin in different banks
-shared vec4 sums[depth_groups * tile_rows * row_fours];
+shared vec4 sums[sum_slots * tile_rows * row_fours];
 
 uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
@@ -150,13 +150,31 @@ Blocks weight_blocks(Params p, Tile tile) {
     return Blocks(p.params.weights[tile.direction], first * p.params.depth * block_vectors, p.params.depth * block_vectors);
 }
 
-// Leaves the tile's sums in shared memory for tile_sum.
-void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
+uint sums_at(uint slot, uint r, uint c) {
+    return (slot * tile_rows + r * side) * row_fours + (column_group() * group_columns + c * side) / 4;
+}
+void store_sums(SumMatrix found[matrix_rows][matrix_columns], uint slot) {
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-            coopMatStore(found[r][c], sums,
-                         (depth_group() * tile_rows + r * side) * row_fours + (column_group() * group_columns + c * side) / 4,
-                         row_fours, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(found[r][c], sums, sums_at(slot, r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
+}
+
+// Leaves the tile's sums in shared memory for tile_sum. If there is room for half of the depth groups' sums, the others
+// are added to them first.
+void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
+    if (sum_slots < depth_groups) {
+        if (depth_group() >= sum_slots) store_sums(found, depth_group() - sum_slots);
+        barrier();
+        if (depth_group() < sum_slots)
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
+                    SumMatrix other;
+                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
+                    found[r][c] = found[r][c] + other;
+                }
+        subgroupBarrier();
+    }
+    if (depth_group() < sum_slots) store_sums(found, depth_group());
     barrier();
 }
 
@@ -170,8 +188,8 @@ void multiply(Params p, Tile tile, uint region) {
 
 float tile_sum(uint row, uint column) {
     float sum = 0.0;
-    [[unroll]] for (uint group = 0; group < depth_groups; ++group)
-        sum += sums[(group * tile_rows + row) * row_fours + column / 4][column % 4];
+    [[unroll]] for (uint slot = 0; slot < sum_slots; ++slot)
+        sum += sums[(slot * tile_rows + row) * row_fours + column / 4][column % 4];
     return sum * weights_up * operand_up;
 }
 

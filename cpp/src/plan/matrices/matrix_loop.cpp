@@ -1,41 +1,53 @@
 #include "matrix_loop.h"
 
+#include <algorithm>
+
 #include "matrix_plan.h"
 
 namespace vkrnn {
 namespace {
 
-// Those that were fastest for some size with an earlier version of the kernels on one H200.
-constexpr MatrixShape kShapes[] = {{1, 1, 1, 4}, {1, 1, 1, 8}, {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 3, 1, 8}, {2, 1, 1, 16},
-                                   {2, 2, 1, 8}, {2, 3, 1, 6}, {2, 2, 2, 4},  {2, 2, 4, 2}, {4, 2, 2, 2}};
+// Those that were fastest for some size on one H200.
+constexpr MatrixShape kShapes[] = {{1, 1, 1, 4}, {1, 1, 1, 8},  {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 2, 1, 16},
+                                   {1, 3, 1, 8}, {2, 1, 1, 16}, {2, 2, 1, 8},  {2, 3, 1, 6}, {2, 2, 2, 4},
+                                   {2, 2, 4, 2}, {4, 1, 1, 8},  {4, 2, 2, 2},  {4, 2, 2, 4}};
 
-// Rates of one of the H200's multiprocessors, fitted to that version's steps.
+// What an H200's steps showed. A multiprocessor's operands come as fast as it asks for them: each subgroup for those of
+// one k block at a time.
 constexpr double kMicrosecondsPerStep = 3.3;
 constexpr double kMicrosecondsPerGroup = 0.4;
-constexpr double kFlopsPerMicrosecond = 1.4e6;  // of a float32 product
-constexpr double kBytesPerMicrosecond = 4.2e4;
+constexpr double kMicrosecondsPerRequest = 0.8;
+constexpr double kMostBytesPerMicrosecond = 6e4;
+constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory at each step
+constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits for it
+constexpr std::int64_t kRegisters = 65536;          // of a multiprocessor
 
 // Microseconds of one phase's step: what the busiest multiprocessor does.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,
                   std::int64_t depth) {
-    const std::int64_t side = profile.matrix_side;
+    const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
-    const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile)));
-    const double halves = halves_of(spec);
-    const double flops = 2.0 * static_cast<double>(shape.tile_rows(side) * shape.tile_columns(side) * depth);
-    const double bytes = 2 * halves * static_cast<double>((shape.tile_rows(side) + shape.tile_columns(side)) * depth);
-    // One subgroup alone waits for each of its loads.
-    const double chain = static_cast<double>(depth) / static_cast<double>(side * shape.depth_groups) * 0.05;
-    return kMicrosecondsPerStep + chain +
-           busiest * (kMicrosecondsPerGroup + flops * halves / 2 / kFlopsPerMicrosecond + bytes / kBytesPerMicrosecond);
+    const std::int64_t busiest = ceil_div(groups, multiprocessors(profile));
+    const std::int64_t registers = 8 * shape.rows * shape.columns + 8 * (shape.rows + shape.columns) * halves + 40;
+    const std::int64_t resident =
+        std::clamp(kRegisters / (registers * shape.subgroups() * profile.subgroup_size), std::int64_t{1}, busiest);
+    const std::int64_t element = 2 * halves;
+    const auto asked =
+        static_cast<double>(resident * shape.subgroups() * (shape.rows + shape.columns) * side * side * element);
+    const double rate = std::min(kMostBytesPerMicrosecond, asked / kMicrosecondsPerRequest);
+    const auto bytes =
+        static_cast<double>(busiest * (shape.tile_rows(side) + shape.tile_columns(side)) * depth * element);
+    const auto weights = static_cast<double>(spec.D() * spec.H * products * depth * element);
+    return kMicrosecondsPerStep + kMicrosecondsPerGroup * static_cast<double>(busiest) + bytes / rate +
+           (weights > kL2Bytes ? weights / kMemoryBytesPerMicrosecond : 0);
 }
 
 double step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     double microseconds = 0;
     if (spec.gradients) {
         for (const Phase& phase : backward_phases(spec))
-            microseconds += 1 + phase_cost(shape, spec, profile, 1, phase.slots * spec.H);
+            microseconds += phase_cost(shape, spec, profile, 1, phase.slots * spec.H);
     } else {
         for (const Phase& phase : forward_phases(spec))
             microseconds += phase_cost(shape, spec, profile, phase.gates, spec.H);
@@ -61,7 +73,7 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
-    if (best) best->microseconds = unproven(best->microseconds);
+    if (best) best->microseconds = on_gpu(profile, best->microseconds);
     return best;
 }
 

@@ -5,14 +5,24 @@
 namespace vkrnn {
 namespace {
 
-// Bytes of the sums in shared memory.
-std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side) {
-    return shape.depth_groups * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
+// Bytes of so many depth groups' sums in shared memory.
+std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_t slots) {
+    return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
 }
 
 // Scales of a row tile's deltas.
 std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
+}
+
+// How many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
+std::uint32_t sum_slots(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+    constexpr std::int64_t kOtherBytes = 64;
+    const std::int64_t room =
+        profile.max_shared_memory - scale_count(shape, spec, profile) * std::int64_t{sizeof(float)} - kOtherBytes;
+    const auto fit = [&](std::uint32_t slots) { return sum_bytes(shape, profile.matrix_side, slots) <= room; };
+    if (fit(shape.depth_groups)) return shape.depth_groups;
+    return shape.depth_groups % 2 == 0 && fit(shape.depth_groups / 2) ? shape.depth_groups / 2 : 0;
 }
 
 }  // namespace
@@ -41,12 +51,10 @@ Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted) {
 }
 
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
-    constexpr std::int64_t kOtherBytes = 64;
-    const std::int64_t scale_bytes = scale_count(shape, spec, profile) * std::int64_t{sizeof(float)};
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     return shape.tile_columns(profile.matrix_side) >= most_products &&
            shape.subgroups() * profile.subgroup_size <= profile.max_workgroup_invocations &&
-           sum_bytes(shape, profile.matrix_side) + scale_bytes + kOtherBytes <= profile.max_shared_memory;
+           sum_slots(shape, spec, profile) != 0;
 }
 
 bool is_bounded(const Spec& spec) {
@@ -156,6 +164,7 @@ std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) con
     made[abi::kRowGroups] = 1;
     made[abi::kColumnGroups] = shape_.column_groups;
     made[abi::kDepthGroups] = shape_.depth_groups;
+    made[abi::kMatrixSumSlots] = sum_slots(shape_, spec_, builder_.profile());
     made[abi::kScaleCount] = u32(scale_count(shape_, spec_, builder_.profile()));
     return made;
 }

@@ -64,7 +64,7 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
-    return Offer{unproven(microseconds), sizes(profile, wanted)};
+    return Offer{on_gpu(profile, microseconds), sizes(profile, wanted)};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {

@@ -16,14 +16,14 @@ constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that 
 constexpr std::int64_t kRegisters = 65536;    // of a multiprocessor
 constexpr std::int64_t kMostRegisters = 255;  // of an invocation
 
-// Rates of one H200.
-constexpr double kMicrosecondsPerStep = 2.0;
-constexpr double kMicrosecondsPerStepBack = 3.0;
-constexpr double kMicrosecondsPerBlock = 0.05;  // of one subgroup: its loads, one after the other
+// What an H200's steps showed.
+constexpr double kMicrosecondsPerStep = 2.7;
+constexpr double kMicrosecondsPerStepBack = 4.0;
+constexpr double kMicrosecondsPerBlock = 0.03;  // of one subgroup: its loads, one after the other
 constexpr double kMicrosecondsPerCell = 0.15;   // of one invocation
 constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
-constexpr double kFlopsPerMicrosecond = 2e6;    // of one multiprocessor
-constexpr double kDispatchMicroseconds = 6;
+constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
+constexpr double kDispatchMicroseconds = 10;
 
 // How a call is laid out.
 struct Layout {
@@ -117,7 +117,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
                 }
     if (!best) return best;
     best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
-    best->microseconds = unproven(best->microseconds + kDispatchMicroseconds);
+    best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);
     return best;
 }
 

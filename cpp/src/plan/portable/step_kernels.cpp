@@ -75,4 +75,8 @@ void require_size(bool holds, std::string_view name, const std::string& expected
         throw ValueError("[Device] " + std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
 }
 
+double on_gpu(const Profile& profile, double microseconds) {
+    return profile.type == DeviceType::cpu ? kOnlyWhenAsked : microseconds;
+}
+
 }  // namespace vkrnn

@@ -210,7 +210,7 @@ std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, c
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
-    if (best) best->microseconds = unproven(best->microseconds);
+    if (best) best->microseconds = on_gpu(profile, best->microseconds);
     return best;
 }
 
