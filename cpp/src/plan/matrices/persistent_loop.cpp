@@ -20,7 +20,7 @@ constexpr std::int64_t kMostRegisters = 255;  // of an invocation
 constexpr double kMicrosecondsPerStep = 2.7;
 constexpr double kMicrosecondsPerStepBack = 4.0;
 constexpr double kMicrosecondsPerBlock = 0.03;  // of one subgroup: its loads, one after the other
-constexpr double kMicrosecondsPerCell = 0.15;   // of one invocation
+constexpr double kMicrosecondsPerCell = 0.8;    // of one invocation after its first, whose loads wait for nothing
 constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
 constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
 constexpr double kDispatchMicroseconds = 10;
@@ -39,8 +39,8 @@ struct Layout {
         invocations = shape.subgroups() * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // In words: a half-precision matrix takes four of each invocation, one of sums eight.
-        registers = 4 * halves * (kept_blocks * shape.columns + shape.rows) + 8 * shape.rows * shape.columns + 56 +
-                    (spec.gradients ? 4 * spec.G() * cells : 0);
+        registers = 4 * halves * (kept_blocks * shape.columns + shape.rows) + 8 * shape.rows * shape.columns +
+                    (spec.gradients ? 48 + 4 * spec.G() * cells : 40);
     }
 
     [[nodiscard]] bool fits(const Profile& profile) const {
@@ -56,7 +56,7 @@ double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spe
         static_cast<double>(2 * (halves > 1 ? 3 : 1) * shape.tile_rows(side) * shape.tile_columns(side) * depth);
     return (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
            kMicrosecondsPerBlock * static_cast<double>(layout.kept_blocks * shape.rows) +
-           kMicrosecondsPerCell * static_cast<double>(layout.cells) + bytes / kBytesPerMicrosecond +
+           kMicrosecondsPerCell * static_cast<double>(layout.cells - 1) + bytes / kBytesPerMicrosecond +
            flops / kFlopsPerMicrosecond;
 }
 
