@@ -12,9 +12,12 @@ struct Ahead {
 };
 
 struct Tracks {
-    Track saved, upstream, mask, before, product, delta, recurrent_delta;
-    Address init;                                       // where `before` of step 0 is
-    uint saved_slot, delta_slot, recurrent_delta_slot;   // elements from slot to slot
+    Track saved, upstream, product;      // at the step that is read next
+    Track before;                        // at the one before it
+    Track mask;                          // at the one after it
+    Track delta, recurrent_delta;        // at the step that is stored next
+    Address init;                        // where `before` of step 0 is
+    uint saved_slots[CELL_GATES], delta_slots[CELL_GATES], recurrent_delta_slots[CELL_GATES];
 };
 
 // The state that the cell's gradient needs from before the step.
@@ -34,38 +37,53 @@ const bool other_delta = reset_after != 0;   // the products multiply other delt
 const bool other_delta = false;
 #endif
 
-Tracks find_tracks(Params p, Element e, int end) {
+Tracks find_tracks(Params p, Element e, int step, int end) {
     Tracks tracks;
-    tracks.saved = track(p, kSaved, e, end);
-    tracks.upstream = track(p, kUpstream, e, end);
-    tracks.delta = track(p, kDelta, e, end);
-    if (has_mask != 0) tracks.mask = track(p, kMask, e, end);
+    step = max(step, 0);
+    tracks.saved = track(p, kSaved, e, step, end);
+    tracks.upstream = track(p, kUpstream, e, step, end);
+    tracks.delta = track(p, kDelta, e, step, end);
+    find_slots(p, kSaved, tracks.saved_slots);
+    find_slots(p, kDelta, tracks.delta_slots);
+    if (has_mask != 0) tracks.mask = track(p, kMask, e, step + 1, end);
     if (needs_before) {
-        tracks.before = track(p, kBefore, e, end);
+        tracks.before = track(p, kBefore, e, step - 1, end);
         tracks.init = unit_address(p, kBeforeFirst, row_address(p, kBeforeFirst, e.direction, 0, e.n), 0, e.j);
+        if (step == 0) tracks.before.at = tracks.init;
     }
     if (other_delta) {
-        tracks.product = track(p, kProduct, e, end);
-        tracks.recurrent_delta = track(p, kRecurrentDelta, e, end);
+        tracks.product = track(p, kProduct, e, step, end);
+        tracks.recurrent_delta = track(p, kRecurrentDelta, e, step, end);
+        find_slots(p, kRecurrentDelta, tracks.recurrent_delta_slots);
     }
-    tracks.saved_slot = p.params.strides[kSaved].slot;
-    tracks.delta_slot = p.params.strides[kDelta].slot;
-    tracks.recurrent_delta_slot = p.params.strides[kRecurrentDelta].slot;
     return tracks;
 }
 
-// The mask is that of the operand of the product that is handed down. Step -1 reads none of what only a step has.
-Ahead read_ahead(Tracks tracks, int step, int end, int last_step) {
+// Reads what step `step` needs, for steps in their order. The mask is that of the operand of the product that is handed
+// down. Step -1 uses none of what only a step has.
+Ahead read_ahead(inout Tracks tracks, int step, int end) {
     Ahead ahead;
-    int here = max(step, 0);
-    Address saved = at_step(tracks.saved, here, end);
-    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) ahead.kept[g] = load(saved, slot_of(g) * tracks.saved_slot);
+    bool moves = 0 < step && step < end;
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) ahead.kept[g] = load(tracks.saved.at + tracks.saved_slots[g], 0);
+    move_back(tracks.saved, moves);
+    ahead.upstream = load(tracks.upstream.at, 0);
+    move_back(tracks.upstream, moves);
     [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) ahead.before[s] = 0.0;
-    if (needs_before)
-        ahead.before[kStateBefore] = load(here == 0 ? tracks.init : at_step(tracks.before, here - 1, end), 0);
-    ahead.upstream = load(at_step(tracks.upstream, here, end), 0);
-    ahead.mask = has_mask != 0 ? load(at_step(tracks.mask, min(step + 1, last_step), end), 0) : 1.0;
-    ahead.q = other_delta ? load(at_step(tracks.product, here, end), 0) : 0.0;
+    if (needs_before) {
+        ahead.before[kStateBefore] = load(tracks.before.at, 0);
+        move_back(tracks.before, 1 < step && step <= end);
+        if (step == 1) tracks.before.at = tracks.init;
+    }
+    ahead.mask = 1.0;
+    if (has_mask != 0) {
+        ahead.mask = load(tracks.mask.at, 0);
+        move_back(tracks.mask, 0 <= step && step + 1 < end);
+    }
+    ahead.q = 0.0;
+    if (other_delta) {
+        ahead.q = load(tracks.product.at, 0);
+        move_back(tracks.product, moves);
+    }
     return ahead;
 }
 
@@ -83,28 +101,28 @@ void main() {
     int ends[cells];
     Tracks tracks[cells];
     Ahead ahead[turns][cells];
-    Real v[CELL_GATES], last[cells][CELL_STATES], carry[cells][CELL_STATES], after[cells][CELL_STATES];
+    Real v[cells][CELL_GATES], last[cells][CELL_STATES], carry[cells][CELL_STATES], after[cells][CELL_STATES];
     bool from_later = first < last_step;   // a dispatch before this one left the deltas of step first + 1
     [[unroll]] for (uint cell = 0; cell < cells; ++cell) {
         there[cell] = find_cell(p, place, cell, first, e);
         if (!there[cell]) continue;
-        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) v[g] = 0.0;
+        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0;
         [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
-            v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+            v[cell][i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
         ends[cell] = length_of(p, e.n);
-        tracks[cell] = find_tracks(p, e, ends[cell]);
+        tracks[cell] = find_tracks(p, e, first, ends[cell]);
         [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) {
             last[cell][s] = load_view(p, kLastHidden + s, e.direction, 0, e.n, 0, e.j);
             carry[cell][s] = from_later ? load_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j) : 0.0;
             after[cell][s] = 0.0;
         }
-        if (needs_before) after[cell][kStateBefore] = load(at_step(tracks[cell].before, max(first, 0), ends[cell]), 0);
+        if (needs_before) after[cell][kStateBefore] = load(track(p, kBefore, e, max(first, 0), ends[cell]).at, 0);
         if (from_later && first + 1 < ends[cell])
             [[unroll]] for (uint slot = 0; slot < CELL_GATES; ++slot)
                 set_operand(0, place, cell, slot * H + e.j,
                             load_view(p, kRecurrentDelta, e.direction, first + 1, e.n, slot, e.j));
         [[unroll]] for (uint turn = 0; turn < turns; ++turn)
-            ahead[turn][cell] = read_ahead(tracks[cell], first - int(turn), ends[cell], last_step);
+            ahead[turn][cell] = read_ahead(tracks[cell], first - int(turn), ends[cell]);
     }
     barrier();
 
@@ -128,10 +146,10 @@ void main() {
                             carry[cell] = up;
                         } else {
                             up[0] += now.upstream;
-                            cell_backward(now.kept, v, now.before, after[cell], now.q, up, dx[cell], dr[cell],
+                            cell_backward(now.kept, v[cell], now.before, after[cell], now.q, up, dx[cell], dr[cell],
                                           carry[cell]);
                             [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                set_operand(1 - turn, place, cell, slot_of(g) * H + place.unit,
+                                set_operand(1 - turn, place, cell, slot_of(g) * H + unit_of(place, cell),
                                             ended ? 0.0 : dr[cell][g]);
                             after[cell] = now.before;
                         }
@@ -147,16 +165,17 @@ void main() {
                                 if (other_delta) clear_view(p, kRecurrentDelta, e.direction, k, e.n, slot_of(g), e.j);
                             }
                         } else {
-                            Address delta = at_step(tracks[cell].delta, k, ends[cell]);
                             [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                store(delta, slot_of(g) * tracks[cell].delta_slot, dx[cell][g]);
+                                store(tracks[cell].delta.at + tracks[cell].delta_slots[g], 0, dx[cell][g]);
+                            move_back(tracks[cell].delta, true);
                             if (other_delta) {
-                                delta = at_step(tracks[cell].recurrent_delta, k, ends[cell]);
                                 [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                    store(delta, slot_of(g) * tracks[cell].recurrent_delta_slot, dr[cell][g]);
+                                    store(tracks[cell].recurrent_delta.at + tracks[cell].recurrent_delta_slots[g], 0,
+                                          dr[cell][g]);
+                                move_back(tracks[cell].recurrent_delta, true);
                             }
                         }
-                        ahead[turn][cell] = read_ahead(tracks[cell], k - int(turns), ends[cell], last_step);
+                        ahead[turn][cell] = read_ahead(tracks[cell], k - int(turns), ends[cell]);
                     }
             }
         }
