@@ -71,7 +71,7 @@ const std::vector<Struct>& structs() {
             MEMBER(SlicePackPush, in_direction), MEMBER(SlicePackPush, in_k), MEMBER(SlicePackPush, in_unit),
             MEMBER(SlicePackPush, in_slot), MEMBER(SlicePackPush, depth), MEMBER(SlicePackPush, H),
             MEMBER(SlicePackPush, runs), MEMBER(SlicePackPush, lanes), MEMBER(SlicePackPush, invocations),
-            MEMBER(SlicePackPush, products), MEMBER(SlicePackPush, gate_order), MEMBER(SlicePackPush, padding)),
+            MEMBER(SlicePackPush, products), MEMBER(SlicePackPush, gate_order), MEMBER(SlicePackPush, units)),
         layout<abi::TablePush>("TablePush", MEMBER(TablePush, table)),
         layout<abi::LargestPush>("LargestPush", MEMBER(LargestPush, in_), MEMBER(LargestPush, out_),
                                  MEMBER(LargestPush, count), MEMBER(LargestPush, padding)),

@@ -12,16 +12,17 @@ CELL_CONSTANT(kActivation0 + 3, output_activation)
 CELL_CONSTANT(kActivation0 + 4, state_activation)
 CELL_CONSTANT(kHasVectors, has_peephole)
 
-uint gate_activation(uint gate) {
-    return gate == 0 ? input_activation : gate == 1 ? forget_activation : gate == 2 ? cell_activation : output_activation;
+Real gate(uint kind, Real sum, Real v, Real before) {
+    return activate(kind, has_peephole != 0 ? sum + v * before : sum);
 }
 
+// Each gate by itself: so an activation is a constant and an index too, whether or not a compiler unrolls loops.
 void cell_forward(const Real x[4], const Real r[4], const Real v[4], const Real before[2],
                   out Real after[2], out Real kept[4]) {
-    for (uint g = 0; g < 4; ++g) {
-        Real peephole = has_peephole != 0 ? v[g] * before[1] : 0.0;
-        kept[g] = activate(gate_activation(g), x[g] + r[g] + peephole);
-    }
+    kept[0] = gate(input_activation, x[0] + r[0], v[0], before[1]);
+    kept[1] = gate(forget_activation, x[1] + r[1], v[1], before[1]);
+    kept[2] = gate(cell_activation, x[2] + r[2], v[2], before[1]);
+    kept[3] = gate(output_activation, x[3] + r[3], v[3], before[1]);
     after[1] = kept[1] * before[1] + kept[0] * kept[2];
     after[0] = kept[3] * activate(state_activation, after[1]);
 }
@@ -38,8 +39,9 @@ void cell_backward(const Real kept[4], const Real v[4], const Real before[2], co
     dx[3] = up[0] * y * derivative(output_activation, kept[3]);
     carry[0] = 0.0;
     carry[1] = dc * kept[1];
-    for (uint g = 0; g < 4; ++g) {
-        dr[g] = dx[g];
-        if (has_peephole != 0) carry[1] += v[g] * dx[g];
-    }
+    if (has_peephole != 0) carry[1] += (v[0] * dx[0] + v[1] * dx[1]) + (v[2] * dx[2] + v[3] * dx[3]);
+    dr[0] = dx[0];
+    dr[1] = dx[1];
+    dr[2] = dx[2];
+    dr[3] = dx[3];
 }

@@ -6,18 +6,7 @@
 
 layout(constant_id = kToInitial) const uint to_initial = 0;
 
-// What a step reads besides what the later step hands down.
-struct Ahead {
-    Real kept[CELL_GATES], before[CELL_STATES], upstream, mask, q;
-};
-
-struct Tracks {
-    Track saved, upstream, mask, before, product, delta, recurrent_delta;
-    Address init;                                       // where `before` of step 0 is
-    uint saved_slot, delta_slot, recurrent_delta_slot;   // elements from slot to slot
-};
-
-// The state that the cell's gradient needs from before the step.
+// The state that the cell's gradient needs from before the step; after the step it is what the step after has before.
 #if CELL_STATES > 1
 const uint kBefore = kCell, kBeforeFirst = kInitCell, kStateBefore = 1;
 #else
@@ -34,39 +23,157 @@ const bool other_delta = reset_after != 0;   // the products multiply other delt
 const bool other_delta = false;
 #endif
 
-Tracks find_tracks(Params p, Element e, int end) {
-    Tracks tracks;
-    tracks.saved = track(p, kSaved, e, end);
-    tracks.upstream = track(p, kUpstream, e, end);
-    tracks.delta = track(p, kDelta, e, end);
-    if (has_mask != 0) tracks.mask = track(p, kMask, e, end);
-    if (needs_before) {
-        tracks.before = track(p, kBefore, e, end);
-        tracks.init = unit_address(p, kBeforeFirst, row_address(p, kBeforeFirst, e.direction, 0, e.n), 0, e.j);
-    }
-    if (other_delta) {
-        tracks.product = track(p, kProduct, e, end);
-        tracks.recurrent_delta = track(p, kRecurrentDelta, e, end);
-    }
-    tracks.saved_slot = p.params.strides[kSaved].slot;
-    tracks.delta_slot = p.params.strides[kDelta].slot;
-    tracks.recurrent_delta_slot = p.params.strides[kRecurrentDelta].slot;
-    return tracks;
+// What a step reads besides what the later step hands down: read `turns` steps before.
+Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells], upstream_ahead[turns][cells];
+Real mask_ahead[turns][cells], q_ahead[turns][cells];
+Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step that is read next
+Address before_at[cells], init_at[cells];                         // at the one before it; that of step 0
+Address mask_at[cells];                                           // at the one after it
+int saved_step, upstream_step, product_step, before_step, mask_step;
+uint saved_slot;
+
+// What a step leaves.
+Real carry[cells][CELL_STATES], after[cells], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
+Address delta_at[cells], recurrent_delta_at[cells];   // at the step that is stored next
+int delta_step, recurrent_delta_step;
+uint delta_slot, recurrent_delta_slot;
+
+Real v[cells][CELL_GATES], last[cells][CELL_STATES];
+
+// What all cells share.
+void find_steps(Params p, Place place) {
+    uint d = place.direction;
+    saved_step = step_bytes(p, kSaved, d);
+    upstream_step = step_bytes(p, kUpstream, d);
+    delta_step = step_bytes(p, kDelta, d);
+    product_step = other_delta ? step_bytes(p, kProduct, d) : 0;
+    before_step = needs_before ? step_bytes(p, kBefore, d) : 0;
+    mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
+    recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
+    saved_slot = slot_bytes(p, kSaved);
+    delta_slot = slot_bytes(p, kDelta);
+    recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
 }
 
-// The mask is that of the operand of the product that is handed down. Step -1 reads none of what only a step has.
-Ahead read_ahead(Tracks tracks, int step, int end, int last_step) {
-    Ahead ahead;
-    int here = max(step, 0);
-    Address saved = at_step(tracks.saved, here, end);
-    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) ahead.kept[g] = load(saved, slot_of(g) * tracks.saved_slot);
-    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) ahead.before[s] = 0.0;
-    if (needs_before)
-        ahead.before[kStateBefore] = load(here == 0 ? tracks.init : at_step(tracks.before, here - 1, end), 0);
-    ahead.upstream = load(at_step(tracks.upstream, here, end), 0);
-    ahead.mask = has_mask != 0 ? load(at_step(tracks.mask, min(step + 1, last_step), end), 0) : 1.0;
-    ahead.q = other_delta ? load(at_step(tracks.product, here, end), 0) : 0.0;
-    return ahead;
+// Reads what step `step` needs, for steps in their order. The mask is that of the operand of the product that is handed
+// down. Step -1 uses none of what only a step has.
+void read_ahead(const uint turn, const uint cell, int step) {
+    bool moves = 0 < step && step < ends[cell];
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
+        kept_ahead[turn][cell][g] = load(gate_at(saved_at[cell], g, saved_slot), 0);
+    move(saved_at[cell], -saved_step, moves);
+    upstream_ahead[turn][cell] = load(upstream_at[cell], 0);
+    move(upstream_at[cell], -upstream_step, moves);
+    before_ahead[turn][cell] = 0.0;
+    if (needs_before) {
+        before_ahead[turn][cell] = load(before_at[cell], 0);
+        move(before_at[cell], -before_step, 1 < step && step <= ends[cell]);
+        if (step == 1) before_at[cell] = init_at[cell];
+    }
+    mask_ahead[turn][cell] = 1.0;
+    if (has_mask != 0) {
+        mask_ahead[turn][cell] = load(mask_at[cell], 0);
+        move(mask_at[cell], -mask_step, 0 <= step && step + 1 < ends[cell]);
+    }
+    q_ahead[turn][cell] = 0.0;
+    if (other_delta) {
+        q_ahead[turn][cell] = load(product_at[cell], 0);
+        move(product_at[cell], -product_step, moves);
+    }
+}
+
+void start_cell(Params p, Place place, const uint cell, int first, bool from_later) {
+    find_cell(p, place, cell);
+    Element e = element_of(p, place, cell, first);
+    int end = ends[cell], step = max(first, 0);
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0;
+    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
+        v[cell][i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    saved_at[cell] = find(p, kSaved, e, step, end);
+    upstream_at[cell] = find(p, kUpstream, e, step, end);
+    delta_at[cell] = find(p, kDelta, e, step, end);
+    if (has_mask != 0) mask_at[cell] = find(p, kMask, e, step + 1, end);
+    after[cell] = 0.0;
+    if (needs_before) {
+        init_at[cell] = unit_address(p, kBeforeFirst, row_address(p, kBeforeFirst, e.direction, 0, e.n), 0, e.j);
+        before_at[cell] = step == 0 ? init_at[cell] : find(p, kBefore, e, step - 1, end);
+        after[cell] = load(find(p, kBefore, e, step, end), 0);
+    }
+    if (other_delta) {
+        product_at[cell] = find(p, kProduct, e, step, end);
+        recurrent_delta_at[cell] = find(p, kRecurrentDelta, e, step, end);
+    }
+    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) {
+        last[cell][s] = load_view(p, kLastHidden + s, e.direction, 0, e.n, 0, e.j);
+        carry[cell][s] = from_later ? load_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j) : 0.0;
+    }
+    if (there[cell] && from_later && first + 1 < end)
+        [[unroll]] for (uint slot = 0; slot < CELL_GATES; ++slot)
+            set_operand(0, place, cell, slot * p.params.H + e.j,
+                        load_view(p, kRecurrentDelta, e.direction, first + 1, e.n, slot, e.j));
+    [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
+}
+
+// What the next step's product waits for.
+void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
+    bool is_last = k == ends[cell] - 1;
+    Real up[CELL_STATES], before[CELL_STATES], states[CELL_STATES];
+    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) {
+        up[s] = is_last ? last[cell][s] : carry[cell][s];
+        before[s] = states[s] = 0.0;
+    }
+    if (!is_last) up[0] += sums[cell][0] * mask_ahead[turn][cell];
+    if (k < 0) {
+        [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
+        return;
+    }
+    up[0] += upstream_ahead[turn][cell];
+    before[kStateBefore] = before_ahead[turn][cell];
+    states[kStateBefore] = after[cell];
+    after[cell] = before[kStateBefore];
+    cell_backward(kept_ahead[turn][cell], v[cell], before, states, q_ahead[turn][cell], up, dx[cell], dr[cell],
+                  carry[cell]);
+    bool ended = has_lengths != 0 && k >= ends[cell];
+    if (there[cell])
+        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
+            set_operand(1 - turn % 2, place, cell, slot_of(g) * H + unit_of(place, cell), ended ? 0.0 : dr[cell][g]);
+}
+
+// What it does not wait for.
+void store_cell(Params p, Place place, const uint cell, int k) {
+    if (has_lengths != 0 && k >= ends[cell]) {
+        Element e = element_of(p, place, cell, k);
+        if (there[cell])
+            [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
+                clear_view(p, kDelta, e.direction, k, e.n, slot_of(g), e.j);
+                if (other_delta) clear_view(p, kRecurrentDelta, e.direction, k, e.n, slot_of(g), e.j);
+            }
+        return;
+    }
+    if (there[cell])
+        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
+            store(gate_at(delta_at[cell], g, delta_slot), 0, dx[cell][g]);
+            if (other_delta) store(gate_at(recurrent_delta_at[cell], g, recurrent_delta_slot), 0, dr[cell][g]);
+        }
+    move(delta_at[cell], -delta_step, true);
+    if (other_delta) move(recurrent_delta_at[cell], -recurrent_delta_step, true);
+}
+
+void make_step(Params p, Place place, uint H, const uint turn, int k, int end) {
+    if (k > end) {
+        multiply(p, place, turn % 2);
+        form_cell(place, H, turn, 0, k);
+        [[unroll]] for (uint cell = 1; cell < cells; ++cell) form_cell(place, H, turn, cell, k);
+        barrier();
+        if (k >= 0) {
+            store_cell(p, place, 0, k);
+            read_ahead(turn, 0, k - int(turns));
+            [[unroll]] for (uint cell = 1; cell < cells; ++cell) {
+                store_cell(p, place, cell, k);
+                read_ahead(turn, cell, k - int(turns));
+            }
+        }
+    }
 }
 
 void main() {
@@ -76,95 +183,26 @@ void main() {
     int first = push.step, last_step = int(p.params.T) - 1;
     int end = max(first - int(push.steps), -1);   // the step before the last one made
     if (end < 0 && to_initial != 0) end = -2;
+    bool from_later = first < last_step;          // a dispatch before this one left the deltas of step first + 1
     start_slice(p, place);
-
-    Element e;
-    bool there[cells];
-    int ends[cells];
-    Tracks tracks[cells];
-    Ahead ahead[turns][cells];
-    Real v[CELL_GATES], last[cells][CELL_STATES], carry[cells][CELL_STATES], after[cells][CELL_STATES];
-    bool from_later = first < last_step;   // a dispatch before this one left the deltas of step first + 1
-    [[unroll]] for (uint cell = 0; cell < cells; ++cell) {
-        there[cell] = find_cell(p, place, cell, first, e);
-        if (!there[cell]) continue;
-        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) v[g] = 0.0;
-        [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
-            v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
-        ends[cell] = length_of(p, e.n);
-        tracks[cell] = find_tracks(p, e, ends[cell]);
-        [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) {
-            last[cell][s] = load_view(p, kLastHidden + s, e.direction, 0, e.n, 0, e.j);
-            carry[cell][s] = from_later ? load_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j) : 0.0;
-            after[cell][s] = 0.0;
-        }
-        if (needs_before) after[cell][kStateBefore] = load(at_step(tracks[cell].before, max(first, 0), ends[cell]), 0);
-        if (from_later && first + 1 < ends[cell])
-            [[unroll]] for (uint slot = 0; slot < CELL_GATES; ++slot)
-                set_operand(0, place, cell, slot * H + e.j,
-                            load_view(p, kRecurrentDelta, e.direction, first + 1, e.n, slot, e.j));
-        [[unroll]] for (uint turn = 0; turn < turns; ++turn)
-            ahead[turn][cell] = read_ahead(tracks[cell], first - int(turn), ends[cell], last_step);
-    }
+    find_steps(p, place);
+    start_cell(p, place, 0, first, from_later);
+    [[unroll]] for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first, from_later);
     barrier();
 
-    for (int k0 = first; k0 > end; k0 -= int(turns))
-        [[unroll]] for (uint turn = 0; turn < turns; ++turn) {
-            int k = k0 - int(turn);
-            if (k > end) {
-                Real through[cells][PRODUCTS], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
-                multiply(p, place, turn, through);
-                [[unroll]] for (uint cell = 0; cell < cells; ++cell)
-                    if (there[cell]) {
-                        bool ended = has_lengths != 0 && k >= ends[cell];
-                        Ahead now = ahead[turn][cell];
-                        Real up[CELL_STATES];
-                        up = carry[cell];
-                        if (k == ends[cell] - 1)
-                            up = last[cell];
-                        else
-                            up[0] += through[cell][0] * now.mask;
-                        if (k < 0) {
-                            carry[cell] = up;
-                        } else {
-                            up[0] += now.upstream;
-                            cell_backward(now.kept, v, now.before, after[cell], now.q, up, dx[cell], dr[cell],
-                                          carry[cell]);
-                            [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                set_operand(1 - turn, place, cell, slot_of(g) * H + place.unit,
-                                            ended ? 0.0 : dr[cell][g]);
-                            after[cell] = now.before;
-                        }
-                    }
-                barrier();
-                // What the next step's product does not wait for.
-                [[unroll]] for (uint cell = 0; cell < cells; ++cell)
-                    if (there[cell] && k >= 0) {
-                        if (has_lengths != 0 && k >= ends[cell]) {
-                            find_cell(p, place, cell, k, e);
-                            [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-                                clear_view(p, kDelta, e.direction, k, e.n, slot_of(g), e.j);
-                                if (other_delta) clear_view(p, kRecurrentDelta, e.direction, k, e.n, slot_of(g), e.j);
-                            }
-                        } else {
-                            Address delta = at_step(tracks[cell].delta, k, ends[cell]);
-                            [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                store(delta, slot_of(g) * tracks[cell].delta_slot, dx[cell][g]);
-                            if (other_delta) {
-                                delta = at_step(tracks[cell].recurrent_delta, k, ends[cell]);
-                                [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                    store(delta, slot_of(g) * tracks[cell].recurrent_delta_slot, dr[cell][g]);
-                            }
-                        }
-                        ahead[turn][cell] = read_ahead(tracks[cell], k - int(turns), ends[cell], last_step);
-                    }
-            }
-        }
+    for (int k = first; k > end; k -= int(turns)) {
+        make_step(p, place, H, 0, k, end);
+        make_step(p, place, H, 1, k - 1, end);
+#if TURNS > 2
+        make_step(p, place, H, 2, k - 2, end);
+        make_step(p, place, H, 3, k - 3, end);
+#endif
+    }
 
     // For the dispatch of the steps before these, and as the gradient of the initial state.
     [[unroll]] for (uint cell = 0; cell < cells; ++cell)
         if (there[cell]) {
-            find_cell(p, place, cell, 0, e);
+            Element e = element_of(p, place, cell, 0);
             [[unroll]] for (uint s = 0; s < CELL_STATES; ++s)
                 store_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j, carry[cell][s]);
         }

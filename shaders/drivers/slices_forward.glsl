@@ -3,108 +3,130 @@
 #define PRODUCTS CELL_GATES
 #include "slices.glsl"
 
-// What a step reads besides the state.
-struct Ahead {
-    Real x[CELL_GATES], mask;
-};
+// What a step reads besides the state: read `turns` steps before.
+Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
+Address projected_at[cells], mask_at[cells];   // at the step that is read next, the mask at the one after
+int projected_step, mask_step;
+uint projected_slot;
 
-struct Tracks {
-    Track projected, mask, hidden, cell, saved;
-    uint projected_slot, saved_slot;   // elements from slot to slot
-};
+// What a step leaves.
+Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
+Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step that is stored next
+int hidden_step, state_step, saved_step;
+uint saved_slot;
 
-Tracks find_tracks(Params p, Element e, int end) {
-    Tracks tracks;
-    tracks.projected = track(p, kProjected, e, end);
-    tracks.hidden = track(p, kHidden, e, end);
-    if (has_mask != 0) tracks.mask = track(p, kMask, e, end);
-#if CELL_STATES > 1
-    tracks.cell = track(p, kCell, e, end);
-#endif
-    if (keep != 0) tracks.saved = track(p, kSaved, e, end);
-    tracks.projected_slot = p.params.strides[kProjected].slot;
-    tracks.saved_slot = p.params.strides[kSaved].slot;
-    return tracks;
+Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
+
+// What all cells share.
+void find_steps(Params p, Place place) {
+    projected_step = step_bytes(p, kProjected, place.direction);
+    hidden_step = step_bytes(p, kHidden, place.direction);
+    mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
+    state_step = CELL_STATES > 1 ? step_bytes(p, kCell, place.direction) : 0;
+    saved_step = keep != 0 ? step_bytes(p, kSaved, place.direction) : 0;
+    projected_slot = slot_bytes(p, kProjected);
+    saved_slot = keep != 0 ? slot_bytes(p, kSaved) : 0;
 }
 
-// The mask is that of the next product's operand.
-Ahead read_ahead(Tracks tracks, int step, int end, int last_step) {
-    Ahead ahead;
-    Address x = at_step(tracks.projected, step, end);
-    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) ahead.x[g] = load(x, slot_of(g) * tracks.projected_slot);
-    ahead.mask = has_mask != 0 ? load(at_step(tracks.mask, min(step + 1, last_step), end), 0) : 1.0;
-    return ahead;
+// Reads what step `step` needs, for steps in their order. The mask is that of the next product's operand.
+void read_ahead(const uint turn, const uint cell, int step) {
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
+        x_ahead[turn][cell][g] = load(gate_at(projected_at[cell], g, projected_slot), 0);
+    move(projected_at[cell], projected_step, step + 1 < ends[cell]);
+    mask_ahead[turn][cell] = 1.0;
+    if (has_mask != 0) {
+        mask_ahead[turn][cell] = load(mask_at[cell], 0);
+        move(mask_at[cell], mask_step, step + 2 < ends[cell]);
+    }
+}
+
+void start_cell(Params p, Place place, const uint cell, int first) {
+    find_cell(p, place, cell);
+    Element e = element_of(p, place, cell, first);
+    int end = ends[cell];
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
+        bias[cell][g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
+        v[cell][g] = 0.0;
+    }
+    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
+        v[cell][i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    projected_at[cell] = find(p, kProjected, e, first, end);
+    hidden_at[cell] = find(p, kHidden, e, first, end);
+    if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
+    if (keep != 0) saved_at[cell] = find(p, kSaved, e, first, end);
+    before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, e.j);
+#if CELL_STATES > 1
+    cell_at[cell] = find(p, kCell, e, first, end);
+    before[cell][1] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, e.j);
+#endif
+    if (there[cell]) set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
+    [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
+}
+
+// What the next step's products wait for.
+void form_cell(Place place, const uint turn, const uint cell, int k) {
+    Real x[CELL_GATES], after[CELL_STATES];
+    [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) x[g] = x_ahead[turn][cell][g] + bias[cell][g];
+    cell_forward(x, sums[cell], v[cell], before[cell], after, kept[cell]);
+    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
+    bool ended = has_lengths != 0 && k >= ends[cell];
+    if (there[cell])
+        set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0 : after[0] * mask_ahead[turn][cell]);
+}
+
+// What they do not wait for.
+void store_cell(Params p, Place place, const uint cell, int k) {
+    if (has_lengths != 0 && k >= ends[cell]) {
+        if (there[cell]) clear_step(p, element_of(p, place, cell, k));
+        return;
+    }
+    if (there[cell]) {
+        store(hidden_at[cell], 0, before[cell][0]);
+#if CELL_STATES > 1
+        store(cell_at[cell], 0, before[cell][1]);
+#endif
+        if (keep != 0)
+            [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
+                store(gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
+    }
+    move(hidden_at[cell], hidden_step, true);
+#if CELL_STATES > 1
+    move(cell_at[cell], state_step, true);
+#endif
+    if (keep != 0) move(saved_at[cell], saved_step, true);
+}
+
+void make_step(Params p, Place place, const uint turn, int k, int end) {
+    if (k < end) {
+        multiply(p, place, turn % 2);
+        form_cell(place, turn, 0, k);
+        [[unroll]] for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
+        barrier();
+        store_cell(p, place, 0, k);
+        read_ahead(turn, 0, k + int(turns));
+        [[unroll]] for (uint cell = 1; cell < cells; ++cell) {
+            store_cell(p, place, cell, k);
+            read_ahead(turn, cell, k + int(turns));
+        }
+    }
 }
 
 void main() {
     Params p = Params(push.params);
     Place place = this_place();
-    int first = push.step, last_step = int(p.params.T) - 1, end = min(first + int(push.steps), last_step + 1);
+    int first = push.step, end = min(first + int(push.steps), int(p.params.T));
     start_slice(p, place);
-
-    Element e;
-    bool there[cells];
-    int ends[cells];
-    Tracks tracks[cells];
-    Ahead ahead[turns][cells];
-    Real bias[CELL_GATES], v[CELL_GATES], before[cells][CELL_STATES];
-    [[unroll]] for (uint cell = 0; cell < cells; ++cell) {
-        there[cell] = find_cell(p, place, cell, first, e);
-        if (!there[cell]) continue;
-        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-            bias[g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
-            v[g] = 0.0;
-        }
-        [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
-            v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
-        ends[cell] = length_of(p, e.n);
-        tracks[cell] = find_tracks(p, e, ends[cell]);
-        before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, e.j);
-#if CELL_STATES > 1
-        before[cell][1] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, e.j);
-#endif
-        set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
-        [[unroll]] for (uint turn = 0; turn < turns; ++turn)
-            ahead[turn][cell] = read_ahead(tracks[cell], min(first + int(turn), last_step), ends[cell], last_step);
-    }
+    find_steps(p, place);
+    start_cell(p, place, 0, first);
+    [[unroll]] for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first);
     barrier();
 
-    for (int k0 = first; k0 < end; k0 += int(turns))
-        [[unroll]] for (uint turn = 0; turn < turns; ++turn) {
-            int k = k0 + int(turn);
-            if (k < end) {
-                Real sums[cells][PRODUCTS], kept[cells][CELL_GATES];
-                multiply(p, place, turn, sums);
-                [[unroll]] for (uint cell = 0; cell < cells; ++cell)
-                    if (there[cell]) {
-                        bool ended = has_lengths != 0 && k >= ends[cell];
-                        Real x[CELL_GATES], after[CELL_STATES];
-                        [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) x[g] = ahead[turn][cell].x[g] + bias[g];
-                        cell_forward(x, sums[cell], v, before[cell], after, kept[cell]);
-                        before[cell] = after;
-                        set_operand(1 - turn, place, cell, place.unit, ended ? 0.0 : after[0] * ahead[turn][cell].mask);
-                    }
-                barrier();
-                // What the next step's products do not wait for.
-                [[unroll]] for (uint cell = 0; cell < cells; ++cell)
-                    if (there[cell]) {
-                        if (has_lengths != 0 && k >= ends[cell]) {
-                            find_cell(p, place, cell, k, e);
-                            clear_step(p, e);
-                        } else {
-                            store(at_step(tracks[cell].hidden, k, ends[cell]), 0, before[cell][0]);
-#if CELL_STATES > 1
-                            store(at_step(tracks[cell].cell, k, ends[cell]), 0, before[cell][1]);
+    for (int k = first; k < end; k += int(turns)) {
+        make_step(p, place, 0, k, end);
+        make_step(p, place, 1, k + 1, end);
+#if TURNS > 2
+        make_step(p, place, 2, k + 2, end);
+        make_step(p, place, 3, k + 3, end);
 #endif
-                            if (keep != 0) {
-                                Address saved = at_step(tracks[cell].saved, k, ends[cell]);
-                                [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
-                                    store(saved, slot_of(g) * tracks[cell].saved_slot, kept[cell][g]);
-                            }
-                        }
-                        ahead[turn][cell] =
-                            read_ahead(tracks[cell], min(k + int(turns), last_step), ends[cell], last_step);
-                    }
-            }
-        }
+    }
 }

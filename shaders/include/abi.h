@@ -263,17 +263,18 @@ struct MatrixProductPush {
 const uint kMatrixProductPlaces = 5u;
 // ---- slices: all steps of some batch rows in one workgroup -------------------------------------------------------------
 // Specialization constants, after those of all step kernels.
-const uint kSliceLanes = kStepConstants;           // invocations that share a unit's products
+const uint kSliceLanes = kStepConstants;           // invocations that share products
 const uint kSliceRows = kStepConstants + 1u;       // batch rows of a workgroup; a power of two
 const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 k that an invocation has of each product
 const uint kRegisterFours = kStepConstants + 3u;   // how many of an invocation's fours of weights stay in registers
 const uint kSharedFours = kStepConstants + 4u;     // and how many after these in shared memory
 const uint kSliceInvocations = kStepConstants + 5u;   // of a workgroup: kLocalSize again
 const uint kToInitial = kStepConstants + 6u;       // 1: after step 0 there is step -1, for the initial state's gradient
-const uint kSliceConstants = kStepConstants + 7u;
+const uint kSliceUnits = kStepConstants + 7u;      // units whose products an invocation forms a part of; a power of two
+const uint kSliceConstants = kStepConstants + 8u;
 
-// Weights in the order of slices: out(d, run * products + g, invocation, c), where invocation i has element
-// k = 4 * (run * lanes + i % lanes) + c of product g of unit i / lanes; zeros past the ends.
+// Weights in the order of slices: out(d, (run * units + u) * products + g, invocation, c), where invocation i has element
+// k = 4 * (run * lanes + i % lanes) + c of product g of unit i / lanes * units + u; zeros past the ends.
 // Workgroups: x, y number elements of one direction in groups; z is the direction.
 struct SlicePackPush {
     Address in_, out_;
@@ -281,7 +282,7 @@ struct SlicePackPush {
     uint depth, H;
     uint runs, lanes, invocations;
     uint products, gate_order;                     // slot of product g in bits 4g .. 4g+3
-    uint padding;
+    uint units;
 };
 const uint kSlicePackPlaces = 2u;
 

@@ -9,11 +9,16 @@ const Real kHardSigmoidSlope = Real(0.2lf);
 const Real kHardSigmoidOffset = 0.5;
 
 #ifdef VKRNN_FLOAT64
-const Real kLowestExponent = Real(-708.0lf);   // exp of less counts as zero
+const Real kHighestExponent = Real(708.0lf);   // exp of less than minus this counts as zero
 const Real kLog2E = Real(1.4426950408889634lf);
 const Real kLn2High = Real(0.693147180369123816490lf), kLn2Low = Real(1.90821492927058770002e-10lf);
 
-Real two_to(int n) { return packDouble2x32(uvec2(0, uint(n + 1023) << 20)); }
+// The integer nearest to x, and two to it.
+Real nearest(Real x, out Real scale) {
+    Real n = round(x);
+    scale = packDouble2x32(uvec2(0, uint(int(n) + 1023) << 20));
+    return n;
+}
 
 // By bits: a compiler may assume that x == x.
 bool is_nan(Real x) {
@@ -22,59 +27,59 @@ bool is_nan(Real x) {
     return high > 0x7ff00000u || (high == 0x7ff00000u && bits.x != 0);
 }
 
-// The series of exp(r) from r^6 on, divided by r^6; |r| <= ln(2) / 2.
+// (exp(r) - 1 - r) / r^2 by its series; |r| <= ln(2) / 2.
 Real exp_tail(Real r) {
     Real tail = 1.0 / Real(479001600.0lf) + r * (1.0 / Real(6227020800.0lf));
     tail = 1.0 / Real(3628800.0lf) + r * (1.0 / Real(39916800.0lf) + r * tail);
     tail = 1.0 / Real(40320.0lf) + r * (1.0 / Real(362880.0lf) + r * tail);
-    return 1.0 / Real(720.0lf) + r * (1.0 / Real(5040.0lf) + r * tail);
+    tail = 1.0 / Real(720.0lf) + r * (1.0 / Real(5040.0lf) + r * tail);
+    tail = 1.0 / Real(24.0lf) + r * (1.0 / Real(120.0lf) + r * tail);
+    return 0.5 + r * (1.0 / Real(6.0lf) + r * tail);
 }
 #else
-const Real kLowestExponent = -87.0;   // exp of less counts as zero
+const Real kHighestExponent = 87.0;   // exp of less than minus this counts as zero
 const Real kLog2E = 1.44269504;
 const Real kLn2High = 0.693359375, kLn2Low = -2.12194440e-4;   // the first has few bits
 
-Real two_to(int n) { return uintBitsToFloat(uint(n + 127) << 23); }
+// The integer nearest to x, and two to it. Next to 1.5 * 2^23 numbers are integers, and the last bits of a number are
+// those of the integer: two additions are faster than rounding and converting.
+Real nearest(Real x, out Real scale) {
+    precise Real shifted = x + 12582912.0;
+    precise Real n = shifted - 12582912.0;
+    scale = uintBitsToFloat((floatBitsToUint(shifted) << 23) + 0x3f800000u);
+    return n;
+}
 
 // By bits: a compiler may assume that x == x.
 bool is_nan(Real x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
-// The series of exp(r) from r^6 on, divided by r^6; |r| <= ln(2) / 2.
-Real exp_tail(Real r) { return 1.0 / 720.0 + r * (1.0 / 5040.0); }
+// (exp(r) - 1 - r) / r^2, by a polynomial with the least relative error; |r| <= ln(2) / 2.
+Real exp_tail(Real r) {
+    Real r2 = r * r;
+    return (0.49999997 + r * 0.16666543) + r2 * ((0.0416672 + r * 0.008366586) + r2 * 0.001388251);
+}
 #endif
 
-// exp(x) = (1 + q) * scale for kLowestExponent <= x <= 0, with |q| < 0.42 accurate relative to itself.
-void exp_parts(Real x, out Real q, out Real scale) {
-    Real n = round(x * kLog2E);
-    Real r = (x - n * kLn2High) - n * kLn2Low;
-    Real tail = 1.0 / Real(24.0lf) + r * (1.0 / Real(120.0lf) + r * exp_tail(r));
-    q = r + r * r * (0.5 + r * (1.0 / Real(6.0lf) + r * tail));
-    scale = two_to(int(n));
-}
-
-// Near 1 the results are 1 minus something small: that hides the few units by which a driver's division may be off.
-Real sigmoid(Real x) {
-    Real q, scale;
-    exp_parts(max(-abs(x), kLowestExponent), q, scale);
-    Real e = -abs(x) < kLowestExponent ? 0.0 : (1.0 + q) * scale;
-    Real small = e / (1.0 + e);
-    return x < 0.0 ? small : 1.0 - small;
-}
-
-Real hyperbolic_tangent(Real x) {
-    Real q, scale;
-    exp_parts(max(-2.0 * abs(x), kLowestExponent), q, scale);
-    Real e = (1.0 + q) * scale;
-    Real less_one = scale == 1.0 ? q : e - 1.0;   // exp(-2|x|) - 1
-    Real y = abs(x) < 0.6 ? -less_one / (2.0 + less_one) : 1.0 - 2.0 * e / (1.0 + e);
-    return x < 0.0 ? -y : y;
+// Sigmoid of x, or tanh of x: from exp(-|x|) = e or exp(-2 |x|) = e. Near 1 the results are 1 minus something small: that
+// hides the few units by which a driver's division may be off.
+Real logistic(bool tangent, Real x) {
+    Real size = tangent ? 2.0 * abs(x) : abs(x), scale;
+    Real exponent = -min(size, kHighestExponent);
+    Real n = nearest(exponent * kLog2E, scale);
+    Real r = (exponent - n * kLn2High) - n * kLn2Low;
+    Real q = r + r * r * exp_tail(r);             // exp(r) - 1, accurate relative to itself
+    Real less_one = q * scale + (scale - 1.0);    // e - 1, accurate relative to itself
+    Real e = size > kHighestExponent ? 0.0 : q * scale + scale;
+    bool near_zero = tangent ? size < 1.2 : x < 0.0;
+    Real top = tangent ? near_zero ? -less_one : -2.0 * e : near_zero ? e : -e;
+    Real y = (near_zero ? 0.0 : 1.0) + top / (2.0 + less_one);
+    return tangent && x < 0.0 ? -y : y;
 }
 
 Real activate(uint kind, Real x) {
     Real y = x;
     if (kind == kRelu) y = x > 0.0 ? x : 0.0;
-    if (kind == kTanh) y = hyperbolic_tangent(x);
-    if (kind == kSigmoid) y = sigmoid(x);
+    if (kind == kTanh || kind == kSigmoid) y = logistic(kind == kTanh, x);
     if (kind == kHardSigmoid) y = clamp(kHardSigmoidSlope * x + kHardSigmoidOffset, 0.0, 1.0);
     return is_nan(x) ? x : y;
 }

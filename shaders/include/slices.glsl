@@ -1,4 +1,4 @@
-// A slice: some batch rows of one direction, whose steps one workgroup makes one after the other, so that steps wait for
+// A slice: some batch rows of one direction, whose steps one workgroup makes one after the other: so steps wait for
 // nothing but each other. What a step's products multiply stands in shared memory, one side for even turns and one for
 // odd ones: a step reads one and fills the other, and one barrier a step is enough. The weights never change, so an
 // invocation reads as many of its own as it can keep, the first in registers and some more in shared memory, only once.
@@ -12,67 +12,92 @@
 #include "step.glsl"
 
 layout(constant_id = kSliceLanes) const uint slice_lanes = 1;
+layout(constant_id = kSliceUnits) const uint slice_units = 1;
 layout(constant_id = kSliceRows) const uint slice_rows = 1;
 layout(constant_id = kSliceRuns) const uint slice_runs = 1;
 layout(constant_id = kRegisterFours) const uint register_fours = 0;
 layout(constant_id = kSharedFours) const uint shared_fours = 0;
 layout(constant_id = kSliceInvocations) const uint invocations = 1;
 
-const uint fours = slice_runs * PRODUCTS;             // of weights of an invocation
 const uint row_fours = slice_runs * slice_lanes;      // of one row of what the products multiply
 const uint side_fours = slice_rows * row_fours;
-// The cells of an invocation: the lanes that share a unit's products share its rows too.
-const uint cells = slice_rows > slice_lanes ? slice_rows / slice_lanes : 1;
-const uint turns = 2;   // steps of one iteration, for which an invocation loads what they need ahead of time
+// Lanes that share products of some units share the cells of these units and all rows: so many cells, of which each lane
+// has a part, or the first lanes have one.
+const uint shared_cells = slice_rows * slice_units;
+const uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
+const uint kMostLevels = 7;   // of sums over lanes: a subgroup has at most 128
+// Steps of one iteration: an invocation reads what they need so many steps ahead.
+#ifndef TURNS
+#define TURNS 2
+#endif
+const uint turns = TURNS;
 
 shared Real4 sides[2 * side_fours];
 shared Real4 shared_weights[shared_fours > 0 ? shared_fours * invocations : 1];
-Real4 register_weights[register_fours > 0 ? register_fours : 1];
 
-// Where an invocation stands. Those that share a unit follow each other within a subgroup.
+// What an invocation keeps from step to step, here and in the drivers: numbers and arrays of numbers, with indices that
+// are constants once functions are inlined and loops unrolled. Those stay in registers; a compiler may leave structures
+// and arrays of them in memory, and each step would wait for it.
+Real4 register_weights[register_fours > 0 ? register_fours : 1];
+bool there[cells];                // the invocation has this cell
+int ends[cells];                  // steps of its batch row
+Real sums[cells][PRODUCTS];       // of the last product
+
+// Where an invocation stands. Those that share units follow each other within a subgroup.
 struct Place {
-    uint invocation, unit, lane;   // the unit may lie past the last one
-    uint direction, first_row;     // of the slice
-    uint own_row;                  // the first in the slice of those whose cells are the invocation's
-    bool owns;                     // any
+    uint invocation, lane;
+    uint direction, first_row;   // of the slice
+    uint first_unit;             // of those that the lanes share
+    uint own_cell;               // the first of the shared cells that are the invocation's
+    bool owns;                   // any
 };
 
 // Workgroups: x, y number slices; z is the direction.
 Place this_place() {
     uint invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint lane = invocation % slice_lanes;
-    uint own_row = 0;
-    [[unroll]] for (uint apart = 1; apart < slice_lanes; apart *= 2)
-        if ((lane & apart) != 0) own_row += slice_rows / apart / 2;
-    return Place(invocation, invocation / slice_lanes, lane, gl_WorkGroupID.z, linear_group() * slice_rows, own_row,
-                 lane < slice_rows);
+    uint own_cell = 0;
+    [[unroll]] for (uint level = 0; level < kMostLevels; ++level)
+        if ((lane & 1 << level) != 0) own_cell += shared_cells >> (level + 1);
+    return Place(invocation, lane, gl_WorkGroupID.z, linear_group() * slice_rows,
+                 invocation / slice_lanes * slice_units, own_cell, lane < shared_cells);
 }
 
-// An invocation's cell: false where there is none.
-bool find_cell(Params p, Place place, uint cell, int step, out Element e) {
-    e = Element(place.direction, place.first_row + place.own_row + cell, place.unit, step);
-    return place.owns && e.n < p.params.N && e.j < p.params.H;
+// Row in the slice and unit of an invocation's cell.
+uint row_of(Place place, const uint cell) { return (place.own_cell + cell) / slice_units; }
+uint unit_of(Place place, const uint cell) { return place.first_unit + (place.own_cell + cell) % slice_units; }
+
+// An invocation's cell; in place of one that is not there, the nearest that is: it may be formed too, but not stored.
+Element element_of(Params p, Place place, const uint cell, int step) {
+    return Element(place.direction, min(place.first_row + row_of(place, cell), p.params.N - 1),
+                   min(unit_of(place, cell), p.params.H - 1), step);
 }
 
-// Where a cell's element of a tensor is at each step. The parameters are read and most of an address is formed before
-// the loop: a step would do little else otherwise.
-struct Track {
-    Address first;   // slot 0 at step 0
-    Stride step;     // from a step to the next, in bytes
-};
-
-Track track(Params p, uint view, Element e, int end) {
-    Stride step = p.params.strides[view].step[e.direction];
-    Address first = unit_address(p, view, time_address(p, view, e.direction, 0, e.n), 0, e.j);
-    if (has_lengths != 0 && step < 0) first = element(first, step * (int(p.params.T) - end));
-    return Track(first, step * int(kElementBytes));
+void find_cell(Params p, Place place, const uint cell) {
+    uint n = place.first_row + row_of(place, cell);
+    there[cell] = place.owns && n < p.params.N && unit_of(place, cell) < p.params.H;
+    ends[cell] = length_of(p, min(n, p.params.N - 1));
 }
 
-// A step past the row's end reads the last one; nobody uses what it reads.
-Address at_step(Track track, int step, int end) {
-    if (has_lengths != 0) step = min(step, end - 1);
-    return track.first + Address(step * track.step);
+// Where a cell's element of a view is at a step; a step past the row's end stands for the last one. The parameters are
+// read and most of an address is formed before the loop: a step would do little else otherwise.
+Address find(Params p, uint view, Element e, int step, int end) {
+    step = min(step, end - 1);
+    if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
+    return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
 }
+
+// Bytes from a step to the next: 32 bits are enough for what SliceLoop offers. Bytes from slot to slot.
+int step_bytes(Params p, uint view, uint direction) {
+    return int(p.params.strides[view].step[direction]) * int(kElementBytes);
+}
+uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
+
+void move(inout Address at, int bytes, bool moves) {
+    if (moves) at += Address(int64_t(bytes));
+}
+
+Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
 
 // Before the first step: the weights that stay, and zeros for what the products multiply.
 void start_slice(Params p, Place place) {
@@ -86,49 +111,51 @@ void start_slice(Params p, Place place) {
     barrier();
 }
 
-void set_operand(uint side, Place place, uint cell, uint k, Real value) {
-    sides[side * side_fours + (place.own_row + cell) * row_fours + k / 4][k % 4] = value;
+void set_operand(const uint side, Place place, const uint cell, uint k, Real value) {
+    sides[side * side_fours + row_of(place, cell) * row_fours + k / 4][k % 4] = value;
 }
 
 // Sums of one side with the weights, for the invocation's cells.
-void multiply(Params p, Place place, uint side, out Real sums[cells][PRODUCTS]) {
+void multiply(Params p, Place place, const uint side) {
     Address weights = p.params.weights[place.direction];
-    Real4 parts[slice_rows][PRODUCTS];
-    [[unroll]] for (uint r = 0; r < slice_rows; ++r)
-        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) parts[r][g] = Real4(0);
+    Real all[shared_cells][PRODUCTS];
+    [[unroll]] for (uint cell = 0; cell < shared_cells; ++cell)
+        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) all[cell][g] = 0.0;
     [[unroll]] for (uint run = 0; run < slice_runs; ++run) {
-        Real4 operand[slice_rows];
+        Real4 operand[slice_rows], weight[slice_units][PRODUCTS];
         [[unroll]] for (uint r = 0; r < slice_rows; ++r)
             operand[r] = sides[side * side_fours + r * row_fours + run * slice_lanes + place.lane];
-        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) {
-            uint four = run * PRODUCTS + g;
-            Real4 weight;
-            if (four < register_fours)
-                weight = register_weights[four];
-            else if (four < register_fours + shared_fours)
-                weight = shared_weights[(four - register_fours) * invocations + place.invocation];
-            else
-                weight = load4(weights, (four * invocations + place.invocation) * 4);
-            [[unroll]] for (uint r = 0; r < slice_rows; ++r) parts[r][g] += operand[r] * weight;
-        }
+        [[unroll]] for (uint u = 0; u < slice_units; ++u)
+            [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) {
+                uint four = (run * slice_units + u) * PRODUCTS + g;
+                if (four < register_fours)
+                    weight[u][g] = register_weights[four];
+                else if (four < register_fours + shared_fours)
+                    weight[u][g] = shared_weights[(four - register_fours) * invocations + place.invocation];
+                else
+                    weight[u][g] = load4(weights, (four * invocations + place.invocation) * 4);
+            }
+        // Neighbours in this order do not wait for each other.
+        [[unroll]] for (uint c = 0; c < 4; ++c)
+            [[unroll]] for (uint cell = 0; cell < shared_cells; ++cell)
+                [[unroll]] for (uint g = 0; g < PRODUCTS; ++g)
+                    all[cell][g] += operand[cell / slice_units][c] * weight[cell % slice_units][g][c];
     }
-    Real all[slice_rows][PRODUCTS];
-    [[unroll]] for (uint r = 0; r < slice_rows; ++r)
-        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g)
-            all[r][g] = (parts[r][g].x + parts[r][g].y) + (parts[r][g].z + parts[r][g].w);
 
-    // While lanes have several rows, two that add up share them.
-    [[unroll]] for (uint apart = 1; apart < slice_lanes; apart *= 2) {
-        bool upper = (place.lane & apart) != 0;
-        uint keeps = slice_rows / apart / 2;
-        [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) {
-            if (keeps == 0) all[0][g] += subgroupShuffleXor(all[0][g], apart);
-            [[unroll]] for (uint r = 0; r < keeps; ++r) {
-                Real kept = upper ? all[r + keeps][g] : all[r][g], given = upper ? all[r][g] : all[r + keeps][g];
-                all[r][g] = kept + subgroupShuffleXor(given, apart);
+    // While lanes have several cells, two that add up share them.
+    [[unroll]] for (uint level = 0; level < kMostLevels; ++level)
+        if (1 << level < slice_lanes) {
+            const uint apart = 1 << level, keeps = shared_cells / apart / 2;
+            bool upper = (place.lane & apart) != 0;
+            [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) {
+                if (keeps == 0) all[0][g] += subgroupShuffleXor(all[0][g], apart);
+                [[unroll]] for (uint cell = 0; cell < shared_cells / 2; ++cell)
+                    if (cell < keeps) {
+                        Real low = all[cell][g], high = all[cell + keeps][g];
+                        all[cell][g] = (upper ? high : low) + subgroupShuffleXor(upper ? low : high, apart);
+                    }
             }
         }
-    }
     [[unroll]] for (uint cell = 0; cell < cells; ++cell)
         [[unroll]] for (uint g = 0; g < PRODUCTS; ++g) sums[cell][g] = all[cell][g];
 }

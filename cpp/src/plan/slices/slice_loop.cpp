@@ -10,27 +10,29 @@ namespace vkrnn {
 namespace {
 
 struct SliceShape {
-    std::uint32_t lanes, rows, register_runs, steps;
+    std::uint32_t lanes, units, rows, register_fours, steps;
 };
 
-constexpr SliceShape kUsual{4, 1, 4, 4096};
+constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
 constexpr std::int64_t kFourBytes = 16;
 constexpr std::int64_t kMostRows = 8;
+constexpr std::int64_t kMostUnits = 16;
+constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;  // their bytes are counted by 32 bits
 constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
-// One of the H200's multiprocessors, fitted to the steps of an earlier version of the kernels.
-constexpr double kMicrosecondsPerStep = 0.35;
-constexpr double kMicrosecondsPerStepBack = 0.5;
-constexpr double kMicrosecondsPerShuffle = 0.015;  // from asking to having
-constexpr double kCyclesPerMicrosecond = 1755;
-constexpr double kCyclesPerProduct = 2;  // of one invocation by itself
-constexpr double kProductsPerMicrosecond = 2.2e5;
-constexpr double kSharedBytesPerMicrosecond = 2.2e5;
-constexpr double kOtherBytesPerMicrosecond = 1.6e5;  // of weights that are read from global memory at every step
+// Cycles of an H200's multiprocessor.
+constexpr double kCyclesPerMicrosecond = 1900;
+constexpr double kProductsPerCycle = 128;
+constexpr double kIssuesPerCycle = 4;       // instructions of subgroups
+constexpr double kWaits = 250;              // of a step by itself: shared memory, the barrier, memory addresses
+constexpr double kWaitsPerActivation = 110;
+constexpr double kWaitsPerLevel = 30;       // of sums over lanes
+constexpr double kCyclesPerFour = 4;        // of a subgroup's fours from shared memory
+constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory at every step
 constexpr double kDispatchMicroseconds = 4;
 constexpr std::int64_t kRegisters = 65536;
 constexpr std::int64_t kMostRegisters = 255;  // of an invocation
-constexpr std::int64_t kMostHeld = 24;        // fours of weights that an invocation can keep in registers
+constexpr std::int64_t kMostHeld = 48;        // fours of weights that an invocation can keep in registers
 
 // How a call's work is laid out, forward or back.
 struct Layout {
@@ -40,15 +42,27 @@ struct Layout {
     Layout(SliceShape wanted, const Spec& spec, const Profile& profile)
         : shape(wanted), products(spec.gradients ? 1 : spec.G()), depth(spec.gradients ? spec.G() * spec.H : spec.H) {
         runs = ceil_div(ceil_div(depth, 4), shape.lanes);
-        invocations = ceil_div(spec.H * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
-        register_fours = std::min<std::int64_t>(shape.register_runs * spec.G(), fours());
+        invocations =
+            ceil_div(ceil_div(spec.H, shape.units) * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
+        register_fours = std::min<std::int64_t>(shape.register_fours, fours());
         shared_bytes = std::int64_t{2} * shape.rows * runs * shape.lanes * kFourBytes;
         const std::int64_t room = profile.max_shared_memory - shared_bytes - kFourBytes;
         shared_fours = std::clamp<std::int64_t>(room / (invocations * kFourBytes), 0, fours() - register_fours);
         shared_bytes += std::max<std::int64_t>(shared_fours * invocations, 1) * kFourBytes;
     }
 
-    [[nodiscard]] std::int64_t fours() const { return runs * products; }
+    [[nodiscard]] std::int64_t values() const { return std::int64_t{shape.rows} * shape.units * products; }
+    [[nodiscard]] std::int64_t cells() const {
+        return std::max<std::int64_t>(1, std::int64_t{shape.rows} * shape.units / shape.lanes);
+    }
+    // That an invocation takes part in at each step.
+    [[nodiscard]] std::int64_t shuffles() const {
+        std::int64_t count = 0;
+        for (std::int64_t left = values(), apart = 1; apart < shape.lanes; apart *= 2)
+            count += left = std::max(left / 2, products);
+        return count;
+    }
+    [[nodiscard]] std::int64_t fours() const { return runs * shape.units * products; }
     [[nodiscard]] std::int64_t weights() const { return fours() * invocations * 4; }
     [[nodiscard]] bool fits(const Profile& profile) const {
         return shape.lanes <= profile.subgroup_size && fours() <= kMostFours &&
@@ -58,16 +72,16 @@ struct Layout {
 };
 
 // Registers of an invocation besides the weights'.
-std::int64_t other_registers(const Spec& spec, std::int64_t rows) {
-    return 22 + 10 * spec.G() + (rows - 1) * (6 * spec.G() + 8);
+std::int64_t other_registers(const Layout& layout, const Spec& spec) {
+    return 30 + 8 * spec.G() + 4 * layout.shape.rows + layout.values() + (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
-// As many runs as registers hold.
-std::uint32_t register_runs(const Spec& spec, const Profile& profile, SliceShape shape) {
+// As many fours of weights as registers hold.
+std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, kRegisters / layout.invocations / 8 * 8);
-    const std::int64_t held = std::min(kMostHeld, (each - other_registers(spec, shape.rows)) / 4);
-    return static_cast<std::uint32_t>(std::clamp<std::int64_t>(held / spec.G(), 0, kMostHeld));
+    return static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0, kMostHeld));
 }
 
 // Microseconds of a step of all slices: what the busiest multiprocessor does. Slices on the same one share its rates,
@@ -76,40 +90,43 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
-    const std::int64_t registers =
-        (layout.register_fours * 4 + other_registers(spec, layout.shape.rows)) * layout.invocations;
+    const std::int64_t registers = (layout.register_fours * 4 + other_registers(layout, spec)) * layout.invocations;
     const auto at_once = static_cast<double>(std::max<std::int64_t>(
         1, std::min(kRegisters / registers, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
 
-    const auto invocations = static_cast<double>(layout.invocations);
+    const auto subgroups = static_cast<double>(layout.invocations) / 32;
     const auto products = static_cast<double>(layout.fours() * 4 * layout.shape.rows);  // of an invocation
     const auto levels = static_cast<double>(std::countr_zero(layout.shape.lanes));
     const auto other = static_cast<double>(layout.fours() - layout.register_fours - layout.shared_fours);
-    const double waits = (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
-                         levels * kMicrosecondsPerShuffle + kCyclesPerProduct * products / kCyclesPerMicrosecond;
-    const double works =
-        invocations * products / kProductsPerMicrosecond +
-        invocations / 32 * levels * static_cast<double>(layout.products * layout.shape.rows) / kCyclesPerMicrosecond +
-        invocations * kFourBytes * static_cast<double>(layout.shared_fours) / kSharedBytesPerMicrosecond +
-        invocations * kFourBytes * other / kOtherBytesPerMicrosecond;
-    return std::ceil(slices / at_once) * waits + slices * works;
+    const double activations = spec.gradients ? 1 : static_cast<double>(spec.G() + (spec.G() == 4 ? 1 : 0));
+    const double chain = spec.gradients || spec.G() == 1 ? 1 : 2;
+    const double cell = 40 * activations + 12 * static_cast<double>(spec.G()) + 30;
+    const double waits = kWaits + chain * kWaitsPerActivation + levels * kWaitsPerLevel;
+    const double reads = subgroups * (kCyclesPerFour * static_cast<double>(layout.shape.rows * layout.runs +
+                                                                           layout.shared_fours) +
+                                      kCyclesPerOtherFour * other + static_cast<double>(layout.shuffles()));
+    const double works = std::max(subgroups * 32 * products / kProductsPerCycle, reads) +
+                         subgroups * cell * static_cast<double>(layout.cells()) / kIssuesPerCycle;
+    return (std::ceil(slices / at_once) * waits + slices * works) / kCyclesPerMicrosecond;
 }
 
 SliceShape with(SliceShape shape, const Sizes& wanted) {
-    return {size_or(wanted, "slice_lanes", shape.lanes), size_or(wanted, "slice_rows", shape.rows),
-            size_or(wanted, "register_runs", shape.register_runs), size_or(wanted, "slice_steps", shape.steps)};
+    return {size_or(wanted, "slice_lanes", shape.lanes), size_or(wanted, "slice_units", shape.units),
+            size_or(wanted, "slice_rows", shape.rows), size_or(wanted, "register_fours", shape.register_fours),
+            size_or(wanted, "slice_steps", shape.steps)};
 }
 
 Sizes sizes_of(const SliceShape& shape) {
     return {{"slice_lanes", shape.lanes},
+            {"slice_units", shape.units},
             {"slice_rows", shape.rows},
-            {"register_runs", shape.register_runs},
+            {"register_fours", shape.register_fours},
             {"slice_steps", shape.steps}};
 }
 
 Layout layout_of(const PlanBuilder& builder) {
-    const SliceShape shape{builder.size("slice_lanes"), builder.size("slice_rows"), builder.size("register_runs"),
-                           builder.size("slice_steps")};
+    const SliceShape shape{builder.size("slice_lanes"), builder.size("slice_units"), builder.size("slice_rows"),
+                           builder.size("register_fours"), builder.size("slice_steps")};
     return {shape, builder.spec(), builder.profile()};
 }
 
@@ -144,6 +161,7 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
     pack.H = u32(spec.H);
     pack.runs = u32(layout.runs);
     pack.lanes = layout.shape.lanes;
+    pack.units = layout.shape.units;
     pack.invocations = u32(layout.invocations);
     pack.products = u32(layout.products);
     pack.gate_order = gate_order(spec, 0, layout.products);
@@ -155,6 +173,7 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
     constants[abi::kLocalSize] = u32(layout.invocations);
     constants[abi::kSliceInvocations] = u32(layout.invocations);
     constants[abi::kSliceLanes] = layout.shape.lanes;
+    constants[abi::kSliceUnits] = layout.shape.units;
     constants[abi::kSliceRows] = layout.shape.rows;
     constants[abi::kSliceRuns] = u32(layout.runs);
     constants[abi::kRegisterFours] = u32(layout.register_fours);
@@ -184,8 +203,10 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     require_size(std::has_single_bit(shape.lanes) && shape.lanes <= profile.subgroup_size, "slice_lanes",
                  "a power of two up to the subgroup's " + std::to_string(profile.subgroup_size), shape.lanes);
     require_size(std::has_single_bit(shape.rows) && shape.rows <= kMostRows, "slice_rows", "1, 2, 4 or 8", shape.rows);
-    require_size(shape.register_runs <= kMostFours, "register_runs", "up to " + std::to_string(kMostFours),
-                 shape.register_runs);
+    require_size(std::has_single_bit(shape.units) && shape.units <= kMostUnits, "slice_units", "1, 2, 4, 8 or 16",
+                 shape.units);
+    require_size(shape.register_fours <= kMostFours, "register_fours", "up to " + std::to_string(kMostFours),
+                 shape.register_fours);
     require_size(shape.steps >= 1 && shape.steps <= 1U << 30U, "slice_steps", "1 to " + std::to_string(1U << 30U),
                  shape.steps);
     return sizes_of(shape);
@@ -193,17 +214,19 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
 
 std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
+    if (spec.N * spec.D() * spec.G() * spec.H > kMostStepElements) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {1U, 2U, 4U, 8U, 16U})
-        for (const std::uint32_t rows : {1U, 2U, 4U}) {
-            SliceShape shape = with({lanes, rows, 0, kUsual.steps}, wanted);
-            if (shape.lanes > profile.subgroup_size) continue;
-            shape.register_runs = size_or(wanted, "register_runs", register_runs(spec, profile, shape));
-            const Layout layout(shape, spec, profile);
-            if (!layout.fits(profile)) continue;
-            const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
-            if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
-        }
+        for (const std::uint32_t units : {1U, 2U, 4U, 8U, 16U})
+            for (const std::uint32_t rows : {1U, 2U, 4U}) {
+                SliceShape shape = with({lanes, units, rows, 0, kUsual.steps}, wanted);
+                if (shape.lanes > profile.subgroup_size) continue;
+                shape.register_fours = size_or(wanted, "register_fours", register_fours(spec, profile, shape));
+                const Layout layout(shape, spec, profile);
+                if (!layout.fits(profile)) continue;
+                const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
+                if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
+            }
     if (best) best->microseconds += kDispatchMicroseconds;
     if (best) best->microseconds = on_gpu(profile, best->microseconds);
     return best;
