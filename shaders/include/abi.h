@@ -202,6 +202,8 @@ const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all, or half of them
 const uint kMatrixConstants = kStepConstants + 10u;
+// Of a product, after those:
+const uint kStageBlocks = kMatrixConstants;         // k blocks of its operands that are in shared memory at a time
 // Of a persistent loop, after those:
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
@@ -250,8 +252,7 @@ struct MatrixPackPush {
 };
 const uint kMatrixPackPlaces = 4u;
 
-// C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C, n fastest; z = slab *
-// batches + batch.
+// C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C; z = slab * batches + batch.
 struct MatrixProductPush {
     Address a, b, c, a_largest, b_largest;
     Stride a_batch, b_batch;                        // in 16-byte vectors
@@ -261,6 +262,7 @@ struct MatrixProductPush {
     uint batches;
 };
 const uint kMatrixProductPlaces = 5u;
+
 // ---- slices: all steps of some batch rows in one workgroup -------------------------------------------------------------
 // Specialization constants, after those of all step kernels.
 const uint kSliceLanes = kStepConstants;           // invocations that share a unit's products

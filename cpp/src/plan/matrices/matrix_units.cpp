@@ -65,7 +65,7 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks) {
     const std::int64_t side = side_of(builder), subgroup = builder.profile().subgroup_size;
-    const std::int64_t run_blocks = ceil_div(source.length, side);
+    const std::int64_t run_blocks = ceil_div(ceil_div(source.length, side), source.run_multiple) * source.run_multiple;
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
