@@ -240,7 +240,7 @@ const uint kLargestEach = 16u;     // numbers of an invocation
 // Blocks of an operand from float32 numbers. Element (i, k): i is a row or column; where tiles have `products` columns for
 // each unit, column c of a tile of `columns` is product c % products of unit tile * units + c / products. k counts in runs
 // of run_padded, of which run_length are there.
-// Workgroups: x, y number invocations of subgroups in groups, the subgroup's fastest, then k blocks; z is the batch.
+// Workgroups: x, y number subgroups, each of which makes some blocks; z is the batch.
 struct MatrixPackPush {
     Address in_, out_, table, largest;
     Stride in_batch, in_i, in_k, in_run, in_slot;   // strides in elements
@@ -251,6 +251,8 @@ struct MatrixPackPush {
     uint padding;
 };
 const uint kMatrixPackPlaces = 4u;
+const uint kPackGroup = 256u;   // invocations of a workgroup
+const uint kPackEach = 4u;      // blocks of a subgroup
 
 // C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C; z = slab * batches + batch.
 struct MatrixProductPush {

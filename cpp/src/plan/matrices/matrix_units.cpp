@@ -13,6 +13,17 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
     return constants;
 }
 
+// What is different between two operands, as the name of the buffer of blocks.
+std::string name_of(const MatrixSource& s, std::int64_t i_blocks) {
+    std::string name = s.right ? "right blocks of buffer" : "left blocks of buffer";
+    for (const std::int64_t each :
+         {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset, s.batches, s.batch_stride,
+          s.i_count, s.i_stride, s.runs, s.length, s.k_stride, s.run_stride, s.run_multiple, s.tiles.units,
+          s.tiles.columns, s.tiles.products, s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
+        name += ' ' + std::to_string(each);
+    return name;
+}
+
 std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
     return static_cast<std::int64_t>(builder.bytes_of(buffer)) / std::int64_t{sizeof(float)};
 }
@@ -69,8 +80,13 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
+    const std::string name = name_of(source, i_blocks);
+    if (const auto made = builder.find(name)) {
+        blocks.buffer = *made;
+        return blocks;
+    }
     blocks.buffer =
-        builder.scratch(label, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
+        builder.scratch(name, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);
@@ -96,7 +112,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     constants.push_back(source.right);
     builder.dispatch(
         label, builder.kernel("matrix_pack", std::move(constants)),
-        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kElementwiseGroup), source.batches),
+        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kPackGroup * abi::kPackEach), source.batches),
         make_block(push, abi::kMatrixPackPlaces));
     return blocks;
 }

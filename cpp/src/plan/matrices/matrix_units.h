@@ -45,7 +45,7 @@ struct MatrixBlocks {
     std::int64_t batch_vectors = 0;  // 16-byte vectors from one batch to the next
 };
 
-// Adds the steps that make an operand's blocks: `i_blocks` of them, zeros past the ends.
+// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends.
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks);
 
