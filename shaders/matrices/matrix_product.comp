@@ -31,22 +31,20 @@ Address part_address(Address operand, Stride tile, uint part) {
 
 // Adds the products of one k block; the vectors are this invocation's of the subgroup's first blocks.
 void multiply_stage_block(uint left, uint right, inout SumMatrix sums[matrix_rows][matrix_columns]) {
-    const float16_t down = float16_t(1.0 / kLowScale);
     LeftMatrix a[matrix_rows][halves], a_down[matrix_rows];
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint h = 0; h < halves; ++h) {
             uvec4 vector = staged[left + (r * block_parts + h) * subgroup];
             FILL_MATRIX(a[r][h], vector)
+            if (h == 0 && halves > 1) FILL_MATRIX_DOWN(a_down[r], vector)
         }
-        a_down[r] = a[r][0] * down;
-    }
     [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-        RightMatrix b[halves];
+        RightMatrix b[halves], b_down;
         [[unroll]] for (uint h = 0; h < halves; ++h) {
             uvec4 vector = staged[right + (c * block_parts + h) * subgroup];
             FILL_MATRIX(b[h], vector)
+            if (h == 0 && halves > 1) FILL_MATRIX_DOWN(b_down, vector)
         }
-        RightMatrix b_down = b[0] * down;
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
             if (halves == 1) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[0], sums[r][c]);
