@@ -159,8 +159,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
     const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
     Matrix c = p.c;
-    if (split.slabs > 1)
-        c = {builder.scratch(label + " slabs", split.slabs * p.batches * size), 0, p.n, size, false};
+    if (split.slabs > 1) c = {builder.scratch(label + " slabs", split.slabs * p.batches * size), 0, p.n, size, false};
 
     abi::MatrixProductPush push{};
     push.a = builder.at(a.buffer, 0);

@@ -16,10 +16,10 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
 // What is different between two operands, as the name of the buffer of blocks.
 std::string name_of(const MatrixSource& s, std::int64_t i_blocks) {
     std::string name = s.right ? "right blocks of buffer" : "left blocks of buffer";
-    for (const std::int64_t each :
-         {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset, s.batches, s.batch_stride,
-          s.i_count, s.i_stride, s.runs, s.length, s.k_stride, s.run_stride, s.run_multiple, s.tiles.units,
-          s.tiles.columns, s.tiles.products, s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
+    for (const std::int64_t each : {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset,
+                                    s.batches, s.batch_stride, s.i_count, s.i_stride, s.runs, s.length, s.k_stride,
+                                    s.run_stride, s.run_multiple, s.tiles.units, s.tiles.columns, s.tiles.products,
+                                    s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
         name += ' ' + std::to_string(each);
     return name;
 }
@@ -110,10 +110,10 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.gate_order = source.tiles.gate_order;
     std::vector<std::uint32_t> constants = matrix_constants(builder);
     constants.push_back(source.right);
-    builder.dispatch(
-        label, builder.kernel("matrix_pack", std::move(constants)),
-        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kPackGroup * abi::kPackEach), source.batches),
-        make_block(push, abi::kMatrixPackPlaces));
+    builder.dispatch(label, builder.kernel("matrix_pack", std::move(constants)),
+                     builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kPackGroup * abi::kPackEach),
+                                    source.batches),
+                     make_block(push, abi::kMatrixPackPlaces));
     return blocks;
 }
 
