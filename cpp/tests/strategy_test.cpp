@@ -1,6 +1,7 @@
 // Which strategies a call gets, from its spec and the device's profile, and which a caller may fix.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "plan/strategy.h"
@@ -114,6 +115,40 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
         EXPECT_NE(sizes_of(1, 64, schedule), sizes_of(64, 256, schedule)) << schedule;
         EXPECT_EQ(sizes_of(64, 256, schedule), sizes_of(64, 256, schedule)) << schedule;
     }
+}
+
+Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
+    spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
+    return make_plan(spec, profile, {"steps", "matrices", sizes});
+}
+
+TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
+    Profile profile = with_matrix_units("NVIDIA");
+    const Sizes large = product_plan(small_call(), profile).choice.sizes;
+    profile.max_shared_memory = 16 << 10;
+    const Sizes small = product_plan(small_call(), profile).choice.sizes;
+    const auto groups = [](const Sizes& sizes) {
+        return sizes.at("product_row_groups") * sizes.at("product_column_groups");
+    };
+    EXPECT_LT(groups(small), groups(large));
+    EXPECT_THROW(product_plan(small_call(), profile, {{"product_rows", 16}, {"product_stage", 16}}),
+                 NotImplementedError);
+}
+
+TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
+    Spec spec = small_call();
+    spec.gradients = true;
+    spec.T = 64;
+    spec.N = spec.I = spec.H = 128;  // so that the products are worth matrix units
+    const Plan plan = product_plan(spec, with_matrix_units("NVIDIA"));
+    const auto count = [&](const char* shader) {
+        return std::ranges::count_if(plan.steps, [&](const Step& step) {
+            const auto* dispatch = std::get_if<Dispatch>(&step);
+            return dispatch != nullptr && plan.kernels[dispatch->kernel].shader == shader;
+        });
+    };
+    EXPECT_EQ(count("matrix_product"), 3) << "gradients of the source and of both weights";
+    EXPECT_EQ(count("matrix_pack"), 5) << "one operand of two products is the same";
 }
 
 TEST(Strategy, DoesNotFitEveryCall) {

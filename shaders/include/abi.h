@@ -202,6 +202,8 @@ const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all, or half of them
 const uint kMatrixConstants = kStepConstants + 10u;
+// Of a product, after those:
+const uint kStageBlocks = kMatrixConstants;         // k blocks of its operands that are in shared memory at a time
 // Of a persistent loop, after those:
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
@@ -238,7 +240,7 @@ const uint kLargestEach = 16u;     // numbers of an invocation
 // Blocks of an operand from float32 numbers. Element (i, k): i is a row or column; where tiles have `products` columns for
 // each unit, column c of a tile of `columns` is product c % products of unit tile * units + c / products. k counts in runs
 // of run_padded, of which run_length are there.
-// Workgroups: x, y number invocations of subgroups in groups, the subgroup's fastest, then k blocks; z is the batch.
+// Workgroups: x, y number subgroups, each of which makes some blocks; z is the batch.
 struct MatrixPackPush {
     Address in_, out_, table, largest;
     Stride in_batch, in_i, in_k, in_run, in_slot;   // strides in elements
@@ -249,9 +251,10 @@ struct MatrixPackPush {
     uint padding;
 };
 const uint kMatrixPackPlaces = 4u;
+const uint kPackGroup = 256u;   // invocations of a workgroup
+const uint kPackEach = 4u;      // blocks of a subgroup
 
-// C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C, n fastest; z = slab *
-// batches + batch.
+// C(m, n) = sum over k of A(m, k) B(n, k), from blocks. Workgroups: x, y number the tiles of C; z = slab * batches + batch.
 struct MatrixProductPush {
     Address a, b, c, a_largest, b_largest;
     Stride a_batch, b_batch;                        // in 16-byte vectors
@@ -261,6 +264,7 @@ struct MatrixProductPush {
     uint batches;
 };
 const uint kMatrixProductPlaces = 5u;
+
 // ---- slices: all steps of some batch rows in one workgroup -------------------------------------------------------------
 // Specialization constants, after those of all step kernels.
 const uint kSliceLanes = kStepConstants;           // invocations that share products

@@ -3,41 +3,64 @@
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
 
-layout(local_size_x = kElementwiseGroup) in;
+layout(local_size_x = kPackGroup) in;
 layout(constant_id = kStepConstants + 3u) const uint right = 0;   // 1: the right operand
 layout(push_constant, std430) uniform Push { MatrixPackPush p; };
 
 void main() {
-    uint at = (gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint lane = at % subgroup, block = at / subgroup, k_block = block % p.k_blocks, i_block = block / p.k_blocks;
-    if (i_block >= p.i_blocks) return;
+    uint lane = gl_LocalInvocationID.x % subgroup;
+    uint first_block = ((gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * (kPackGroup / subgroup) +
+                        gl_LocalInvocationID.x / subgroup) * kPackEach;
     uint batch = gl_WorkGroupID.z;
     float down = scale_down(Words(p.largest).value);
-    uvec4 high, low;
-    [[unroll]] for (uint word = 0; word < 4; ++word) {
-        high[word] = low[word] = 0;
-        [[unroll]] for (uint e = 0; e < 2; ++e) {
-            uint part = right != 0 ? right_elements : left_elements;
-            uint element = table_entry(p.table, part + lane * kMatrixElements + 2 * word + e);
-            uint i = i_block * side + element / side, k = k_block * side + element % side, slot = 0;
-            bool there = k % p.run_padded < p.run_length;
-            if (p.units != 0) {
-                uint column = i % p.columns;
-                there = there && column < p.units * p.products;
-                slot = p.gate_order >> (4 * (column % p.products)) & 15;
-                i = i / p.columns * p.units + column / p.products;
-            }
-            float value = 0.0;
-            if (there && i < p.i_count) {
-                Stride from = batch * p.in_batch + i * p.in_i + k / p.run_padded * p.in_run + k % p.run_padded * p.in_k +
-                              slot * p.in_slot;
-                value = uintBitsToFloat(Words(p.in_ + Address(from) * 4).value) * down;
-            }
-            high[word] |= high_bits(value) << 16 * e;
-            low[word] |= low_bits(value) << 16 * e;
-        }
+    Address table = p.table + Address((right != 0 ? right_elements : left_elements) + lane * kMatrixElements) * 4;
+    uvec4 table_words[2] = {Vectors(table).value, Vectors(table + 16).value};
+    uint i_in[kMatrixElements], k_in[kMatrixElements];   // of this invocation's elements, within a block
+    [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+        uint element = table_words[e / 4][e % 4];
+        i_in[e] = element / side;
+        k_in[e] = element % side;
     }
-    Stride first = batch * p.out_batch + Stride(block) * halves * subgroup + lane;
-    Vectors(vector_address(p.out_, first)).value = high;
-    if (halves > 1) Vectors(vector_address(p.out_, first + subgroup)).value = low;
+    [[unroll]] for (uint each = 0; each < kPackEach; ++each) {
+        uint at = first_block + each, i_block, k_block;
+        if (at >= p.i_blocks * p.k_blocks) return;
+        // Along what is contiguous in memory.
+        if (p.in_i == 1) {
+            i_block = at % p.i_blocks;
+            k_block = at / p.i_blocks;
+        } else {
+            k_block = at % p.k_blocks;
+            i_block = at / p.k_blocks;
+        }
+        uint run_blocks = p.run_padded / side, first_k = k_block % run_blocks * side;
+        uint tile_blocks = p.columns / side, first_column = 0, first_i = i_block * side;
+        if (p.units != 0) {
+            first_column = i_block % tile_blocks * side;
+            first_i = i_block / tile_blocks * p.units;
+        }
+        Stride run = batch * p.in_batch + k_block / run_blocks * p.in_run;
+        float values[kMatrixElements];
+        [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+            uint i = first_i + i_in[e], k = first_k + k_in[e];
+            bool there = k < p.run_length;
+            Stride from = run + k * p.in_k;
+            if (p.units != 0) {
+                uint column = first_column + i_in[e];
+                there = there && column < p.units * p.products;
+                i = first_i + column / p.products;
+                from += (p.gate_order >> (4 * (column % p.products)) & 15) * p.in_slot;
+            }
+            values[e] = 0.0;
+            if (there && i < p.i_count) values[e] = uintBitsToFloat(Words(p.in_ + Address(from + i * p.in_i) * 4).value);
+        }
+        uvec4 high, low;
+        [[unroll]] for (uint word = 0; word < 4; ++word) {
+            float first = values[2 * word] * down, second = values[2 * word + 1] * down;
+            high[word] = high_bits(first) | high_bits(second) << 16;
+            low[word] = low_bits(first) | low_bits(second) << 16;
+        }
+        Stride to = batch * p.out_batch + (Stride(i_block) * p.k_blocks + k_block) * (halves * subgroup) + lane;
+        Vectors(vector_address(p.out_, to)).value = high;
+        if (halves > 1) Vectors(vector_address(p.out_, to + subgroup)).value = low;
+    }
 }

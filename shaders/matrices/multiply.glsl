@@ -1,13 +1,8 @@
 // The sums of a subgroup: matrix_rows x matrix_columns matrices, over some of the k blocks.
 #ifndef VKRNN_MATRIX_MULTIPLY_GLSL
 #define VKRNN_MATRIX_MULTIPLY_GLSL
-#include "matrices/units.glsl"
+#include "matrices/shape.glsl"
 
-layout(constant_id = kMatrixRows) const uint matrix_rows = 1;
-layout(constant_id = kMatrixColumns) const uint matrix_columns = 1;
-layout(constant_id = kRowGroups) const uint row_groups = 1;
-layout(constant_id = kColumnGroups) const uint column_groups = 1;
-layout(constant_id = kDepthGroups) const uint depth_groups = 1;
 layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
 layout(constant_id = kScaleCount) const uint scale_count = 1;
 

@@ -1,7 +1,6 @@
 #include "matrix_products.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "matrix_units.h"
 #include "plan/portable/step_kernels.h"
@@ -14,8 +13,70 @@ constexpr double kFlopsPerMicrosecond = 1e8;
 constexpr double kMicrosecondsPerCall = 30;  // of what prepares the operands
 // Below so many operations preparing the operands takes longer than the tiled product.
 constexpr double kLeastFlops = 2e8;
-constexpr std::int64_t kTargetGroups = 132;
 constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
+// K blocks of 16-bit types, or of halves of float32, that a stage has where the caller does not say.
+constexpr std::uint32_t kStageHalves = 2;
+
+// What a workgroup forms, and how many k blocks of its operands it has in shared memory at a time.
+struct Shape {
+    std::uint32_t rows, columns, row_groups, column_groups, stage_blocks;
+
+    [[nodiscard]] std::int64_t row_blocks() const { return std::int64_t{rows} * row_groups; }
+    [[nodiscard]] std::int64_t column_blocks() const { return std::int64_t{columns} * column_groups; }
+    [[nodiscard]] std::uint32_t groups() const { return row_groups * column_groups; }
+
+    // Bytes of two stages, or of what the subgroups hand their sums over in.
+    [[nodiscard]] std::int64_t shared_bytes(const Profile& profile, std::uint32_t halves) const {
+        const std::int64_t side = profile.matrix_side;
+        const std::int64_t stages = 2 * (row_blocks() + column_blocks()) * stage_blocks * halves * side * side *
+                                    std::int64_t{sizeof(std::uint16_t)};
+        return std::max(stages, groups() * side * side * std::int64_t{sizeof(float)});
+    }
+
+    // Takes half of the subgroups along the longer side; false if there is one left.
+    bool halve() {
+        if (groups() == 1) return false;
+        std::uint32_t& longer =
+            column_groups == 1 || (row_groups > 1 && row_blocks() >= column_blocks()) ? row_groups : column_groups;
+        longer /= 2;
+        return true;
+    }
+};
+
+Shape shape_of(const Sizes& sizes) {
+    return {sizes.at("product_rows"), sizes.at("product_columns"), sizes.at("product_row_groups"),
+            sizes.at("product_column_groups"), sizes.at("product_stage")};
+}
+
+// How workgroups share C: tiles, and slabs of `chunk` k blocks of each.
+struct Split {
+    Shape shape;
+    std::int64_t tiles_m, tiles_n, k_blocks, chunk, slabs;
+};
+
+Split split_of(const Product& p, const Shape& shape, bool splittable, const Profile& profile) {
+    const std::int64_t side = profile.matrix_side;
+    Split split{shape, 0, 0, 0, 0, 1};
+    split.tiles_m = ceil_div(p.m, shape.row_blocks() * side);
+    split.tiles_n = ceil_div(p.n, shape.column_blocks() * side);
+    const std::int64_t stages = ceil_div(ceil_div(p.k, side), shape.stage_blocks);
+    const std::int64_t tiles = split.tiles_m * split.tiles_n * p.batches;
+    if (splittable)
+        split.slabs = std::clamp(multiprocessors(profile) / tiles, std::int64_t{1},
+                                 ceil_div(stages * shape.stage_blocks, kMinChunk));
+    split.k_blocks = stages * shape.stage_blocks;
+    split.chunk = ceil_div(stages, split.slabs) * shape.stage_blocks;
+    split.slabs = ceil_div(split.k_blocks, split.chunk);
+    return split;
+}
+
+// Smaller tiles where those of the usual size are too few for the multiprocessors.
+Split best_split(const Product& p, Shape shape, bool splittable, const Profile& profile) {
+    Split split = split_of(p, shape, splittable, profile);
+    while (4 * split.tiles_m * split.tiles_n * p.batches * split.slabs < 3 * multiprocessors(profile) && shape.halve())
+        split = split_of(p, shape, splittable, profile);
+    return split;
+}
 
 // An operand of a product; `extent` is that of i.
 MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t largest, bool right) {
@@ -49,7 +110,11 @@ bool MatrixProducts::runs_on(const Profile& profile) const {
 }
 
 Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
-    Sizes sizes{{"product_rows", 4}, {"product_columns", 2}, {"product_row_groups", 2}, {"product_column_groups", 4}};
+    Sizes sizes{{"product_rows", 4},
+                {"product_columns", 4},
+                {"product_row_groups", 4},
+                {"product_column_groups", 2},
+                {"product_stage", 1}};
     for (auto& [name, size] : sizes) {
         size = size_or(wanted, name, size);
         require_size(size >= 1 && size <= 16, name, "1 to 16", size);
@@ -63,8 +128,18 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
+    Sizes taken = sizes(profile, wanted);
+    const std::uint32_t halves = halves_of(spec);
+    taken["product_stage"] = size_or(wanted, "product_stage", kStageHalves / halves);
+    for (const char* groups : {"product_row_groups", "product_column_groups"}) {
+        std::uint32_t& size = taken[groups];
+        while (!wanted.contains(groups) && size > 1 &&
+               shape_of(taken).shared_bytes(profile, halves) > profile.max_shared_memory)
+            size /= 2;
+    }
+    if (shape_of(taken).shared_bytes(profile, halves) > profile.max_shared_memory) return std::nullopt;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
-    return Offer{on_gpu(profile, microseconds), sizes(profile, wanted)};
+    return Offer{on_gpu(profile, microseconds), std::move(taken)};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
@@ -73,27 +148,18 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     // On a CPU, where nobody would want them for speed, matrices take all products, so that tests reach them.
     if (flops < kLeastFlops && profile.type != DeviceType::cpu) return tiled_.product(builder, label, p, independent);
 
-    const std::int64_t side = profile.matrix_side;
-    const std::int64_t tile_m = side * builder.size("product_rows") * builder.size("product_row_groups");
-    const std::int64_t tile_n = side * builder.size("product_columns") * builder.size("product_column_groups");
-    const std::int64_t tiles_m = ceil_div(p.m, tile_m), tiles_n = ceil_div(p.n, tile_n);
-    matrix_table(builder);
-    const std::size_t a_largest = largest_of(builder, p.a.buffer), b_largest = largest_of(builder, p.b.buffer);
-    const MatrixBlocks a =
-        pack_blocks(builder, label + ": a", source_of(p.a, p.m, p, a_largest, false), tiles_m * tile_m / side);
-    const MatrixBlocks b =
-        pack_blocks(builder, label + ": b", source_of(p.b, p.n, p, b_largest, true), tiles_n * tile_n / side);
-
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    std::int64_t slabs = 1;
-    if (splittable)
-        slabs = std::clamp(kTargetGroups / (tiles_m * tiles_n * p.batches), std::int64_t{1},
-                           ceil_div(a.k_blocks, kMinChunk));
-    const std::int64_t chunk = ceil_div(a.k_blocks, slabs);
-    slabs = ceil_div(a.k_blocks, chunk);
+    const Split split = best_split(p, shape_of(builder.sizes()), splittable, profile);
+    const Shape& shape = split.shape;
+    matrix_table(builder);
+    const std::size_t a_largest = largest_of(builder, p.a.buffer), b_largest = largest_of(builder, p.b.buffer);
+    MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
+    left.run_multiple = right.run_multiple = shape.stage_blocks;
+    const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
+    const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
     Matrix c = p.c;
-    if (slabs > 1) c = {builder.scratch(label + " slabs", slabs * p.batches * size), 0, p.n, size, false};
+    if (split.slabs > 1) c = {builder.scratch(label + " slabs", split.slabs * p.batches * size), 0, p.n, size, false};
 
     abi::MatrixProductPush push{};
     push.a = builder.at(a.buffer, 0);
@@ -108,22 +174,23 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.m = u32(p.m);
     push.n = u32(p.n);
     push.ldc = u32(c.ld);
-    push.k_blocks = u32(a.k_blocks);
-    push.chunk = u32(chunk);
+    push.k_blocks = u32(split.k_blocks);
+    push.chunk = u32(split.chunk);
     push.batches = u32(p.batches);
-    std::vector<std::uint32_t> constants(abi::kMatrixConstants);
+    std::vector<std::uint32_t> constants(abi::kStageBlocks + 1);
     set_matrix_constants(constants, builder.spec(), profile);
-    const std::uint32_t row_groups = builder.size("product_row_groups");
-    const std::uint32_t column_groups = builder.size("product_column_groups");
-    constants[abi::kLocalSize] = profile.subgroup_size * row_groups * column_groups;
-    constants[abi::kMatrixRows] = builder.size("product_rows");
-    constants[abi::kMatrixColumns] = builder.size("product_columns");
-    constants[abi::kRowGroups] = row_groups;
-    constants[abi::kColumnGroups] = column_groups;
+    constants[abi::kLocalSize] = profile.subgroup_size * shape.groups();
+    constants[abi::kMatrixRows] = shape.rows;
+    constants[abi::kMatrixColumns] = shape.columns;
+    constants[abi::kRowGroups] = shape.row_groups;
+    constants[abi::kColumnGroups] = shape.column_groups;
     constants[abi::kDepthGroups] = 1;
+    constants[abi::kStageBlocks] = shape.stage_blocks;
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
-                     builder.groups(tiles_m * tiles_n, slabs * p.batches), make_block(push, abi::kMatrixProductPlaces));
-    if (slabs > 1) add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
+                     builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches),
+                     make_block(push, abi::kMatrixProductPlaces));
+    if (split.slabs > 1)
+        add_parts(builder, label + ": add slabs", c.buffer, split.slabs, p.batches * size, p.c.buffer, p.c.offset);
 }
 
 void MatrixProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,

@@ -13,6 +13,17 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
     return constants;
 }
 
+// What is different between two operands, as the name of the buffer of blocks.
+std::string name_of(const MatrixSource& s, std::int64_t i_blocks) {
+    std::string name = s.right ? "right blocks of buffer" : "left blocks of buffer";
+    for (const std::int64_t each : {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset,
+                                    s.batches, s.batch_stride, s.i_count, s.i_stride, s.runs, s.length, s.k_stride,
+                                    s.run_stride, s.run_multiple, s.tiles.units, s.tiles.columns, s.tiles.products,
+                                    s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
+        name += ' ' + std::to_string(each);
+    return name;
+}
+
 std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
     return static_cast<std::int64_t>(builder.bytes_of(buffer)) / std::int64_t{sizeof(float)};
 }
@@ -65,12 +76,17 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks) {
     const std::int64_t side = side_of(builder), subgroup = builder.profile().subgroup_size;
-    const std::int64_t run_blocks = ceil_div(source.length, side);
+    const std::int64_t run_blocks = ceil_div(ceil_div(source.length, side), source.run_multiple) * source.run_multiple;
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
+    const std::string name = name_of(source, i_blocks);
+    if (const auto made = builder.find(name)) {
+        blocks.buffer = *made;
+        return blocks;
+    }
     blocks.buffer =
-        builder.scratch(label, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
+        builder.scratch(name, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);
@@ -94,10 +110,10 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.gate_order = source.tiles.gate_order;
     std::vector<std::uint32_t> constants = matrix_constants(builder);
     constants.push_back(source.right);
-    builder.dispatch(
-        label, builder.kernel("matrix_pack", std::move(constants)),
-        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kElementwiseGroup), source.batches),
-        make_block(push, abi::kMatrixPackPlaces));
+    builder.dispatch(label, builder.kernel("matrix_pack", std::move(constants)),
+                     builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kPackGroup * abi::kPackEach),
+                                    source.batches),
+                     make_block(push, abi::kMatrixPackPlaces));
     return blocks;
 }
 
