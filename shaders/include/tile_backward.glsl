@@ -38,14 +38,15 @@ void finish_step(Params p, Tile tile, int step, CellInputs early) {
     for (uint i = 0; i < cells_each; ++i) {
         uint cell = i * invocations + invocation();
         for (uint g = 0; g < CELL_GATES; ++g) dr[i][g] = 0.0;
-        if (!find_cell(p, tile, cell, step, e)) continue;
-        CellInputs inputs;
-        if (one_cell)
-            inputs = early;
-        else
-            inputs = load_cell(p, e);
-        Real through = product ? tile_sum(cell / tile_columns, cell % tile_columns) : 0.0;
-        cell_step(p, e, inputs, through, dr[i]);
+        if (find_cell(p, tile, cell, step, e)) {
+            CellInputs inputs;
+            if (one_cell)
+                inputs = early;
+            else
+                inputs = load_cell(p, e);
+            Real through = product ? tile_sum(cell / tile_columns, cell % tile_columns) : 0.0;
+            cell_step(p, e, inputs, through, dr[i]);
+        }
     }
     if (step < 0) return;
 
@@ -59,8 +60,8 @@ void finish_step(Params p, Tile tile, int step, CellInputs early) {
     set_scales(p, tile, region, largest);
 #endif
     for (uint i = 0; i < cells_each; ++i) {
-        if (!find_cell(p, tile, i * invocations + invocation(), step, e)) continue;
+        bool there = find_cell(p, tile, i * invocations + invocation(), step, e);
         for (uint g = 0; g < CELL_GATES; ++g)
-            if (forms(g)) store_operand(p, e.direction, region, e.n, slot_of(g), e.j, dr[i][g]);
+            if (there && forms(g)) store_operand(p, e.direction, region, e.n, slot_of(g), e.j, dr[i][g]);
     }
 }

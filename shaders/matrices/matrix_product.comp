@@ -121,24 +121,30 @@ void main() {
     uint first_i = (i_tile * row_groups + group / column_groups) * matrix_rows * side;
     uint first_j = (j_tile * column_groups + group % column_groups) * matrix_columns * side;
     bool direct = (i_tile + 1) * tile_m <= p.m && (j_tile + 1) * tile_n <= p.n && p.ldc % 4 == 0 && c % 16 == 0;
+    // No `continue` here: loops with one are not unrolled by NVIDIA's driver, and arrays with an index of the loop would go
+    // to memory.
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
-            SumMatrix scaled = sums[r][s] * a_up * b_up;
-            if (direct) {
+        [[unroll]] for (uint s = 0; s < matrix_columns; ++s) sums[r][s] = sums[r][s] * a_up * b_up;
+    if (direct) {
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
                 Stride at = Stride(first_i + r * side) * p.ldc + first_j + s * side;
-                coopMatStore(scaled, Numbers(c + Address(at) * 4).values, 0, p.ldc, gl_CooperativeMatrixLayoutRowMajor);
-                continue;
+                coopMatStore(sums[r][s], Numbers(c + Address(at) * 4).values, 0, p.ldc, gl_CooperativeMatrixLayoutRowMajor);
             }
-            subgroupBarrier();
-            coopMatStore(scaled, staged, group * sum_vectors, side / 4, gl_CooperativeMatrixLayoutRowMajor);
-            subgroupMemoryBarrierShared();
-            subgroupBarrier();
-            [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
-                uint element = e * subgroup + lane;
-                uint i = first_i + r * side + element / side, j = first_j + s * side + element % side;
-                if (i < p.m && j < p.n)
-                    Number(c + Address(Stride(i) * p.ldc + j) * 4).value =
-                        uintBitsToFloat(staged[group * sum_vectors + element / 4][element % 4]);
+    } else {
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
+                subgroupBarrier();
+                coopMatStore(sums[r][s], staged, group * sum_vectors, side / 4, gl_CooperativeMatrixLayoutRowMajor);
+                subgroupMemoryBarrierShared();
+                subgroupBarrier();
+                [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+                    uint element = e * subgroup + lane;
+                    uint i = first_i + r * side + element / side, j = first_j + s * side + element % side;
+                    if (i < p.m && j < p.n)
+                        Number(c + Address(Stride(i) * p.ldc + j) * 4).value =
+                            uintBitsToFloat(staged[group * sum_vectors + element / 4][element % 4]);
+                }
             }
-        }
+    }
 }

@@ -111,10 +111,10 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
     barrier();
     Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
-        if (mine[g] < 0.0) continue;
-        if (invocation() == 0)
+        bool formed = mine[g] >= 0.0;
+        if (formed && invocation() == 0)
             Words(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4).value = largest_deltas[g];
-        slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
+        if (formed) slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
     }
 }
 #endif

@@ -23,8 +23,8 @@ constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the lo
 // Cycles of an H200's multiprocessor.
 constexpr double kCyclesPerMicrosecond = 1900;
 constexpr double kProductsPerCycle = 128;
-constexpr double kIssuesPerCycle = 4;       // instructions of subgroups
-constexpr double kWaits = 250;              // of a step by itself: shared memory, the barrier, memory addresses
+constexpr double kIssuesPerCycle = 4;  // instructions of subgroups
+constexpr double kWaits = 250;         // of a step by itself: shared memory, the barrier, memory addresses
 constexpr double kWaitsPerActivation = 110;
 constexpr double kWaitsPerLevel = 30;       // of sums over lanes
 constexpr double kCyclesPerFour = 4;        // of a subgroup's fours from shared memory
@@ -32,7 +32,7 @@ constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from glo
 constexpr double kDispatchMicroseconds = 4;
 constexpr std::int64_t kRegisters = 65536;
 constexpr std::int64_t kMostRegisters = 255;  // of an invocation
-constexpr std::int64_t kMostHeld = 48;        // fours of weights that an invocation can keep in registers
+constexpr std::int64_t kMostHeld = 44;        // fours of weights that an invocation can keep in registers
 
 // How a call's work is laid out, forward or back.
 struct Layout {
@@ -102,9 +102,9 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const double chain = spec.gradients || spec.G() == 1 ? 1 : 2;
     const double cell = 40 * activations + 12 * static_cast<double>(spec.G()) + 30;
     const double waits = kWaits + chain * kWaitsPerActivation + levels * kWaitsPerLevel;
-    const double reads = subgroups * (kCyclesPerFour * static_cast<double>(layout.shape.rows * layout.runs +
-                                                                           layout.shared_fours) +
-                                      kCyclesPerOtherFour * other + static_cast<double>(layout.shuffles()));
+    const double reads =
+        subgroups * (kCyclesPerFour * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_fours) +
+                     kCyclesPerOtherFour * other + static_cast<double>(layout.shuffles()));
     const double works = std::max(subgroups * 32 * products / kProductsPerCycle, reads) +
                          subgroups * cell * static_cast<double>(layout.cells()) / kIssuesPerCycle;
     return (std::ceil(slices / at_once) * waits + slices * works) / kCyclesPerMicrosecond;
@@ -216,7 +216,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (spec.N * spec.D() * spec.G() * spec.H > kMostStepElements) return std::nullopt;
     std::optional<Offer> best;
-    for (const std::uint32_t lanes : {1U, 2U, 4U, 8U, 16U})
+    for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {1U, 2U, 4U, 8U, 16U})
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
                 SliceShape shape = with({lanes, units, rows, 0, kUsual.steps}, wanted);
