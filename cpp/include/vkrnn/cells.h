@@ -1,4 +1,4 @@
-// The one table of cells: what each cell's operations take and return. A new cell is a new row here and one GLSL file.
+// The one table of cells: what each cell's operations take and return. A new cell is a new row there and one GLSL file.
 #pragma once
 
 #include <array>
@@ -98,7 +98,7 @@ struct Cell {
     [[nodiscard]] std::uint32_t gate_count() const { return static_cast<std::uint32_t>(gates.size()); }
 };
 
-std::span<const Cell> cells();
+std::span<const Cell> cells();  // whoever links to the core chooses: those of cells.cpp, or a test's
 const Cell& cell(CellKind kind);
 const Cell* find_cell(std::string_view name);  // by forward name; null if there is none
 
