@@ -2,6 +2,7 @@
 // which a Real is a vector of numbers (see cpp/src/cpu/kernels/cell.cpp.in). So a cell keeps to what both languages have:
 // results are arrays, conditions are on constants, and constants are declared by
 //   CELL_CONSTANT(id, name)
+// It may call activate, derivative and exponential, and of GLSL's functions max and step.
 // Its traits, all that drivers know of it, are macros:
 //   CELL_GATES          how many gates; arrays of them are in the canonical order of the cell's row in cells.cpp
 //   CELL_STATES         how many states: h, then the cell states
