@@ -15,7 +15,7 @@ JOBS ?= $(shell nproc)
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
-CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings -name '*.h' -o -name '*.cpp')
+CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 export PYTHON
 
 .PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci

@@ -1,9 +1,13 @@
 # The CPU's kernels: C++ over Highway's vectors, compiled once for each instruction set.
 #
-#   vkrnn_add_cpu_kernels(<target> <folder> <cells>)
+#   vkrnn_add_cpu_kernels(<target>)
 #
-# makes a static library of the kernels in <folder> (cpp/src/cpu/kernels) and of one file for each cell of
-# <cells>/cells/*.glsl.
+# makes a static library of those that know no cells.
+#
+#   vkrnn_add_cells(<target> <rows> <folder>)
+#
+# makes an object library of cells, for what links to vkrnn_core: their rows, of which <rows> defines vkrnn::cells(), and
+# the time loops of each of <folder>/cells/*.glsl. vkrnn_add_kernels makes their kernels for Vulkan.
 
 # They are the same for all processors, so the build machine's do for another one too.
 find_path(HIGHWAY_HEADERS hwy/highway.h NO_CMAKE_FIND_ROOT_PATH)
@@ -21,21 +25,12 @@ endif()
 set(VKRNN_CPU_TARGETS "" CACHE STRING
     "Of avx512, avx2 and sse4 those to build kernels for, all where empty; one lane and NEON are always built")
 
-function(vkrnn_add_cpu_kernels target folder cells)
-    set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
-    file(GLOB files CONFIGURE_DEPENDS ${cells}/cells/*.glsl)
-    set(sources)
-    set(CELLS)
-    foreach(file ${files})
-        get_filename_component(cell ${file} NAME_WE)
-        set(source ${build}/${cell}.cpp)
-        configure_file(${folder}/cell.cpp.in ${source} @ONLY)
-        list(APPEND sources ${source})
-        string(APPEND CELLS " X(${cell})")
-    endforeach()
-    configure_file(${folder}/kernels.cpp.in ${build}/kernels.cpp @ONLY)
-    add_library(${target} STATIC ${folder}/products.cpp ${folder}/tiles.cpp ${build}/kernels.cpp ${sources})
-    target_include_directories(${target} PRIVATE ${folder} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${cells} ${cells}/include)
+set(VKRNN_CPU_KERNELS ${PROJECT_SOURCE_DIR}/cpp/src/cpu/kernels)
+
+# How a target's sources are compiled for each instruction set.
+function(vkrnn_set_cpu_options target)
+    target_include_directories(${target} PRIVATE
+        ${VKRNN_CPU_KERNELS} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${PROJECT_SOURCE_DIR}/shaders/include)
     target_include_directories(${target} SYSTEM PRIVATE ${highway_include})
     if(VKRNN_CPU_TARGETS)
         set(unwanted 0)
@@ -60,4 +55,27 @@ function(vkrnn_add_cpu_kernels target folder cells)
     # takes for uninitialized.
     target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)
+endfunction()
+
+function(vkrnn_add_cpu_kernels target)
+    add_library(${target} STATIC ${VKRNN_CPU_KERNELS}/products.cpp ${VKRNN_CPU_KERNELS}/tiles.cpp)
+    vkrnn_set_cpu_options(${target})
+endfunction()
+
+function(vkrnn_add_cells target rows folder)
+    set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
+    file(GLOB files CONFIGURE_DEPENDS ${folder}/cells/*.glsl)
+    set(sources)
+    set(CELLS)
+    foreach(file ${files})
+        get_filename_component(cell ${file} NAME_WE)
+        set(source ${build}/${cell}.cpp)
+        configure_file(${VKRNN_CPU_KERNELS}/cell.cpp.in ${source} @ONLY)
+        list(APPEND sources ${source})
+        string(APPEND CELLS " X(${cell})")
+    endforeach()
+    configure_file(${VKRNN_CPU_KERNELS}/kernels.cpp.in ${build}/kernels.cpp @ONLY)
+    add_library(${target} OBJECT ${rows} ${build}/kernels.cpp ${sources})
+    vkrnn_set_cpu_options(${target})
+    target_include_directories(${target} PRIVATE ${folder})
 endfunction()

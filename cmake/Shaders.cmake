@@ -1,11 +1,12 @@
 # GLSL to SPIR-V to C++.
 #
-#   vkrnn_add_kernels(<target> <folder> [FLOAT64] [PARTS <part>...])
+#   vkrnn_add_kernels(<target> <folder> [FLOAT64] [CELLS <other folder>] [PARTS <part>...])
 #
 # makes a static library that defines vkrnn::shader_code() for the kernels found under <folder>:
 #
 #   *.comp, kernels/*.comp     one kernel each, named after the file
-#   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>
+#   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>; with CELLS the
+#                              cells are those of the other folder
 #
 # and likewise, for each part, those of <folder>/<part>.
 #
@@ -58,14 +59,18 @@ void main() {}
 endfunction()
 
 function(vkrnn_add_kernels target folder)
-    cmake_parse_arguments(PARSE_ARGV 2 ARG "FLOAT64" "" "PARTS")
+    cmake_parse_arguments(PARSE_ARGV 2 ARG "FLOAT64" "CELLS" "PARTS")
     set(types "")
     if(ARG_FLOAT64)
         set(types FLOAT64)
     endif()
     set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
     file(MAKE_DIRECTORY ${build})
-    file(GLOB cells CONFIGURE_DEPENDS ${folder}/cells/*.glsl)
+    set(cells_folder ${folder})
+    if(ARG_CELLS)
+        set(cells_folder ${ARG_CELLS})
+    endif()
+    file(GLOB cells CONFIGURE_DEPENDS ${cells_folder}/cells/*.glsl)
     file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.comp ${folder}/kernels/*.comp)
     file(GLOB drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/drivers/*.glsl)
     set(only_float32)
@@ -112,7 +117,7 @@ function(vkrnn_add_kernels target folder)
                 set(kernel ${stem}_f64)
                 set(define -DVKRNN_FLOAT64)
             endif()
-            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define})
+            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define} -I${cells_folder})
             list(APPEND headers ${build}/${kernel}.h)
             string(APPEND SHADER_INCLUDES "#include \"${target}/${kernel}.h\"\n")
             string(APPEND SHADER_ROWS "        {\"${kernel}\", code::${kernel}},\n")

@@ -90,7 +90,7 @@ std::vector<std::string> labels_of(const Plan& plan) {
 // One forward and one gradients call with every argument that the cell takes, lengths included.
 std::vector<Spec> everything(CellKind kind) {
     Spec spec = make_spec(kind, {Flag::bidirectional, Flag::training});
-    if (spec.cell().states > 1) spec.descriptor.set(Flag::produce_cell, true);
+    if (spec.C() > 0) spec.descriptor.set(Flag::produce_cell, true);
     for (const Parameter& parameter : spec.cell().forward)
         spec.present |= 1u << static_cast<unsigned>(parameter.argument);
     Spec gradients = gradients_of(spec);

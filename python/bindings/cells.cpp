@@ -25,7 +25,7 @@ py::list parameters(const std::vector<Parameter>& all) {
 py::list outputs(const Cell& cell) {
     py::list list;
     list.append(to_python(name_of(Output::output)));
-    if (cell.states == 2) list.append(to_python(name_of(Output::cell_output)));
+    if (cell.cell_states > 0) list.append(to_python(name_of(Output::cell_output)));
     list.append(to_python(name_of(Output::z_state)));
     return list;
 }

@@ -1,32 +1,28 @@
 // Gates z, r, o. z = f(x'_z + r_z), r = f(x'_r + r_r);   h = z h[k-1] + (1 - z) o, or with flip_z (1 - z) h[k-1] + z o.
-//   reset after:    o = f(x'_o + q r), q = r_o + b2: one phase.
-//   reset before:   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r: z and r first, then o.
+//   reset after (scales_product):   o = f(x'_o + q r), q = r_o + b2: one phase.
+//   reset before:                   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r: z and r first, then o.
 // State: h. Vector: the secondary bias b2. Training keeps the activated gates.
 #include "cell.glsl"
 #define CELL_GATES 3
 #define CELL_STATES 1
 #define CELL_VECTORS 1
-#define CELL_FIRST_GATES 2        // formed in the first of two phases
-#define CELL_CANDIDATE 2          // the gate whose product the reset gate enters
-#define CELL_RESET 1              // the reset gate: of two phases back its delta is formed in the second
-#define CELL_KEEPS_HIDDEN         // the backward pass reads h[k-1]
+#define CELL_SCALE 1
+#define CELL_KEEPS_HIDDEN
 
 CELL_CONSTANT(kActivation0, update_activation)
 CELL_CONSTANT(kActivation0 + 1, reset_activation)
 CELL_CONSTANT(kActivation0 + 2, output_activation)
-CELL_CONSTANT(kResetAfter, reset_after)
 CELL_CONSTANT(kFlipZ, flip_z)
 
 Real blend(Real z, Real before, Real candidate) {
     return flip_z != 0 ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
 }
 
-// First of two phases: the gates z and r, and the factor on the operand of the second phase's product.
-void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3], out Real factor[1]) {
+// First of two phases: the gates z and r.
+void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3]) {
     kept[0] = activate(update_activation, x[0] + r[0]);
     kept[1] = activate(reset_activation, x[1] + r[1]);
     kept[2] = 0.0;
-    factor[0] = kept[1];
 }
 
 void cell_forward_second(const Real x[3], const Real r[3], const Real before[1], out Real after[1],
@@ -37,10 +33,9 @@ void cell_forward_second(const Real x[3], const Real r[3], const Real before[1],
 
 void cell_forward(const Real x[3], const Real r[3], const Real v[3], const Real before[1],
                   out Real after[1], out Real kept[3]) {
-    Real factor[1];
-    cell_forward_first(x, r, kept, factor);
+    cell_forward_first(x, r, kept);
     Real candidate[3];
-    candidate[2] = (r[2] + v[0]) * factor[0];
+    candidate[2] = (r[2] + v[0]) * kept[1];
     cell_forward_second(x, candidate, before, after, kept);
 }
 
@@ -53,14 +48,14 @@ void cell_backward(const Real kept[3], const Real v[3], const Real before[1], co
     carry[0] = up[0] * (flip_z != 0 ? 1.0 - z : z);
     dx[0] = dz * derivative(update_activation, z);
     dx[2] = candidate * derivative(output_activation, kept[2]);
-    dx[1] = reset_after != 0 ? dx[2] * (q + v[0]) * derivative(reset_activation, kept[1]) : 0.0;
+    dx[1] = scales_product != 0 ? dx[2] * (q + v[0]) * derivative(reset_activation, kept[1]) : 0.0;
     dr[0] = dx[0];
     dr[1] = dx[1];
-    dr[2] = reset_after != 0 ? dx[2] * kept[1] : dx[2];
+    dr[2] = scales_product != 0 ? dx[2] * kept[1] : dx[2];
 }
 
 // Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
-void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, out Real dx_reset[1], inout Real carry[1]) {
+void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, inout Real dx_reset[1], inout Real carry[1]) {
     dx_reset[0] = du * operand * derivative(reset_activation, kept[1]);
     carry[0] += du * kept[1] * m;
 }

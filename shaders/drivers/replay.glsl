@@ -6,8 +6,8 @@
 void replay(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
         clear_view(p, kOperand, d, k, n, 0, j);
-#ifdef CELL_FIRST_GATES
-        if (reset_after == 0) clear_view(p, kResetOperand, d, k, n, 0, j);
+#ifdef CELL_SCALE
+        if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
 #endif
 #if CELL_STATES > 1
         if (keep != 0) clear_view(p, kPreviousCell, d, k, n, 0, j);
@@ -17,7 +17,7 @@ void replay(Params p, uint d, uint n, uint j, int k) {
 
     Real hidden;
 #ifdef CELL_KEEPS_HIDDEN
-    hidden = load_previous(p, kHidden, kInitHidden, d, k, n, j);
+    hidden = load_previous(p, kHidden, kInitHidden, d, k, n, 0, j);
 #else
     if (k == 0) {
         hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
@@ -25,20 +25,18 @@ void replay(Params p, uint d, uint n, uint j, int k) {
         Real kept[CELL_GATES], after[CELL_STATES];
         for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k - 1, n, slot_of(g), j);
         after[0] = 0.0;
-#if CELL_STATES > 1
-        after[1] = load_view(p, kCell, d, k - 1, n, 0, j);
-#endif
+        for (uint s = 1; s < CELL_STATES; ++s) after[s] = load_view(p, kCell, d, k - 1, n, s - 1, j);
         hidden = cell_hidden(kept, after);
     }
 #endif
     Real operand = hidden * load_mask(p, d, k, n, j);
     store_view(p, kOperand, d, k, n, 0, j, operand);
-#ifdef CELL_FIRST_GATES
-    if (reset_after == 0)
-        store_view(p, kResetOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(CELL_RESET), j));
+#ifdef CELL_SCALE
+    if (scales_product == 0)
+        store_view(p, kScaledOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(CELL_SCALE), j));
 #endif
 #if CELL_STATES > 1
-    if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, j));
+    if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, 0, j));
 #endif
 }
 

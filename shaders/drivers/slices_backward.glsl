@@ -6,34 +6,32 @@
 
 layout(constant_id = kToInitial) const uint to_initial = 0;
 
-// The state that the cell's gradient needs from before the step; after the step it is what the step after has before.
-#if CELL_STATES > 1
-const uint kBefore = kCell, kBeforeFirst = kInitCell, kStateBefore = 1;
+// The states that the cell's gradient needs from before the step; after the step they are what the step after has before.
+#ifdef CELL_KEEPS_HIDDEN
+const bool needs_hidden = true;
 #else
-const uint kBefore = kHidden, kBeforeFirst = kInitHidden, kStateBefore = 0;
+const bool needs_hidden = false;
 #endif
-#if CELL_STATES > 1 || defined(CELL_KEEPS_HIDDEN)
-const bool needs_before = true;
-#else
-const bool needs_before = false;
-#endif
-#ifdef CELL_CANDIDATE
-const bool other_delta = reset_after != 0;   // the products multiply other deltas than the gates have
+const bool needs_cell = CELL_STATES > 1;
+bool needs(const uint state) { return state > 0 ? needs_cell : needs_hidden; }
+#ifdef CELL_SCALE
+const bool other_delta = scales_product != 0;   // the products multiply other deltas than the gates have
 #else
 const bool other_delta = false;
 #endif
 
 // What a step reads besides what the later step hands down: read `turns` steps before.
-Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells], upstream_ahead[turns][cells];
+Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
 Real mask_ahead[turns][cells], q_ahead[turns][cells];
 Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step that is read next
-Address before_at[cells], init_at[cells];                         // at the one before it; that of step 0
+Address hidden_at[cells], cell_at[cells];                         // at the one before it
+Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
 Address mask_at[cells];                                           // at the one after it
-int saved_step, upstream_step, product_step, before_step, mask_step;
-uint saved_slot;
+int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
+uint saved_slot, init_slot, state_slot[cells];   // of the initial cell, and of the states read next
 
 // What a step leaves.
-Real carry[cells][CELL_STATES], after[cells], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
+Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
 Address delta_at[cells], recurrent_delta_at[cells];   // at the step that is stored next
 int delta_step, recurrent_delta_step;
 uint delta_slot, recurrent_delta_slot;
@@ -47,10 +45,12 @@ void find_steps(Params p, Place place) {
     upstream_step = step_bytes(p, kUpstream, d);
     delta_step = step_bytes(p, kDelta, d);
     product_step = other_delta ? step_bytes(p, kProduct, d) : 0;
-    before_step = needs_before ? step_bytes(p, kBefore, d) : 0;
+    hidden_step = needs_hidden ? step_bytes(p, kHidden, d) : 0;
+    state_step = needs_cell ? step_bytes(p, kCell, d) : 0;
     mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
     recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
     saved_slot = slot_bytes(p, kSaved);
+    init_slot = needs_cell ? slot_bytes(p, kInitCell) : 0;
     delta_slot = slot_bytes(p, kDelta);
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
 }
@@ -64,11 +64,19 @@ void read_ahead(const uint turn, const uint cell, int step) {
     move(saved_at[cell], -saved_step, moves);
     upstream_ahead[turn][cell] = load(upstream_at[cell], 0);
     move(upstream_at[cell], -upstream_step, moves);
-    before_ahead[turn][cell] = 0.0;
-    if (needs_before) {
-        before_ahead[turn][cell] = load(before_at[cell], 0);
-        move(before_at[cell], -before_step, 1 < step && step <= ends[cell]);
-        if (step == 1) before_at[cell] = init_at[cell];
+    if (needs_hidden) {
+        before_ahead[turn][cell][0] = load(hidden_at[cell], 0);
+        move(hidden_at[cell], -hidden_step, 1 < step && step <= ends[cell]);
+        if (step == 1) hidden_at[cell] = init_hidden_at[cell];
+    }
+    if (needs_cell) {
+        [[unroll]] for (uint s = 1; s < CELL_STATES; ++s)
+            before_ahead[turn][cell][s] = load(state_at(cell_at[cell], s, state_slot[cell]), 0);
+        move(cell_at[cell], -state_step, 1 < step && step <= ends[cell]);
+        if (step == 1) {
+            cell_at[cell] = init_cell_at[cell];
+            state_slot[cell] = init_slot;
+        }
     }
     mask_ahead[turn][cell] = 1.0;
     if (has_mask != 0) {
@@ -93,19 +101,27 @@ void start_cell(Params p, Place place, const uint cell, int first, bool from_lat
     upstream_at[cell] = find(p, kUpstream, e, step, end);
     delta_at[cell] = find(p, kDelta, e, step, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, step + 1, end);
-    after[cell] = 0.0;
-    if (needs_before) {
-        init_at[cell] = unit_address(p, kBeforeFirst, row_address(p, kBeforeFirst, e.direction, 0, e.n), 0, e.j);
-        before_at[cell] = step == 0 ? init_at[cell] : find(p, kBefore, e, step - 1, end);
-        after[cell] = load(find(p, kBefore, e, step, end), 0);
+    if (needs_hidden) {
+        init_hidden_at[cell] = unit_address(p, kInitHidden, row_address(p, kInitHidden, e.direction, 0, e.n), 0, e.j);
+        hidden_at[cell] = step == 0 ? init_hidden_at[cell] : find(p, kHidden, e, step - 1, end);
+        after[cell][0] = load(find(p, kHidden, e, step, end), 0);
+    }
+    if (needs_cell) {
+        init_cell_at[cell] = unit_address(p, kInitCell, row_address(p, kInitCell, e.direction, 0, e.n), 0, e.j);
+        cell_at[cell] = step == 0 ? init_cell_at[cell] : find(p, kCell, e, step - 1, end);
+        state_slot[cell] = step == 0 ? init_slot : slot_bytes(p, kCell);
+        [[unroll]] for (uint s = 1; s < CELL_STATES; ++s)
+            after[cell][s] = load(state_at(find(p, kCell, e, step, end), s, slot_bytes(p, kCell)), 0);
     }
     if (other_delta) {
         product_at[cell] = find(p, kProduct, e, step, end);
         recurrent_delta_at[cell] = find(p, kRecurrentDelta, e, step, end);
     }
-    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s) {
-        last[cell][s] = load_view(p, kLastHidden + s, e.direction, 0, e.n, 0, e.j);
-        carry[cell][s] = from_later ? load_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j) : 0.0;
+    last[cell][0] = load_view(p, kLastHidden, e.direction, 0, e.n, 0, e.j);
+    carry[cell][0] = from_later ? load_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j) : 0.0;
+    [[unroll]] for (uint s = 1; s < CELL_STATES; ++s) {
+        last[cell][s] = load_view(p, kLastCell, e.direction, 0, e.n, s - 1, e.j);
+        carry[cell][s] = from_later ? load_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j) : 0.0;
     }
     if (there[cell] && from_later && first + 1 < end)
         [[unroll]] for (uint slot = 0; slot < CELL_GATES; ++slot)
@@ -128,9 +144,12 @@ void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
         return;
     }
     up[0] += upstream_ahead[turn][cell];
-    before[kStateBefore] = before_ahead[turn][cell];
-    states[kStateBefore] = after[cell];
-    after[cell] = before[kStateBefore];
+    [[unroll]] for (uint s = 0; s < CELL_STATES; ++s)
+        if (needs(s)) {
+            before[s] = before_ahead[turn][cell][s];
+            states[s] = after[cell][s];
+            after[cell][s] = before[s];
+        }
     cell_backward(kept_ahead[turn][cell], v[cell], before, states, q_ahead[turn][cell], up, dx[cell], dr[cell],
                   carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];
@@ -203,7 +222,8 @@ void main() {
     [[unroll]] for (uint cell = 0; cell < cells; ++cell)
         if (there[cell]) {
             Element e = element_of(p, place, cell, 0);
-            [[unroll]] for (uint s = 0; s < CELL_STATES; ++s)
-                store_view(p, kCarryHidden + s, e.direction, 0, e.n, 0, e.j, carry[cell][s]);
+            store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, carry[cell][0]);
+            [[unroll]] for (uint s = 1; s < CELL_STATES; ++s)
+                store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, carry[cell][s]);
         }
 }

@@ -13,7 +13,7 @@ uint projected_slot;
 Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
 Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step that is stored next
 int hidden_step, state_step, saved_step;
-uint saved_slot;
+uint saved_slot, state_slot;
 
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
@@ -26,6 +26,7 @@ void find_steps(Params p, Place place) {
     saved_step = keep != 0 ? step_bytes(p, kSaved, place.direction) : 0;
     projected_slot = slot_bytes(p, kProjected);
     saved_slot = keep != 0 ? slot_bytes(p, kSaved) : 0;
+    state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
 }
 
 // Reads what step `step` needs, for steps in their order. The mask is that of the next product's operand.
@@ -54,11 +55,10 @@ void start_cell(Params p, Place place, const uint cell, int first) {
     hidden_at[cell] = find(p, kHidden, e, first, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
     if (keep != 0) saved_at[cell] = find(p, kSaved, e, first, end);
-    before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, e.j);
-#if CELL_STATES > 1
-    cell_at[cell] = find(p, kCell, e, first, end);
-    before[cell][1] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, e.j);
-#endif
+    if (CELL_STATES > 1) cell_at[cell] = find(p, kCell, e, first, end);
+    before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
+    [[unroll]] for (uint s = 1; s < CELL_STATES; ++s)
+        before[cell][s] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
     if (there[cell]) set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
     [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
 }
@@ -82,17 +82,14 @@ void store_cell(Params p, Place place, const uint cell, int k) {
     }
     if (there[cell]) {
         store(hidden_at[cell], 0, before[cell][0]);
-#if CELL_STATES > 1
-        store(cell_at[cell], 0, before[cell][1]);
-#endif
+        [[unroll]] for (uint s = 1; s < CELL_STATES; ++s)
+            store(state_at(cell_at[cell], s, state_slot), 0, before[cell][s]);
         if (keep != 0)
             [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
                 store(gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
     }
     move(hidden_at[cell], hidden_step, true);
-#if CELL_STATES > 1
-    move(cell_at[cell], state_step, true);
-#endif
+    if (CELL_STATES > 1) move(cell_at[cell], state_step, true);
     if (keep != 0) move(saved_at[cell], saved_step, true);
 }
 

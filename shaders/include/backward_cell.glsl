@@ -11,7 +11,8 @@ struct CellInputs {
     Real mask;                           // on the operand of the product that is handed down
     Real operand;                        // second phase: h[k-1] * m[k]
     Real kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
-    Real q;                              // the candidate gate's product
+    Real q;                              // the candidate's product, where a gate scales that
+    Real begun;                          // second phase: what the first one found of the scaling gate's delta
 };
 
 CellInputs load_cell(Params p, Element e) {
@@ -20,39 +21,43 @@ CellInputs load_cell(Params p, Element e) {
     CellInputs inputs;
     inputs.ended = has_ended(p, n, k);
     inputs.last = k == length_of(p, n) - 1;
-    inputs.upstream = inputs.operand = inputs.q = 0.0;
+    inputs.upstream = inputs.operand = inputs.q = inputs.begun = 0.0;
     for (uint s = 0; s < CELL_STATES; ++s) inputs.before[s] = inputs.after[s] = 0.0;
     for (uint g = 0; g < CELL_GATES; ++g) {
         inputs.kept[g] = load_view(p, kSaved, d, here, n, slot_of(g), j);
         inputs.v[g] = 0.0;
     }
+#ifdef CELL_SCALE
     if (phase == 2) {
         inputs.up[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
         inputs.operand = load_view(p, kOperand, d, here, n, 0, j);
         inputs.mask = load_mask(p, d, here, n, j);
+        inputs.begun = load_view(p, kDelta, d, here, n, slot_of(CELL_SCALE), j);
         return inputs;
     }
+#endif
     inputs.up[0] = inputs.last ? load_view(p, kLastHidden, d, 0, n, 0, j) : load_view(p, kCarryHidden, d, 0, n, 0, j);
     inputs.mask = load_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
     inputs.upstream = load_view(p, kUpstream, d, here, n, 0, j);
     for (uint i = 0; i < CELL_VECTORS; ++i)
         inputs.v[i] = load_view(p, kVectors, d, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, j);
 #ifdef CELL_KEEPS_HIDDEN
-    inputs.before[0] = load_previous(p, kHidden, kInitHidden, d, here, n, j);
+    inputs.before[0] = load_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
 #endif
-#ifdef CELL_CANDIDATE
-    if (reset_after != 0) inputs.q = load_view(p, kProduct, d, here, n, 0, j);
+#ifdef CELL_SCALE
+    if (scales_product != 0) inputs.q = load_view(p, kProduct, d, here, n, 0, j);
 #endif
-#if CELL_STATES > 1
-    inputs.up[1] = inputs.last ? load_view(p, kLastCell, d, 0, n, 0, j) : load_view(p, kCarryCell, d, 0, n, 0, j);
-    inputs.before[1] = load_previous(p, kCell, kInitCell, d, here, n, j);
-    inputs.after[1] = load_view(p, kCell, d, here, n, 0, j);
-#endif
+    for (uint s = 1; s < CELL_STATES; ++s) {
+        inputs.up[s] = inputs.last ? load_view(p, kLastCell, d, 0, n, s - 1, j)
+                                   : load_view(p, kCarryCell, d, 0, n, s - 1, j);
+        inputs.before[s] = load_previous(p, kCell, kInitCell, d, here, n, s - 1, j);
+        inputs.after[s] = load_view(p, kCell, d, here, n, s - 1, j);
+    }
     return inputs;
 }
 
 // From the product `through`. dr: what the products of the steps before multiply, by gate; of a second phase only that of
-// the reset gate, of a first one all others.
+// the gate that scales the candidate's operand, of a first one all others.
 void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
     uint d = e.direction, n = e.n, j = e.j;
     int k = e.k;
@@ -61,20 +66,21 @@ void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr
         if (phase == 2) return;
         for (uint g = 0; g < CELL_GATES; ++g) {
             clear_view(p, kDelta, d, k, n, slot_of(g), j);
-#ifdef CELL_CANDIDATE
-            if (reset_after != 0) clear_view(p, kRecurrentDelta, d, k, n, slot_of(g), j);
+#ifdef CELL_SCALE
+            if (scales_product != 0) clear_view(p, kRecurrentDelta, d, k, n, slot_of(g), j);
 #endif
         }
         return;
     }
     Real carry[CELL_STATES];
-#ifdef CELL_FIRST_GATES
+#ifdef CELL_SCALE
     if (phase == 2) {
-        Real dx_reset[1];
+        Real scale_delta[1];
+        scale_delta[0] = inputs.begun;
         carry[0] = inputs.up[0];
-        cell_backward_second(inputs.kept, through, inputs.operand, inputs.mask, dx_reset, carry);
-        dr[CELL_RESET] = dx_reset[0];
-        store_view(p, kDelta, d, k, n, slot_of(CELL_RESET), j, dx_reset[0]);
+        cell_backward_second(inputs.kept, through, inputs.operand, inputs.mask, scale_delta, carry);
+        dr[CELL_SCALE] = scale_delta[0];
+        store_view(p, kDelta, d, k, n, slot_of(CELL_SCALE), j, scale_delta[0]);
         store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
         return;
     }
@@ -91,14 +97,12 @@ void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr
     cell_backward(inputs.kept, inputs.v, inputs.before, inputs.after, inputs.q, up, dx, dr, carry);
     for (uint g = 0; g < CELL_GATES; ++g) {
         store_view(p, kDelta, d, k, n, slot_of(g), j, dx[g]);
-#ifdef CELL_CANDIDATE
-        if (reset_after != 0) store_view(p, kRecurrentDelta, d, k, n, slot_of(g), j, dr[g]);
+#ifdef CELL_SCALE
+        if (scales_product != 0) store_view(p, kRecurrentDelta, d, k, n, slot_of(g), j, dr[g]);
 #endif
     }
     store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
-#if CELL_STATES > 1
-    store_view(p, kCarryCell, d, 0, n, 0, j, carry[1]);
-#endif
+    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCarryCell, d, 0, n, s - 1, j, carry[s]);
 }
 
 #endif

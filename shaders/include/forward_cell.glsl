@@ -5,9 +5,9 @@
 #include "step.glsl"
 
 // The gates whose products this phase forms.
-#ifdef CELL_FIRST_GATES
-const uint first_product = phase == 2 ? CELL_FIRST_GATES : 0;
-const uint end_product = phase == 1 ? CELL_FIRST_GATES : CELL_GATES;
+#ifdef CELL_SCALE
+const uint first_product = phase == 2 ? CELL_CANDIDATE : 0;
+const uint end_product = phase == 1 ? CELL_CANDIDATE : CELL_GATES;
 #else
 const uint first_product = 0;
 const uint end_product = CELL_GATES;
@@ -29,10 +29,9 @@ CellInputs load_cell(Params p, Element e) {
     // A vector per gate stands in the gates' order; a single one is its own slot 0.
     for (uint i = 0; i < CELL_VECTORS; ++i)
         inputs.v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
-    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, e.j);
-#if CELL_STATES > 1
-    inputs.before[1] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, e.j);
-#endif
+    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
+    for (uint s = 1; s < CELL_STATES; ++s)
+        inputs.before[s] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g) inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
     inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
@@ -42,9 +41,7 @@ CellInputs load_cell(Params p, Element e) {
 void clear_step(Params p, Element e) {
     if (phase == 1) return;
     clear_view(p, kHidden, e.direction, e.k, e.n, 0, e.j);
-#if CELL_STATES > 1
-    clear_view(p, kCell, e.direction, e.k, e.n, 0, e.j);
-#endif
+    for (uint s = 1; s < CELL_STATES; ++s) clear_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j);
     if (keep != 0)
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
 }
@@ -56,13 +53,12 @@ Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES])
         return 0.0;
     }
     Real kept[CELL_GATES] = inputs.kept, after[CELL_STATES];
-#ifdef CELL_FIRST_GATES
+#ifdef CELL_SCALE
     if (phase == 1) {
-        Real factor[1];
-        cell_forward_first(inputs.x, r, kept, factor);
-        for (uint g = 0; g < CELL_FIRST_GATES; ++g)
+        cell_forward_first(inputs.x, r, kept);
+        for (uint g = 0; g < CELL_CANDIDATE; ++g)
             store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
-        return inputs.before[0] * inputs.mask * factor[0];
+        return inputs.before[0] * inputs.mask * kept[CELL_SCALE];
     }
     if (phase == 2)
         cell_forward_second(inputs.x, r, inputs.before, after, kept);
@@ -71,9 +67,7 @@ Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES])
         cell_forward(inputs.x, r, inputs.v, inputs.before, after, kept);
 
     store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, after[0]);
-#if CELL_STATES > 1
-    store_view(p, kCell, e.direction, e.k, e.n, 0, e.j, after[1]);
-#endif
+    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j, after[s]);
     if (keep != 0)
         for (uint g = first_product; g < CELL_GATES; ++g)
             store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);

@@ -98,6 +98,7 @@ void move(inout Address at, int bytes, bool moves) {
 }
 
 Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
+Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }   // of the cell states
 
 // Before the first step: the weights that stay, and zeros for what the products multiply.
 void start_slice(Params p, Place place) {

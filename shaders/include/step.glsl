@@ -67,8 +67,9 @@ Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
 }
 // The state that step `step` starts from.
-Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint j) {
-    return step == 0 ? load_view(p, init, direction, 0, n, 0, j) : load_view(p, sequence, direction, step - 1, n, 0, j);
+Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
+    return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
+                     : load_view(p, sequence, direction, step - 1, n, slot, j);
 }
 
 #endif

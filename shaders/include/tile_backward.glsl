@@ -17,8 +17,8 @@ bool find_cell(Params p, Tile tile, uint cell, int step, out Element e) {
 
 // Whether this phase forms the delta of a gate.
 bool forms(uint gate) {
-#ifdef CELL_FIRST_GATES
-    if (phase != 0) return (gate == CELL_RESET) == (phase == 2);
+#ifdef CELL_SCALE
+    if (phase != 0) return (gate == CELL_SCALE) == (phase == 2);
 #endif
     return true;
 }

@@ -1,4 +1,4 @@
-// The one table of cells: what each cell's operations take and return. A new cell is a new row here and one GLSL file.
+// The one table of cells: what each cell's operations take and return. A new cell is a new row there and one GLSL file.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);
 std::string_view name_of(Activation activation);
 
-// An axis of a symbolic shape: letters, and multiples of H by the gates G and the directions D.
-enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, D, one };
+// An axis of a symbolic shape: letters, and multiples of H by the gates G, the cell states C and the directions D.
+enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };
 using SymbolicShape = std::vector<Axis>;
 
 // What shapes an argument may have; the first is the documented one, the others are accepted leniently.
@@ -64,15 +64,13 @@ struct Property {
     Activation default_activation = Activation::none;
 };
 
-// A gate, the candidate, whose operand other gates of the same step scale first. Its product waits for theirs, so a
-// step has two phases. The gates of the first phase stand in the first slots in either order, the candidate in the last
-// one.
+// The last gate in either order, the candidate, whose operand another gate of the same step scales first. Its product
+// waits for that gate, so a step has two phases.
 struct Candidate {
-    std::uint32_t first_gates;           // canonical gates of the first phase; the candidate is the next one
     std::optional<Flag> scales_product;  // with this flag the product is scaled instead: one phase forms all gates
 };
 
-// A condition for |h| to stay within the largest of 1 and its initial values.
+// One of the conditions for |h| to stay within the largest of 1 and its initial values.
 struct Bound {
     std::size_t activation_slot;
     bool positive;  // the activation's values lie between 0 and 1, not only between -1 and 1
@@ -87,11 +85,11 @@ struct Cell {
     std::vector<std::string_view> gates;      // canonical order
     std::array<std::uint8_t, 4> slots;        // position of each canonical gate in the default order ...
     std::array<std::uint8_t, 4> other_slots;  // ... and in the other one (forget_gate_last, reset_gate_first)
-    std::uint32_t states;                     // 1: h; 2: h and c
+    std::uint32_t cell_states;                // states besides h, which make up a cell argument: 1 is the LSTM's c
     std::optional<Argument> vectors;  // the per-unit learned vectors the cell itself reads: peephole, secondary_bias
     std::uint32_t vector_count;       // H-vectors in it per direction
     std::optional<Candidate> candidate;
-    std::vector<Bound> bounds;
+    std::optional<std::vector<Bound>> bounds;  // none where |h| may grow whatever the activations
     std::vector<Property> properties;
     std::vector<Parameter> forward;  // in the order of the documented method
     std::vector<Parameter> gradients;
@@ -100,7 +98,7 @@ struct Cell {
     [[nodiscard]] std::uint32_t gate_count() const { return static_cast<std::uint32_t>(gates.size()); }
 };
 
-std::span<const Cell> cells();
+std::span<const Cell> cells();  // whoever links to the core chooses: those of cells.cpp, or a test's
 const Cell& cell(CellKind kind);
 const Cell* find_cell(std::string_view name);  // by forward name; null if there is none
 

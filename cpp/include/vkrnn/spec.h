@@ -36,6 +36,7 @@ struct Spec {
     [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
+    [[nodiscard]] std::int64_t C() const { return cell().cell_states; }
     // Whether a step has two phases: see Candidate.
     [[nodiscard]] bool two_phases() const { return cell().candidate && !scales_product(); }
     // Whether the candidate's product is scaled, so that training needs it by itself.

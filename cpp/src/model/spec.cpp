@@ -58,7 +58,7 @@ private:
         if (gradients) {
             descriptor.set(Flag::training, false);
             descriptor.set(Flag::produce_cell, false);
-        } else if (descriptor.has(Flag::training) && vkrnn::cell(descriptor.cell).states == 2) {
+        } else if (descriptor.has(Flag::training) && vkrnn::cell(descriptor.cell).cell_states > 0) {
             descriptor.set(Flag::produce_cell, true);
         }
         return descriptor;
@@ -213,6 +213,7 @@ private:
             case Axis::DH: return spec_.D();
             case Axis::GH: return spec_.G();
             case Axis::DGH: return spec_.D() * spec_.G();
+            case Axis::DCH: return spec_.D() * spec_.C();
             default: return 0;
         }
     }
@@ -259,15 +260,13 @@ private:
     }
 
     std::vector<ResultInfo> forward_results() const {
-        const Shape states{spec_.T, spec_.N, spec_.D() * spec_.H};
-        std::vector<ResultInfo> results{{std::string(name_of(Output::output)), states}};
-        if (spec_.descriptor.has(Flag::produce_cell)) {
-            results.push_back({std::string(name_of(Output::cell_output)), states});
-        }
-        if (spec_.descriptor.has(Flag::training)) {
-            results.push_back(
-                {std::string(name_of(Output::z_state)), {spec_.T, spec_.N, spec_.D() * spec_.G() * spec_.H}});
-        }
+        std::vector<ResultInfo> results;
+        const auto add = [&](Output output, std::int64_t slots) {
+            results.push_back({std::string(name_of(output)), {spec_.T, spec_.N, spec_.D() * slots * spec_.H}});
+        };
+        add(Output::output, 1);
+        if (spec_.descriptor.has(Flag::produce_cell)) add(Output::cell_output, spec_.C());
+        if (spec_.descriptor.has(Flag::training)) add(Output::z_state, spec_.G());
         return results;
     }
 

@@ -6,9 +6,8 @@ namespace vkrnn {
 Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& chosen) {
     PlanBuilder builder(spec, profile, chosen);
     const Inputs inputs(builder);
-    const Cell& cell = spec.cell();
     const Descriptor& descriptor = spec.descriptor;
-    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
+    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G(), C = spec.C();
     const bool training = descriptor.has(Flag::training);
     const bool phases = spec.two_phases();
 
@@ -25,17 +24,17 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
     views.sequence(abi::kHidden, builder.result("output", T * N * D * H), 1, Order::output);
-    if (cell.states > 1) {
+    if (C > 0) {
         if (training || descriptor.has(Flag::produce_cell))
-            views.sequence(abi::kCell, builder.result("cell_output", T * N * D * H), 1, Order::output);
+            views.sequence(abi::kCell, builder.result("cell_output", T * N * D * C * H), C, Order::output);
         else
-            views.state(abi::kCell, builder.scratch("cell", N * D * H));
+            views.state(abi::kCell, builder.scratch("cell", N * D * C * H), C);
     }
     if (training)
         views.sequence(abi::kSaved, builder.result("z_state", T * N * D * G * H), G, Order::output);
     else if (phases)
         views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
-    if (phases) views.state(abi::kOperand, builder.scratch("reset state", N * D * H));
+    if (phases) views.state(abi::kOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(static_cast<double>(T) * step_flops(spec));
     chosen.loop.forward(builder, inputs, views);
     return builder.finish();

@@ -43,14 +43,14 @@ private:
         recurrent_delta_ = scales_product_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
         weight_ = loop_.backward_weight(builder_);
         operand_ = builder_.scratch("operand", T * N * D * H);
-        if (phases_) reset_operand_ = builder_.scratch("reset operand", T * N * D * H);
+        if (phases_) scaled_operand_ = builder_.scratch("scaled operand", T * N * D * H);
         if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
         if (scales_product_) product_ = builder_.scratch("candidate product", T * N * D * H);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
-        if (cell_.states > 1)
-            carry_cell_ =
-                has(Argument::init_cell) ? result(Argument::init_cell) : builder_.scratch("carried cell", N * D * H);
+        if (C > 0)
+            carry_cell_ = has(Argument::init_cell) ? result(Argument::init_cell)
+                                                   : builder_.scratch("carried cell", N * D * C * H);
     }
 
     // All that a step reads and writes, except the weights.
@@ -61,15 +61,15 @@ private:
         block.sequence(abi::kSaved, inputs_[Argument::z_state], G, Order::output);
         if (has(Argument::output_fwd)) block.sequence(abi::kHidden, inputs_[Argument::output_fwd], 1, Order::output);
         if (has(Argument::cell_output_fwd))
-            block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], 1, Order::output);
+            block.sequence(abi::kCell, inputs_[Argument::cell_output_fwd], C, Order::output);
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
-        if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient]);
+        if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
         block.sequence(abi::kDelta, delta_, G, Order::source);
         block.sequence(abi::kRecurrentDelta, recurrent_delta_, G, Order::source);
         block.state(abi::kCarryHidden, carry_hidden_);
-        if (cell_.states > 1) block.state(abi::kCarryCell, carry_cell_);
+        if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
-        if (phases_) block.sequence(abi::kResetOperand, reset_operand_, 1, Order::source);
+        if (phases_) block.sequence(abi::kScaledOperand, scaled_operand_, 1, Order::source);
         if (has(Argument::peephole)) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
         if (scales_product_) block.sequence(abi::kProduct, product_, 1, Order::source);
         return block;
@@ -113,7 +113,7 @@ private:
         // The candidate's weights multiplied h * m * r, the others' h * m.
         for (std::int64_t d = 0; d < D; ++d) {
             recurrent_gradient(0, candidate_, operand_, d, 1);
-            recurrent_gradient(candidate_, 1, reset_operand_, d, 1);
+            recurrent_gradient(candidate_, 1, scaled_operand_, d, 1);
         }
     }
 
@@ -155,12 +155,12 @@ private:
     Inputs inputs_;
     std::array<std::size_t, kArguments> results_{};
 
-    const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G();
+    const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
-    std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, reset_operand_ = 0, previous_cell_ = 0;
+    std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0;
 };
 

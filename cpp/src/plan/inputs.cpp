@@ -5,7 +5,7 @@
 namespace vkrnn {
 
 std::int64_t elements_of(const Spec& spec, Argument argument) {
-    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G();
+    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G(), C = spec.C();
     switch (argument) {
         case Argument::source: return T * N * spec.I;
         case Argument::recurrent_weight: return D * G * H * H;
@@ -15,12 +15,12 @@ std::int64_t elements_of(const Spec& spec, Argument argument) {
         case Argument::secondary_bias: return D * spec.cell().vector_count * H;
         case Argument::z_state: return T * N * D * G * H;
         case Argument::source_gradient:
-        case Argument::cell_output_fwd:
         case Argument::output_fwd: return T * N * D * H;
+        case Argument::cell_output_fwd: return T * N * D * C * H;
         case Argument::init_state:
+        case Argument::state_gradient: return N * D * H;
         case Argument::init_cell:
-        case Argument::state_gradient:
-        case Argument::cell_gradient: return N * D * H;
+        case Argument::cell_gradient: return N * D * C * H;
         case Argument::lengths: return N;
         case Argument::mask:
             return (spec.mask_varies[0] ? T : 1) * (spec.mask_varies[1] ? N : 1) * (spec.mask_varies[2] ? D * H : 1);
@@ -48,7 +48,7 @@ void Inputs::set(StepBlock& block) const {
     if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
     if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);
-    if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell]);
+    if (spec_.has(Argument::init_cell)) block.state(abi::kInitCell, (*this)[Argument::init_cell], spec_.C());
 }
 
 }  // namespace vkrnn

@@ -139,7 +139,7 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
     constants[abi::kGateOrder] = gate_order(spec, 0, spec.G());
-    constants[abi::kResetAfter] = spec.descriptor.has(Flag::reset_after);
+    constants[abi::kScalesProduct] = spec.scales_product();
     constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
     constants[abi::kKeep] = options.keep;
     constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);

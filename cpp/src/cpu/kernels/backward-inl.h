@@ -47,7 +47,7 @@ private:
         const bool keeps_cell = kStates > 1 && keep_;
         if (this->has_ended(n, k)) {
             this->clear(abi::kOperand, k, n, 1, {0, units_});
-            if (two_phases_) this->clear(abi::kResetOperand, k, n, 1, {0, units_});
+            if (two_phases_) this->clear(abi::kScaledOperand, k, n, 1, {0, units_});
             if (keeps_cell) this->clear(abi::kPreviousCell, k, n, 1, {0, units_});
             return;
         }
@@ -59,10 +59,10 @@ private:
             const std::int64_t count = std::min(W, units_ - j);
             const Real value = hidden(k, n, j, count) * this->mask(k, n, j, count);
             store(value, operand + j, count);
-            if constexpr (C::kFirstGates != 0) {
+            if constexpr (C::kHasCandidate) {
                 if (two_phases_) {
-                    const T* const reset = row(abi::kSaved, k, n) + slot_[C::kReset] * views_[abi::kSaved].slot;
-                    store(value * load(reset + j, count), row(abi::kResetOperand, k, n) + j, count);
+                    const T* const scale = row(abi::kSaved, k, n) + slot_[C::kScale] * views_[abi::kSaved].slot;
+                    store(value * load(scale + j, count), row(abi::kScaledOperand, k, n) + j, count);
                 }
             }
         }
@@ -76,7 +76,8 @@ private:
             Real kept[kGates], after[kStates];
             const T* const saved = row(abi::kSaved, k - 1, n);
             for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
-            if constexpr (kStates > 1) after[1] = load(row(abi::kCell, k - 1, n) + j, count);
+            for (int s = 1; s < kStates; ++s)
+                after[s] = load(row(abi::kCell, k - 1, n) + (s - 1) * views_[abi::kCell].slot + j, count);
             return cell_.cell_hidden(kept, after);
         }
     }
@@ -86,7 +87,7 @@ template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::previous,
-        Base::reset_after_, Base::row, Base::rows_, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
+        Base::row, Base::rows_, Base::scales_product_, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
         Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
@@ -101,7 +102,7 @@ public:
     }
 
 private:
-    // The slot of the gate whose product the reset gate enters, the last in either order.
+    // Where there is a candidate; the last in either order.
     static constexpr std::int64_t kCandidateSlot = kGates - 1;
 
     void run_group() {
@@ -109,7 +110,7 @@ private:
             // The first phase of two hands down the gates that stand in the first slots.
             phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps_);
             if (!this->meet()) return;
-            if constexpr (C::kFirstGates != 0) {
+            if constexpr (C::kHasCandidate) {
                 if (!two_phases_) continue;
                 phase<2>(k, k, kCandidateSlot, kGates, true);
                 if (!this->meet()) return;
@@ -159,7 +160,7 @@ private:
         const Range units = this->units_of(vectors);
         if (this->has_ended(n, k)) {
             this->clear(abi::kDelta, k, n, kGates, units);
-            if (reset_after_) this->clear(abi::kRecurrentDelta, k, n, kGates, units);
+            if (scales_product_) this->clear(abi::kRecurrentDelta, k, n, kGates, units);
             return;
         }
         const bool last = k == this->length_of(n) - 1;
@@ -181,6 +182,9 @@ private:
         const T *hidden_before = nullptr, *candidate = nullptr, *cell_before = nullptr, *cell_after = nullptr;
         const T* cell_down = nullptr;
         T* carry_cell = nullptr;
+        const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k), c_slot = views_[abi::kCell].slot;
+        const Stride carry_slot = views_[abi::kCarryCell].slot;
+        const Stride down_slot = views_[last ? abi::kLastCell : abi::kCarryCell].slot;
         if constexpr (C::kKeepsHidden) hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
         if constexpr (C::kHasCandidate) candidate = row(abi::kProduct, k, n);
         if constexpr (kStates > 1) {
@@ -207,41 +211,42 @@ private:
             Real q = 0.0;
             if constexpr (C::kKeepsHidden) before[0] = load(hidden_before + j, count);
             if constexpr (C::kHasCandidate)
-                if (reset_after_) q = load(candidate + j, count);
-            if constexpr (kStates > 1) {
-                up[1] = load(cell_down + j, count);
-                before[1] = load(cell_before + j, count);
-                after[1] = load(cell_after + j, count);
+                if (scales_product_) q = load(candidate + j, count);
+            for (int s = 1; s < kStates; ++s) {
+                up[s] = load(cell_down + (s - 1) * down_slot + j, count);
+                before[s] = load(cell_before + (s - 1) * before_slot + j, count);
+                after[s] = load(cell_after + (s - 1) * c_slot + j, count);
             }
             Real dx[kGates], dr[kGates], carry[kStates];
             cell_.cell_backward(kept, learn, before, after, q, up, dx, dr, carry);
             for (int g = 0; g < kGates; ++g) store(dx[g], delta + slot_[g] * d_slot + j, count);
             if constexpr (C::kHasCandidate)
-                if (reset_after_)
+                if (scales_product_)
                     for (int g = 0; g < kGates; ++g) store(dr[g], recurrent + slot_[g] * r_slot + j, count);
             store(carry[0], carry_hidden + j, count);
-            if constexpr (kStates > 1) store(carry[1], carry_cell + j, count);
+            for (int s = 1; s < kStates; ++s) store(carry[s], carry_cell + (s - 1) * carry_slot + j, count);
         }
     }
 
-    // Second phase: what comes through the reset gate.
+    // Second phase: what comes through the gate that scales the candidate's operand.
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
-        if constexpr (C::kFirstGates != 0) {
+        if constexpr (C::kHasCandidate) {
             if (this->has_ended(n, k)) return;
             const Range units = this->units_of(vectors);
             const T* const saved = row(abi::kSaved, k, n);
             const T* const operand = row(abi::kOperand, k, n);
-            T* const delta = row(abi::kDelta, k, n) + slot_[C::kReset] * views_[abi::kDelta].slot;
+            T* const delta = row(abi::kDelta, k, n) + slot_[C::kScale] * views_[abi::kDelta].slot;
             T* const carry_hidden = row(abi::kCarryHidden, 0, n);
             for (std::int64_t j = units.begin; j < units.end; j += W) {
                 const std::int64_t count = std::min(W, units.end - j);
-                Real kept[kGates], carry[kStates], dx_reset[1];
+                Real kept[kGates], carry[kStates], scale_delta[1];
                 for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
                 carry[0] = load(carry_hidden + j, count);
+                scale_delta[0] = load(delta + j, count);
                 const Real through = load(sums + (j - units.begin), count);
                 cell_.cell_backward_second(kept, through, load(operand + j, count), this->mask(k, n, j, count),
-                                           dx_reset, carry);
-                store(dx_reset[0], delta + j, count);
+                                           scale_delta, carry);
+                store(scale_delta[0], delta + j, count);
                 store(carry[0], carry_hidden + j, count);
             }
         }

@@ -31,18 +31,16 @@ public:
     static LoopShape shape(const LoopWork& work) { return Base::shape_of(work, kGates, work.params.H + work.features); }
 
 private:
-    static constexpr int kFirstGates = C::kFirstGates;  // 0 where a cell has one phase
-
     void run_group() {
         projected_ = {0, 0};
         for (std::int64_t k = 0; k < steps_; ++k) {
             project_ahead(k);
             if (two_phases_) {
-                if constexpr (kFirstGates != 0) {
-                    phase<0, kFirstGates, 1>(k);
+                if constexpr (C::kHasCandidate) {
+                    phase<0, C::kCandidate, 1>(k);
                     if (!this->meet()) return;
                     project_ahead(k);  // for the units of those who have left
-                    phase<kFirstGates, kGates, 2>(k);
+                    phase<C::kCandidate, kGates, 2>(k);
                 }
             } else {
                 phase<0, kGates, 0>(k);
@@ -182,6 +180,8 @@ private:
         const bool keeps = keep_ || Phase == 1;
         const Stride b_slot = views_[abi::kBias].slot;
         const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
+        const Stride c_slot = views_[abi::kCell].slot;
+        const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
         const Range units = this->units_of(vectors);
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const std::int64_t count = std::min(W, units.end - j), at = j - units.begin;
@@ -195,12 +195,11 @@ private:
             for (int i = 0; i < kVectors; ++i)
                 learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
             before[0] = load(hidden_before + j, count);
-            if constexpr (kStates > 1) before[1] = load(cell_before + j, count);
+            for (int s = 1; s < kStates; ++s) before[s] = load(cell_before + (s - 1) * before_slot + j, count);
 
             if constexpr (Phase == 1) {
-                Real factor[1];
-                cell_.cell_forward_first(x, r, kept, factor);
-                store(before[0] * this->mask(k, n, j, count) * factor[0], row(abi::kOperand, k, n) + j, count);
+                cell_.cell_forward_first(x, r, kept);
+                store(before[0] * this->mask(k, n, j, count) * kept[C::kScale], row(abi::kOperand, k, n) + j, count);
             } else {
                 if constexpr (Phase == 2) {
                     for (int g = 0; g < First; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);
@@ -209,7 +208,7 @@ private:
                     cell_.cell_forward(x, r, learn, before, after, kept);
                 }
                 store(after[0], hidden + j, count);
-                if constexpr (kStates > 1) store(after[1], cell_state + j, count);
+                for (int s = 1; s < kStates; ++s) store(after[s], cell_state + (s - 1) * c_slot + j, count);
             }
             if (keeps)
                 for (int g = First; g < End; ++g) store(kept[g], saved + slot_[g] * s_slot + j, count);
@@ -219,7 +218,7 @@ private:
     void clear_results(std::int64_t k, std::int64_t n, Range units, int phase) {
         if (phase == 1) return;
         this->clear(abi::kHidden, k, n, 1, units);
-        if (kStates > 1) this->clear(abi::kCell, k, n, 1, units);
+        if (kStates > 1) this->clear(abi::kCell, k, n, kStates - 1, units);
         if (keep_) this->clear(abi::kSaved, k, n, kGates, units);
     }
 

@@ -68,6 +68,13 @@ struct Lanes {
     friend HWY_INLINE Lanes operator*(Lanes a, Lanes b) { return {hn::Mul(a.low, b.low), hn::Mul(a.high, b.high)}; }
     friend HWY_INLINE Lanes operator/(Lanes a, Lanes b) { return {hn::Div(a.low, b.low), hn::Div(a.high, b.high)}; }
     HWY_INLINE Lanes& operator+=(Lanes b) { return *this = *this + b; }
+
+    friend HWY_INLINE Lanes max(Lanes a, Lanes b) { return {hn::Max(a.low, b.low), hn::Max(a.high, b.high)}; }
+    // 1 where x is at least the edge, else 0.
+    friend HWY_INLINE Lanes step(Lanes edge, Lanes x) {
+        const auto one = hn::Set(Tag<T>(), T{1});
+        return {hn::IfThenElseZero(hn::Ge(x.low, edge.low), one), hn::IfThenElseZero(hn::Ge(x.high, edge.high), one)};
+    }
 };
 
 // `count` numbers from p on, at most kCount; zeros in the others.
@@ -166,6 +173,22 @@ HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     exp_parts<T>(hn::Min(hn::Max(hn::Add(x, x), hn::Neg(limit)), limit), q, scale);
     const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
     return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
+}
+
+// exp(x) for x <= 0; exactly 1 at 0.
+template <class T>
+HWY_INLINE Vector<T> exponential(Vector<T> x) {
+    const Tag<T> d;
+    const auto lowest = hn::Set(d, Exponential<T>::kLowest);
+    Vector<T> q, scale;
+    exp_parts<T>(hn::Max(x, lowest), q, scale);
+    const auto y = hn::IfThenZeroElse(hn::Lt(x, lowest), hn::MulAdd(q, scale, scale));
+    return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
+template <class T>
+HWY_INLINE Lanes<T> exponential(Lanes<T> x) {
+    return {exponential<T>(x.low), exponential<T>(x.high)};
 }
 
 // The same as in activation.glsl.

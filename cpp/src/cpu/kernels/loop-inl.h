@@ -53,7 +53,7 @@ public:
           has_mask_(constants[abi::kHasMask] != 0),
           has_lengths_(constants[abi::kHasLengths] != 0),
           keep_(constants[abi::kKeep] != 0),
-          reset_after_(constants[abi::kResetAfter] != 0),
+          scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0) {
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
     }
@@ -113,6 +113,10 @@ protected:
     HWY_INLINE T* previous(abi::uint sequence, abi::uint initial, std::int64_t k, std::int64_t n) const {
         return k == 0 ? row(initial, 0, n) : row(sequence, k - 1, n);
     }
+    // What lies between its slots.
+    [[nodiscard]] HWY_INLINE Stride previous_slot(abi::uint sequence, abi::uint initial, std::int64_t k) const {
+        return views_[k == 0 ? initial : sequence].slot;
+    }
     HWY_INLINE Real mask(std::int64_t k, std::int64_t n, std::int64_t j, std::int64_t count) const {
         return has_mask_ ? views_[abi::kMask].read(row(abi::kMask, k, n), 0, j, count) : Real(1.0);
     }
@@ -171,7 +175,7 @@ protected:
     C cell_;
     Member& member_;
     const std::int64_t steps_, batch_, units_, vectors_;
-    const bool has_mask_, has_lengths_, keep_, reset_after_, two_phases_;
+    const bool has_mask_, has_lengths_, keep_, scales_product_, two_phases_;
     std::int64_t slot_[kGates];
     std::int64_t direction_ = 0;
     View<T> views_[abi::kViews];

@@ -58,11 +58,13 @@ bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
 }
 
 bool is_bounded(const Spec& spec) {
-    return std::ranges::all_of(spec.cell().bounds, [&](const Bound& bound) {
+    const auto& bounds = spec.cell().bounds;
+    const auto holds = [&](const Bound& bound) {
         const Activation activation = spec.descriptor.activations.at(bound.activation_slot);
         return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
                (activation == Activation::tanh && !bound.positive);
-    });
+    };
+    return bounds && std::ranges::all_of(*bounds, holds);
 }
 
 MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,

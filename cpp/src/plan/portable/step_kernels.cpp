@@ -15,14 +15,14 @@ constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what
 std::vector<Phase> forward_phases(const Spec& spec) {
     const std::int64_t G = spec.G();
     if (!spec.two_phases()) return {{0, "step", 0, G, 0, G}};
-    const std::int64_t first = spec.cell().candidate->first_gates;
-    return {{1, "step: gates", 0, first, 0, first}, {2, "step: candidate", first, G - first, first, G - first}};
+    const std::int64_t candidate = G - 1;
+    return {{1, "step: gates", 0, candidate, 0, candidate}, {2, "step: candidate", candidate, 1, candidate, 1}};
 }
 
 std::vector<Phase> backward_phases(const Spec& spec) {
     std::vector<Phase> phases = forward_phases(spec);
     phases.front().label = "step back";
-    if (phases.size() > 1) phases.back().label = "step back: reset";
+    if (phases.size() > 1) phases.back().label = "step back: candidate";
     return phases;
 }
 

@@ -1,0 +1,67 @@
+// What the rows of the cells' table speak of, and how a row is found. The rows themselves stand in cells.cpp.
+#include <algorithm>
+
+#include "vkrnn/cells.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+constexpr std::array<std::string_view, kArguments> kArgumentNames{
+    "source",         "recurrent_weight", "source_gradient", "z_state", "cell_output_fwd", "output_fwd",
+    "state_gradient", "cell_gradient",    "input_weight",    "bias",    "init_state",      "init_cell",
+    "mask",           "peephole",         "secondary_bias",  "lengths",
+};
+constexpr std::array<std::string_view, 3> kOutputNames{"output", "cell_output", "z_state"};
+constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh", "sigmoid", "hard_sigmoid"};
+
+}  // namespace
+
+std::string_view name_of(Argument argument) { return kArgumentNames.at(static_cast<std::size_t>(argument)); }
+std::string_view name_of(Output output) { return kOutputNames.at(static_cast<std::size_t>(output)); }
+std::string_view name_of(Activation activation) { return kActivationNames.at(static_cast<std::size_t>(activation)); }
+
+const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
+    using enum Axis;
+    // By Argument; the source without an input weight, whose channels are the gates, stands last.
+    static const std::array<ShapeRule, kArguments + 1> kRules{{
+        {{{T, N, I}}, {{T, N, I}}},                              // source
+        {{{GH, H}}, {{D, GH, H}}},                               // recurrent_weight
+        {{{T, N, DH}}, {{T, N, DH}}},                            // source_gradient
+        {{{T, N, DGH}}, {{T, N, DGH}}},                          // z_state
+        {{{T, N, DCH}}, {{T, N, DCH}}},                          // cell_output_fwd
+        {{{T, N, DH}}, {{T, N, DH}}},                            // output_fwd
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // state_gradient
+        {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // cell_gradient
+        {{{DGH, I}}, {{DGH, I}}},                                // input_weight
+        {{{DGH}}, {{DGH}}},                                      // bias
+        {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
+        {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // init_cell
+        {{{T, N, DH}}, {{T, N, DH}}},                            // mask: whatever broadcasts to this
+        {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
+        {{{DH}}, {{DH}}},                                        // secondary_bias
+        {{{N}}, {{N}}},                                          // lengths
+        {{{T, N, DGH}}, {{T, N, DGH}}},                          // source without input_weight
+    }};
+    if (argument == source && !has_input_weight) return kRules.back();
+    return kRules.at(static_cast<std::size_t>(argument));
+}
+
+const Cell& cell(CellKind kind) { return cells()[static_cast<std::size_t>(kind)]; }
+
+const Cell* find_cell(std::string_view name) {
+    const auto all = cells();
+    const auto found = std::ranges::find(all, name, &Cell::name);
+    return found == all.end() ? nullptr : &*found;
+}
+
+Descriptor default_descriptor(CellKind kind) {
+    Descriptor descriptor{.cell = kind};
+    for (const Property& property : cell(kind).properties) {
+        if (!property.flag) descriptor.activations[property.activation_slot] = property.default_activation;
+    }
+    return descriptor;
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,67 @@
+// The cells of rows.cpp from their papers' equations, in float64 and one batch row at a time: what the test compares
+// with.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vkrnn::test {
+
+using Units = std::vector<double>;
+
+// A step of one batch row.
+struct RowStep {
+    bool scales_product;                                         // the candidate's product is scaled, not its operand
+    Units operand;                                               // h m
+    std::function<Units(std::size_t gate)> projected;            // x W^T + b
+    std::function<Units(std::size_t gate, const Units&)> recur;  // R times something
+    std::vector<Units>& states;  // h and the cell states, from before the step to after it
+};
+
+inline double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+
+inline void mgu(const RowStep& step) {
+    Units& h = step.states[0];
+    const Units x_forget = step.projected(0), r_forget = step.recur(0, step.operand), x = step.projected(1);
+    Units forget(h.size()), scaled(h.size());
+    for (std::size_t j = 0; j < h.size(); ++j) {
+        forget[j] = sigmoid_of(x_forget[j] + r_forget[j]);
+        scaled[j] = step.operand[j] * forget[j];
+    }
+    const Units r = step.recur(1, step.scales_product ? step.operand : scaled);
+    for (std::size_t j = 0; j < h.size(); ++j) {
+        const double candidate = std::tanh(x[j] + (step.scales_product ? forget[j] : 1.0) * r[j]);
+        h[j] = (1 - forget[j]) * h[j] + forget[j] * candidate;
+    }
+}
+
+inline void slstm(const RowStep& step) {
+    Units &h = step.states[0], &c = step.states[1], &n = step.states[2], &m = step.states[3];
+    Units gates[4];
+    for (std::size_t g = 0; g < 4; ++g) {
+        gates[g] = step.projected(g);
+        const Units r = step.recur(g, step.operand);
+        for (std::size_t j = 0; j < h.size(); ++j) gates[g][j] += r[j];
+    }
+    for (std::size_t j = 0; j < h.size(); ++j) {
+        const double before = m[j];
+        m[j] = std::max(gates[1][j] + before, gates[0][j]);
+        const double i = std::exp(gates[0][j] - m[j]), f = std::exp(gates[1][j] + before - m[j]);
+        c[j] = f * c[j] + i * std::tanh(gates[2][j]);
+        n[j] = f * n[j] + i;
+        h[j] = sigmoid_of(gates[3][j]) * c[j] / n[j];
+    }
+}
+
+inline void make_step(std::string_view cell, const RowStep& step) {
+    if (cell == "mgu") return mgu(step);
+    if (cell == "slstm") return slstm(step);
+    throw std::logic_error("no equations for " + std::string(cell));
+}
+
+}  // namespace vkrnn::test

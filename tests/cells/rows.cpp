@@ -1,0 +1,109 @@
+// The table of cells that exist in tests only. A cell's kind is its position here.
+#include "vkrnn/cells.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+using enum Activation;
+
+constexpr bool kRequired = false, kOptional = true;
+
+Cell minimal_gated_unit() {
+    return {
+        .kind = CellKind{0},
+        .name = "mgu",
+        .gradients_name = "mgu_gradients",
+        .descriptor_name = "MGUDescriptor",
+        .shader = "mgu",
+        .gates = {"forget", "candidate"},
+        .slots = {0, 1},
+        .other_slots = {0, 1},
+        .cell_states = 0,
+        .vectors = std::nullopt,
+        .vector_count = 0,
+        .candidate = Candidate{.scales_product = Flag::reset_after},
+        .bounds = std::vector<Bound>{{0, true}, {1, false}},
+        .properties = {{"reverse", Flag::reverse},
+                       {"bidirectional", Flag::bidirectional},
+                       {"training", Flag::training},
+                       {"reset_after", Flag::reset_after},
+                       {"forget_gate_activation", std::nullopt, 0, sigmoid},
+                       {"candidate_activation", std::nullopt, 1, tanh}},
+        .forward = {{source, kRequired},
+                    {recurrent_weight, kRequired},
+                    {input_weight, kOptional},
+                    {bias, kOptional},
+                    {init_state, kOptional},
+                    {mask, kOptional},
+                    {lengths, kOptional}},
+        .gradients = {{source, kRequired},
+                      {recurrent_weight, kRequired},
+                      {source_gradient, kRequired},
+                      {z_state, kRequired},
+                      {output_fwd, kRequired},
+                      {state_gradient, kOptional},
+                      {input_weight, kOptional},
+                      {bias, kOptional},
+                      {init_state, kOptional},
+                      {mask, kOptional},
+                      {lengths, kOptional}},
+        .gradient_order = {source, recurrent_weight, input_weight, bias, init_state},
+    };
+}
+
+Cell slstm() {
+    return {
+        .kind = CellKind{1},
+        .name = "slstm",
+        .gradients_name = "slstm_gradients",
+        .descriptor_name = "SLSTMDescriptor",
+        .shader = "slstm",
+        .gates = {"input", "forget", "cell", "output"},
+        .slots = {0, 1, 2, 3},
+        .other_slots = {0, 2, 1, 3},
+        .cell_states = 3,
+        .vectors = std::nullopt,
+        .vector_count = 0,
+        .candidate = std::nullopt,
+        .bounds = std::nullopt,  // c / n of the initial cell may be anything
+        .properties = {{"reverse", Flag::reverse},
+                       {"bidirectional", Flag::bidirectional},
+                       {"training", Flag::training},
+                       {"produce_cell", Flag::produce_cell},
+                       {"forget_gate_last", Flag::other_gate_order},
+                       {"cell_gate_activation", std::nullopt, 2, tanh},
+                       {"output_gate_activation", std::nullopt, 3, sigmoid}},
+        .forward = {{source, kRequired},
+                    {recurrent_weight, kRequired},
+                    {input_weight, kOptional},
+                    {bias, kOptional},
+                    {init_state, kOptional},
+                    {init_cell, kOptional},
+                    {mask, kOptional},
+                    {lengths, kOptional}},
+        .gradients = {{source, kRequired},
+                      {recurrent_weight, kRequired},
+                      {source_gradient, kRequired},
+                      {z_state, kRequired},
+                      {cell_output_fwd, kRequired},
+                      {state_gradient, kOptional},
+                      {cell_gradient, kOptional},
+                      {input_weight, kOptional},
+                      {bias, kOptional},
+                      {init_state, kOptional},
+                      {init_cell, kOptional},
+                      {mask, kOptional},
+                      {lengths, kOptional}},
+        .gradient_order = {source, recurrent_weight, input_weight, bias, init_state, init_cell},
+    };
+}
+
+}  // namespace
+
+std::span<const Cell> cells() {
+    static const std::array<Cell, 2> kCells{minimal_gated_unit(), slstm()};
+    return kCells;
+}
+
+}  // namespace vkrnn
