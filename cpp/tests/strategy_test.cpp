@@ -85,8 +85,9 @@ TEST(Strategy, IsAmongThoseListed) {
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}));
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
-    EXPECT_EQ(listed(with_matrix_units("NVIDIA")),
-              std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"}, Names{"register", "tiled", "matrices"}));
+    EXPECT_EQ(
+        listed(with_matrix_units("NVIDIA")),
+        std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"}, Names{"register", "tiled", "matrices"}));
     EXPECT_EQ(listed(with_matrix_units("another")),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
         << "how it holds matrices is not known";

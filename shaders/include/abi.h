@@ -202,8 +202,6 @@ const uint kDepthGroups = kStepConstants + 7u;      // along the sums
 const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all, or half of them
 const uint kMatrixConstants = kStepConstants + 10u;
-// Of a product, after those:
-const uint kStageBlocks = kMatrixConstants;         // k blocks of its operands that are in shared memory at a time
 // Of a persistent loop, after those:
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other

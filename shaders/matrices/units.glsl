@@ -68,12 +68,12 @@ uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_
 // The high halves as the other operand's low ones multiply them. An infinity is all in the first product, and must be none
 // here: with numbers of the other sign, or zero, it would make a NaN.
 const f16vec2 kMostDown = f16vec2(1024.0);   // more than any finite one
-#define FILL_MATRIX_DOWN(MATRIX, VECTOR)                                       \
-    [[unroll]] for (uint word = 0; word < 4; ++word) {                         \
-        f16vec2 pair = unpackFloat2x16(VECTOR[word]) * float16_t(1.0 / kLowScale); \
-        pair = clamp(pair, -kMostDown, kMostDown);                             \
-        MATRIX[2 * word] = pair.x;                                             \
-        MATRIX[2 * word + 1] = pair.y;                                         \
+#define SCALE_DOWN(MATRIX, HIGH)                                                                            \
+    [[unroll]] for (uint word = 0; word < 4; ++word) {                                                     \
+        f16vec2 pair = f16vec2(HIGH[2 * word], HIGH[2 * word + 1]) * float16_t(1.0 / kLowScale);           \
+        pair = clamp(pair, -kMostDown, kMostDown);                                                         \
+        MATRIX[2 * word] = pair.x;                                                                         \
+        MATRIX[2 * word + 1] = pair.y;                                                                     \
     }
 
 #endif

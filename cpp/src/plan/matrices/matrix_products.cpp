@@ -14,24 +14,14 @@ constexpr double kMicrosecondsPerCall = 30;  // of what prepares the operands
 // Below so many operations preparing the operands takes longer than the tiled product.
 constexpr double kLeastFlops = 2e8;
 constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
-// K blocks of 16-bit types, or of halves of float32, that a stage has where the caller does not say.
-constexpr std::uint32_t kStageHalves = 2;
 
-// What a workgroup forms, and how many k blocks of its operands it has in shared memory at a time.
+// What a workgroup forms.
 struct Shape {
-    std::uint32_t rows, columns, row_groups, column_groups, stage_blocks;
+    std::uint32_t rows, columns, row_groups, column_groups;
 
     [[nodiscard]] std::int64_t row_blocks() const { return std::int64_t{rows} * row_groups; }
     [[nodiscard]] std::int64_t column_blocks() const { return std::int64_t{columns} * column_groups; }
     [[nodiscard]] std::uint32_t groups() const { return row_groups * column_groups; }
-
-    // Bytes of two stages, or of what the subgroups hand their sums over in.
-    [[nodiscard]] std::int64_t shared_bytes(const Profile& profile, std::uint32_t halves) const {
-        const std::int64_t side = profile.matrix_side;
-        const std::int64_t stages = 2 * (row_blocks() + column_blocks()) * stage_blocks * halves * side * side *
-                                    std::int64_t{sizeof(std::uint16_t)};
-        return std::max(stages, groups() * side * side * std::int64_t{sizeof(float)});
-    }
 
     // Takes half of the subgroups along the longer side; false if there is one left.
     bool halve() {
@@ -45,7 +35,7 @@ struct Shape {
 
 Shape shape_of(const Sizes& sizes) {
     return {sizes.at("product_rows"), sizes.at("product_columns"), sizes.at("product_row_groups"),
-            sizes.at("product_column_groups"), sizes.at("product_stage")};
+            sizes.at("product_column_groups")};
 }
 
 // How workgroups share C: tiles, and slabs of `chunk` k blocks of each.
@@ -59,13 +49,12 @@ Split split_of(const Product& p, const Shape& shape, bool splittable, const Prof
     Split split{shape, 0, 0, 0, 0, 1};
     split.tiles_m = ceil_div(p.m, shape.row_blocks() * side);
     split.tiles_n = ceil_div(p.n, shape.column_blocks() * side);
-    const std::int64_t stages = ceil_div(ceil_div(p.k, side), shape.stage_blocks);
+    split.k_blocks = ceil_div(p.k, side);
     const std::int64_t tiles = split.tiles_m * split.tiles_n * p.batches;
     if (splittable)
-        split.slabs = std::clamp(multiprocessors(profile) / tiles, std::int64_t{1},
-                                 ceil_div(stages * shape.stage_blocks, kMinChunk));
-    split.k_blocks = stages * shape.stage_blocks;
-    split.chunk = ceil_div(stages, split.slabs) * shape.stage_blocks;
+        split.slabs =
+            std::clamp(multiprocessors(profile) / tiles, std::int64_t{1}, ceil_div(split.k_blocks, kMinChunk));
+    split.chunk = ceil_div(split.k_blocks, split.slabs);
     split.slabs = ceil_div(split.k_blocks, split.chunk);
     return split;
 }
@@ -110,11 +99,7 @@ bool MatrixProducts::runs_on(const Profile& profile) const {
 }
 
 Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
-    Sizes sizes{{"product_rows", 4},
-                {"product_columns", 4},
-                {"product_row_groups", 4},
-                {"product_column_groups", 2},
-                {"product_stage", 1}};
+    Sizes sizes{{"product_rows", 4}, {"product_columns", 2}, {"product_row_groups", 2}, {"product_column_groups", 4}};
     for (auto& [name, size] : sizes) {
         size = size_or(wanted, name, size);
         require_size(size >= 1 && size <= 16, name, "1 to 16", size);
@@ -128,18 +113,8 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
-    Sizes taken = sizes(profile, wanted);
-    const std::uint32_t halves = halves_of(spec);
-    taken["product_stage"] = size_or(wanted, "product_stage", kStageHalves / halves);
-    for (const char* groups : {"product_row_groups", "product_column_groups"}) {
-        std::uint32_t& size = taken[groups];
-        while (!wanted.contains(groups) && size > 1 &&
-               shape_of(taken).shared_bytes(profile, halves) > profile.max_shared_memory)
-            size /= 2;
-    }
-    if (shape_of(taken).shared_bytes(profile, halves) > profile.max_shared_memory) return std::nullopt;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
-    return Offer{on_gpu(profile, microseconds), std::move(taken)};
+    return Offer{on_gpu(profile, microseconds), sizes(profile, wanted)};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
@@ -154,8 +129,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Shape& shape = split.shape;
     matrix_table(builder);
     const std::size_t a_largest = largest_of(builder, p.a.buffer), b_largest = largest_of(builder, p.b.buffer);
-    MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
-    left.run_multiple = right.run_multiple = shape.stage_blocks;
+    const MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
     const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
     Matrix c = p.c;
@@ -177,7 +151,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.k_blocks = u32(split.k_blocks);
     push.chunk = u32(split.chunk);
     push.batches = u32(p.batches);
-    std::vector<std::uint32_t> constants(abi::kStageBlocks + 1);
+    std::vector<std::uint32_t> constants(abi::kMatrixConstants);
     set_matrix_constants(constants, builder.spec(), profile);
     constants[abi::kLocalSize] = profile.subgroup_size * shape.groups();
     constants[abi::kMatrixRows] = shape.rows;
@@ -185,7 +159,6 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     constants[abi::kRowGroups] = shape.row_groups;
     constants[abi::kColumnGroups] = shape.column_groups;
     constants[abi::kDepthGroups] = 1;
-    constants[abi::kStageBlocks] = shape.stage_blocks;
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
                      builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches),
                      make_block(push, abi::kMatrixProductPlaces));

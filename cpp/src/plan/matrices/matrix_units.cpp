@@ -16,10 +16,10 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
 // What is different between two operands, as the name of the buffer of blocks.
 std::string name_of(const MatrixSource& s, std::int64_t i_blocks) {
     std::string name = s.right ? "right blocks of buffer" : "left blocks of buffer";
-    for (const std::int64_t each : {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset,
-                                    s.batches, s.batch_stride, s.i_count, s.i_stride, s.runs, s.length, s.k_stride,
-                                    s.run_stride, s.run_multiple, s.tiles.units, s.tiles.columns, s.tiles.products,
-                                    s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
+    for (const std::int64_t each :
+         {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset, s.batches,
+          s.batch_stride, s.i_count, s.i_stride, s.runs, s.length, s.k_stride, s.run_stride, s.tiles.units,
+          s.tiles.columns, s.tiles.products, s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
         name += ' ' + std::to_string(each);
     return name;
 }
@@ -76,7 +76,7 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks) {
     const std::int64_t side = side_of(builder), subgroup = builder.profile().subgroup_size;
-    const std::int64_t run_blocks = ceil_div(ceil_div(source.length, side), source.run_multiple) * source.run_multiple;
+    const std::int64_t run_blocks = ceil_div(source.length, side);
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;

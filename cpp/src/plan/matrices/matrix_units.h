@@ -28,7 +28,6 @@ struct MatrixSource {
     std::int64_t offset = 0, batches = 1, batch_stride = 0;
     std::int64_t i_count = 0, i_stride = 0;
     std::int64_t runs = 1, length = 0, k_stride = 0, run_stride = 0;
-    std::int64_t run_multiple = 1;  // a run's k blocks are a multiple of this, with zeros past its end
     // Columns of a step's tiles: `columns` of them in each, of which units x products are there.
     struct Interleaved {
         std::int64_t units = 0, columns = 0, products = 0, slot_stride = 0;

@@ -27,6 +27,7 @@ constexpr double kIssuesPerCycle = 4;  // instructions of subgroups
 constexpr double kWaits = 250;         // of a step by itself: shared memory, the barrier, memory addresses
 constexpr double kWaitsPerActivation = 110;
 constexpr double kWaitsPerLevel = 30;       // of sums over lanes
+constexpr double kWaitsPerProduct = 1.5;    // of one invocation by itself
 constexpr double kCyclesPerFour = 4;        // of a subgroup's fours from shared memory
 constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory at every step
 constexpr double kDispatchMicroseconds = 4;
@@ -73,7 +74,7 @@ struct Layout {
 
 // Registers of an invocation besides the weights'.
 std::int64_t other_registers(const Layout& layout, const Spec& spec) {
-    return 30 + 8 * spec.G() + 4 * layout.shape.rows + layout.values() + (layout.cells() - 1) * (6 * spec.G() + 8);
+    return 34 + 13 * spec.G() + 4 * layout.shape.rows + layout.values() + (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
 // As many fours of weights as registers hold.
@@ -101,7 +102,7 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const double activations = spec.gradients ? 1 : static_cast<double>(spec.G() + (spec.G() == 4 ? 1 : 0));
     const double chain = spec.gradients || spec.G() == 1 ? 1 : 2;
     const double cell = 40 * activations + 12 * static_cast<double>(spec.G()) + 30;
-    const double waits = kWaits + chain * kWaitsPerActivation + levels * kWaitsPerLevel;
+    const double waits = kWaits + chain * kWaitsPerActivation + levels * kWaitsPerLevel + products * kWaitsPerProduct;
     const double reads =
         subgroups * (kCyclesPerFour * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_fours) +
                      kCyclesPerOtherFour * other + static_cast<double>(layout.shuffles()));
@@ -217,7 +218,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
     if (spec.N * spec.D() * spec.G() * spec.H > kMostStepElements) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
-        for (const std::uint32_t units : {1U, 2U, 4U, 8U, 16U})
+        for (const std::uint32_t units : {2U, 4U, 8U, 16U})
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
                 SliceShape shape = with({lanes, units, rows, 0, kUsual.steps}, wanted);
                 if (shape.lanes > profile.subgroup_size) continue;

@@ -30,6 +30,7 @@ constexpr TileShape kShapes[] = {
 // Rates of one of the H200's multiprocessors, fitted to that version's steps.
 constexpr double kMicrosecondsPerStep = 2.5;
 constexpr double kMicrosecondsPerGroup = 0.5;
+constexpr double kBackward = 1.2;  // times what a forward step of the same products takes
 constexpr double kFlopsPerMicrosecond = 3.5e5;
 constexpr double kBytesPerMicrosecond = 4.2e4;
 
@@ -70,7 +71,7 @@ double step_cost(const TileShape& shape, const Spec& spec, const Profile& profil
     double microseconds = 0;
     if (spec.gradients) {
         for (const Phase& phase : backward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, spec.H, 1, phase.slots * spec.H);
+            microseconds += kBackward * phase_cost(shape, spec, profile, spec.H, 1, phase.slots * spec.H);
     } else {
         for (const Phase& phase : forward_phases(spec))
             microseconds += phase_cost(shape, spec, profile, phase.gates * spec.H, phase.gates, spec.H);
