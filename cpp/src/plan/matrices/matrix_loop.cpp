@@ -19,7 +19,7 @@ constexpr double kMicrosecondsPerGroup = 0.4;
 constexpr double kMicrosecondsPerRequest = 0.8;
 constexpr double kMostBytesPerMicrosecond = 6e4;
 constexpr double kFlopsPerMicrosecond = 1.55e6;     // of products of halves
-constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory at each step
+constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory by each row of tiles
 constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits for it
 constexpr std::int64_t kRegisters = 65536;          // of a multiprocessor
 
@@ -40,11 +40,12 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     const auto bytes =
         static_cast<double>(busiest * (shape.tile_rows(side) + shape.tile_columns(side)) * depth * element);
     const auto weights = static_cast<double>(spec.D() * spec.H * products * depth * element);
+    const auto row_tiles = static_cast<double>(ceil_div(spec.N, shape.tile_rows(side)));
     const auto flops = static_cast<double>(2 * busiest * (halves > 1 ? 3 : 1) * shape.tile_rows(side) *
                                            shape.tile_columns(side) * depth);
     return kMicrosecondsPerStep + kMicrosecondsPerGroup * static_cast<double>(busiest) +
            std::max(bytes / rate, flops / kFlopsPerMicrosecond) +
-           (weights > kL2Bytes ? weights / kMemoryBytesPerMicrosecond : 0);
+           (weights > kL2Bytes ? row_tiles * weights / kMemoryBytesPerMicrosecond : 0);
 }
 
 double step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile) {

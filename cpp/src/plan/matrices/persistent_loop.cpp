@@ -104,7 +104,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     std::optional<Offer> best;
-    for (const std::uint32_t rows : {1U, 2U, 4U})
+    for (const std::uint32_t rows : {1U, 2U})
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t column_groups : {1U, 2U, 4U})
                 for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U}) {
