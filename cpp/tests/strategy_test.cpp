@@ -125,15 +125,10 @@ Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
 
 TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
     Profile profile = with_matrix_units("NVIDIA");
-    const Sizes large = product_plan(small_call(), profile).choice.sizes;
-    profile.max_shared_memory = 16 << 10;
-    const Sizes small = product_plan(small_call(), profile).choice.sizes;
-    const auto groups = [](const Sizes& sizes) {
-        return sizes.at("product_row_groups") * sizes.at("product_column_groups");
-    };
-    EXPECT_LT(groups(small), groups(large));
-    EXPECT_THROW(product_plan(small_call(), profile, {{"product_rows", 16}, {"product_stage", 16}}),
-                 NotImplementedError);
+    EXPECT_EQ(product_plan(small_call(), profile).choice.gemm, "matrices");
+    profile.max_shared_memory = 4 << 10;
+    EXPECT_THROW(product_plan(small_call(), profile), NotImplementedError);
+    EXPECT_EQ(product_plan(small_call(), profile, {{"product_column_groups", 2}}).choice.gemm, "matrices");
 }
 
 TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
@@ -189,8 +184,8 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
               "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
               "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, "
-              "register_runs, row_lanes, rows, "
-              "slice_lanes, slice_rows, slice_steps, teams, thread_columns, thread_rows, workgroup");
+              "register_fours, row_lanes, rows, "
+              "slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
               "[Device] lanes: no such option; there are schedule, gemm");
 }
