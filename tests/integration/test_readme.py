@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from vkrnn import mpsgraph
 
 pytest.importorskip("tqdm")  # of bench
 
-from bench.common import groups_of
+from bench.common import RESIDENT_BATCH, groups_of
 from bench.floors import host_ratios
 
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "pyproject.toml").exists())
@@ -29,6 +30,8 @@ RECORDS = {
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }
+GPU_LABEL = "H200, cuDNN 9.19 with TF32"
+GPU_RECORDS = ("gpu-h200", "gpu-h200-2048")
 OTHERS = {"PyTorch": "torch", "onnxruntime": "onnxruntime", "NumPy": "numpy"}
 CELLS = ("lstm", "gru", "single_gate_rnn")
 
@@ -57,6 +60,29 @@ def test_every_method_is_listed() -> None:
     """All of MPSGraph's methods, in the order of the documentation, each beside the function that does it."""
     listed = re.findall(r"^\| \d+ \| `([^`]+)` \| `(\w+)`", (DOCS / "mpsgraph.md").read_text(), re.MULTILINE)
     assert listed == [(method.swift, mpsgraph._NAMES[method.base].__name__) for method in mpsgraph.METHODS]
+
+
+def test_rows_of_gpus_are_on_record() -> None:
+    """Every ratio of the GPU's table."""
+    times: dict[tuple[str, str, str], float] = {}
+    for record in GPU_RECORDS:
+        for line in (ROOT / "bench" / "results" / f"{record}.jsonl").read_text().splitlines():
+            entry = json.loads(line)
+            if entry["measure"] == RESIDENT_BATCH:
+                times[entry["op"], entry["workload"], entry["implementation"]] = entry["median"]
+    found: dict[tuple[str, str], str] = {}
+    label = ""
+    for first, sizes, *cells in rows(PERFORMANCE, 8):
+        label = first or label
+        if label == GPU_LABEL:
+            T, N, H = sizes.split(", ")
+            operations = [op for cell in CELLS for op in (cell, f"{cell} + gradients")]
+            found |= {(op, f"T={T} N={N} I={H} H={H}"): ratio for op, ratio in zip(operations, cells, strict=True)}
+    ratios = {(op, size): time / times[op, size, "vkrnn"] for (op, size, by), time in times.items() if by == "torch"}
+    assert found == {row: f"{ratio:.2f}" for row, ratio in ratios.items()}
+    mean = f"{geometric_mean(ratios.values()):.2f}"
+    assert f"The geometric mean of all rows is {mean}." in PERFORMANCE.read_text()
+    assert f"over nine sizes is {mean}." in " ".join(README.read_text().split())
 
 
 def anchors(page: Path) -> set[str]:
