@@ -57,8 +57,9 @@ std::string refusal(const StrategyChoice& fixed, const Profile& profile) {
 
 TEST(Strategy, SuitsTheDevice) {
     const StrategyChoice gpu = chosen(profile_of(DeviceType::discrete_gpu, 32, 1024));
-    EXPECT_EQ(gpu.schedule, "slices") << "a small call";
+    EXPECT_EQ(gpu.schedule, "tiles");
     EXPECT_EQ(gpu.gemm, "tiled");
+    EXPECT_EQ(chosen(with_matrix_units("NVIDIA")).schedule, "slices") << "a small call";
     EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)).gemm, "register")
         << "a tile takes more invocations than a workgroup has";
     const StrategyChoice cpu{"steps", "register", {{"lanes", 1}, {"rows", 8}, {"workgroup", 8}}};
