@@ -75,7 +75,8 @@ const uint kElementwiseGroup = 64u;    // invocations of a workgroup of transpos
 // Specialization constants.
 const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16
 const uint kConvertNarrow = 1u;     // 1: from float32, else to float32
-// Workgroups: x, y number pairs of elements in groups. Both ends are multiples of 4 bytes.
+const uint kConvertEach = 8u;       // elements of an invocation
+// Workgroups: x, y number invocations in groups. Both ends are multiples of 4 bytes.
 struct ConvertPush {
     Address in_, out_;
     uint count;
