@@ -229,10 +229,12 @@ const uint kTablePlaces = 1u;
 // The largest finite magnitude of so many float32 numbers; `out_` is zero before. Workgroups: x, y.
 struct LargestPush {
     Address in_, out_;
+    Address lengths;                   // N 32-bit integers
     uint count;
+    uint row, N;                       // numbers of a batch row in a step, where those past the lengths are left out; else row is 0
     uint padding;
 };
-const uint kLargestPlaces = 2u;
+const uint kLargestPlaces = 3u;
 const uint kLargestGroup = 256u;   // invocations of a workgroup
 const uint kLargestEach = 16u;     // numbers of an invocation
 
