@@ -75,7 +75,8 @@ const uint kElementwiseGroup = 64u;    // invocations of a workgroup of transpos
 // Specialization constants.
 const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16
 const uint kConvertNarrow = 1u;     // 1: from float32, else to float32
-// Workgroups: x, y number pairs of elements in groups. Both ends are multiples of 4 bytes.
+const uint kConvertEach = 8u;       // elements of an invocation
+// Workgroups: x, y number invocations in groups. Both ends are multiples of 4 bytes.
 struct ConvertPush {
     Address in_, out_;
     uint count;
@@ -228,10 +229,12 @@ const uint kTablePlaces = 1u;
 // The largest finite magnitude of so many float32 numbers; `out_` is zero before. Workgroups: x, y.
 struct LargestPush {
     Address in_, out_;
+    Address lengths;                   // N 32-bit integers
     uint count;
+    uint row, N;                       // numbers of a batch row in a step, where those past the lengths are left out; else row is 0
     uint padding;
 };
-const uint kLargestPlaces = 2u;
+const uint kLargestPlaces = 3u;
 const uint kLargestGroup = 256u;   // invocations of a workgroup
 const uint kLargestEach = 16u;     // numbers of an invocation
 

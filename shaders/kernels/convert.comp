@@ -1,8 +1,9 @@
-// Between float32 and the 16-bit types, two elements an invocation: whole words, so that no 16-bit feature is needed.
+// Between float32 and the 16-bit types, by whole words, so that no 16-bit feature is needed.
 // Rounds to nearest even, by bits, so that every device gives the same.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
 #include "abi.h"
 
 layout(local_size_x = kElementwiseGroup) in;
@@ -12,6 +13,7 @@ layout(push_constant, std430) uniform Push { ConvertPush p; };
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint value; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Floats { float value; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vectors { uvec4 value; };
 
 float widen(uint bits) {
     if (bfloat != 0) return uintBitsToFloat(bits << 16);
@@ -32,19 +34,38 @@ uint narrowed(float value) {
     return sign | (floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u);
 }
 
+uint narrowed_pair(float first, float second) { return narrowed(first) | narrowed(second) << 16; }
+
 void main() {
     uint at = (gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint first = at * 2;
-    if (first >= p.count) return;
-    Words words = Words((narrow != 0 ? p.out_ : p.in_) + Address(at) * 4);
+    uint first = at * kConvertEach;
+    Address words = (narrow != 0 ? p.out_ : p.in_) + Address(first) * 2;
     Address floats = (narrow != 0 ? p.in_ : p.out_) + Address(first) * 4;
-    bool second = first + 1 < p.count;
-    if (narrow != 0) {
-        uint high = second ? narrowed(Floats(floats + 4).value) : 0;
-        words.value = narrowed(Floats(floats).value) | high << 16;
-    } else {
-        uint pair = words.value;
-        Floats(floats).value = widen(pair & 0xffffu);
-        if (second) Floats(floats + 4).value = widen(pair >> 16);
+    if (first + kConvertEach <= p.count && (words | floats) % 16 == 0) {
+        if (narrow != 0) {
+            vec4 low = uintBitsToFloat(Vectors(floats).value), high = uintBitsToFloat(Vectors(floats + 16).value);
+            Vectors(words).value = uvec4(narrowed_pair(low.x, low.y), narrowed_pair(low.z, low.w),
+                                         narrowed_pair(high.x, high.y), narrowed_pair(high.z, high.w));
+        } else {
+            uvec4 pairs = Vectors(words).value;
+            [[unroll]] for (uint i = 0; i < 2; ++i) {
+                uint one = pairs[2 * i], other = pairs[2 * i + 1];
+                Vectors(floats + i * 16).value = floatBitsToUint(
+                    vec4(widen(one & 0xffffu), widen(one >> 16), widen(other & 0xffffu), widen(other >> 16)));
+            }
+        }
+        return;
+    }
+    for (uint i = 0; i < kConvertEach && first + i < p.count; i += 2) {
+        Words word = Words(words + i * 2);
+        Address pair = floats + i * 4;
+        bool second = first + i + 1 < p.count;
+        if (narrow != 0) {
+            word.value = narrowed_pair(Floats(pair).value, second ? Floats(pair + 4).value : 0.0);
+        } else {
+            uint both = word.value;
+            Floats(pair).value = widen(both & 0xffffu);
+            if (second) Floats(pair + 4).value = widen(both >> 16);
+        }
     }
 }

@@ -13,6 +13,14 @@ uint magnitude(uint bits) {
     return bits < 0x7f800000u ? bits : 0;
 }
 
+// Whether a number is one of a step past the end of its batch row.
+bool past(uint at) {
+    uint row = at / p.row;
+    return row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;
+}
+
+uint magnitude_at(uint at, uint bits) { return p.row != 0 && past(at) ? 0 : magnitude(bits); }
+
 void main() {
     uint group = gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x;
     if (gl_LocalInvocationID.x == 0) all = 0;
@@ -22,9 +30,9 @@ void main() {
         uint first = group * (kLargestGroup * kLargestEach) + (i / 4 * kLargestGroup + gl_LocalInvocationID.x) * 4;
         if (first + 4 <= p.count) {
             uvec4 four = Vectors(p.in_ + Address(first) * 4).value;
-            mine = max(mine, max(max(magnitude(four.x), magnitude(four.y)), max(magnitude(four.z), magnitude(four.w))));
+            [[unroll]] for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
         } else {
-            for (uint at = first; at < p.count; ++at) mine = max(mine, magnitude(Words(p.in_ + Address(at) * 4).value));
+            for (uint at = first; at < p.count; ++at) mine = max(mine, magnitude_at(at, Words(p.in_ + Address(at) * 4).value));
         }
     }
     atomicMax(all, mine);

@@ -7,6 +7,13 @@ layout(local_size_x = kPackGroup) in;
 layout(constant_id = kStepConstants + 3u) const uint right = 0;   // 1: the right operand
 layout(push_constant, std430) uniform Push { MatrixPackPush p; };
 
+// A number below 2^15; one past a sequence's length may be larger than any that counts, but must stay finite.
+float scaled(float value, float down) {
+    const float most = 65504.0;   // of a half
+    bool is_finite = (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u;
+    return is_finite ? clamp(value * down, -most, most) : value;
+}
+
 void main() {
     uint lane = gl_LocalInvocationID.x % subgroup;
     uint first_block = ((gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * (kPackGroup / subgroup) +
@@ -55,7 +62,7 @@ void main() {
         }
         uvec4 high, low;
         [[unroll]] for (uint word = 0; word < 4; ++word) {
-            float first = values[2 * word] * down, second = values[2 * word + 1] * down;
+            float first = scaled(values[2 * word], down), second = scaled(values[2 * word + 1], down);
             high[word] = high_bits(first) | high_bits(second) << 16;
             low[word] = low_bits(first) | low_bits(second) << 16;
         }

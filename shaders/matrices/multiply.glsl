@@ -27,12 +27,13 @@ float16_t left_factor(uint k_block);
 // blocks: with two halves a block's sum is formed by itself and then added as numbers are.
 void multiply_add(LeftMatrix a[matrix_rows][halves], RightMatrix b[matrix_columns][halves],
                   inout SumMatrix sums[matrix_rows][matrix_columns]) {
+    const float16_t down = float16_t(1.0 / kLowScale);
     LeftMatrix left[matrix_rows];
     if (halves > 1)
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) SCALE_DOWN(left[r], a[r][0])
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) left[r] = a[r][0] * down;
     [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
         RightMatrix right;
-        if (halves > 1) SCALE_DOWN(right, b[c][0])
+        if (halves > 1) right = b[c][0] * down;
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
             if (halves == 1) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);

@@ -44,14 +44,16 @@ float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) 
 
 float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
 
-// The halves of a scaled number. An infinity or NaN is all in the first. The number is rounded to a half's digits by
-// integers: compilers take a conversion to half precision and back for nothing.
+// The halves of a scaled number, which is rounded to a half's digits by integers: compilers take a conversion to half
+// precision and back for nothing. Of two halves an infinity or NaN is the low one, which no other low half multiplies, and
+// the high one has its sign: other numbers' low halves would make a NaN of infinities in the high one.
 float rounded(float value) {
     uint bits = floatBitsToUint(value);
-    return (bits & 0x7fffffffu) < 0x7f800000u ? uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu) : value;
+    if ((bits & 0x7fffffffu) < 0x7f800000u) return uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu);
+    return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0)) : value;
 }
 uint high_bits(float value) { return packHalf2x16(vec2(rounded(value), 0.0)); }
-uint low_bits(float value) { return packHalf2x16(vec2(finite(value - rounded(value)) * kLowScale, 0.0)); }
+uint low_bits(float value) { return packHalf2x16(vec2((value - rounded(value)) * kLowScale, 0.0)); }
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
@@ -63,17 +65,6 @@ uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_
         f16vec2 pair = unpackFloat2x16(VECTOR[word]);                 \
         MATRIX[2 * word] = pair.x;                                    \
         MATRIX[2 * word + 1] = pair.y;                                \
-    }
-
-// The high halves as the other operand's low ones multiply them. An infinity is all in the first product, and must be none
-// here: with numbers of the other sign, or zero, it would make a NaN.
-const f16vec2 kMostDown = f16vec2(1024.0);   // more than any finite one
-#define SCALE_DOWN(MATRIX, HIGH)                                                                            \
-    [[unroll]] for (uint word = 0; word < 4; ++word) {                                                     \
-        f16vec2 pair = f16vec2(HIGH[2 * word], HIGH[2 * word + 1]) * float16_t(1.0 / kLowScale);           \
-        pair = clamp(pair, -kMostDown, kMostDown);                                                         \
-        MATRIX[2 * word] = pair.x;                                                                         \
-        MATRIX[2 * word + 1] = pair.y;                                                                     \
     }
 
 #endif

@@ -15,6 +15,7 @@ struct Matrix {
     std::int64_t ld = 0;
     std::int64_t batch = 0;  // elements from one batch to the next
     bool columns = false;
+    bool sequence = false;  // whether its rows are the T N of a sequence: those past a length hold any finite numbers
 };
 
 // C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows.

@@ -16,7 +16,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     if (spec.has(Argument::input_weight) && !chosen.loop.projects()) {
         projected = builder.scratch("projected", T * N * D * G * H);
         Product project{T * N, D * G * H, spec.I, 1, {}, {}, {}};
-        project.a = {inputs[Argument::source], 0, spec.I, 0, false};
+        project.a = {inputs[Argument::source], 0, spec.I, 0, false, true};
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
         builder.product("project", project);

@@ -79,7 +79,7 @@ private:
         loop_.recompute(builder_, {inputs_, step_block(), weight_});
         if (!scales_product_) return;
         Product q{T * N, H, H, D, {}, {}, {}};
-        q.a = {operand_, 0, D * H, H, false};
+        q.a = {operand_, 0, D * H, H, false, true};
         q.b = {inputs_[Argument::recurrent_weight], candidate_ * H * H, H, G * H * H, false};
         q.c = {product_, 0, D * H, H, false};
         builder_.product("candidate product", q);
@@ -92,20 +92,20 @@ private:
 
     // Deltas of `slots` slots from `first` on, as the operand whose columns are summed over all rows.
     Matrix delta_columns(std::size_t deltas, std::int64_t first) const {
-        return {deltas, first * H, D * G * H, G * H, true};
+        return {deltas, first * H, D * G * H, G * H, true, true};
     }
 
     void weight_gradients() {
         if (has(Argument::input_weight)) {
             Product source{T * N, spec_.I, D * G * H, 1, {}, {}, {}};
-            source.a = {delta_, 0, D * G * H, 0, false};
+            source.a = {delta_, 0, D * G * H, 0, false, true};
             source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
             source.c = {result(Argument::source), 0, spec_.I, 0, false};
             builder_.product("gradient of source", source);
 
             Product weight{D * G * H, spec_.I, T * N, 1, {}, {}, {}};
             weight.a = delta_columns(delta_, 0);
-            weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true};
+            weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true, true};
             weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
             builder_.product("gradient of input_weight", weight, true);
         }
@@ -122,7 +122,7 @@ private:
         Product weight{slots * H, H, T * N, directions, {}, {}, {}};
         weight.a = delta_columns(recurrent_delta_, first);
         weight.a.offset += direction * G * H;
-        weight.b = {operand, direction * H, D * H, H, true};
+        weight.b = {operand, direction * H, D * H, H, true, true};
         weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
         builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
     }

@@ -78,12 +78,13 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
       shape_(shape) {
     const std::size_t table = matrix_table(builder_);
     largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
-    find_largest(builder_, "largest weight", weight_, largest_, abi::kLargestWeight);
+    find_largest(builder_, "largest weight", weight_, false, largest_, abi::kLargestWeight);
     if (!spec_.gradients) {
         if (spec_.has(Argument::init_state))
-            find_largest(builder_, "largest state", inputs[Argument::init_state], largest_, abi::kLargestState);
+            find_largest(builder_, "largest state", inputs[Argument::init_state], false, largest_, abi::kLargestState);
         if (spec_.has(Argument::mask))
-            find_largest(builder_, "largest mask", inputs[Argument::mask], largest_, abi::kLargestMask);
+            find_largest(builder_, "largest mask", inputs[Argument::mask], spec_.mask_varies[0] && spec_.mask_varies[1],
+                         largest_, abi::kLargestMask);
     }
     views_.matrix_table(table, largest_);
 

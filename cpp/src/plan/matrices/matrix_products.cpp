@@ -83,12 +83,12 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
     return source;
 }
 
-// The largest magnitude in a buffer, found once in a plan.
-std::size_t largest_of(PlanBuilder& builder, std::size_t buffer) {
-    const std::string name = "largest of buffer " + std::to_string(buffer);
+// The largest magnitude in a matrix's buffer, found once in a plan.
+std::size_t largest_of(PlanBuilder& builder, const Matrix& matrix) {
+    const std::string name = "largest of buffer " + std::to_string(matrix.buffer);
     if (const auto made = builder.find(name)) return *made;
     const std::size_t largest = add_largest(builder, name, 1);
-    find_largest(builder, name, buffer, largest, 0);
+    find_largest(builder, name, matrix.buffer, matrix.sequence, largest, 0);
     return largest;
 }
 
@@ -133,7 +133,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Split split = best_split(p, shape_of(builder.sizes()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
-    const std::size_t a_largest = largest_of(builder, p.a.buffer), b_largest = largest_of(builder, p.b.buffer);
+    const std::size_t a_largest = largest_of(builder, p.a), b_largest = largest_of(builder, p.b);
     const MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
     const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());

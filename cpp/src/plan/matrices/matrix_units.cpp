@@ -62,12 +62,18 @@ std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int
     return buffer;
 }
 
-void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, std::size_t out, std::int64_t at) {
+void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
+                  std::int64_t at) {
     const std::int64_t count = elements_of(builder, of);
     abi::LargestPush push{};
     push.in_ = builder.at(of, 0);
     push.out_ = builder.at(out, at);
     push.count = u32(count);
+    if (const Spec& spec = builder.spec(); sequence && spec.has(Argument::lengths)) {
+        push.lengths = builder.at(builder.find(name_of(Argument::lengths)).value(), 0);
+        push.row = u32(count / (spec.T * spec.N));
+        push.N = u32(spec.N);
+    }
     const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
     builder.dispatch(label, builder.kernel("matrix_largest", matrix_constants(builder)), builder.groups(groups),
                      make_block(push, abi::kLargestPlaces), at > 0);

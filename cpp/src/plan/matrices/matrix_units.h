@@ -17,9 +17,11 @@ void set_matrix_constants(std::vector<std::uint32_t>& constants, const Spec& spe
 // A buffer with the places of elements in blocks; one for a plan.
 std::size_t matrix_table(PlanBuilder& builder);
 
-// A buffer of `count` zeros for magnitudes, and steps that find the largest of a buffer's numbers.
+// A buffer of `count` zeros for magnitudes, and steps that find the largest of a buffer's numbers; of a sequence's, but
+// for those past the lengths.
 std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count);
-void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, std::size_t out, std::int64_t at);
+void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
+                  std::int64_t at);
 
 // Numbers that become an operand. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
 // * k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
