@@ -37,7 +37,7 @@ bool has_matrix_units(const Profile& profile) {
            profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
 }
 
-std::uint32_t halves_of(const Spec& spec) { return is_half(spec.dtype) ? 1 : 2; }
+std::uint32_t halves_of(const Spec& /*spec*/) { return 2; }
 
 void set_matrix_constants(std::vector<std::uint32_t>& constants, const Spec& spec, const Profile& profile) {
     constants[abi::kMatrixSide] = profile.matrix_side;
