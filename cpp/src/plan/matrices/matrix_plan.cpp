@@ -82,9 +82,10 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
     if (!spec_.gradients) {
         if (spec_.has(Argument::init_state))
             find_largest(builder_, "largest state", inputs[Argument::init_state], false, largest_, abi::kLargestState);
-        if (spec_.has(Argument::mask))
-            find_largest(builder_, "largest mask", inputs[Argument::mask], spec_.mask_varies[0] && spec_.mask_varies[1],
-                         largest_, abi::kLargestMask);
+        if (spec_.has(Argument::mask)) {
+            const bool sequence = (spec_.mask_varies[0] || spec_.T == 1) && (spec_.mask_varies[1] || spec_.N == 1);
+            find_largest(builder_, "largest mask", inputs[Argument::mask], sequence, largest_, abi::kLargestMask);
+        }
     }
     views_.matrix_table(table, largest_);
 
