@@ -74,7 +74,8 @@ const std::vector<Struct>& structs() {
             MEMBER(SlicePackPush, products), MEMBER(SlicePackPush, gate_order), MEMBER(SlicePackPush, units)),
         layout<abi::TablePush>("TablePush", MEMBER(TablePush, table)),
         layout<abi::LargestPush>("LargestPush", MEMBER(LargestPush, in_), MEMBER(LargestPush, out_),
-                                 MEMBER(LargestPush, count), MEMBER(LargestPush, padding)),
+                                 MEMBER(LargestPush, lengths), MEMBER(LargestPush, count), MEMBER(LargestPush, row),
+                                 MEMBER(LargestPush, N), MEMBER(LargestPush, padding)),
         layout<abi::MatrixPackPush>(
             "MatrixPackPush", MEMBER(MatrixPackPush, in_), MEMBER(MatrixPackPush, out_), MEMBER(MatrixPackPush, table),
             MEMBER(MatrixPackPush, largest), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),
