@@ -366,7 +366,8 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
         const PlanBuffer& large = plan.buffers[place_buffer(narrow ? push.in_ : push.out_)];
         EXPECT_EQ(small.bytes, 2 * std::uint64_t{push.count}) << dispatch.label;
         EXPECT_EQ(large.bytes, 4 * std::uint64_t{push.count}) << dispatch.label;
-        EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * 2, push.count);
+        EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * abi::kConvertEach,
+                  push.count);
     }
     // The first step that is no conversion waits for those before it, the first narrowing for all that came before.
     const auto steps = outside_loops(plan);
