@@ -30,12 +30,12 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
     const std::int64_t busiest = ceil_div(groups, multiprocessors(profile));
-    const std::int64_t registers = 8 * shape.rows * shape.columns + 8 * (shape.rows + shape.columns) * halves + 40;
+    const std::int64_t rows = shape.rows, columns = shape.columns;
+    const std::int64_t registers = 8 * rows * columns + 8 * (rows + columns) * halves + 40;
     const std::int64_t resident =
         std::clamp(kRegisters / (registers * shape.subgroups() * profile.subgroup_size), std::int64_t{1}, busiest);
     const std::int64_t element = 2 * halves;
-    const auto asked =
-        static_cast<double>(resident * shape.subgroups() * (shape.rows + shape.columns) * side * side * element);
+    const auto asked = static_cast<double>(resident * shape.subgroups() * (rows + columns) * side * side * element);
     const double rate = std::min(kMostBytesPerMicrosecond, asked / kMicrosecondsPerRequest);
     const auto bytes =
         static_cast<double>(busiest * (shape.tile_rows(side) + shape.tile_columns(side)) * depth * element);

@@ -115,8 +115,8 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64) return std::nullopt;
     Sizes taken = sizes(profile, wanted);
     // The subgroups hand a matrix of sums each over in shared memory.
-    const std::int64_t bytes =
-        shape_of(taken).groups() * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
+    const std::int64_t bytes = std::int64_t{shape_of(taken).groups()} * profile.matrix_side * profile.matrix_side *
+                               std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
     return Offer{on_gpu(profile, microseconds), std::move(taken)};

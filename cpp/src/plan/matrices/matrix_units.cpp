@@ -116,10 +116,11 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.gate_order = source.tiles.gate_order;
     std::vector<std::uint32_t> constants = matrix_constants(builder);
     constants.push_back(source.right);
-    builder.dispatch(label, builder.kernel("matrix_pack", std::move(constants)),
-                     builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, abi::kPackGroup * abi::kPackEach),
-                                    source.batches),
-                     make_block(push, abi::kMatrixPackPlaces));
+    builder.dispatch(
+        label, builder.kernel("matrix_pack", std::move(constants)),
+        builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),
+                       source.batches),
+        make_block(push, abi::kMatrixPackPlaces));
     return blocks;
 }
 

@@ -36,10 +36,11 @@ struct Layout {
         const std::int64_t units = shape.tile_columns(side) / products;
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
         kept_blocks = ceil_div(blocks, shape.depth_groups);
-        invocations = shape.subgroups() * profile.subgroup_size;
+        invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // In words: a half-precision matrix takes four of each invocation, one of sums eight.
-        registers = 4 * halves * (kept_blocks * shape.columns + shape.rows) + 8 * shape.rows * shape.columns +
+        const std::int64_t rows = shape.rows, columns = shape.columns;
+        registers = 4 * halves * (kept_blocks * columns + rows) + 8 * rows * columns +
                     (spec.gradients ? 48 + 4 * spec.G() * cells : 40);
     }
 
@@ -52,8 +53,8 @@ double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spe
     const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
     const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
     const auto bytes = static_cast<double>(2 * halves * shape.tile_rows(side) * depth * layout.groups);
-    const auto flops =
-        static_cast<double>(2 * (halves > 1 ? 3 : 1) * shape.tile_rows(side) * shape.tile_columns(side) * depth);
+    const auto flops = static_cast<double>(std::int64_t{halves > 1 ? 6 : 2} * shape.tile_rows(side) *
+                                           shape.tile_columns(side) * depth);
     return (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
            kMicrosecondsPerBlock * static_cast<double>(layout.kept_blocks * shape.rows) +
            kMicrosecondsPerCell * static_cast<double>(layout.cells - 1) + bytes / kBytesPerMicrosecond +

@@ -74,7 +74,8 @@ struct Layout {
 
 // Registers of an invocation besides the weights'.
 std::int64_t other_registers(const Layout& layout, const Spec& spec) {
-    return 34 + 13 * spec.G() + 4 * layout.shape.rows + layout.values() + (layout.cells() - 1) * (6 * spec.G() + 8);
+    return 34 + 13 * spec.G() + std::int64_t{4} * layout.shape.rows + layout.values() +
+           (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
 // As many fours of weights as registers hold.
