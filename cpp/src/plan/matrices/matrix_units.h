@@ -8,8 +8,8 @@ namespace vkrnn {
 // Whether the device has matrix units of which the kernels know how they are used.
 bool has_matrix_units(const Profile& profile);
 
-// How many halves a number is split into. The kernels take one, too, but even a 16-bit type's calls need two: with one the
-// states and deltas within a call are rounded at every step, which results show.
+// How many halves a number is split into. The kernels take one, too, but even a 16-bit type's calls need two: with one
+// the states and deltas within a call are rounded at every step, which results show.
 std::uint32_t halves_of(const Spec& spec);
 
 // Specialization constants that all kernels on matrix units have, `all` in number.
