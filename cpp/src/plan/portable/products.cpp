@@ -132,7 +132,8 @@ void PortableProducts::convert(PlanBuilder& builder, const std::string& label, c
     push.out_ = place(conversion.to, 0);
     push.count = u32(conversion.elements);
     const std::uint32_t bfloat = builder.spec().dtype == Dtype::bfloat16;
-    const std::int64_t workgroups = ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
+    const std::int64_t workgroups =
+        ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
     builder.dispatch(label, builder.kernel("convert", {bfloat, conversion.narrow}), builder.groups(workgroups),
                      make_block(push, abi::kConvertPlaces), independent);
 }
