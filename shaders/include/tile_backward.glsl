@@ -23,13 +23,7 @@ bool forms(uint gate) {
     return true;
 }
 
-// What an invocation's only cell needs besides the product.
-CellInputs load_early(Params p, Tile tile, int step) {
-    Element e;
-    CellInputs inputs;
-    if (one_cell && find_cell(p, tile, invocation(), step, e)) inputs = load_cell(p, e);
-    return inputs;
-}
+#include "tile_early.glsl"
 
 void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;

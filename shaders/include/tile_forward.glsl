@@ -23,13 +23,7 @@ void finish_cell(Params p, uint cell, Element e, CellInputs inputs) {
     store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, next);
 }
 
-// What an invocation's only cell needs besides the product.
-CellInputs load_early(Params p, Tile tile, int step) {
-    Element e;
-    CellInputs inputs;
-    if (one_cell && find_cell(p, tile, invocation(), step, e)) inputs = load_cell(p, e);
-    return inputs;
-}
+#include "tile_early.glsl"
 
 void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;
