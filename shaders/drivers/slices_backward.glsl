@@ -212,10 +212,6 @@ void main() {
     for (int k = first; k > end; k -= int(turns)) {
         make_step(p, place, H, 0, k, end);
         make_step(p, place, H, 1, k - 1, end);
-#if TURNS > 2
-        make_step(p, place, H, 2, k - 2, end);
-        make_step(p, place, H, 3, k - 3, end);
-#endif
     }
 
     // For the dispatch of the steps before these, and as the gradient of the initial state.

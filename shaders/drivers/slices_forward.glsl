@@ -121,9 +121,5 @@ void main() {
     for (int k = first; k < end; k += int(turns)) {
         make_step(p, place, 0, k, end);
         make_step(p, place, 1, k + 1, end);
-#if TURNS > 2
-        make_step(p, place, 2, k + 2, end);
-        make_step(p, place, 3, k + 3, end);
-#endif
     }
 }

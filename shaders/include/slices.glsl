@@ -27,10 +27,7 @@ const uint shared_cells = slice_rows * slice_units;
 const uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
 const uint kMostLevels = 7;   // of sums over lanes: a subgroup has at most 128
 // Steps of one iteration: an invocation reads what they need so many steps ahead.
-#ifndef TURNS
-#define TURNS 2
-#endif
-const uint turns = TURNS;
+const uint turns = 2;
 
 shared Real4 sides[2 * side_fours];
 shared Real4 shared_weights[shared_fours > 0 ? shared_fours * invocations : 1];

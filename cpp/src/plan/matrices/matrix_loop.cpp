@@ -21,7 +21,6 @@ constexpr double kMostBytesPerMicrosecond = 6e4;
 constexpr double kFlopsPerMicrosecond = 1.55e6;     // of products of halves
 constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory by each row of tiles
 constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits for it
-constexpr std::int64_t kRegisters = 65536;          // of a multiprocessor
 
 // Microseconds of one phase's step: what the busiest multiprocessor does.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,

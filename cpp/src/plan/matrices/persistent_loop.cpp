@@ -13,9 +13,6 @@ constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
-constexpr std::int64_t kRegisters = 65536;    // of a multiprocessor
-constexpr std::int64_t kMostRegisters = 255;  // of an invocation
-
 // What an H200's steps showed.
 constexpr double kMicrosecondsPerStep = 2.7;
 constexpr double kMicrosecondsPerStepBack = 4.0;
@@ -61,7 +58,7 @@ double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spe
            flops / kFlopsPerMicrosecond;
 }
 
-// The dispatch of all steps from `first` on, and the one that makes them again where it gave up.
+// The dispatches of all steps, and after each the one that makes them again where it gave up.
 void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights& weights) {
     const Spec& spec = builder.spec();
     const Phase phase = (spec.gradients ? backward_phases(spec) : forward_phases(spec)).front();

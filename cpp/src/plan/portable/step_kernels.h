@@ -41,6 +41,10 @@ void require_size(bool holds, std::string_view name, const std::string& expected
 // How many multiprocessors a device has, or a usual number where it does not tell.
 std::int64_t multiprocessors(const Profile& profile);
 
+// Registers of one of NVIDIA's multiprocessors, and the most that an invocation has.
+constexpr std::int64_t kRegisters = 65536;
+constexpr std::int64_t kMostRegisters = 255;
+
 // What an offer says of a strategy that is taken only where a caller fixes it.
 constexpr double kOnlyWhenAsked = 1e30;
 

@@ -31,9 +31,7 @@ constexpr double kWaitsPerProduct = 1.5;    // of one invocation by itself
 constexpr double kCyclesPerFour = 4;        // of a subgroup's fours from shared memory
 constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory at every step
 constexpr double kDispatchMicroseconds = 4;
-constexpr std::int64_t kRegisters = 65536;
-constexpr std::int64_t kMostRegisters = 255;  // of an invocation
-constexpr std::int64_t kMostHeld = 44;        // fours of weights that an invocation can keep in registers
+constexpr std::int64_t kMostHeld = 44;  // fours of weights that an invocation can keep in registers
 
 // How a call's work is laid out, forward or back.
 struct Layout {
