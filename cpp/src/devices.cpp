@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu/device.h"
+#include "reports.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
@@ -13,6 +14,8 @@
 #else
 namespace vkrnn::vk {
 static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
+static std::vector<SkippedDevice> skipped() { return {}; }
+static std::vector<std::string> memory_types(std::size_t /*index*/) { return {}; }
 static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice& /*fixed*/) { return nullptr; }
 }  // namespace vkrnn::vk
 #endif
@@ -49,8 +52,11 @@ Listed list(bool complete) {
     if (complete || may_have_gpu()) {
         try {
             listed.profiles = vk::list();
+            for (const SkippedDevice& device : vk::skipped())
+                report(Severity::info, "skipped " + device.name + ": " + device.reason);
         } catch (const DeviceError& error) {
             listed.problem = error.what();
+            report(Severity::info, listed.problem);
         }
     }
     const auto first_cpu = std::ranges::find(listed.profiles, DeviceType::cpu, &Profile::type);
@@ -64,6 +70,21 @@ Listed list(bool complete) {
 std::vector<Profile> list_devices(bool complete) { return list(complete).profiles; }
 
 std::string vulkan_problem() { return list(true).problem; }
+
+std::vector<SkippedDevice> skipped_devices(bool complete) {
+    if (!complete && !may_have_gpu()) return {};
+    try {
+        return vk::skipped();
+    } catch (const DeviceError&) {  // which vulkan_problem() tells
+        return {};
+    }
+}
+
+std::vector<std::string> memory_types(std::size_t index) {
+    const Listed listed = list(true);
+    if (index >= listed.profiles.size() || index == listed.cpu) return {};
+    return vk::memory_types(index - (index > listed.cpu ? 1 : 0));
+}
 
 std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fixed) {
     Listed listed = list(false);

@@ -1,4 +1,4 @@
-// How much memory the host can still give: what bounds a CPU device, whose driver promises more than there is.
+// The memory that the host can still give. It bounds CPU devices, whose drivers promise more than there is.
 #pragma once
 
 #include <cstdint>

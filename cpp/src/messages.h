@@ -7,7 +7,8 @@
 
 namespace vkrnn {
 
-// How a message about a call begins: "[lstm] " for "lstm" and for "[lstm]"; nothing where the label is empty.
+// Returns the beginning of messages about a call: "[lstm] " for "lstm" and for "[lstm]"; nothing where the label is
+// empty.
 std::string error_prefix(std::string_view label);
 
 // "34.4 GiB (36,893,488,128 bytes)"; below 1 KiB just "12 bytes".

@@ -24,15 +24,6 @@ std::string names(const std::vector<Argument>& arguments) {
     return text;
 }
 
-std::string names(const std::vector<Property>& properties) {
-    std::string text;
-    for (const Property& property : properties) {
-        text += (text.empty() ? "" : " ") + std::string(property.name);
-        if (!property.flag) text += "=" + std::string(name_of(property.default_activation));
-    }
-    return text;
-}
-
 TEST(Cells, AreFoundByName) {
     for (const Cell& row : cells()) {
         EXPECT_EQ(find_cell(row.name), &row);
@@ -73,24 +64,13 @@ TEST(Cells, ReturnGradientsInTheDocumentedOrder) {
               "source recurrent_weight input_weight bias init_state secondary_bias");
 }
 
-TEST(Cells, HaveTheDocumentedProperties) {
-    EXPECT_EQ(names(cell(CellKind::single_gate_rnn).properties), "reverse bidirectional training activation=relu");
-    EXPECT_EQ(
-        names(cell(CellKind::lstm).properties),
-        "reverse bidirectional training produce_cell forget_gate_last input_gate_activation=sigmoid "
-        "forget_gate_activation=sigmoid cell_gate_activation=tanh output_gate_activation=sigmoid activation=tanh");
-    EXPECT_EQ(names(cell(CellKind::gru).properties),
-              "reverse bidirectional training reset_gate_first reset_after flip_z update_gate_activation=sigmoid "
-              "reset_gate_activation=sigmoid output_gate_activation=tanh");
-}
-
 TEST(Cells, DefaultDescriptorsHoldTheDefaults) {
     using enum Activation;
     const std::array<Activation, kActivationSlots> lstm{sigmoid, sigmoid, tanh, sigmoid, tanh};
     EXPECT_EQ(default_descriptor(CellKind::lstm).activations, lstm);
     const std::array<Activation, kActivationSlots> gru{sigmoid, sigmoid, tanh, none, none};
     EXPECT_EQ(default_descriptor(CellKind::gru).activations, gru);
-    for (const Cell& row : cells()) EXPECT_EQ(default_descriptor(row.kind).flags, 0);
+    for (const Cell& row : cells()) EXPECT_EQ(default_descriptor(row.kind).flags, 0u);
 }
 
 TEST(Cells, GateOrdersArePermutations) {

@@ -39,9 +39,9 @@ protected:
     }
     // Of the first result.
     std::vector<float> run(const std::shared_ptr<const Plan>& plan, const Storages& inputs, const Poll& poll = {}) {
-        std::vector<InputOperand> operands;
+        std::vector<InputLocation> operands;
         for (const auto& input : inputs) operands.push_back({.host = nullptr, .storage = input});
-        std::vector<ResultOperand> results;
+        std::vector<ResultLocation> results;
         for (const std::size_t buffer : plan->results)
             results.push_back({.host = nullptr, .storage = device_->allocate(plan->buffers[buffer].bytes, false)});
         device_->run(plan, operands, results, true, {}, poll);
@@ -73,8 +73,8 @@ TEST_F(Cpu, RunsEveryCellForwardFromArraysAndFromTheHost) {
         expect_near(run(plan, store_all(*plan, arrays)), expected);
 
         std::vector<std::vector<float>> inputs, results;
-        std::vector<InputOperand> from;
-        std::vector<ResultOperand> to;
+        std::vector<InputLocation> from;
+        std::vector<ResultLocation> to;
         for (const auto& [argument, buffer] : plan->inputs)
             inputs.emplace_back(arrays.at(argument).begin(), arrays.at(argument).end());
         for (const auto& input : inputs) from.push_back({.host = input.data()});

@@ -9,7 +9,7 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Of the activations: how far a result may be from the right one, as a part of it.
+// Returns how far an activation's result may be from the right one, as a part of it.
 template <class T>
 constexpr double kNear = 6 * std::numeric_limits<T>::epsilon();
 
@@ -103,7 +103,7 @@ TEST(Forward, IsThePlainLoop) {
                 }
 }
 
-// What the backward operation takes besides the arguments of the forward one. `upstream`: the gradient of the output.
+// Adds the arguments that only the backward operation takes. `upstream`: the gradient of the output.
 template <class T>
 Arrays arguments_back(const Target& target, const Spec& spec, const Arrays& arrays,
                       const std::vector<double>& upstream) {

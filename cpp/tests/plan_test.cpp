@@ -381,6 +381,30 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
     EXPECT_TRUE(narrows->after);
 }
 
+TEST(DtypePlan, WhatReadsConvertedInputsWaitsForThem) {
+    Profile profile = gpu();
+    profile.driver = "NVIDIA";
+    profile.matrix_side = 16;
+    profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
+    profile.max_shared_memory = 48 << 10;
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        Spec spec = make_spec(CellKind::lstm, {Flag::training});
+        spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
+        spec.I = 4 * spec.H;
+        for (Spec call : {spec, gradients_of(spec)}) {
+            call.dtype = Dtype::float16;
+            const Plan plan = make_plan(call, profile, {schedule, "tiled", {}});
+            bool fresh = false;  // whether a conversion has run that nobody has waited for
+            for (const Dispatch& dispatch : outside_loops(plan)) {
+                if (dispatch.after) fresh = false;
+                if (plan.kernels[dispatch.kernel].shader == "convert") fresh = true;
+                const bool reads = dispatch.label.find("pack") != std::string::npos || dispatch.label == "start";
+                EXPECT_FALSE(reads && fresh) << schedule << ": " << dispatch.label;
+            }
+        }
+    }
+}
+
 TEST(LengthsPlan, AreIntegersThatTheStepsReadAndNothingElse) {
     for (const Dtype dtype : kDtypes) {
         for (const Spec& spec : everything()) {

@@ -1,4 +1,4 @@
-// What C++ and the built kernels make of the structs of abi.h: every member at the same place, none on one side only.
+// C++ and the built kernels lay the structs of abi.h out alike: every member at the same place, none on one side only.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -46,7 +46,7 @@ protected:
     }
 
     // Submits a call and does not wait for it.
-    void start(const Plan& plan, const std::vector<InputOperand>& inputs, const ResultOperand& result,
+    void start(const Plan& plan, const std::vector<InputLocation>& inputs, const ResultLocation& result,
                const char* label = "test", const Poll& poll = {}) {
         device_->run(std::make_shared<const Plan>(plan), inputs, std::span(&result, 1), false, label, poll);
     }
@@ -312,7 +312,7 @@ TEST_P(Arrays, NothingIsHeldOnceDeviceAndArraysAreGone) {
 }
 
 TEST_P(Arrays, RefusesWhatTheBindingsNeverPass) {
-    const auto message = [&](const std::vector<InputOperand>& inputs, const ResultOperand& result) {
+    const auto message = [&](const std::vector<InputLocation>& inputs, const ResultLocation& result) {
         return message_of<Error>([&] { start(add_plan(100), inputs, result); });
     };
     const Shared storage = put(counting(100));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #endif
 
+#include "vk/device/profile.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {
@@ -41,6 +42,16 @@ TEST_F(Vulkan, PlansWithWhatIsFixed) {
     EXPECT_EQ(vk::open(0, {"", "", {{"rows", 3}}})->plan(spec)->choice.sizes.at("rows"), 3u);
     const auto device = open_vulkan();
     EXPECT_EQ(*device->plan(spec), make_plan(spec, device->profile()));
+}
+
+TEST(MemoryType, IsOneThatTheBufferCanHave) {
+    using Flag = vk::MemoryPropertyFlagBits;
+    vk::PhysicalDeviceMemoryProperties memory{.memoryTypeCount = 3};
+    memory.memoryTypes[0].propertyFlags = Flag::eHostVisible | Flag::eHostCoherent;
+    memory.memoryTypes[1].propertyFlags = memory.memoryTypes[2].propertyFlags = Flag::eDeviceLocal;
+    EXPECT_EQ(vk::memory_type(memory, Flag::eDeviceLocal), 1U);
+    EXPECT_EQ(vk::memory_type(memory, Flag::eDeviceLocal, 0b101), 2U);
+    EXPECT_EQ(vk::memory_type(memory, Flag::eDeviceLocal, 0b001), std::nullopt);
 }
 
 class PipelineCache : public Vulkan {

@@ -80,8 +80,8 @@ inline std::uint32_t fold(std::int64_t count, std::int32_t first = 0, std::int32
 
 inline Words run(Device& device, const Plan& plan, const Words& input, const Poll& poll = {}) {
     Words result(plan.buffers.at(plan.results.at(0)).bytes / 4, 0xdeadbeef);
-    const InputOperand in[] = {{input.data()}};
-    const ResultOperand out[] = {{result.data()}};
+    const InputLocation in[] = {{input.data()}};
+    const ResultLocation out[] = {{result.data()}};
     device.run(std::make_shared<const Plan>(plan), std::span(in).first(plan.inputs.size()), out, true, "test", poll);
     return result;
 }

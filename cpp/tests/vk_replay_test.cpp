@@ -12,8 +12,8 @@ protected:
 
     Shared room(std::size_t words) { return device_->allocate(words * 4, false); }
     void start(const SharedPlan& plan, const Shared& from, const Shared& to, const char* label = "test") {
-        const InputOperand input{.storage = from};
-        const ResultOperand result{.storage = to};
+        const InputLocation input{.storage = from};
+        const ResultLocation result{.storage = to};
         device_->run(plan, {&input, 1}, {&result, 1}, false, label, {});
     }
     [[nodiscard]] std::uint64_t repeated() const { return device_->statistics().repeated; }
@@ -107,7 +107,7 @@ TEST_P(Replays, ComeAfterAnInterruptedCall) {
     for (int call = 0; call < 3; ++call) {
         start(plan, from, to);
     }
-    const ResultOperand result{.storage = state};
+    const ResultLocation result{.storage = state};
     const SharedPlan slow = shared(fold_plan(1'000'000'000));
     EXPECT_THROW(device_->run(slow, {}, {&result, 1}, false, "slow", [] { return true; }), Interrupted);
     for (std::uint32_t call = 0; call < 3; ++call) {
@@ -122,7 +122,7 @@ TEST_P(Replays, ComeAfterAnInterruptedCall) {
 TEST_P(Replays, AreOfOneCommandBuffer) {
     const SharedPlan plan = shared(fold_plan(30000));
     const Shared state = room(1);
-    const ResultOperand result{.storage = state};
+    const ResultLocation result{.storage = state};
     for (int call = 0; call < 4; ++call) {
         device_->run(plan, {}, {&result, 1}, false, "test", {});
         EXPECT_EQ(read(state), Words{fold(30000)});

@@ -1,4 +1,5 @@
 // Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
+#include <algorithm>
 #include <functional>
 #include <limits>
 
@@ -23,7 +24,7 @@ void wait(const Array& array) {
     array.device->wait(*array.storage, &interrupted);
 }
 
-// Where the host sees the array, once what writes it is done.
+// Returns the array's host address after waiting for the commands that write it.
 std::byte* host_memory(const Array& array) {
     wait(array);
     std::byte* const host = array.storage->host();
@@ -49,10 +50,11 @@ void write(const Array& array, py::array from) {
 }  // namespace
 
 std::uint64_t Array::nbytes() const {
+    if (std::ranges::find(shape, 0) != shape.end()) return 0;
     auto bytes = static_cast<std::uint64_t>(dtype.itemsize());
     for (const py::ssize_t axis : shape) {
         const auto length = static_cast<std::uint64_t>(axis);
-        if (length != 0 && bytes > std::numeric_limits<std::uint64_t>::max() / length) {
+        if (bytes > std::numeric_limits<std::uint64_t>::max() / length) {
             return std::numeric_limits<std::uint64_t>::max();  // more than there can be
         }
         bytes *= length;
@@ -82,10 +84,15 @@ Array allocate(Array array, bool host_writes) {
 
 namespace {
 
+void require_axes(const std::vector<py::ssize_t>& shape) {
+    for (const py::ssize_t axis : shape)
+        if (axis < 0) throw ValueError("[Array] shape: expected axes of at least 0, got " + std::to_string(axis));
+}
+
 // A copy for the host of an array that it does not see.
 py::array fetch(const Array& array) {
     const py::object object = allocate_for_host({array.owner, array.device, nullptr, 0, array.dtype, array.shape});
-    const InputOperand from{nullptr, array.storage, array.offset};
+    const InputLocation from{nullptr, array.storage, array.offset};
     if (py::isinstance<Array>(object)) {
         const auto& copy = object.cast<const Array&>();
         {
@@ -108,17 +115,20 @@ void register_arrays(py::module_& module) {
         .def(py::init<const Array&>(), py::arg("array"))
         .def(py::init([](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                          std::vector<py::ssize_t> shape, bool host_writes) {
+                 if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
+                 require_axes(shape);
                  return allocate({std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)},
                                  host_writes);
              }),
              py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes") = false)
         .def(py::init([](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
+                 require_axes(shape);
                  Array part = base;
-                 part.offset += offset;
                  part.shape = std::move(shape);
-                 if (part.offset + part.nbytes() > base.offset + base.nbytes()) {
+                 if (offset > base.nbytes() || part.nbytes() > base.nbytes() - offset) {
                      throw ValueError("[Array] a part that reaches beyond the array");
                  }
+                 part.offset += offset;
                  return part;
              }),
              py::arg("base"), py::arg("offset"), py::arg("shape"))

@@ -1,4 +1,4 @@
-// What the parts of the extension module share. Each register_x adds one area to the module.
+// Shared by the parts of the extension module. Each register_x adds one area to the module.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -39,7 +39,8 @@ struct Array {
 // `array` without storage, completed by memory that results are computed in. Throws MemoryError, DeviceError.
 Array allocate(Array array, bool host_writes);
 
-// The same for the host to read: an Array in memory that the device writes, or a numpy.ndarray where that is scarce.
+// Completes an array that the host will read: an Array in memory that the device writes, or a numpy.ndarray where such
+// memory is scarce.
 py::object allocate_for_host(Array array);
 
 // Waits for what writes the array, and shows NumPy its memory. Throws BufferError where the host does not see it.
@@ -61,7 +62,8 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label);
 
-// Whether the interpreter has seen a signal: what calls poll. Takes the GIL, in the main thread: others see no signals.
+// Returns whether the interpreter has seen a signal, for calls to poll. Only the main thread sees any, and takes the
+// GIL.
 bool interrupted();
 
 // Leaves the GIL to others. As the process ends, the interpreter (up to 3.13) unwinds a daemon thread that wants it

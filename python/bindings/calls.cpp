@@ -54,7 +54,7 @@ void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
     }
 }
 
-InputOperand input_operand(const PlanBuffer& buffer, const py::object& object, std::vector<py::array>& kept) {
+InputLocation input_location(const PlanBuffer& buffer, const py::object& object, std::vector<py::array>& kept) {
     if (py::isinstance<Array>(object)) {
         const auto& array = object.cast<const Array&>();
         require_bytes(buffer, array.nbytes());
@@ -65,7 +65,7 @@ InputOperand input_operand(const PlanBuffer& buffer, const py::object& object, s
     return {kept.back().data()};
 }
 
-ResultOperand result_operand(const PlanBuffer& buffer, const py::object& object) {
+ResultLocation result_location(const PlanBuffer& buffer, const py::object& object) {
     if (py::isinstance<Array>(object)) {
         const auto& array = object.cast<const Array&>();
         require_bytes(buffer, array.nbytes());
@@ -94,7 +94,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         return device->plan(call.spec);
     }();
 
-    // What can never fit is refused before arrays are copied for it and made for its results.
+    // A call that can never fit is refused before arrays are copied for it and made for its results.
     std::uint64_t bytes = plan->bytes();
     for (const auto& [argument, index] : plan->inputs) {
         if (py::isinstance<Array>(array_of(checked, argument))) bytes -= plan->buffers.at(index).bytes;
@@ -105,12 +105,12 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     device->require_room(*plan, bytes, prefix);
 
     std::vector<py::array> kept;
-    std::vector<InputOperand> inputs;
+    std::vector<InputLocation> inputs;
     for (const auto& [argument, index] : plan->inputs) {
-        inputs.push_back(input_operand(plan->buffers.at(index), array_of(checked, argument), kept));
+        inputs.push_back(input_location(plan->buffers.at(index), array_of(checked, argument), kept));
     }
     py::list arrays;
-    std::vector<ResultOperand> results;
+    std::vector<ResultLocation> results;
     const py::dtype dtype = result_dtype(checked);
     for (std::size_t i = 0; i < call.results.size(); ++i) {
         py::object array = out[i];
@@ -119,7 +119,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
             Array made{owner, device, nullptr, 0, dtype, {shape.begin(), shape.end()}};
             array = resident ? py::cast(allocate(std::move(made), false)) : allocate_for_host(std::move(made));
         }
-        results.push_back(result_operand(plan->buffers.at(plan->results.at(i)), array));
+        results.push_back(result_location(plan->buffers.at(plan->results.at(i)), array));
         arrays.append(std::move(array));
     }
     {

@@ -40,10 +40,12 @@ py::dict properties(const Cell& cell) {
     py::dict dict;
     for (const Property& property : cell.properties) {
         const py::str name = to_python(property.name);
-        if (property.flag) {
-            dict[name] = false;
+        if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
+            dict[name] = to_python(name_of(activation->documented_default));
+        } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
+            dict[name] = number->documented_default;
         } else {
-            dict[name] = to_python(name_of(property.default_activation));
+            dict[name] = false;
         }
     }
     return dict;
@@ -68,11 +70,12 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
     }
     for (const Property& property : cell.properties) {
         const py::object value = object.attr(to_python(property.name));
-        if (property.flag) {
-            descriptor.set(*property.flag, value.cast<bool>());
+        if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
+            descriptor.activations.at(activation->slot) = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+        } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
+            descriptor.numbers.at(number->slot) = value.cast<double>();
         } else {
-            descriptor.activations[property.activation_slot] =
-                static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+            descriptor.set(std::get<Flag>(property.kind), value.cast<bool>());
         }
     }
     return descriptor;

@@ -2,6 +2,8 @@
 #include "vkrnn/device.h"
 
 #include <array>
+#include <tuple>
+#include <utility>
 #include <variant>
 
 #include "bindings.h"
@@ -34,7 +36,7 @@ Value read_option(const std::string& name, py::handle object) {
     }
 }
 
-// What the options fix, checked.
+// Reads the options that fix strategies, and checks them.
 StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
     StrategyChoice fixed;
     for (const auto& [key, value] : options) {
@@ -126,6 +128,26 @@ void register_devices(py::module_& module) {
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
     module.def("vulkan_problem", &vulkan_problem, WithoutGil());
+    module.def(
+        "skipped_devices",
+        [](bool complete) {
+            std::vector<SkippedDevice> skipped;
+            {
+                const Unlocked unlocked;
+                skipped = skipped_devices(complete);
+            }
+            std::vector<std::tuple<std::string, std::string, std::string>> made;
+            for (const auto& device : skipped) made.emplace_back(device.name, type_text(device.type), device.reason);
+            return made;
+        },
+        py::arg("complete") = true);
+    module.def("memory_types", &memory_types, py::arg("index"), WithoutGil());
+    module.def("take_reports", [] {
+        std::vector<std::pair<std::string, std::string>> made;
+        for (const Report& told : take_reports())
+            made.emplace_back(told.severity == Severity::warning ? "WARNING" : "INFO", told.text);
+        return made;
+    });
     module.def("list_strategies", &strategies, py::arg("profile"));
     module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
     module.def("open_device", &Device::open, py::arg("index"), py::arg("fixed"), WithoutGil());

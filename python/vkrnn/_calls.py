@@ -1,4 +1,4 @@
-"""What the public functions share: a call is checked as a whole, only then a device is looked for."""
+"""The way of every public function: a call is checked as a whole, only then a device is looked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from vkrnn import _core
+from vkrnn._foreign import as_numpy, as_numpy_integers
 from vkrnn._out import checked_out
 from vkrnn.arrays import Array
 from vkrnn.devices import Device, resolve
@@ -52,6 +55,11 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
 
 
 _OPERATIONS = dict(_operations())
+_AS_THEY_ARE = frozenset({np.ndarray, Array})
+
+
+def _prefix(function: str, label: str) -> str:
+    return f"[{function} '{label}']" if label else f"[{function}]"
 
 
 @dataclass(slots=True)
@@ -74,13 +82,17 @@ class CheckedCall:
             raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
         label = name or ""
         given = {key: value for key, value in arguments.items() if value is not None or key in operation.required}
+        for key, value in given.items():
+            if type(value) not in _AS_THEY_ARE:
+                taken = as_numpy_integers if key == "lengths" else as_numpy
+                given[key] = taken(value, f"{_prefix(function, label)} {key}:")
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label)
         return CheckedCall(function, call, label, device, out)
 
     @property
     def prefix(self) -> str:
-        """What messages about the call begin with."""
-        return f"[{self.function} '{self.label}']" if self.label else f"[{self.function}]"
+        """The beginning of messages about the call."""
+        return _prefix(self.function, self.label)
 
     def opened(self) -> _core.Device:
         """Return the device to run on."""

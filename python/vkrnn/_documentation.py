@@ -19,10 +19,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 _PARAGRAPHS = {
     "letters": """
         T, N, I and H stand for time steps, batch, input features and hidden units; D is 2 if the descriptor is
-        bidirectional, else 1. Arrays are NumPy's or vkrnn's: if any is a `vkrnn.Array`, so are the results, on its
-        device, and on a GPU the call returns before it is done. All arrays but `lengths` have the source's dtype:
-        float32, float64, float16 or bfloat16 (of the package ml_dtypes); the 16-bit types are summed and carried from
-        step to step in float32.
+        bidirectional, else 1. Arrays are NumPy's or vkrnn's, or whatever has ``__dlpack__`` on the CPU or
+        ``__array__``, as other libraries' tensors have. If any is a `vkrnn.Array`, so are the results, on its device,
+        and on a GPU the call returns before it is done; else they are NumPy's. All arrays but `lengths` have the
+        source's dtype: float32, float64, float16 or bfloat16 (of the package ml_dtypes); the 16-bit types are summed
+        and carried from step to step in float32.
         {axes}With `reverse`, the source is read from its last row to its first and the results' rows stand in the order
         in which they were computed. In two directions the channels of the backward one follow
         those of the forward one, and every row belongs to the source row of the same position.
@@ -65,7 +66,7 @@ _PARAGRAPHS = {
             b2, of the candidate's recurrent product; only used with `reset_after`. Zeros if not given.
         """,
     "lengths": """
-        lengths : numpy.ndarray of integers, [N], optional
+        lengths : array or list of integers, [N], optional
             Steps of each batch row, 1 to T. Rows past a sequence's end are zeros in every result; reverse order and the
             backward direction start at its own end; what lies past the end in the arguments does not matter as long as
             it is finite. T for each if not given.

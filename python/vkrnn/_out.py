@@ -64,14 +64,14 @@ def _one_for_each_result(call: _core.Call, out: Any, prefix: str) -> list[Any]:
 
 def _check_kind(array: Any, where: str, *, on_devices: bool) -> None:
     kind, text = (Array, "a vkrnn.Array, as others are") if on_devices else (np.ndarray, "a numpy.ndarray")
-    if not isinstance(array, kind):
+    if not isinstance(array, kind) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{where} expected {text}, got {type(array).__name__}")
     if isinstance(array, np.ndarray) and not array.flags.carray:
         raise ValueError(f"{where} expected a C-contiguous, aligned array that can be written to")
 
 
 def _overlap(one: Any, other: Any) -> bool:
-    # What NumPy arrays a call on a device's arrays has are read before it returns.
+    # A call on a device's arrays reads the NumPy arrays among its arguments before it returns.
     if isinstance(one, Array) and isinstance(other, Array):
         return _core.overlap(one, other)
     return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.may_share_memory(one, other)

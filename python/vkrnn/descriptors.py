@@ -49,7 +49,7 @@ class Activation(IntEnum):
 
 
 ActivationLike: TypeAlias = Activation | str | int
-"""What may be given for an activation: a member, its name in any case, or its number 0..4."""
+"""An activation, as descriptors take it: a member, its name in any case, or its number 0..4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +61,24 @@ class _Descriptor:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            checked = self._flag if isinstance(field.default, bool) else self._activation
-            object.__setattr__(self, field.name, checked(field.name, value))
+            checked: bool | float | Activation
+            if isinstance(field.default, bool):
+                checked = self._flag(field.name, value)
+            elif isinstance(field.default, float):
+                checked = self._number(field.name, value)
+            else:
+                checked = self._activation(field.name, value)
+            object.__setattr__(self, field.name, checked)
 
     def _flag(self, name: str, value: object) -> bool:
         if not isinstance(value, (bool, np.bool_)):
             raise TypeError(f"{self._where(name)}: expected a bool, got {_shown(value)}")
         return bool(value)
+
+    def _number(self, name: str, value: object) -> float:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise TypeError(f"{self._where(name)}: expected a number, got {_shown(value)}")
+        return float(value)
 
     def _activation(self, name: str, value: object) -> Activation:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):

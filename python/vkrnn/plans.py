@@ -22,7 +22,7 @@ def plan(function: Callable[..., Results], /, *args: Any, **kwargs: Any) -> _cor
     function : callable
         One of the six operations, such as `vkrnn.lstm`.
     *args, **kwargs
-        What it would be called with, ``device`` included. Only shapes and dtypes of the arrays matter.
+        Arguments that it would be called with, ``device`` included. Only shapes and dtypes of the arrays matter.
 
     Returns
     -------

@@ -12,10 +12,10 @@
 CELL_CONSTANT(kActivation0, update_activation)
 CELL_CONSTANT(kActivation0 + 1, reset_activation)
 CELL_CONSTANT(kActivation0 + 2, output_activation)
-CELL_CONSTANT(kFlipZ, flip_z)
+CELL_OPTION(0, flip_z)
 
 Real blend(Real z, Real before, Real candidate) {
-    return flip_z != 0 ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
+    return flip_z ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
 }
 
 // First of two phases: the gates z and r.
@@ -43,9 +43,9 @@ void cell_forward(const Real x[3], const Real r[3], const Real v[3], const Real 
 void cell_backward(const Real kept[3], const Real v[3], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[3], out Real dr[3], out Real carry[1]) {
     Real z = kept[0];
-    Real dz = up[0] * (flip_z != 0 ? kept[2] - before[0] : before[0] - kept[2]);
-    Real candidate = up[0] * (flip_z != 0 ? z : 1.0 - z);
-    carry[0] = up[0] * (flip_z != 0 ? 1.0 - z : z);
+    Real dz = up[0] * (flip_z ? kept[2] - before[0] : before[0] - kept[2]);
+    Real candidate = up[0] * (flip_z ? z : 1.0 - z);
+    carry[0] = up[0] * (flip_z ? 1.0 - z : z);
     dx[0] = dz * derivative(update_activation, z);
     dx[2] = candidate * derivative(output_activation, kept[2]);
     dx[1] = scales_product != 0 ? dx[2] * (q + v[0]) * derivative(reset_activation, kept[1]) : 0.0;

@@ -12,7 +12,7 @@ void main() {
 
     Stride weight_rows[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) weight_rows[g] = Stride(slot_of(g) * H + unit) * p.params.weights_row;
-    Operand operand = phase == 2 ? Operand(kOperand, k, false, k)
+    Operand operand = phase == 2 ? Operand(kScaledOperand, k, false, k)
                     : k == 0     ? Operand(kInitHidden, 0, has_mask != 0, k)
                                  : Operand(kHidden, k - 1, has_mask != 0, k);
     Real sums[rows][CELL_GATES];
@@ -29,7 +29,7 @@ void main() {
         if (at.lane < rows - first && n < N && at.unit < H) {
             Element e = Element(at.direction, n, unit, k);
             Real next = cell_step(p, e, load_cell(p, e), r);
-            if (phase == 1) store_view(p, kOperand, at.direction, k, n, 0, unit, next);
+            if (phase == 1) store_view(p, kScaledOperand, at.direction, k, n, 0, unit, next);
         }
     }
 }

@@ -20,7 +20,7 @@ const bool other_delta = scales_product != 0;   // the products multiply other d
 const bool other_delta = false;
 #endif
 
-// What a step reads besides what the later step hands down: read `turns` steps before.
+// Read `turns` steps ahead: all that a step needs besides what the later step hands down.
 Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
 Real mask_ahead[turns][cells], q_ahead[turns][cells];
 Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step that is read next
@@ -30,7 +30,7 @@ Address mask_at[cells];                                           // at the one 
 int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
 uint saved_slot, init_slot, state_slot[cells];   // of the initial cell, and of the states read next
 
-// What a step leaves.
+// Written by a step.
 Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
 Address delta_at[cells], recurrent_delta_at[cells];   // at the step that is stored next
 int delta_step, recurrent_delta_step;
@@ -38,7 +38,7 @@ uint delta_slot, recurrent_delta_slot;
 
 Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
-// What all cells share.
+// Sets what does not differ between cells.
 void find_steps(Params p, Place place) {
     uint d = place.direction;
     saved_step = step_bytes(p, kSaved, d);
@@ -130,7 +130,7 @@ void start_cell(Params p, Place place, const uint cell, int first, bool from_lat
     [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
 }
 
-// What the next step's product waits for.
+// Forms the next operand first, because the next step's products wait for it.
 void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
     bool is_last = k == ends[cell] - 1;
     Real up[CELL_STATES], before[CELL_STATES], states[CELL_STATES];
@@ -158,7 +158,7 @@ void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
             set_operand(1 - turn % 2, place, cell, slot_of(g) * H + unit_of(place, cell), ended ? 0.0 : dr[cell][g]);
 }
 
-// What it does not wait for.
+// Stores everything else, for which the next step need not wait.
 void store_cell(Params p, Place place, const uint cell, int k) {
     if (has_lengths != 0 && k >= ends[cell]) {
         Element e = element_of(p, place, cell, k);

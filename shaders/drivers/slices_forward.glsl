@@ -3,13 +3,13 @@
 #define PRODUCTS CELL_GATES
 #include "slices.glsl"
 
-// What a step reads besides the state: read `turns` steps before.
+// Read `turns` steps ahead: all that a step needs besides the state.
 Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
 Address projected_at[cells], mask_at[cells];   // at the step that is read next, the mask at the one after
 int projected_step, mask_step;
 uint projected_slot;
 
-// What a step leaves.
+// Written by a step.
 Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
 Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step that is stored next
 int hidden_step, state_step, saved_step;
@@ -17,7 +17,7 @@ uint saved_slot, state_slot;
 
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
-// What all cells share.
+// Sets what does not differ between cells.
 void find_steps(Params p, Place place) {
     projected_step = step_bytes(p, kProjected, place.direction);
     hidden_step = step_bytes(p, kHidden, place.direction);
@@ -63,7 +63,7 @@ void start_cell(Params p, Place place, const uint cell, int first) {
     [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
 }
 
-// What the next step's products wait for.
+// Forms the next operand first, because the next step's products wait for it.
 void form_cell(Place place, const uint turn, const uint cell, int k) {
     Real x[CELL_GATES], after[CELL_STATES];
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) x[g] = x_ahead[turn][cell][g] + bias[cell][g];
@@ -74,7 +74,7 @@ void form_cell(Place place, const uint turn, const uint cell, int k) {
         set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0 : after[0] * mask_ahead[turn][cell]);
 }
 
-// What they do not wait for.
+// Stores everything else, for which the next step need not wait.
 void store_cell(Params p, Place place, const uint cell, int k) {
     if (has_lengths != 0 && k >= ends[cell]) {
         if (there[cell]) clear_step(p, element_of(p, place, cell, k));

@@ -1,9 +1,11 @@
-// What C++ and GLSL must agree on; both compilers read this file.
+// Structs and numbers that C++ and GLSL must agree on; both compilers read this file.
 // Structs hold 8-byte members first and no vectors, so that std430 and C++ lay them out alike.
 #ifndef VKRNN_ABI_H
 #define VKRNN_ABI_H
 
 #ifdef __cplusplus
+#include <array>
+#include <bit>
 #include <cstdint>
 namespace vkrnn::abi {
 using uint = std::uint32_t;
@@ -106,7 +108,7 @@ const uint kHidden = 5u;           // h by step
 const uint kCell = 6u;             // by step the cell states, those besides h: each is a slot
 const uint kInitHidden = 7u;
 const uint kInitCell = 8u;
-const uint kOperand = 9u;          // what the recurrent product multiplies in a second phase; backward: h[k-1] * m[k]
+const uint kOperand = 9u;          // backward: what the recurrent product multiplied, h[k-1] * m[k]
 const uint kUpstream = 10u;        // backward: gradient of h by step
 const uint kDelta = 11u;           // backward: gradient of the gates' pre-activations
 const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products (the deltas themselves, for most cells)
@@ -116,7 +118,7 @@ const uint kLastHidden = 15u;      // backward: gradient of the states after the
 const uint kLastCell = 16u;
 const uint kProduct = 17u;         // backward: the recurrent products of the candidate, where they are scaled
 const uint kPreviousCell = 18u;    // backward: the first cell state c[k-1], in source order
-const uint kScaledOperand = 19u;   // backward: what the candidate's product multiplied, where that was scaled
+const uint kScaledOperand = 19u;   // what the candidate's product multiplies, where a gate scales that
 const uint kTileOperand = 20u;     // tiles: what the products of the steps multiply, by region: see tiles.glsl
 const uint kMatrixTable = 21u;     // matrices: as direction 0 the table, as direction 1 the largest magnitudes
 const uint kTileScales = 22u;      // matrices backward: scales of the operand by region, row tile, slot and unit tile
@@ -154,12 +156,13 @@ const uint kHasMask = 4u;              // 1: the recurrent operand is h * m, els
 const uint kPhase = 5u;                // 0: the only phase; 1, 2: first and second of two
 const uint kGateOrder = 6u;            // slot of canonical gate g in bits 4g .. 4g+3
 const uint kScalesProduct = 7u;        // 1: a gate scales the candidate's product, 0: what that product multiplies
-const uint kFlipZ = 8u;
+const uint kOptions = 8u;              // boolean options of the cell alone, a bit each
 const uint kKeep = 9u;                 // 1: forward writes what training keeps; replay writes c[k-1]
 const uint kHasVectors = 10u;          // 1: the cell's learned vectors are there
 const uint kHasLengths = 11u;          // 1: batch rows end at steps of their own
 const uint kActivation0 = 12u;         // five: one per gate in canonical order, then the cell state's
-const uint kStepConstants = 17u;
+const uint kNumber0 = 17u;             // two floating-point options of the cell, two words each: see to_words
+const uint kStepConstants = 21u;
 const uint kMaxRows = 16u;             // largest value of constant kRows where lanes share a dot product
 
 // ---- tiles of a step's product in shared memory -----------------------------------------------------------------------
@@ -189,20 +192,22 @@ const uint kTilePackPlaces = 2u;
 
 // ---- matrix units: products of square matrices of half-precision numbers with float32 sums -----------------------------
 // A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low / kLowScale), of which
-// three products give float32's accuracy. An operand lies in memory by blocks of side x side, [i block][k block][half];
+// three products give float32's accuracy. Numbers of the 16-bit types are one half by themselves. An operand lies in
+// memory by blocks of side x side, [i block][k block][half];
 // within a block stand the elements as the invocations of a subgroup hold them, a vector of 8 for each.
 // Specialization constants, after those of all step kernels.
 const uint kMatrixSide = kStepConstants;
 const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations of a subgroup; side * side / 8
-const uint kHalves = kStepConstants + 2u;           // 2, or 1 where half precision is enough
-const uint kMatrixRows = kStepConstants + 3u;       // matrices of a subgroup along the rows
-const uint kMatrixColumns = kStepConstants + 4u;    // and along the columns
-const uint kRowGroups = kStepConstants + 5u;        // subgroups of a workgroup along the rows
-const uint kColumnGroups = kStepConstants + 6u;     // along the columns
-const uint kDepthGroups = kStepConstants + 7u;      // along the sums
-const uint kScaleCount = kStepConstants + 8u;       // backward: scales of a row tile's deltas
-const uint kMatrixSumSlots = kStepConstants + 9u;   // depth groups whose sums fit in shared memory: all, or half of them
-const uint kMatrixConstants = kStepConstants + 10u;
+const uint kLeftHalves = kStepConstants + 2u;       // of the left operand: 2, or 1 where its numbers are halves
+const uint kRightHalves = kStepConstants + 3u;      // of the right operand
+const uint kMatrixRows = kStepConstants + 4u;       // matrices of a subgroup along the rows
+const uint kMatrixColumns = kStepConstants + 5u;    // and along the columns
+const uint kRowGroups = kStepConstants + 6u;        // subgroups of a workgroup along the rows
+const uint kColumnGroups = kStepConstants + 7u;     // along the columns
+const uint kDepthGroups = kStepConstants + 8u;      // along the sums
+const uint kScaleCount = kStepConstants + 9u;       // backward: scales of a row tile's deltas
+const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all, or half of them
+const uint kMatrixConstants = kStepConstants + 11u;
 // Of a persistent loop, after those:
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
@@ -292,6 +297,14 @@ struct SlicePackPush {
 const uint kSlicePackPlaces = 2u;
 
 #ifdef __cplusplus
+// A float stands in the first of two words, a double in both, the low one first.
+constexpr std::array<uint, 2> to_words(float number) { return {std::bit_cast<uint>(number), 0}; }
+constexpr std::array<uint, 2> to_words(double number) { return std::bit_cast<std::array<uint, 2>>(number); }
+template <class T>
+constexpr T from_words(const uint* words) {
+    if constexpr (sizeof(T) == sizeof(double)) return std::bit_cast<T>(std::array{words[0], words[1]});
+    else return std::bit_cast<T>(words[0]);
+}
 }  // namespace vkrnn::abi
 #endif
 #endif

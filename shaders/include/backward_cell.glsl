@@ -1,4 +1,4 @@
-// What a backward step does at one element of the state: it reads what it needs besides its product, and once that is
+// A backward step at one element of the state: it reads all that it needs besides its product, and once that is
 // there it forms and stores the deltas and what goes on to the step before. A cell's file is included before this.
 #ifndef VKRNN_BACKWARD_CELL_GLSL
 #define VKRNN_BACKWARD_CELL_GLSL

@@ -1,4 +1,4 @@
-// What a forward step does at one element of the state: it reads what it needs besides its products, and once those are
+// A forward step at one element of the state: it reads all that it needs besides its products, and once those are
 // there it forms and stores the new state. A cell's file is included before this.
 #ifndef VKRNN_FORWARD_CELL_GLSL
 #define VKRNN_FORWARD_CELL_GLSL

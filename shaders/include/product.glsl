@@ -37,7 +37,7 @@ Real4 load_four(Address row, uint first, uint depth) {
     return run;
 }
 
-// The operand's rows lie `step` into view `view`; masked where `masked`.
+// The operand of a step's product: the rows of a view at `step`, times the mask of `mask_step` where `masked`.
 struct Operand {
     uint view;
     int step;

@@ -32,15 +32,15 @@ const uint turns = 2;
 shared Real4 sides[2 * side_fours];
 shared Real4 shared_weights[shared_fours > 0 ? shared_fours * invocations : 1];
 
-// What an invocation keeps from step to step, here and in the drivers: numbers and arrays of numbers, with indices that
-// are constants once functions are inlined and loops unrolled. Those stay in registers; a compiler may leave structures
+// An invocation keeps nothing but numbers and arrays of numbers from step to step, here and in the drivers, with indices
+// that are constants once functions are inlined and loops unrolled. Those stay in registers; a compiler may leave structures
 // and arrays of them in memory, and each step would wait for it.
 Real4 register_weights[register_fours > 0 ? register_fours : 1];
 bool there[cells];                // the invocation has this cell
 int ends[cells];                  // steps of its batch row
 Real sums[cells][PRODUCTS];       // of the last product
 
-// Where an invocation stands. Those that share units follow each other within a subgroup.
+// The position of an invocation. Those that share units follow each other within a subgroup.
 struct Place {
     uint invocation, lane;
     uint direction, first_row;   // of the slice
@@ -76,7 +76,7 @@ void find_cell(Params p, Place place, const uint cell) {
     ends[cell] = length_of(p, min(n, p.params.N - 1));
 }
 
-// Where a cell's element of a view is at a step; a step past the row's end stands for the last one. The parameters are
+// Returns the address of a cell's element of a view at a step; a step past the row's end stands for the last one. The parameters are
 // read and most of an address is formed before the loop: a step would do little else otherwise.
 Address find(Params p, uint view, Element e, int step, int end) {
     step = min(step, end - 1);

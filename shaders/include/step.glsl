@@ -1,4 +1,4 @@
-// What all step kernels share: their constants, the views of a call's tensors, and where an invocation stands.
+// Shared by all step kernels: their constants, the views of a call's tensors, and where an invocation stands.
 // A cell's file is included before the driver that includes this.
 #ifndef VKRNN_STEP_GLSL
 #define VKRNN_STEP_GLSL

@@ -1,4 +1,4 @@
-// What an invocation's only cell needs besides the product.
+// Loads all that an invocation's only cell needs besides the product, before that is formed.
 CellInputs load_early(Params p, Tile tile, int step) {
     Element e;
     CellInputs inputs;

@@ -4,7 +4,8 @@
 #include "matrices/units.glsl"
 
 layout(local_size_x = kPackGroup) in;
-layout(constant_id = kStepConstants + 3u) const uint right = 0;   // 1: the right operand
+layout(constant_id = kMatrixRows) const uint right = 0;   // 1: the right operand
+const uint halves = right != 0 ? right_halves : left_halves;
 layout(push_constant, std430) uniform Push { MatrixPackPush p; };
 
 // A number below 2^15; one past a sequence's length may be larger than any that counts, but must stay finite.
@@ -63,7 +64,7 @@ void main() {
         uvec4 high, low;
         [[unroll]] for (uint word = 0; word < 4; ++word) {
             float first = scaled(values[2 * word], down), second = scaled(values[2 * word + 1], down);
-            high[word] = high_bits(first) | high_bits(second) << 16;
+            high[word] = high_bits(first, halves) | high_bits(second, halves) << 16;
             low[word] = low_bits(first) | low_bits(second) << 16;
         }
         Stride to = batch * p.out_batch + (Stride(i_block) * p.k_blocks + k_block) * (halves * subgroup) + lane;

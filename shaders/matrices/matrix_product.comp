@@ -7,7 +7,7 @@ layout(local_size_x_id = kLocalSize) in;
 layout(push_constant, std430) uniform Push { MatrixProductPush p; };
 
 // Tiles are numbered band by band, so that workgroups that run at the same time share rows and columns in the cache.
-const uint band_tiles = 8;   // along m
+const uint band_tiles = 4;   // along m
 const uint groups = row_groups * column_groups;
 const uint block_fours = block_elements / 4;
 shared vec4 staged[groups * block_fours];   // a matrix of each subgroup on its way to memory
@@ -28,14 +28,14 @@ void main() {
     uint i_block = (i_tile * row_groups + group / column_groups) * matrix_rows;
     uint j_block = (j_tile * column_groups + group % column_groups) * matrix_columns;
 
-    uint per_block = halves * subgroup;
+    uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // of a block
     Blocks left, right;
     left.base = p.a;
-    left.first = batch * p.a_batch + Stride(i_block) * p.k_blocks * per_block;
-    left.i_apart = p.k_blocks * per_block;
+    left.first = batch * p.a_batch + Stride(i_block) * p.k_blocks * left_vectors;
+    left.i_apart = p.k_blocks * left_vectors;
     right.base = p.b;
-    right.first = batch * p.b_batch + Stride(j_block) * p.k_blocks * per_block;
-    right.i_apart = left.i_apart;
+    right.first = batch * p.b_batch + Stride(j_block) * p.k_blocks * right_vectors;
+    right.i_apart = p.k_blocks * right_vectors;
     SumMatrix sums[matrix_rows][matrix_columns];
     multiply_blocks(left, right, slab * p.chunk, min(p.k_blocks, (slab + 1) * p.chunk), 1, lane, sums);
 

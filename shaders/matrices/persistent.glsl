@@ -12,7 +12,7 @@ layout(constant_id = kAlone) const uint alone = 0;              // 1: this is th
 layout(constant_id = kMostTurns) const uint most_turns = 0;
 layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: backward goes on to step -1
 
-RightMatrix kept[kept_blocks][matrix_columns][halves];
+RightMatrix kept[kept_blocks][matrix_columns][right_halves];
 shared bool met;
 
 // The word that tells whether a workgroup gave up; the counters follow, in cache lines of their own.
@@ -51,8 +51,8 @@ void keep_weights(Params p, Tile tile) {
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
         uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-            [[unroll]] for (uint h = 0; h < halves; ++h) {
-                Stride first = right.first + Stride(k * halves + h) * subgroup + Stride(c) * right.i_apart;
+            [[unroll]] for (uint h = 0; h < right_halves; ++h) {
+                Stride first = right.first + Stride(k * right_halves + h) * subgroup + Stride(c) * right.i_apart;
                 uvec4 block = load_block(right.base, first, lane());
                 FILL_MATRIX(kept[i][c][h], block)
             }
@@ -67,10 +67,10 @@ void multiply_kept(Params p, Tile tile, uint region) {
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c) found[r][c] = SumMatrix(0.0);
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
-        LeftMatrix a[matrix_rows][halves];
+        LeftMatrix a[matrix_rows][left_halves];
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint h = 0; h < halves; ++h) {
-                Stride first = left.first + Stride(k * halves + h) * subgroup + Stride(r) * left.i_apart;
+            [[unroll]] for (uint h = 0; h < left_halves; ++h) {
+                Stride first = left.first + Stride(k * left_halves + h) * subgroup + Stride(r) * left.i_apart;
                 uvec4 block = uvec4(0);   // past the end
                 if (k < p.params.depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)

@@ -45,9 +45,9 @@ Address region_address(Params p, uint direction, uint region) {
 void put_operand(Params p, Address region, uint n, uint slot, uint j, float scaled) {
     uint block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
     uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
-    Address at = vector_address(region, Stride(block) * halves * subgroup) + Address(position) * 2;
-    Half(at).value = uint16_t(high_bits(scaled));
-    if (halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
+    Address at = vector_address(region, Stride(block) * left_halves * subgroup) + Address(position) * 2;
+    Half(at).value = uint16_t(high_bits(scaled, left_halves));
+    if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
 }
 
 #ifdef TILE_SCALES
@@ -138,16 +138,16 @@ uint lane() { return invocation() % subgroup; }
 uint column_group() { return invocation() / subgroup % column_groups; }
 uint depth_group() { return invocation() / subgroup / column_groups; }
 
-const uint block_vectors = halves * subgroup;
+const uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // of a block
 
 Blocks operand_blocks(Params p, Tile tile, uint region) {
     return Blocks(region_address(p, tile.direction, region),
-                  (Stride(tile.first_row / side) * k_blocks(p) + p.params.first_depth) * block_vectors,
-                  k_blocks(p) * block_vectors);
+                  (Stride(tile.first_row / side) * k_blocks(p) + p.params.first_depth) * left_vectors,
+                  k_blocks(p) * left_vectors);
 }
 Blocks weight_blocks(Params p, Tile tile) {
     Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
-    return Blocks(p.params.weights[tile.direction], first * p.params.depth * block_vectors, p.params.depth * block_vectors);
+    return Blocks(p.params.weights[tile.direction], first * p.params.depth * right_vectors, p.params.depth * right_vectors);
 }
 
 uint sums_at(uint slot, uint r, uint c) {

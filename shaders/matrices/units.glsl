@@ -16,7 +16,8 @@
 
 layout(constant_id = kMatrixSide) const uint side = 16;
 layout(constant_id = kMatrixSubgroup) const uint subgroup = 32;
-layout(constant_id = kHalves) const uint halves = 2;
+layout(constant_id = kLeftHalves) const uint left_halves = 2;
+layout(constant_id = kRightHalves) const uint right_halves = 2;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vectors { uvec4 value; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint value; };
@@ -47,13 +48,13 @@ float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f
 // The halves of a scaled number, which is rounded to a half's digits by integers: compilers take a conversion to half
 // precision and back for nothing. Of two halves an infinity or NaN is the low one, which no other low half multiplies, and
 // the high one has its sign: other numbers' low halves would make a NaN of infinities in the high one.
-float rounded(float value) {
+float rounded(float value, uint halves) {
     uint bits = floatBitsToUint(value);
     if ((bits & 0x7fffffffu) < 0x7f800000u) return uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu);
     return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0)) : value;
 }
-uint high_bits(float value) { return packHalf2x16(vec2(rounded(value), 0.0)); }
-uint low_bits(float value) { return packHalf2x16(vec2((value - rounded(value)) * kLowScale, 0.0)); }
+uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0)); }
+uint low_bits(float value) { return packHalf2x16(vec2((value - rounded(value, 2)) * kLowScale, 0.0)); }
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 

@@ -10,12 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "vkrnn/descriptor.h"
+
 namespace vkrnn::test {
 
 using Units = std::vector<double>;
 
 // A step of one batch row.
 struct RowStep {
+    const Descriptor& descriptor;
     bool scales_product;                                         // the candidate's product is scaled, not its operand
     Units operand;                                               // h m
     std::function<Units(std::size_t gate)> projected;            // x W^T + b
@@ -36,7 +39,8 @@ inline void mgu(const RowStep& step) {
     const Units r = step.recur(1, step.scales_product ? step.operand : scaled);
     for (std::size_t j = 0; j < h.size(); ++j) {
         const double candidate = std::tanh(x[j] + (step.scales_product ? forget[j] : 1.0) * r[j]);
-        h[j] = (1 - forget[j]) * h[j] + forget[j] * candidate;
+        const double zoneout = step.descriptor.numbers[0];
+        h[j] = zoneout * h[j] + (1 - zoneout) * ((1 - forget[j]) * h[j] + forget[j] * candidate);
     }
 }
 

@@ -1,7 +1,8 @@
 // The minimal gated unit (Zhou et al., 2016, arXiv 1603.09420): one gate does what the GRU has two for.
-//   f = sigmoid(x'_f + r_f);   h = (1 - f) h[k-1] + f c
+//   f = sigmoid(x'_f + r_f);   h = (1 - f') h[k-1] + f' c, f' = (1 - zoneout) f
 //   scaled operand:                    c = tanh(x'_c + r_c), where r_c is the product with h[k-1] m f: f first, then c.
 //   scaled product (scales_product):   c = tanh(x'_c + r_c f): one phase.
+// Zoneout (Krueger et al., 2016, arXiv 1606.01305) is taken as its expectation, as after training.
 // State: h. Training keeps f and c.
 #include "cell.glsl"
 #define CELL_GATES 2
@@ -12,6 +13,7 @@
 
 CELL_CONSTANT(kActivation0, forget_activation)
 CELL_CONSTANT(kActivation0 + 1, candidate_activation)
+CELL_NUMBER(0, zoneout)
 
 void cell_forward_first(const Real x[2], const Real r[2], out Real kept[2]) {
     kept[0] = activate(forget_activation, x[0] + r[0]);
@@ -21,7 +23,8 @@ void cell_forward_first(const Real x[2], const Real r[2], out Real kept[2]) {
 void cell_forward_second(const Real x[2], const Real r[2], const Real before[1], out Real after[1],
                          inout Real kept[2]) {
     kept[1] = activate(candidate_activation, x[1] + r[1]);
-    after[0] = (1.0 - kept[0]) * before[0] + kept[0] * kept[1];
+    Real share = (1.0 - zoneout()) * kept[0];
+    after[0] = (1.0 - share) * before[0] + share * kept[1];
 }
 
 void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real before[1],
@@ -32,16 +35,17 @@ void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real 
     cell_forward_second(x, scaled, before, after, kept);
 }
 
-// Of two phases, the first one knows of f only what it does as the update gate.
+// Where there are two phases, the first one has the part of df that f gets as the update gate.
 void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {
-    dx[1] = up[0] * kept[0] * derivative(candidate_activation, kept[1]);
-    Real df = up[0] * (kept[1] - before[0]);
+    Real share = (1.0 - zoneout()) * kept[0];
+    dx[1] = up[0] * share * derivative(candidate_activation, kept[1]);
+    Real df = up[0] * (1.0 - zoneout()) * (kept[1] - before[0]);
     if (scales_product != 0) df += dx[1] * q;
     dx[0] = df * derivative(forget_activation, kept[0]);
     dr[0] = dx[0];
     dr[1] = scales_product != 0 ? dx[1] * kept[0] : dx[1];
-    carry[0] = up[0] * (1.0 - kept[0]);
+    carry[0] = up[0] * (1.0 - share);
 }
 
 // du: the gradient of the candidate's operand h[k-1] m f.

@@ -33,11 +33,17 @@ OPTIONAL = {
     "lstm": ("input_weight", "bias", "peephole", "init_state", "init_cell", "mask"),
     "gru": ("input_weight", "bias", "init_state", "secondary_bias", "mask"),
 }
-# What only the gradients take.
+# Arguments that only the gradients take.
 UPSTREAM = {
     "single_gate_rnn": ("state_gradient",),
     "lstm": ("state_gradient", "cell_gradient"),
     "gru": ("state_gradient",),
+}
+# The boolean properties that change what a cell computes or in which order its gates lie; all are off by default.
+FLAGS: dict[str, tuple[str, ...]] = {
+    "single_gate_rnn": (),
+    "lstm": ("forget_gate_last",),
+    "gru": ("reset_gate_first", "reset_after", "flip_z"),
 }
 # The activation properties, each with its default.
 ACTIVATIONS = {
@@ -265,10 +271,9 @@ def _flags(cell: str) -> Iterator[Case]:
     sizes = itertools.cycle(_SIZES)
     everything = _all(cell)
     if cell == "gru":
-        names = ("reset_gate_first", "reset_after", "flip_z")
         for direction in _DIRECTIONS:
-            for weight, *values in itertools.product((False, True), repeat=4):
-                on = {name: True for name, value in zip(names, values, strict=True) if value}
+            for weight, *values in itertools.product((False, True), repeat=1 + len(FLAGS[cell])):
+                on = {name: True for name, value in zip(FLAGS[cell], values, strict=True) if value}
                 present = everything if weight else everything - {"input_weight"}
                 yield _case(cell, next(sizes), direction | on, present=present, seed=1)
     if cell == "lstm":
@@ -329,12 +334,11 @@ def _numbers(cell: str) -> Iterator[Case]:
 
 
 def _mixed(cell: str) -> Iterator[Case]:
-    """Whatever comes of drawing every option, argument and size at random."""
+    """Cases of which every option, argument and size is drawn at random."""
     rng = np.random.default_rng([19, GATES[cell]])
-    flags = {"lstm": ("forget_gate_last",), "gru": ("reset_gate_first", "reset_after", "flip_z")}.get(cell, ())
     for seed in range(2, 7):
         options: dict[str, Any] = dict(_DIRECTIONS[rng.integers(3)])
-        options |= {name: True for name in flags if rng.integers(2)}
+        options |= {name: True for name in FLAGS[cell] if rng.integers(2)}
         options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.integers(2)}
         present = frozenset(name for name in sorted(_all(cell)) if rng.integers(4))
         T, N, I, H = (int(size) for size in rng.permutation([2, 3, 4, 5, 6, 7, 9])[:4])

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "vkrnn/descriptor.h"
@@ -44,24 +45,34 @@ std::string_view name_of(Activation activation);
 enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };
 using SymbolicShape = std::vector<Axis>;
 
-// What shapes an argument may have; the first is the documented one, the others are accepted leniently.
+// The shapes that an argument may have; the first is the documented one, the others are accepted too.
 struct ShapeRule {
     std::vector<SymbolicShape> unidirectional;
     std::vector<SymbolicShape> bidirectional;
 };
 const ShapeRule& shape_rule(Argument argument, bool has_input_weight);
+const SymbolicShape& shape_rule(Output output);
 
 struct Parameter {
     Argument argument;
     bool optional;
 };
 
-// A boolean property or an activation of a descriptor, by its Python name, with the documented default.
+struct ActivationProperty {
+    std::size_t slot;  // in Descriptor::activations
+    Activation documented_default;
+};
+
+// A floating-point property, from `least` to `most`.
+struct NumberProperty {
+    std::size_t slot;  // in Descriptor::numbers
+    double documented_default, least, most;
+};
+
+// A property of a descriptor, by its Python name. A boolean one's documented default is false.
 struct Property {
     std::string_view name;
-    std::optional<Flag> flag;         // a boolean property, or ...
-    std::size_t activation_slot = 0;  // ... an activation, for this slot
-    Activation default_activation = Activation::none;
+    std::variant<Flag, ActivationProperty, NumberProperty> kind;
 };
 
 // The last gate in either order, the candidate, whose operand another gate of the same step scales first. Its product

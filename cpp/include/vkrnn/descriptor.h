@@ -12,7 +12,8 @@ enum class CellKind : std::uint8_t { single_gate_rnn, lstm, gru };
 // MPSGraphRNNActivation; the values are Apple's.
 enum class Activation : std::uint8_t { none, relu, tanh, sigmoid, hard_sigmoid };
 
-// The boolean properties. forget_gate_last (LSTM) and reset_gate_first (GRU) are both "the other gate order".
+// The boolean properties that planning knows. forget_gate_last (LSTM) and reset_gate_first (GRU) are both "the other
+// gate order". Those that only a cell's own file computes with are the flags from cell_options on, see cell_option.
 enum class Flag : std::uint8_t {
     reverse,
     bidirectional,
@@ -20,22 +21,32 @@ enum class Flag : std::uint8_t {
     produce_cell,
     other_gate_order,
     reset_after,
-    flip_z
+    cell_options
 };
 
+// Returns the flag that the cell's file declares by CELL_OPTION(bit, ...).
+constexpr Flag cell_option(std::uint8_t bit) {
+    return static_cast<Flag>(static_cast<std::uint8_t>(Flag::cell_options) + bit);
+}
+
 constexpr std::size_t kActivationSlots = 5;
+constexpr std::size_t kNumberSlots = 2;
 
 struct Descriptor {
     CellKind cell = CellKind::single_gate_rnn;
-    std::uint8_t flags = 0;  // one bit per Flag
+    std::uint32_t flags = 0;  // one bit per Flag
     // One per gate in canonical order, then the one applied to the cell state (LSTM): see cells.cpp.
     std::array<Activation, kActivationSlots> activations{};
+    // The floating-point properties, by the slots of the cell's row.
+    std::array<double, kNumberSlots> numbers{};
 
     [[nodiscard]] bool has(Flag flag) const { return ((flags >> static_cast<unsigned>(flag)) & 1u) != 0; }
     void set(Flag flag, bool on) {
-        const auto bit = static_cast<std::uint8_t>(1u << static_cast<unsigned>(flag));
-        flags = static_cast<std::uint8_t>(on ? flags | bit : flags & ~bit);
+        const std::uint32_t bit = 1u << static_cast<unsigned>(flag);
+        flags = on ? flags | bit : flags & ~bit;
     }
+    // The options of the cell alone, from bit 0 on.
+    [[nodiscard]] std::uint32_t cell_options() const { return flags >> static_cast<unsigned>(Flag::cell_options); }
     auto operator<=>(const Descriptor&) const = default;
 };
 

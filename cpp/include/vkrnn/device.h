@@ -90,8 +90,8 @@ struct TensorLocation {
     std::shared_ptr<Storage> storage{};
     std::uint64_t offset = 0;
 };
-using InputOperand = TensorLocation<const void>;
-using ResultOperand = TensorLocation<void>;
+using InputLocation = TensorLocation<const void>;
+using ResultLocation = TensorLocation<void>;
 
 // Lists the devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. If the
 // list need not be complete, it may end with the CPU: Vulkan's drivers are not asked on a machine without a GPU.
@@ -99,6 +99,22 @@ std::vector<Profile> list_devices(bool complete = true);
 
 // Returns why no Vulkan device can be listed and what to install; empty if one can.
 std::string vulkan_problem();
+
+// Lists Vulkan's devices that list_devices() leaves out.
+std::vector<SkippedDevice> skipped_devices(bool complete = true);
+
+// Describes the memory of the device at `index` of list_devices(): a line for each heap and type of Vulkan's.
+std::vector<std::string> memory_types(std::size_t index);
+
+// What is no error and belongs in a log.
+enum class Severity : std::uint8_t { info, warning };
+struct Report {
+    Severity severity = Severity::info;
+    std::string text;
+};
+
+// Returns what was reported since the last time; a text comes once in a process.
+std::vector<Report> take_reports();
 
 class Device {
 public:
@@ -131,14 +147,14 @@ public:
     // With `wait` the function returns when the results are in place, and reads inputs in host memory in place until
     // then. Without it no result may be in host memory, and the function returns when everything is submitted. `label`
     // goes into error messages and debug labels. After Interrupted the results are undefined.
-    virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
-                     std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) = 0;
+    virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+                     std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) = 0;
 
     // upload() copies from host memory, which may change on return; download() to host memory, which is written on
     // return; copy() between storages; clear() fills with zeros.
-    virtual void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
-    virtual void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
-    virtual void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) = 0;
+    virtual void copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) = 0;
 
     // wait() returns when everything that writes the storage is done, synchronize() when all work is done. A failure of

@@ -1,4 +1,4 @@
-// What a call does on a device, step by step: a printable, comparable value made from a Spec, a Profile and what the
+// The work of a call on a device, step by step: a printable, comparable value made from a Spec, a Profile and what the
 // caller fixes of the strategies.
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace vkrnn {
 
-// A place in one of a plan's buffers; becomes a device address when the plan is recorded.
-// Packed so that it can stand in an abi struct where the address will be.
+// A place in one of a plan's buffers, in 64 bits: it stands in a struct of abi.h until the plan is recorded, when the
+// device address takes its place.
 using Place = std::uint64_t;
 constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
     return (static_cast<Place>(buffer) << 48) | byte_offset;
@@ -33,6 +33,12 @@ struct Block {
     std::uint32_t places = 0;
     bool operator==(const Block&) const = default;
 };
+
+inline Place place_at(const Block& block, std::size_t i) {
+    Place at = 0;
+    std::memcpy(&at, block.bytes.data() + i * sizeof(at), sizeof(at));
+    return at;
+}
 
 template <class Struct>
 Block make_block(const Struct& value, std::uint32_t places) {
@@ -52,7 +58,7 @@ std::string_view name_of(Role role);
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 
-// What a packed buffer holds: the elements of an input in an order that the layout stands for, in any plan.
+// The contents of a packed buffer: the elements of an input in an order that the layout stands for, in any plan.
 struct Packing {
     std::size_t input = kNoBuffer;
     std::vector<std::int64_t> layout;
@@ -81,9 +87,9 @@ struct Dispatch {
     std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; none where a CPU's threads share the work
     Block push;                                    // push constants
     bool after = true;                             // waits for what the dispatch before it wrote
-    // In a loop: the byte of the push constants where the 32-bit counter goes.
+    // The byte of the push constants where a loop writes its 32-bit counter.
     std::optional<std::uint32_t> counter = {};
-    // The packed buffer that it fills: left out where that is filled already.
+    // The packed buffer that it fills; a call that finds the buffer filled leaves the dispatch out.
     std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
@@ -112,7 +118,7 @@ struct Plan {
     std::vector<PlanBuffer> buffers;
     std::vector<Kernel> kernels;
     std::vector<Step> steps;
-    // Which buffer holds each argument present (by Argument) and each result (in the documented order).
+    // The buffers of the arguments present, by Argument, and of the results, in the documented order.
     std::vector<std::pair<Argument, std::size_t>> inputs;
     std::vector<std::size_t> results;
     double flops = 0;  // of the matrix products

@@ -31,6 +31,13 @@ struct Profile {
     bool operator==(const Profile&) const = default;
 };
 
+// A device that Vulkan has and that is not listed, with the reason: "no shaderInt64".
+struct SkippedDevice {
+    std::string name;
+    DeviceType type = DeviceType::other;
+    std::string reason;
+};
+
 inline constexpr const char* kNativeDriver = "native";  // Profile::driver of the CPU itself
 
 }  // namespace vkrnn

@@ -6,7 +6,7 @@
 
 namespace vkrnn {
 
-// In no particular order.
+// Returns all names, in no particular order.
 std::vector<std::string_view> shader_names();
 
 }  // namespace vkrnn

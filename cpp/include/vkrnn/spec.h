@@ -15,10 +15,12 @@
 
 namespace vkrnn {
 
+using TensorShape = std::vector<std::int64_t>;
+
 // A tensor as the caller handed it over. dtype is NumPy's name ("float32", "int64", ...).
 struct TensorInfo {
     std::string dtype;
-    std::vector<std::int64_t> shape;
+    TensorShape shape;
     std::vector<std::int64_t> integers{};  // the contents, of a tensor of integers with one axis
 };
 using Arguments = std::map<Argument, TensorInfo>;
@@ -37,9 +39,9 @@ struct Spec {
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
     [[nodiscard]] std::int64_t C() const { return cell().cell_states; }
-    // Whether a step has two phases: see Candidate.
+    // Returns whether a step has two phases: see Candidate.
     [[nodiscard]] bool two_phases() const { return cell().candidate && !scales_product(); }
-    // Whether the candidate's product is scaled, so that training needs it by itself.
+    // Returns whether a gate scales the candidate's product, so that the gradients need that product by itself.
     [[nodiscard]] bool scales_product() const {
         const auto& candidate = cell().candidate;
         return candidate && candidate->scales_product && descriptor.has(*candidate->scales_product);
@@ -47,9 +49,25 @@ struct Spec {
     auto operator<=>(const Spec&) const = default;
 };
 
+// Returns the shapes that an argument of the call may have, the documented one first.
+const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument);
+
+// Returns the sizes that the letters of a shape stand for in a call.
+TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols);
+
+// Returns D, G or a product of them for an axis that is such a multiple of H; 0 for any other.
+std::int64_t multiple_of_h(const Spec& spec, Axis axis);
+
+// Return the documented shape of an argument, with 1 where a mask does not vary, and that of a forward result. All
+// accepted shapes of an argument have as many elements.
+TensorShape shape_of(const Spec& spec, Argument argument);
+TensorShape shape_of(const Spec& spec, Output output);
+
+std::int64_t elements_of(const TensorShape& shape);
+
 struct ResultInfo {
     std::string name;  // "output", "cell_output", "z_state"; for gradients the argument's name
-    std::vector<std::int64_t> shape;
+    TensorShape shape;
 };
 
 // A checked call: its spec and what it returns, in the documented order, packed.

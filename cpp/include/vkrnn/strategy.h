@@ -1,4 +1,4 @@
-// Which strategies run a call: what a caller fixes, and what a plan was made with.
+// The strategies of a call, as far as a caller fixes them, and as a plan was made with them.
 #pragma once
 
 #include <cstdint>

@@ -43,18 +43,18 @@ std::string processor_name() {
 // A plan's buffers in memory, for one call.
 class Buffers {
 public:
-    Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputOperand> inputs,
-            std::span<const ResultOperand> results)
+    Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputLocation> inputs,
+            std::span<const ResultLocation> results)
         : plan_(plan), at_(plan.buffers.size()) {
         for (std::size_t i = 0; i < inputs.size(); ++i) {
-            const InputOperand& input = inputs[i];
+            const InputLocation& input = inputs[i];
             const std::size_t buffer = plan.inputs[i].second;
             // Kernels write no input.
             at_[buffer] = const_cast<std::byte*>(  // NOLINT(cppcoreguidelines-pro-type-const-cast)
                 input.storage ? input.storage->host() + input.offset : static_cast<const std::byte*>(input.host));
         }
         for (std::size_t i = 0; i < results.size(); ++i) {
-            const ResultOperand& result = results[i];
+            const ResultLocation& result = results[i];
             at_[plan.results[i]] =
                 result.storage ? result.storage->host() + result.offset : static_cast<std::byte*>(result.host);
         }
@@ -79,7 +79,7 @@ private:
         std::shared_ptr<const PackedCopy> copy;
     };
 
-    void find_packed(std::size_t input, const InputOperand& operand, const std::shared_ptr<Memory>& memory) {
+    void find_packed(std::size_t input, const InputLocation& operand, const std::shared_ptr<Memory>& memory) {
         auto* const storage = dynamic_cast<HostStorage*>(operand.storage.get());
         if (storage == nullptr) return;
         for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
@@ -228,8 +228,8 @@ std::shared_ptr<Storage> CpuDevice::allocate(std::uint64_t bytes, bool /*host_wr
 
 std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) { return allocate(bytes, false); }
 
-void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
-                    std::span<const ResultOperand> results, bool /*wait*/, std::string_view label, const Poll& poll) {
+void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+                    std::span<const ResultLocation> results, bool /*wait*/, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
@@ -245,7 +245,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
                               " are free on " + profile_.name,
                           asked, free);
     }
-    for (const ResultOperand& result : results)
+    for (const ResultLocation& result : results)
         if (result.storage) result.storage->changed();
     const double seconds = seconds_since(start);
     const std::lock_guard lock(mutex_);
@@ -257,7 +257,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;
 }
 
-void CpuDevice::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& /*poll*/) {
+void CpuDevice::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& /*poll*/) {
     check_usable(kArray);
     std::memcpy(to.storage->host() + to.offset, from, bytes);
     to.storage->changed();
@@ -265,14 +265,14 @@ void CpuDevice::upload(const ResultOperand& to, const void* from, std::uint64_t 
     statistics_.bytes_uploaded += bytes;
 }
 
-void CpuDevice::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& /*poll*/) {
+void CpuDevice::download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& /*poll*/) {
     check_usable(kArray);
     std::memcpy(to, from.storage->host() + from.offset, bytes);
     const std::lock_guard lock(mutex_);
     statistics_.bytes_downloaded += bytes;
 }
 
-void CpuDevice::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& /*poll*/) {
+void CpuDevice::copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& /*poll*/) {
     check_usable(kArray);
     std::memcpy(to.storage->host() + to.offset, from.storage->host() + from.offset, bytes);
     to.storage->changed();

@@ -1,4 +1,4 @@
-// What the rows of the cells' table speak of, and how a row is found. The rows themselves stand in cells.cpp.
+// Names and shapes that the cells' rows refer to, and how a row is found. The rows themselves stand in cells.cpp.
 #include <algorithm>
 
 #include "vkrnn/cells.h"
@@ -24,7 +24,7 @@ std::string_view name_of(Activation activation) { return kActivationNames.at(sta
 
 const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     using enum Axis;
-    // By Argument; the source without an input weight, whose channels are the gates, stands last.
+    // Indexed by Argument. The last rule is for a source without an input weight, whose channels are the gates.
     static const std::array<ShapeRule, kArguments + 1> kRules{{
         {{{T, N, I}}, {{T, N, I}}},                              // source
         {{{GH, H}}, {{D, GH, H}}},                               // recurrent_weight
@@ -48,6 +48,12 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     return kRules.at(static_cast<std::size_t>(argument));
 }
 
+const SymbolicShape& shape_rule(Output output) {
+    using enum Axis;
+    static const std::array<SymbolicShape, 3> kRules{{{T, N, DH}, {T, N, DCH}, {T, N, DGH}}};  // by Output
+    return kRules.at(static_cast<std::size_t>(output));
+}
+
 const Cell& cell(CellKind kind) { return cells()[static_cast<std::size_t>(kind)]; }
 
 const Cell* find_cell(std::string_view name) {
@@ -59,7 +65,10 @@ const Cell* find_cell(std::string_view name) {
 Descriptor default_descriptor(CellKind kind) {
     Descriptor descriptor{.cell = kind};
     for (const Property& property : cell(kind).properties) {
-        if (!property.flag) descriptor.activations[property.activation_slot] = property.default_activation;
+        if (const auto* activation = std::get_if<ActivationProperty>(&property.kind))
+            descriptor.activations.at(activation->slot) = activation->documented_default;
+        if (const auto* number = std::get_if<NumberProperty>(&property.kind))
+            descriptor.numbers.at(number->slot) = number->documented_default;
     }
     return descriptor;
 }

@@ -1,4 +1,4 @@
-// The cells of the package. What else is known of cells, cell_table.cpp has.
+// The cells of the package, a row each.
 #include "vkrnn/cells.h"
 
 namespace vkrnn {
@@ -10,10 +10,10 @@ using enum Activation;
 constexpr bool kRequired = false;
 constexpr bool kOptional = true;
 
-Property flag(std::string_view name, Flag which) { return {.name = name, .flag = which}; }
+Property flag(std::string_view name, Flag which) { return {name, which}; }
 
 Property activation(std::string_view name, std::size_t slot, Activation documented_default) {
-    return {.name = name, .flag = std::nullopt, .activation_slot = slot, .default_activation = documented_default};
+    return {name, ActivationProperty{slot, documented_default}};
 }
 
 Cell single_gate_rnn_cell() {
@@ -119,7 +119,7 @@ Cell gru_cell() {
         .bounds = std::vector<Bound>{{0, true}, {2, false}},
         .properties = {flag("reverse", Flag::reverse), flag("bidirectional", Flag::bidirectional),
                        flag("training", Flag::training), flag("reset_gate_first", Flag::other_gate_order),
-                       flag("reset_after", Flag::reset_after), flag("flip_z", Flag::flip_z),
+                       flag("reset_after", Flag::reset_after), flag("flip_z", cell_option(0)),
                        activation("update_gate_activation", 0, sigmoid),
                        activation("reset_gate_activation", 1, sigmoid), activation("output_gate_activation", 2, tanh)},
         .forward = {{source, kRequired},

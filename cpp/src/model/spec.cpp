@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <sstream>
 #include <string>
 
 #include "vkrnn/error.h"
@@ -9,20 +10,18 @@
 namespace vkrnn {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
 constexpr std::array kStateArguments{Argument::z_state, Argument::cell_output_fwd, Argument::output_fwd};
 
 constexpr std::array<std::string_view, 8> kIntegers{"int8",  "int16",  "int32",  "int64",
                                                     "uint8", "uint16", "uint32", "uint64"};
 
-std::string to_text(const Shape& shape) {
+std::string to_text(const TensorShape& shape) {
     std::string text = "[";
     for (const std::int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
     return text + "]";
 }
 
-std::string multiple_of_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
+std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
 // Checks the arguments of one call, letter by letter: T, N and I from the source, H from the recurrent weight.
 class Checker {
@@ -31,14 +30,16 @@ public:
         : arguments_(arguments), prefix_(message_prefix(vkrnn::cell(descriptor.cell), gradients, label)) {
         spec_.descriptor = normalised(descriptor, gradients);
         spec_.gradients = gradients;
+        for (const auto& given : arguments) spec_.present |= 1u << static_cast<unsigned>(given.first);
     }
 
     Call check() {
+        check_numbers();
         check_names();
         check_each();
         check_source_rank();
         check_recurrent_weight();
-        spec_.I = shape_of(Argument::source)[2];
+        spec_.I = given_shape(Argument::source)[2];
         for (const auto& [argument, tensor] : arguments_) {
             if (argument == Argument::mask) {
                 check_mask(tensor.shape);
@@ -46,7 +47,6 @@ public:
                 check_shape(argument, tensor.shape);
             }
             if (argument == Argument::lengths) check_lengths(tensor.integers);
-            spec_.present |= 1u << static_cast<unsigned>(argument);
         }
         return {spec_, spec_.gradients ? gradient_results() : forward_results()};
     }
@@ -68,9 +68,21 @@ private:
     const std::vector<Parameter>& parameters() const { return spec_.gradients ? cell().gradients : cell().forward; }
     std::string_view operation() const { return spec_.gradients ? cell().gradients_name : cell().name; }
     bool bidirectional() const { return spec_.D() == 2; }
-    bool given(Argument argument) const { return arguments_.contains(argument); }
-    const Shape& shape_of(Argument argument) const { return arguments_.at(argument).shape; }
+    bool given(Argument argument) const { return spec_.has(argument); }
+    const TensorShape& given_shape(Argument argument) const { return arguments_.at(argument).shape; }
     std::string at(Argument argument) const { return prefix_ + " " + std::string(name_of(argument)) + ": "; }
+
+    void check_numbers() const {
+        for (const Property& property : cell().properties) {
+            const auto* number = std::get_if<NumberProperty>(&property.kind);
+            if (number == nullptr) continue;
+            const double got = spec_.descriptor.numbers.at(number->slot);
+            if (got >= number->least && got <= number->most) continue;  // false for NaN, which would be no key
+            std::ostringstream range;
+            range << number->least << " to " << number->most << ", got " << got;
+            throw ValueError(prefix_ + " descriptor." + std::string(property.name) + ": expected " + range.str());
+        }
+    }
 
     void check_names() const {
         for (const auto& [argument, tensor] : arguments_) {
@@ -118,10 +130,10 @@ private:
     }
 
     void check_source_rank() {
-        const Shape& source = shape_of(Argument::source);
+        const TensorShape& source = given_shape(Argument::source);
         if (source.size() != 3) {
-            throw ValueError(at(Argument::source) + "expected 3 axes " + symbols(source_rule()) + ", got " +
-                             to_text(source));
+            throw ValueError(at(Argument::source) + "expected 3 axes " +
+                             symbols(accepted_shapes(spec_, Argument::source).front()) + ", got " + to_text(source));
         }
         spec_.T = source[0];
         spec_.N = source[1];
@@ -129,8 +141,8 @@ private:
 
     void check_recurrent_weight() {
         const Argument argument = Argument::recurrent_weight;
-        const Shape& shape = shape_of(argument);
-        const SymbolicShape& rule = rules(argument).front();
+        const TensorShape& shape = given_shape(argument);
+        const SymbolicShape& rule = accepted_shapes(spec_, argument).front();
         const std::string got = ", got " + to_text(shape);
         if (shape.size() != rule.size()) {
             std::string message = at(argument) + "expected shape " + symbols(rule) + got;
@@ -154,14 +166,15 @@ private:
         }
     }
 
-    void check_shape(Argument argument, const Shape& shape) const {
-        const auto& accepted = rules(argument);
-        const auto fits = [&](const SymbolicShape& rule) { return shape == numbers(rule); };
+    void check_shape(Argument argument, const TensorShape& shape) const {
+        const auto& accepted = accepted_shapes(spec_, argument);
+        const auto fits = [&](const SymbolicShape& rule) { return shape == to_shape(spec_, rule); };
         if (std::ranges::any_of(accepted, fits)) return;
 
         std::string message = at(argument) + "expected shape ";
         for (const SymbolicShape& rule : accepted) {
-            message += (&rule == &accepted.front() ? "" : " or ") + symbols(rule) + " = " + to_text(numbers(rule));
+            message +=
+                (&rule == &accepted.front() ? "" : " or ") + symbols(rule) + " = " + to_text(to_shape(spec_, rule));
         }
         message += ", got " + to_text(shape) + " (" + origins(accepted.front());
         if (argument == Argument::source && !given(Argument::input_weight)) {
@@ -175,9 +188,9 @@ private:
     }
 
     // Any rank up to 3 that broadcasts; axes of size 1 do not vary.
-    void check_mask(const Shape& shape) {
-        const SymbolicShape& rule = rules(Argument::mask).front();
-        const Shape full = numbers(rule);
+    void check_mask(const TensorShape& shape) {
+        const SymbolicShape& rule = accepted_shapes(spec_, Argument::mask).front();
+        const TensorShape full = to_shape(spec_, rule);
         bool fits = shape.size() <= full.size();
         for (std::size_t i = 0; fits && i < shape.size(); ++i) {
             const std::size_t axis = full.size() - shape.size() + i;
@@ -187,41 +200,6 @@ private:
         if (fits) return;
         throw ValueError(at(Argument::mask) + "expected a shape that broadcasts to " + symbols(rule) + " = " +
                          to_text(full) + ", got " + to_text(shape) + " (" + origins(rule) + ")");
-    }
-
-    const std::vector<SymbolicShape>& rules(Argument argument) const {
-        const ShapeRule& rule = shape_rule(argument, given(Argument::input_weight));
-        return bidirectional() ? rule.bidirectional : rule.unidirectional;
-    }
-    const SymbolicShape& source_rule() const { return rules(Argument::source).front(); }
-
-    std::int64_t number(Axis axis) const {
-        switch (axis) {
-            case Axis::T: return spec_.T;
-            case Axis::N: return spec_.N;
-            case Axis::I: return spec_.I;
-            case Axis::D: return spec_.D();
-            case Axis::one: return 1;
-            default: return factor(axis) * spec_.H;
-        }
-    }
-
-    // Of H, in an axis that is a multiple of it.
-    std::int64_t factor(Axis axis) const {
-        switch (axis) {
-            case Axis::H: return 1;
-            case Axis::DH: return spec_.D();
-            case Axis::GH: return spec_.G();
-            case Axis::DGH: return spec_.D() * spec_.G();
-            case Axis::DCH: return spec_.D() * spec_.C();
-            default: return 0;
-        }
-    }
-
-    Shape numbers(const SymbolicShape& rule) const {
-        Shape shape;
-        for (const Axis axis : rule) shape.push_back(number(axis));
-        return shape;
     }
 
     std::string symbols(const SymbolicShape& rule) const {
@@ -234,13 +212,14 @@ private:
                 case Axis::I: text += "I"; break;
                 case Axis::D: text += "2"; break;
                 case Axis::one: text += "1"; break;
-                default: text += multiple_of_h(factor(axis));
+                default: text += in_h(multiple_of_h(spec_, axis));
             }
         }
         return text + "]";
     }
 
-    // Where the letters of a shape come from: "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4".
+    // Says where the letters of a shape come from: "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] /
+    // 4".
     std::string origins(const SymbolicShape& rule) const {
         const std::string rows = std::to_string(bidirectional() ? 1 : 0);
         const std::string gates = spec_.G() == 1 ? "" : " / " + std::to_string(spec_.G());
@@ -253,7 +232,7 @@ private:
             if (axis == Axis::T) add("T", spec_.T, "source.shape[0]");
             if (axis == Axis::N) add("N", spec_.N, "source.shape[1]");
             if (axis == Axis::I) add("I", spec_.I, "source.shape[2]");
-            has_h = has_h || factor(axis) != 0;
+            has_h = has_h || multiple_of_h(spec_, axis) != 0;
         }
         if (has_h) add("H", spec_.H, "recurrent_weight.shape[" + rows + "]" + gates);
         return text;
@@ -261,19 +240,19 @@ private:
 
     std::vector<ResultInfo> forward_results() const {
         std::vector<ResultInfo> results;
-        const auto add = [&](Output output, std::int64_t slots) {
-            results.push_back({std::string(name_of(output)), {spec_.T, spec_.N, spec_.D() * slots * spec_.H}});
+        const auto add = [&](Output output) {
+            results.push_back({std::string(name_of(output)), shape_of(spec_, output)});
         };
-        add(Output::output, 1);
-        if (spec_.descriptor.has(Flag::produce_cell)) add(Output::cell_output, spec_.C());
-        if (spec_.descriptor.has(Flag::training)) add(Output::z_state, spec_.G());
+        add(Output::output);
+        if (spec_.descriptor.has(Flag::produce_cell)) add(Output::cell_output);
+        if (spec_.descriptor.has(Flag::training)) add(Output::z_state);
         return results;
     }
 
     std::vector<ResultInfo> gradient_results() const {
         std::vector<ResultInfo> results;
         for (const Argument argument : cell().gradient_order) {
-            if (given(argument)) results.push_back({std::string(name_of(argument)), shape_of(argument)});
+            if (given(argument)) results.push_back({std::string(name_of(argument)), given_shape(argument)});
         }
         return results;
     }

@@ -8,6 +8,22 @@
 #include "vkrnn/error.h"
 
 namespace vkrnn {
+namespace {
+
+// Adds the buffers that a block names, itself or through constants, but for those that no step writes.
+void collect_written(const Block& block, const std::vector<PlanBuffer>& buffers, std::set<std::size_t>& found) {
+    for (std::size_t i = 0; i < block.places; ++i) {
+        const std::size_t buffer = place_buffer(place_at(block, i));
+        const Role role = buffers.at(buffer).role;
+        if (role == Role::constant) {
+            collect_written(buffers[buffer].contents, buffers, found);
+        } else if (role != Role::input) {
+            found.insert(buffer);
+        }
+    }
+}
+
+}  // namespace
 
 std::uint32_t u32(std::int64_t value) {
     if (value < 0 || value > std::numeric_limits<std::uint32_t>::max())
@@ -42,24 +58,31 @@ std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
     return add_buffer(std::move(name), Role::scratch, bytes(elements));
 }
 
-std::size_t PlanBuilder::input(Argument argument, std::int64_t elements) {
+std::size_t PlanBuilder::input(Argument argument) {
     const std::string name(name_of(argument));
-    const std::size_t buffer = add_buffer(name, Role::input, bytes_of_caller(elements));
+    const std::int64_t elements = elements_of(shape_of(plan_.spec, argument));
+    const bool integers = argument == Argument::lengths;
+    const std::uint64_t bytes =
+        integers ? static_cast<std::uint64_t>(elements) * sizeof(std::int32_t) : bytes_of_caller(elements);
+    const std::size_t buffer = add_buffer(name, Role::input, bytes);
     plan_.inputs.emplace_back(argument, buffer);
-    if (!is_half(plan_.spec.dtype)) return buffer;
+    if (integers || !is_half(plan_.spec.dtype)) return buffer;
     const std::size_t wide = scratch(name + " in float32", elements);
+    widened_.insert(wide);
     products_.convert(*this, "widen " + name, {buffer, wide, elements, false}, true);
     return wide;
 }
 
-std::size_t PlanBuilder::integers(Argument argument, std::int64_t elements) {
-    const auto bytes = static_cast<std::uint64_t>(elements) * sizeof(std::int32_t);
-    const std::size_t buffer = add_buffer(std::string(name_of(argument)), Role::input, bytes);
-    plan_.inputs.emplace_back(argument, buffer);
-    return buffer;
+std::size_t PlanBuilder::result(Output output) {
+    return add_result(std::string(name_of(output)), shape_of(plan_.spec, output));
 }
 
-std::size_t PlanBuilder::result(std::string name, std::int64_t elements) {
+std::size_t PlanBuilder::result(Argument argument) {
+    return add_result("gradient of " + std::string(name_of(argument)), shape_of(plan_.spec, argument));
+}
+
+std::size_t PlanBuilder::add_result(std::string name, const TensorShape& shape) {
+    const std::int64_t elements = elements_of(shape);
     const std::size_t buffer = add_buffer(name, Role::result, bytes_of_caller(elements));
     plan_.results.push_back(buffer);
     if (!is_half(plan_.spec.dtype)) return buffer;
@@ -119,7 +142,30 @@ std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64
 
 void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,
                            Block push, bool independent) {
-    plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), !independent});
+    const bool after = waits(push, independent);
+    plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), after});
+}
+
+void PlanBuilder::clear(std::size_t buffer) {
+    plan_.steps.emplace_back(Clear{buffer});
+    used_.insert(buffer);  // whatever follows waits for it
+}
+
+void PlanBuilder::add(Step step) {
+    plan_.steps.push_back(std::move(step));
+    after_loop_ = true;
+}
+
+bool PlanBuilder::waits(const Block& push, bool independent) {
+    std::set<std::size_t> touched;
+    collect_written(push, plan_.buffers, touched);
+    const bool reads_fresh = std::ranges::any_of(touched, [&](std::size_t buffer) { return fresh_.contains(buffer); });
+    const bool waits = !independent || after_loop_ || reads_fresh;
+    if (waits) fresh_.clear();
+    after_loop_ = false;
+    for (const std::size_t buffer : touched)
+        if (used_.insert(buffer).second) fresh_.insert(buffer);
+    return waits;
 }
 
 void PlanBuilder::product(const std::string& label, const Product& p, bool independent) {

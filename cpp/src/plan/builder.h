@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 
 #include "abi.h"
 #include "vkrnn/plan.h"
@@ -26,18 +27,18 @@ struct Product {
 
 // out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
 struct RowSum {
-    struct Operand {
+    struct Term {
         std::size_t buffer = 0;
         std::int64_t offset = 0, row = 0, direction = 0, gate = 0;  // strides in elements
     };
     std::int64_t rows = 0, directions = 1, gates = 1, width = 0;
-    Operand in;
-    std::optional<Operand> factor;
+    Term in;
+    std::optional<Term> factor;
     std::size_t out = 0;
     std::int64_t out_offset = 0;
 };
 
-// Elements that are widened from a 16-bit type to float32, or narrowed to it.
+// A copy of elements from a 16-bit type to float32, or the other way.
 struct Conversion {
     std::size_t from = 0, to = 0;
     std::int64_t elements = 0;
@@ -54,29 +55,32 @@ public:
     // Buffer 0 is all zeros, H elements long: what an absent tensor reads.
     static constexpr std::size_t kZeros = 0;
 
-    // Arguments and results, as the kernels see them: in 16-bit types a converted copy of what the caller sees.
-    std::size_t input(Argument argument, std::int64_t elements);
-    std::size_t result(std::string name, std::int64_t elements);
-    // An argument of 32-bit integers.
-    std::size_t integers(Argument argument, std::int64_t elements);
+    // Arguments and results, as the kernels see them: in 16-bit types a converted copy of what the caller sees. The
+    // result that is named after an argument is its gradient.
+    std::size_t input(Argument argument);
+    std::size_t result(Output output);
+    std::size_t result(Argument argument);
     std::size_t scratch(std::string name, std::int64_t elements);
-    // The first buffer of that name, if there is one.
+    // Returns the first buffer of that name, if there is one.
     [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
+    // Whether the buffer's float32 numbers are those of an argument of a 16-bit type.
+    [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
     [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
-    // The same buffer for the same contents.
+    // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);
-    // Scratch for elements of another buffer in the order that the layout stands for. Where these are a weight's, they
-    // need not be copied there in each call.
+    // Makes a buffer for elements of `from` in another order, which `layout` stands for. Where `from` is an input, a
+    // later call with the same array finds them there and need not copy them again.
     std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
-    // `independent`: needs nothing that the step before it wrote.
+    // Add steps. An `independent` one may run beside the step before it. It still waits if it reads what that or
+    // another one since the last wait made.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false);
-    void clear(std::size_t buffer) { plan_.steps.emplace_back(Clear{buffer}); }
-    void add(Step step) { plan_.steps.push_back(std::move(step)); }
+    void clear(std::size_t buffer);
+    void add(Step step);
     void count_flops(double flops) { plan_.flops += flops; }
 
     // Spreads a linear number of workgroups over x and y.
@@ -87,19 +91,26 @@ public:
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
     [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
-    // A size of the strategies that run the call.
+    // Returns a size of the strategies that run the call, which one of them must have.
     [[nodiscard]] std::uint32_t size(const std::string& name) const { return plan_.choice.sizes.at(name); }
     Plan finish();
 
 private:
     std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
+    std::size_t add_result(std::string name, const TensorShape& shape);
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
+    // Whether a dispatch of these push constants must wait; notes what it makes.
+    bool waits(const Block& push, bool independent);
 
     Plan plan_;
     const Profile& profile_;
     const ProductStrategy& products_;
+    std::set<std::size_t> widened_;
     std::vector<Conversion> narrowings_;  // of results, to be done when all else is
+    // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
+    std::set<std::size_t> used_, fresh_;
+    bool after_loop_ = false;
 };
 
 // The kernels count in 32 bits. Throws NotImplementedError where that is not enough.

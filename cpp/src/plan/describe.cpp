@@ -39,7 +39,7 @@ void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& disp
     out << '>';
     const auto& [x, y, z] = dispatch.groups;
     if (x != 0) out << "  groups " << x << " x " << y << " x " << z;
-    if (!dispatch.after) out << "  (beside the one before)";
+    if (!dispatch.after) out << "  (no barrier)";
     out << '\n';
 }
 

@@ -23,18 +23,18 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
-    views.sequence(abi::kHidden, builder.result("output", T * N * D * H), 1, Order::output);
+    views.sequence(abi::kHidden, builder.result(Output::output), 1, Order::output);
     if (C > 0) {
         if (training || descriptor.has(Flag::produce_cell))
-            views.sequence(abi::kCell, builder.result("cell_output", T * N * D * C * H), C, Order::output);
+            views.sequence(abi::kCell, builder.result(Output::cell_output), C, Order::output);
         else
             views.state(abi::kCell, builder.scratch("cell", N * D * C * H), C);
     }
     if (training)
-        views.sequence(abi::kSaved, builder.result("z_state", T * N * D * G * H), G, Order::output);
+        views.sequence(abi::kSaved, builder.result(Output::z_state), G, Order::output);
     else if (phases)
         views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
-    if (phases) views.state(abi::kOperand, builder.scratch("scaled state", N * D * H));
+    if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(static_cast<double>(T) * step_flops(spec));
     chosen.loop.forward(builder, inputs, views);
     return builder.finish();

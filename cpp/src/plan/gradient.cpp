@@ -32,8 +32,7 @@ private:
     void make_results() {
         for (const Argument argument : cell_.gradient_order) {
             if (!has(argument)) continue;
-            results_[static_cast<std::size_t>(argument)] =
-                builder_.result("gradient of " + std::string(name_of(argument)), elements_of(spec_, argument));
+            results_[static_cast<std::size_t>(argument)] = builder_.result(argument);
         }
     }
 
@@ -134,7 +133,7 @@ private:
         }
         if (has(Argument::peephole)) {
             RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::peephole), 0};
-            sum.factor = RowSum::Operand{previous_cell_, 0, D * H, H, 0};
+            sum.factor = RowSum::Term{previous_cell_, 0, D * H, H, 0};
             builder_.row_sum("gradient of peephole", sum, true);
         }
         if (has(Argument::secondary_bias)) {

@@ -5,18 +5,15 @@
 
 namespace vkrnn {
 
-// Elements of an argument, and of its gradient.
-std::int64_t elements_of(const Spec& spec, Argument argument);
-
 // One buffer per argument that is present, in the order of the operation's parameters.
 class Inputs {
 public:
     explicit Inputs(PlanBuilder& builder);
 
-    // The argument's buffer; the zeros where it is absent.
+    // Returns the argument's buffer, or that of zeros where it is absent.
     std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
 
-    // The views of what forward and backward steps read alike: bias, vectors, mask, initial state and cell, lengths.
+    // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths.
     void set(StepBlock& block) const;
 
 private:

@@ -1,5 +1,7 @@
 #include "step_block.h"
 
+#include <algorithm>
+
 namespace vkrnn {
 
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
@@ -133,6 +135,9 @@ void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
 
 Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
 
+static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
+static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kStepConstants);
+
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
     const Cell& cell = spec.cell();
     std::vector<std::uint32_t> constants(abi::kStepConstants);
@@ -140,12 +145,18 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     constants[abi::kPhase] = options.phase;
     constants[abi::kGateOrder] = gate_order(spec, 0, spec.G());
     constants[abi::kScalesProduct] = spec.scales_product();
-    constants[abi::kFlipZ] = spec.descriptor.has(Flag::flip_z);
+    constants[abi::kOptions] = spec.descriptor.cell_options();
     constants[abi::kKeep] = options.keep;
     constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
+    for (std::size_t i = 0; i < kNumberSlots; ++i) {
+        const double number = spec.descriptor.numbers[i];
+        const auto words =
+            spec.dtype == Dtype::float64 ? abi::to_words(number) : abi::to_words(static_cast<float>(number));
+        std::ranges::copy(words, constants.begin() + abi::kNumber0 + 2 * static_cast<std::ptrdiff_t>(i));
+    }
     return constants;
 }
 

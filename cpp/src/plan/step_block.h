@@ -1,11 +1,11 @@
-// What the time loop's kernels are told, whatever runs them: where each tensor's elements lie by step.
+// Parameters of the time loop's kernels, on GPUs and the CPU alike: where each tensor's elements lie by step.
 #pragma once
 
 #include "builder.h"
 
 namespace vkrnn {
 
-// Which row of the time axis a step uses: s(k) and o(k) of the specification. This is the one place that knows.
+// The row of the time axis that a step uses, s(k) and o(k) of the specification, is known here and nowhere else.
 //   source order: forward k; reverse, and the backward half of a bidirectional call, T-1-k
 //   output order: as it ran, k, except that the backward half of a bidirectional call is aligned with the source
 enum class Order : std::uint8_t { source, output };
@@ -29,7 +29,7 @@ public:
     void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
     // [D, slots, H], the same for every step and batch row
     void vector(abi::uint view, std::size_t buffer, std::int64_t slots);
-    // What broadcasts to [T, N, D * H], rows in output order
+    // Anything that broadcasts to [T, N, D * H], rows in output order
     void mask(std::size_t buffer);
     // [N] integers
     void lengths(std::size_t buffer);
@@ -37,18 +37,18 @@ public:
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
 
-    // What tiles of a step multiply: regions of [slots * H][rows], one after the other.
+    // The operand of a step's tiles: regions of [slots * H][rows], one after the other
     void tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows);
-    // The same of matrices: regions of so many elements of four bytes, with so many blocks along k.
+    // The operand on matrix units: regions of `region` elements of four bytes, with `k_blocks` blocks along k
     void matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks);
-    // Their scales: regions of `region` elements, `row` for each tile of batch rows.
+    // The scales of a tile operand: regions of `region` elements, `row` of them for each tile of batch rows
     void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
     void matrix_table(std::size_t table, std::size_t largest);
     void meeting(std::size_t buffer);
-    // Where in a region the product begins.
+    // Has the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 
-    // Has a view begin that many slots later.
+    // Has a view begin so many slots later.
     void skip_slots(abi::uint view, std::int64_t slots);
 
     [[nodiscard]] Block block() const;
@@ -62,24 +62,24 @@ private:
     abi::StepParams params_{};
 };
 
-// What the step kernels are specialized to besides the spec.
+// Choices that a strategy makes for a step kernel; all others follow from the spec.
 struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
     bool keep = false;
 };
-// Of the specialization constants of a step kernel those that the call decides, whatever runs it.
+// Returns the specialization constants that the call decides, the same for every strategy; zeros for the others.
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
 
-// Products of a step's recurrence: 2 * N * D * G * H * H operations.
+// Returns the operations of a step's recurrent products.
 double step_flops(const Spec& spec);
 
-// Size of the recurrent weights as the kernels read them.
+// Returns the bytes of the recurrent weights as the kernels read them.
 double recurrent_bytes(const Spec& spec);
 
-// Position of canonical gate g in the descriptor's order.
+// Returns the position of canonical gate g in the descriptor's order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);
 
-// The slots of `count` gates from `first` on, four bits each, as kernels read them.
+// Returns the slots of `count` gates from `first` on, four bits each, as kernels read them.
 std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t count);
 
 }  // namespace vkrnn

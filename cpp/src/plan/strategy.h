@@ -11,7 +11,7 @@
 
 namespace vkrnn {
 
-// What a strategy says about a call that it can run.
+// A strategy's answer to a call that it can run.
 struct Offer {
     double microseconds = 0;  // that it expects its part of the call to take; the least of all offers is taken
     Sizes sizes = {};         // that it would take
@@ -24,22 +24,22 @@ public:
     Strategy(const Strategy&) = delete;
     Strategy& operator=(const Strategy&) = delete;
 
-    // The name by which a caller fixes it and a plan's text shows it.
+    // Returns the name by which a caller fixes it and a plan's text shows it.
     [[nodiscard]] virtual std::string_view name() const = 0;
 
-    // Whether the device can run it, whatever the call.
+    // Returns whether the device can run it, for any call.
     [[nodiscard]] virtual bool runs_on(const Profile& profile) const = 0;
 
-    // All sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the device.
-    // Throws ValueError where the device cannot run a wanted value.
+    // Returns all sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the
+    // device. Throws ValueError where the device cannot run a wanted value.
     [[nodiscard]] virtual Sizes sizes(const Profile& /*profile*/, const Sizes& /*wanted*/) const { return {}; }
 
-    // The offer for a call, with the wanted sizes, on a device that it runs on. Empty where it does not fit the call.
+    // Returns the offer for a call, with the wanted sizes, on a device that it runs on; nothing where it does not fit.
     [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                                      const Sizes& wanted) const = 0;
 };
 
-// Runs products, sums and conversions. `independent`: needs nothing that the step before it wrote.
+// Runs products, sums and conversions. An `independent` one needs nothing that the step before it wrote.
 class ProductStrategy : public Strategy {
 public:
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
@@ -49,7 +49,7 @@ public:
                          bool independent) const = 0;
 };
 
-// What a backward loop works on.
+// The tensors of a backward loop.
 struct BackwardPass {
     const Inputs& inputs;
     const StepBlock& views;  // all that a step reads and writes, except the recurrent weight
@@ -59,8 +59,8 @@ struct BackwardPass {
 // Runs the time loop of a forward call and that of its gradients.
 class LoopStrategy : public Strategy {
 public:
-    // Whether the forward loop forms x W^T. If not, the plan forms it for all steps before the loop, and the loop reads
-    // it as kProjected.
+    // Returns whether the forward loop forms x W^T. If not, the plan forms it for all steps before the loop, and the
+    // loop reads it as kProjected.
     [[nodiscard]] virtual bool projects() const { return false; }
 
     // Adds the forward loop. `views` has all that a step reads and writes, except the weights.

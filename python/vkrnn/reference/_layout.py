@@ -1,4 +1,4 @@
-"""Where things lie: gate slots, directions, time order, lenient shapes. The cells see none of it.
+"""The layout of arrays: gate slots, directions, time order, lenient shapes. The cells see none of it.
 
 Every tensor is brought to one canonical form before the equations and back after them:
 

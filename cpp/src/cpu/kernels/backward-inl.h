@@ -125,14 +125,13 @@ private:
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
         const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
-        const std::int64_t widest = widest_tile(height);
-        const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
-        T* const sums = static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * widest * L)));
+        const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)});
+        T* const sums =
+            static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * stripes.widest() * L)));
         const T* operands[kChunkRows];
         const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
-        for (std::int64_t stripe = 0; stripe < stripes; ++stripe) {
-            const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
-            const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
+        for (std::int64_t stripe = 0; stripe < stripes.count(); ++stripe) {
+            const Range vectors = stripes.at(stripe);
             const std::int64_t width = (vectors.end - vectors.begin) * L;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
                 if (member_.stopped()) return;

@@ -69,22 +69,13 @@ private:
         for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
             for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
         std::memset(ahead_, 0, sizeof(T) * static_cast<std::size_t>(count * kGates * width));
-        project(features, count, 0, kGates, mine_, ahead_, kGates * width);
-    }
-
-    // sums[row][g - first] += x W^T for gates [first, end).
-    void project(const T* const* features, std::int64_t count, int first, int end, Range vectors, T* sums,
-                 std::int64_t sums_row) const {
-        const std::int64_t panel = work_.features * L, width = (vectors.end - vectors.begin) * L;
-        for (int g = first; g < end; ++g)
-            this->multiply(features, count, this->input_weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel,
-                           panel, work_.features, vectors.end - vectors.begin, sums + (g - first) * width, sums_row,
-                           false);
+        this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_,
+                             kGates * width, false);
     }
 
     // The rows that a product multiplies.
     const T* operand(std::int64_t k, std::int64_t n, int phase) const {
-        if (phase == 2) return row(abi::kOperand, k, n);
+        if (phase == 2) return row(abi::kScaledOperand, k, n);
         if (has_mask_) return masked_ + (n - rows_.begin) * this->vectors_ * L;
         return previous(abi::kHidden, abi::kInitHidden, k, n);
     }
@@ -109,34 +100,30 @@ private:
         if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
         const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
-        const std::int64_t widest = widest_tile(height);
-        const std::int64_t stripes = (mine_.end - mine_.begin + widest - 1) / widest;
-        const std::int64_t most = height * kCount * widest * L;
-        T* const sums = static_cast<T*>(member_.scratch(0, 2 * sizeof(T) * static_cast<std::size_t>(most)));
+        const bool fused = work_.features != 0 && !ahead;
+        const std::int64_t of_vector = height * kCount * L * (fused ? 2 : 1);
+        const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)});
+        T* const sums =
+            static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(of_vector * stripes.widest())));
         const T* operands[kChunkRows];
-        const std::int64_t panel = units_ * L;
-        for (std::int64_t stripe = 0; stripe < stripes; ++stripe) {
-            const Range part = part_of(mine_.end - mine_.begin, stripe, stripes);
-            const Range vectors{mine_.begin + part.begin, mine_.begin + part.end};
+        for (std::int64_t stripe = 0; stripe < stripes.count(); ++stripe) {
+            const Range vectors = stripes.at(stripe);
             const std::int64_t width = (vectors.end - vectors.begin) * L, sums_row = kCount * width;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
                 if (member_.stopped()) return;
                 const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
                 const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
-                const bool fused = work_.features != 0 && !ahead;
                 T* const projected = sums + count * sums_row;
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * sums_row * (fused ? 2 : 1)));
                 if (fused) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
-                    project(operands, count, First, End, vectors, projected, sums_row);
+                    this->multiply_gates(operands, count, this->input_weights_, work_.features, First, End, vectors,
+                                         projected, sums_row, false);
                 }
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
-                    for (int g = First; g < End; ++g)
-                        this->multiply(operands, count,
-                                       this->weights_ + (slot_[g] * this->vectors_ + vectors.begin) * panel, panel,
-                                       units_, vectors.end - vectors.begin, sums + (g - First) * width, sums_row,
-                                       this->batch_ == 1);
+                    this->multiply_gates(operands, count, this->weights_, units_, First, End, vectors, sums, sums_row,
+                                         this->batch_ == 1);
                 }
                 for (std::int64_t i = 0; i < count; ++i) {
                     const std::int64_t n = top + i;
@@ -148,7 +135,7 @@ private:
                             const std::int64_t all = (mine_.end - mine_.begin) * L;
                             const std::int64_t at =
                                 (k - projected_.begin) * (rows_.end - rows_.begin) + n - rows_.begin;
-                            x[g] = ahead_ + (at * kGates + g) * all + part.begin * L;
+                            x[g] = ahead_ + (at * kGates + g) * all + (vectors.begin - mine_.begin) * L;
                         } else {
                             x[g] = row(abi::kProjected, k, n) + slot_[g] * views_[abi::kProjected].slot +
                                    vectors.begin * L;
@@ -199,7 +186,8 @@ private:
 
             if constexpr (Phase == 1) {
                 cell_.cell_forward_first(x, r, kept);
-                store(before[0] * this->mask(k, n, j, count) * kept[C::kScale], row(abi::kOperand, k, n) + j, count);
+                store(before[0] * this->mask(k, n, j, count) * kept[C::kScale], row(abi::kScaledOperand, k, n) + j,
+                      count);
             } else {
                 if constexpr (Phase == 2) {
                     for (int g = 0; g < First; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);

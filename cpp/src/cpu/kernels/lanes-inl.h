@@ -102,10 +102,11 @@ struct Exponential<float> {
     static constexpr int kMantissa = 23;
     static constexpr Bits kBias = 127;
     static constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: added, it leaves an integer in the low bits
-    static constexpr float kLowest = -87.0F;      // exp of less counts as zero
+    static constexpr float kLowest = -88.0F;      // exp of this and less counts as zero
     static constexpr float kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;  // the first has few bits
-    // Of the series of exp(r) - 1 - r, from the highest power on, divided by r^2; |r| <= ln(2) / 2.
-    static constexpr float kSeries[] = {1.0F / 5040, 1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F};
+    // Of exp(r) - 1 - r, divided by r^2, from the highest power on; |r| <= ln(2) / 2. These are not of the Taylor
+    // series but of the polynomial whose largest error is least, a quarter of a rounding, relative to exp(r) - 1.
+    static constexpr float kSeries[] = {1.39464962e-3F, 8.36661086e-3F, 4.16662805e-2F, 1.66665435e-1F, 0.5F};
 };
 
 template <>
@@ -114,14 +115,35 @@ struct Exponential<double> {
     static constexpr int kMantissa = 52;
     static constexpr Bits kBias = 1023;
     static constexpr double kRound = 6755399441055744.0;
-    static constexpr double kLowest = -708.0;
+    static constexpr double kLowest = -709.0;
     static constexpr double kLn2High = 0.693147180369123816490, kLn2Low = 1.90821492927058770002e-10;
     static constexpr double kSeries[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
                                          1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
                                          1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
 };
 
-// exp(x) = (1 + q) * scale for |x| up to about -kLowest, with |q| < 0.42 accurate relative to itself.
+// x, but at least `low`; NaN stays NaN.
+template <class T>
+HWY_INLINE Vector<T> at_least(Vector<T> low, Vector<T> x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR  // whose instruction returns the second number where one is NaN
+    return hn::Max(low, x);
+#else
+    return hn::IfThenElse(hn::Lt(x, low), low, x);
+#endif
+}
+
+// x, but at most `high`; NaN stays NaN.
+template <class T>
+HWY_INLINE Vector<T> at_most(Vector<T> high, Vector<T> x) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+    return hn::Min(high, x);
+#else
+    return hn::IfThenElse(hn::Gt(x, high), high, x);
+#endif
+}
+
+// exp(x) = (1 + q) * scale for x from kLowest, where the scale is 0, to about -kLowest, with |q| < 0.42 accurate
+// relative to itself.
 template <class T>
 HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     using E = Exponential<T>;
@@ -154,36 +176,37 @@ HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
     return hn::Div(n, d);
 }
 
-// 1 / (1 + exp(-x)), accurate relative to itself.
+// exp of more is so much more than 1 that sigmoid and tanh are 1 in either type.
+inline constexpr double kSaturates = 44;
+
+// exp(x) / (exp(x) + 1), accurate relative to itself.
 template <class T>
 HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     const Tag<T> d;
-    const auto one = hn::Set(d, T{1}), lowest = hn::Set(d, Exponential<T>::kLowest);
+    const auto lowest = hn::Set(d, Exponential<T>::kLowest), highest = hn::Set(d, static_cast<T>(kSaturates));
     Vector<T> q, scale;
-    exp_parts<T>(hn::Min(hn::Max(hn::Neg(x), lowest), hn::Neg(lowest)), q, scale);
-    return hn::IfThenZeroElse(hn::Lt(x, lowest), divide<T>(one, hn::Add(one, hn::MulAdd(q, scale, scale))));
+    exp_parts<T>(at_most<T>(highest, at_least<T>(lowest, x)), q, scale);
+    const auto y = hn::MulAdd(q, scale, scale);
+    return divide<T>(y, hn::Add(y, hn::Set(d, T{1})));
 }
 
-// (exp(2 x) - 1) / (exp(2 x) + 1), accurate relative to itself. Beyond the limits it is 1 in either type.
+// (exp(2 x) - 1) / (exp(2 x) + 1), accurate relative to itself.
 template <class T>
 HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     const Tag<T> d;
-    const auto one = hn::Set(d, T{1}), limit = hn::Set(d, T{44});
+    const auto limit = hn::Set(d, static_cast<T>(kSaturates));
     Vector<T> q, scale;
-    exp_parts<T>(hn::Min(hn::Max(hn::Add(x, x), hn::Neg(limit)), limit), q, scale);
-    const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
+    exp_parts<T>(at_most<T>(limit, at_least<T>(hn::Neg(limit), hn::Add(x, x))), q, scale);
+    const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, hn::Set(d, T{1})));
     return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
 }
 
 // exp(x) for x <= 0; exactly 1 at 0.
 template <class T>
 HWY_INLINE Vector<T> exponential(Vector<T> x) {
-    const Tag<T> d;
-    const auto lowest = hn::Set(d, Exponential<T>::kLowest);
     Vector<T> q, scale;
-    exp_parts<T>(hn::Max(x, lowest), q, scale);
-    const auto y = hn::IfThenZeroElse(hn::Lt(x, lowest), hn::MulAdd(q, scale, scale));
-    return hn::IfThenElse(hn::IsNaN(x), x, y);
+    exp_parts<T>(at_least<T>(hn::Set(Tag<T>(), Exponential<T>::kLowest), x), q, scale);
+    return hn::MulAdd(q, scale, scale);
 }
 
 template <class T>
@@ -199,21 +222,19 @@ HWY_INLINE Vector<T> hard_sigmoid(Vector<T> x) {
     const Tag<T> d;
     const auto y =
         hn::MulAdd(hn::Set(d, static_cast<T>(kHardSigmoidSlope)), x, hn::Set(d, static_cast<T>(kHardSigmoidOffset)));
-    return hn::Min(hn::Max(y, hn::Zero(d)), hn::Set(d, T{1}));
+    return at_most<T>(hn::Set(d, T{1}), at_least<T>(hn::Zero(d), y));
 }
 
 template <class T>
 HWY_INLINE Lanes<T> activate(abi::uint kind, Lanes<T> x) {
     const auto zero = hn::Zero(Tag<T>());
-    Lanes<T> y;
     switch (kind) {
-        case abi::kRelu: y = {hn::Max(x.low, zero), hn::Max(x.high, zero)}; break;
-        case abi::kTanh: y = {hyperbolic_tangent<T>(x.low), hyperbolic_tangent<T>(x.high)}; break;
-        case abi::kSigmoid: y = {sigmoid<T>(x.low), sigmoid<T>(x.high)}; break;
-        case abi::kHardSigmoid: y = {hard_sigmoid<T>(x.low), hard_sigmoid<T>(x.high)}; break;
+        case abi::kRelu: return {at_least<T>(zero, x.low), at_least<T>(zero, x.high)};
+        case abi::kTanh: return {hyperbolic_tangent<T>(x.low), hyperbolic_tangent<T>(x.high)};
+        case abi::kSigmoid: return {sigmoid<T>(x.low), sigmoid<T>(x.high)};
+        case abi::kHardSigmoid: return {hard_sigmoid<T>(x.low), hard_sigmoid<T>(x.high)};
         default: return x;
     }
-    return {hn::IfThenElse(hn::IsNaN(x.low), x.low, y.low), hn::IfThenElse(hn::IsNaN(x.high), x.high, y.high)};
 }
 
 // The derivative, from the activation's value y.

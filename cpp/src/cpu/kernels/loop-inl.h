@@ -20,6 +20,33 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // Batch rows whose sums are formed, and then handed to the cell, together: the weights are loaded once for them all.
 inline constexpr std::int64_t kChunkRows = 96;
 
+// Bytes of sums that leave room for the weights in the nearest cache.
+inline constexpr std::int64_t kSumBytes = 8192;
+
+// The parts of a range of vectors of units whose sums are formed, and then handed to the cell, together: at least as
+// wide as a tile, and as wide as their sums allow, because the cell has much to prepare for each.
+class Stripes {
+public:
+    Stripes(Range vectors, std::int64_t tile, std::int64_t bytes_of_vector) : vectors_(vectors) {
+        const std::int64_t most = std::max(tile, kSumBytes / bytes_of_vector / 2 * 2);
+        together_ = most % 2 == 0 ? 2 : 1;  // cells compute two vectors at a time
+        groups_ = (vectors.end - vectors.begin + together_ - 1) / together_;
+        count_ = (groups_ * together_ + most - 1) / most;
+    }
+
+    [[nodiscard]] std::int64_t count() const { return count_; }
+    [[nodiscard]] std::int64_t widest() const { return count_ == 0 ? 0 : (groups_ + count_ - 1) / count_ * together_; }
+    [[nodiscard]] Range at(std::int64_t stripe) const {
+        const Range groups = part_of(groups_, stripe, count_);
+        return {vectors_.begin + groups.begin * together_,
+                std::min(vectors_.end, vectors_.begin + groups.end * together_)};
+    }
+
+private:
+    Range vectors_;
+    std::int64_t together_, groups_, count_;
+};
+
 // A tensor for one direction: see abi.h.
 template <class T>
 struct View {
@@ -169,6 +196,22 @@ protected:
             multiply_rows<T>(rows, count, k.end - k.begin, panels + k.begin * L, panel, vectors, one_row, sums,
                              sums_row);
         }
+    }
+
+    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units.
+    HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const T* weights, std::int64_t depth,
+                                   int first, int end, Range vectors, T* sums, std::int64_t sums_row,
+                                   bool one_row) const {
+        const std::int64_t panel = depth * L, some = vectors.end - vectors.begin;
+        // Where tiles do not divide the units, all gates are one product: then fewer of the tiles are narrow.
+        bool together = some == vectors_ && some % widest_tile(count) != 0;
+        for (int g = first + 1; g < end; ++g) together = together && slot_[g] == slot_[g - 1] + 1;
+        if (together)
+            return multiply(operand, count, weights + slot_[first] * vectors_ * panel, panel, depth,
+                            (end - first) * some, sums, sums_row, one_row);
+        for (int g = first; g < end; ++g)
+            multiply(operand, count, weights + (slot_[g] * vectors_ + vectors.begin) * panel, panel, depth, some,
+                     sums + (g - first) * some * L, sums_row, one_row);
     }
 
     const LoopWork& work_;

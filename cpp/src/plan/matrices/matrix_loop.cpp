@@ -25,23 +25,25 @@ constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits fo
 // Microseconds of one phase's step: what the busiest multiprocessor does.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,
                   std::int64_t depth) {
-    const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
+    const std::int64_t side = profile.matrix_side;
+    const Halves halves = loop_halves(spec);
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
     const std::int64_t busiest = ceil_div(groups, multiprocessors(profile));
     const std::int64_t rows = shape.rows, columns = shape.columns;
-    const std::int64_t registers = 8 * rows * columns + 8 * (rows + columns) * halves + 40;
+    const std::int64_t registers = 8 * rows * columns + 8 * (rows * halves.left + columns * halves.right) + 40;
     const std::int64_t resident =
         std::clamp(kRegisters / (registers * shape.subgroups() * profile.subgroup_size), std::int64_t{1}, busiest);
-    const std::int64_t element = 2 * halves;
-    const auto asked = static_cast<double>(resident * shape.subgroups() * (rows + columns) * side * side * element);
+    const std::int64_t left_bytes = 2 * halves.left, right_bytes = 2 * halves.right;  // of an element
+    const auto asked =
+        static_cast<double>(resident * shape.subgroups() * (rows * left_bytes + columns * right_bytes) * side * side);
     const double rate = std::min(kMostBytesPerMicrosecond, asked / kMicrosecondsPerRequest);
-    const auto bytes =
-        static_cast<double>(busiest * (shape.tile_rows(side) + shape.tile_columns(side)) * depth * element);
-    const auto weights = static_cast<double>(spec.D() * spec.H * products * depth * element);
+    const auto bytes = static_cast<double>(
+        busiest * (shape.tile_rows(side) * left_bytes + shape.tile_columns(side) * right_bytes) * depth);
+    const auto weights = static_cast<double>(spec.D() * spec.H * products * depth * right_bytes);
     const auto row_tiles = static_cast<double>(ceil_div(spec.N, shape.tile_rows(side)));
-    const auto flops = static_cast<double>(2 * busiest * (halves > 1 ? 3 : 1) * shape.tile_rows(side) *
-                                           shape.tile_columns(side) * depth);
+    const auto flops =
+        static_cast<double>(2 * busiest * halves.products() * shape.tile_rows(side) * shape.tile_columns(side) * depth);
     return kMicrosecondsPerStep + kMicrosecondsPerGroup * static_cast<double>(busiest) +
            std::max(bytes / rate, flops / kFlopsPerMicrosecond) +
            (weights > kL2Bytes ? row_tiles * weights / kMemoryBytesPerMicrosecond : 0);

@@ -157,7 +157,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.chunk = u32(split.chunk);
     push.batches = u32(p.batches);
     std::vector<std::uint32_t> constants(abi::kMatrixConstants);
-    set_matrix_constants(constants, builder.spec(), profile);
+    set_matrix_constants(constants, {a.halves, b.halves}, profile);
     constants[abi::kLocalSize] = profile.subgroup_size * shape.groups();
     constants[abi::kMatrixRows] = shape.rows;
     constants[abi::kMatrixColumns] = shape.columns;

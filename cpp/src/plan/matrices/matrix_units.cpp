@@ -7,9 +7,9 @@ constexpr std::int64_t kVectorBytes = 16;
 
 std::int64_t side_of(const PlanBuilder& builder) { return builder.profile().matrix_side; }
 
-std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder) {
+std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Halves& halves = {}) {
     std::vector<std::uint32_t> constants(abi::kMatrixRows);
-    set_matrix_constants(constants, builder.spec(), builder.profile());
+    set_matrix_constants(constants, halves, builder.profile());
     return constants;
 }
 
@@ -37,12 +37,13 @@ bool has_matrix_units(const Profile& profile) {
            profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
 }
 
-std::uint32_t halves_of(const Spec& /*spec*/) { return 2; }
+Halves loop_halves(const Spec& spec) { return {2, is_half(spec.dtype) ? 1 : 2}; }
 
-void set_matrix_constants(std::vector<std::uint32_t>& constants, const Spec& spec, const Profile& profile) {
+void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile) {
     constants[abi::kMatrixSide] = profile.matrix_side;
     constants[abi::kMatrixSubgroup] = profile.subgroup_size;
-    constants[abi::kHalves] = halves_of(spec);
+    constants[abi::kLeftHalves] = u32(halves.left);
+    constants[abi::kRightHalves] = u32(halves.right);
 }
 
 std::size_t matrix_table(PlanBuilder& builder) {
@@ -85,7 +86,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     const std::int64_t run_blocks = ceil_div(source.length, side);
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
-    blocks.batch_vectors = i_blocks * blocks.k_blocks * halves_of(builder.spec()) * subgroup;
+    blocks.halves = builder.is_widened(source.buffer) ? 1 : 2;
+    blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
     const std::string name = name_of(source, i_blocks);
     if (const auto made = builder.find(name)) {
         blocks.buffer = *made;
@@ -114,7 +116,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.columns = u32(source.tiles.columns);
     push.products = u32(source.tiles.products);
     push.gate_order = source.tiles.gate_order;
-    std::vector<std::uint32_t> constants = matrix_constants(builder);
+    std::vector<std::uint32_t> constants = matrix_constants(builder, {blocks.halves, blocks.halves});
     constants.push_back(source.right);
     builder.dispatch(
         label, builder.kernel("matrix_pack", std::move(constants)),

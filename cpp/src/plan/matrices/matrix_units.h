@@ -8,12 +8,18 @@ namespace vkrnn {
 // Whether the device has matrix units of which the kernels know how they are used.
 bool has_matrix_units(const Profile& profile);
 
-// How many halves a number is split into. The kernels take one, too, but even a 16-bit type's calls need two: with one
-// the states and deltas within a call are rounded at every step, which results show.
-std::uint32_t halves_of(const Spec& spec);
+// How many halves the numbers of an operand are split into: those of a 16-bit type's arguments are halves themselves.
+struct Halves {
+    std::int64_t left = 2, right = 2;
 
-// Specialization constants that all kernels on matrix units have, `all` in number.
-void set_matrix_constants(std::vector<std::uint32_t>& constants, const Spec& spec, const Profile& profile);
+    // Products of their halves that count.
+    [[nodiscard]] std::int64_t products() const { return left + right - 1; }
+};
+// Of a time loop, whose left operand is a state or deltas, and whose right one are the weights.
+Halves loop_halves(const Spec& spec);
+
+// Specialization constants that all kernels on matrix units have.
+void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile);
 
 // A buffer with the places of elements in blocks; one for a plan.
 std::size_t matrix_table(PlanBuilder& builder);
@@ -43,6 +49,7 @@ struct MatrixSource {
 // An operand as blocks.
 struct MatrixBlocks {
     std::size_t buffer = 0;
+    std::int64_t halves = 2;
     std::int64_t k_blocks = 0;
     std::int64_t batch_vectors = 0;  // 16-byte vectors from one batch to the next
 };

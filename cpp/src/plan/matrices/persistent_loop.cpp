@@ -18,6 +18,7 @@ constexpr double kMicrosecondsPerStep = 2.7;
 constexpr double kMicrosecondsPerStepBack = 4.0;
 constexpr double kMicrosecondsPerBlock = 0.03;  // of one subgroup: its loads, one after the other
 constexpr double kMicrosecondsPerCell = 0.8;    // of one invocation after its first, whose loads wait for nothing
+constexpr double kMicrosecondsPerDelta = 2.2;   // backward, of such a cell's gates: they do not fit in registers
 constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
 constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
 constexpr double kDispatchMicroseconds = 10;
@@ -27,7 +28,8 @@ struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
 
     Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
-        const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
+        const std::int64_t side = profile.matrix_side;
+        const Halves halves = loop_halves(spec);
         const std::int64_t products = spec.gradients ? 1 : spec.G();
         const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
         const std::int64_t units = shape.tile_columns(side) / products;
@@ -37,7 +39,7 @@ struct Layout {
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // In words: a half-precision matrix takes four of each invocation, one of sums eight.
         const std::int64_t rows = shape.rows, columns = shape.columns;
-        registers = 4 * halves * (kept_blocks * columns + rows) + 8 * rows * columns +
+        registers = 4 * (kept_blocks * columns * halves.right + rows * halves.left) + 8 * rows * columns +
                     (spec.gradients ? 48 + 4 * spec.G() * cells : 40);
     }
 
@@ -47,14 +49,17 @@ struct Layout {
 };
 
 double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
-    const std::int64_t side = profile.matrix_side, halves = halves_of(spec);
+    const std::int64_t side = profile.matrix_side;
+    const Halves halves = loop_halves(spec);
     const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
-    const auto bytes = static_cast<double>(2 * halves * shape.tile_rows(side) * depth * layout.groups);
-    const auto flops = static_cast<double>(std::int64_t{halves > 1 ? 6 : 2} * shape.tile_rows(side) *
-                                           shape.tile_columns(side) * depth);
+    const auto bytes = static_cast<double>(2 * halves.left * shape.tile_rows(side) * depth * layout.groups);
+    const auto flops =
+        static_cast<double>(2 * halves.products() * shape.tile_rows(side) * shape.tile_columns(side) * depth);
+    const double per_cell =
+        spec.gradients ? kMicrosecondsPerDelta * static_cast<double>(spec.G()) : kMicrosecondsPerCell;
     return (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
            kMicrosecondsPerBlock * static_cast<double>(layout.kept_blocks * shape.rows) +
-           kMicrosecondsPerCell * static_cast<double>(layout.cells - 1) + bytes / kBytesPerMicrosecond +
+           per_cell * static_cast<double>(layout.cells - 1) + bytes / kBytesPerMicrosecond +
            flops / kFlopsPerMicrosecond;
 }
 

@@ -7,17 +7,17 @@ namespace {
 
 // Enough workgroups to fill a large GPU twice; a product with fewer tiles is split along k.
 constexpr std::int64_t kTargetGroups = 264;
-constexpr std::int64_t kMinChunk = 512;  // of k: less is not worth a slab
+constexpr std::int64_t kMinChunk = 512;  // less k is not worth a slab
 constexpr std::int64_t kChunkMultiple = 64;
-// Of k, where the driver ends loops early; gemm_register takes about k / 4 iterations.
+// The most k of a chunk where the driver ends loops early; gemm_register takes about k / 4 iterations.
 constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
 
-// A small product takes as long as one of so many operations.
+// A product of fewer operations takes as long as one of so many.
 constexpr double kLeastFlops = 1e7;
 
-// Whether an operand can be read four elements at a time.
+// Returns whether an operand can be read four elements at a time.
 bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
     return matrix.ld % 4 == 0 && matrix.batch % 4 == 0 && matrix.offset % 4 == 0 &&
            (matrix.columns ? extent : k) % 4 == 0;

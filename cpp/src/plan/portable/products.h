@@ -5,7 +5,7 @@
 
 namespace vkrnn {
 
-// Operations of the products around the time loop.
+// Returns the operations of the products around the time loop.
 double product_flops(const Spec& spec);
 
 // Adds up so many contiguous parts of `columns` elements.

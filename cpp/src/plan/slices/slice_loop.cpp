@@ -33,7 +33,7 @@ constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from glo
 constexpr double kDispatchMicroseconds = 4;
 constexpr std::int64_t kMostHeld = 44;  // fours of weights that an invocation can keep in registers
 
-// How a call's work is laid out, forward or back.
+// The layout of a call's work, forward or back.
 struct Layout {
     SliceShape shape;
     std::int64_t products, depth, runs, invocations, register_fours, shared_fours, shared_bytes;

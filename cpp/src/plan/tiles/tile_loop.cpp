@@ -36,8 +36,8 @@ constexpr double kBytesPerMicrosecond = 4.2e4;
 
 std::int64_t element_bytes(const Spec& spec) { return static_cast<std::int64_t>(compute_bytes(spec.dtype)); }
 
-// How many tiles of sums lie in shared memory at once: all teams', or a part of them that takes no more than the blocks
-// do or a third of the memory.
+// Returns the tiles of sums that lie in shared memory at once: all teams', or a part of them that takes no more than
+// the blocks do or a third of the memory.
 std::uint32_t sum_slots(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
     std::uint32_t slots = shape.teams;
     const std::int64_t room = std::max(std::int64_t{profile.max_shared_memory} / 3, shape.block_elements() * bytes);
@@ -99,7 +99,7 @@ TileShape with(const TileShape& shape, const Sizes& wanted) {
     return shape_of(sizes);
 }
 
-// What the planning of one loop needs.
+// Adds one loop's buffers and dispatches to a plan.
 class TilePlan {
 public:
     TilePlan(PlanBuilder& builder, std::size_t weight)

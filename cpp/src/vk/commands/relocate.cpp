@@ -12,8 +12,7 @@ void relocate(const Block& block, std::span<const Slice> placements, std::byte* 
     }
     std::copy(block.bytes.begin(), block.bytes.end(), to);
     for (std::size_t i = 0; i < block.places; ++i) {
-        Place at = 0;
-        std::memcpy(&at, block.bytes.data() + i * sizeof(at), sizeof(at));
+        const Place at = place_at(block, i);
         if (place_buffer(at) >= placements.size()) {
             throw std::out_of_range("a place in a buffer the plan does not have");
         }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 #endif
 
+#include "reports.h"
 #include "vk/device/environment.h"
 #include "vk/device/profile.h"
 #include "vkrnn/device.h"
@@ -38,8 +39,10 @@ Messages& messages() {
 
 VKAPI_ATTR VkBool32 VKAPI_CALL collect(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,
                                        const VkDebugUtilsMessengerCallbackDataEXT* data, void*) {
+    const std::string text = data->pMessage != nullptr ? data->pMessage : "";
+    report(Severity::warning, text);
     const std::lock_guard lock(messages().mutex);
-    messages().texts.emplace_back(data->pMessage != nullptr ? data->pMessage : "");
+    messages().texts.push_back(text);
     return VK_FALSE;
 }
 
@@ -155,25 +158,39 @@ std::shared_ptr<const Context> Context::get() {
     return *current;
 }
 
-std::vector<Context::Candidate> Context::candidates() const {
-    std::vector<Candidate> found;
-    std::string skipped;
+std::vector<raii::PhysicalDevice> Context::physical_devices() const {
     try {
-        for (raii::PhysicalDevice& physical : instance_.enumeratePhysicalDevices()) {
-            if (const auto reason = unusable(physical)) {
-                skipped += std::string(skipped.empty() ? " (skipped: " : "; ") +
-                           physical.getProperties().deviceName.data() + ": " + *reason;
-            } else {
-                Profile profile = read_profile(physical);
-                found.push_back({std::move(physical), std::move(profile)});
-            }
-        }
+        return instance_.enumeratePhysicalDevices();
     } catch (const ::vk::SystemError& error) {
         throw DeviceError(std::string("the Vulkan devices could not be listed (") + error.what() + "); " +
                           kInstallHint);
     }
+}
+
+std::vector<SkippedDevice> Context::skipped() const {
+    std::vector<SkippedDevice> found;
+    for (const raii::PhysicalDevice& physical : physical_devices()) {
+        if (auto reason = unusable(physical)) {
+            const auto properties = physical.getProperties();
+            found.push_back({properties.deviceName.data(), device_type(properties.deviceType), std::move(*reason)});
+        }
+    }
+    return found;
+}
+
+std::vector<Context::Candidate> Context::candidates() const {
+    std::vector<Candidate> found;
+    for (raii::PhysicalDevice& physical : physical_devices()) {
+        if (unusable(physical)) continue;
+        Profile profile = read_profile(physical);
+        found.push_back({std::move(physical), std::move(profile)});
+    }
     if (found.empty()) {
-        throw DeviceError("no Vulkan 1.3 device was found" + skipped + (skipped.empty() ? "; " : "); ") + kInstallHint);
+        std::string reasons;
+        for (const SkippedDevice& device : skipped()) {
+            reasons += (reasons.empty() ? " (skipped: " : "; ") + device.name + ": " + device.reason;
+        }
+        throw DeviceError("no Vulkan 1.3 device was found" + reasons + (reasons.empty() ? "; " : "); ") + kInstallHint);
     }
     std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
         return rank(a.profile.type) < rank(b.profile.type);

@@ -27,11 +27,15 @@ public:
     // Lists the usable devices, best first. Throws DeviceError if there is none.
     [[nodiscard]] std::vector<Candidate> candidates() const;
 
+    // Lists the devices that are not usable. Throws DeviceError.
+    [[nodiscard]] std::vector<SkippedDevice> skipped() const;
+
     // Returns whether VK_EXT_debug_utils is enabled, so that commands can be labelled.
     [[nodiscard]] bool debug_labels() const { return debug_labels_; }
 
 private:
     Context();
+    [[nodiscard]] std::vector<raii::PhysicalDevice> physical_devices() const;
 
     long process_;
     raii::Context loader_;

@@ -33,16 +33,6 @@ std::string driver_name(const PhysicalDeviceVulkan12Properties& properties) {
     }
 }
 
-DeviceType device_type(PhysicalDeviceType type) {
-    switch (type) {
-        case PhysicalDeviceType::eIntegratedGpu: return DeviceType::integrated_gpu;
-        case PhysicalDeviceType::eDiscreteGpu: return DeviceType::discrete_gpu;
-        case PhysicalDeviceType::eVirtualGpu: return DeviceType::virtual_gpu;
-        case PhysicalDeviceType::eCpu: return DeviceType::cpu;
-        default: return DeviceType::other;
-    }
-}
-
 // llvmpipe before Mesa 23 silently ends a shader's loops after this many iterations.
 std::uint32_t loop_limit(const std::string& driver, const std::string& version) {
     int major = 0;
@@ -125,18 +115,29 @@ std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physica
     return std::nullopt;
 }
 
-std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted) {
+std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted,
+                                         std::uint32_t possible) {
     // AMD's uncached types are for debugging: slow, and refused unless a feature is enabled.
     const MemoryPropertyFlags unwanted = MemoryPropertyFlagBits::eDeviceCoherentAMD |
                                          MemoryPropertyFlagBits::eDeviceUncachedAMD |
                                          MemoryPropertyFlagBits::eProtected;
     for (std::uint32_t type = 0; type < memory.memoryTypeCount; ++type) {
         const MemoryPropertyFlags flags = memory.memoryTypes[type].propertyFlags;
-        if ((flags & wanted) == wanted && !(flags & unwanted)) {
+        if ((possible >> type & 1U) != 0 && (flags & wanted) == wanted && !(flags & unwanted)) {
             return type;
         }
     }
     return std::nullopt;
+}
+
+DeviceType device_type(PhysicalDeviceType type) {
+    switch (type) {
+        case PhysicalDeviceType::eIntegratedGpu: return DeviceType::integrated_gpu;
+        case PhysicalDeviceType::eDiscreteGpu: return DeviceType::discrete_gpu;
+        case PhysicalDeviceType::eVirtualGpu: return DeviceType::virtual_gpu;
+        case PhysicalDeviceType::eCpu: return DeviceType::cpu;
+        default: return DeviceType::other;
+    }
 }
 
 std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {

@@ -22,16 +22,18 @@ BufferUsageFlags usage_of(Use use) {
     return {};
 }
 
-// Every Vulkan device has a device-local type and a coherent host-visible one.
-std::uint32_t type_of(const LogicalDevice& device, Use use) {
+// Returns one of the `possible` memory types. Vulkan promises that a buffer can have a device-local one and a coherent
+// one that the host sees.
+std::uint32_t type_of(const LogicalDevice& device, Use use, std::uint32_t possible) {
     const auto memory = device.physical().getMemoryProperties();
     if (use == Use::device) {
-        return memory_type(memory, device.unified_memory() ? kUnifiedMemory : MemoryPropertyFlagBits::eDeviceLocal)
-            .value();
+        const MemoryPropertyFlags wanted =
+            device.unified_memory() ? kUnifiedMemory : MemoryPropertyFlagBits::eDeviceLocal;
+        return memory_type(memory, wanted, possible).value();
     }
     // The host reads uncached memory very slowly.
-    const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached);
-    return use == Use::download && cached ? *cached : memory_type(memory, kCoherent).value();
+    const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached, possible);
+    return use == Use::download && cached ? *cached : memory_type(memory, kCoherent, possible).value();
 }
 
 std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer) {
@@ -57,11 +59,12 @@ Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
                          .sharingMode = families.size() > 1 ? SharingMode::eConcurrent : SharingMode::eExclusive,
                          .queueFamilyIndexCount = static_cast<std::uint32_t>(families.size()),
                          .pQueueFamilyIndices = families.data()});
+    const MemoryRequirements needs = made.buffer.getMemoryRequirements();
     const MemoryAllocateFlagsInfo flags{.flags = MemoryAllocateFlagBits::eDeviceAddress};
     made.memory = raii::DeviceMemory(device.handle(),
                                      MemoryAllocateInfo{.pNext = addressed ? &flags : nullptr,
-                                                        .allocationSize = made.buffer.getMemoryRequirements().size,
-                                                        .memoryTypeIndex = type_of(device, use)});
+                                                        .allocationSize = needs.size,
+                                                        .memoryTypeIndex = type_of(device, use, needs.memoryTypeBits)});
     made.buffer.bindMemory(*made.memory, 0);
     made.whole = {.buffer = *made.buffer, .bytes = bytes, .allocation = ++last_number};
     if (addressed) {

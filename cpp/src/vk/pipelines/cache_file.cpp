@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 
+#include "reports.h"
 #include "vk/device/context.h"
 #include "vkrnn/device.h"
 
@@ -89,7 +90,11 @@ std::vector<std::byte> read_cache(const std::filesystem::path& file, const Physi
     stream.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size()));
     const bool right = stream && prologue.magic == Prologue{}.magic && prologue.bytes == data.size() &&
                        prologue.hash == fnv1a(data) && header_matches(data, properties);
-    return right ? data : std::vector<std::byte>{};
+    if (!right) {
+        report(Severity::info, file.string() + " is damaged or of another driver: shaders are compiled anew");
+        return {};
+    }
+    return data;
 }
 
 void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t> data) noexcept {
@@ -113,6 +118,7 @@ void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t
         }
         if (!stream || error) {
             std::filesystem::remove(temporary, error);
+            report(Severity::warning, file.string() + " cannot be written: each process compiles the shaders anew");
         }
     } catch (...) {  // no memory for a path: no cache
     }

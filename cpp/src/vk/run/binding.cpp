@@ -56,8 +56,8 @@ bool Binding::in_arena(std::size_t buffer) const {
     return role == Role::scratch || role == Role::constant;
 }
 
-std::uint64_t Binding::temporary_bytes(std::span<const InputOperand> inputs,
-                                       std::span<const ResultOperand> results) const {
+std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
+                                       std::span<const ResultLocation> results) const {
     std::vector<std::uint64_t> sizes;
     for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
         if (in_arena(i)) {
@@ -97,7 +97,7 @@ void Binding::place_scratch(Arena& arena) {
     }
 }
 
-void Binding::bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
+void Binding::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
                    const Poll& poll) {
     if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
         throw std::invalid_argument("the arrays do not go with the plan");

@@ -34,8 +34,8 @@ public:
     Binding& operator=(const Binding&) = delete;
 
     // Counts the bytes that the call allocates besides the arrays already on the device.
-    [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputOperand> inputs,
-                                                std::span<const ResultOperand> results) const;
+    [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
+                                                std::span<const ResultLocation> results) const;
 
     // Places scratch and constant buffers in the arena, which invalidates the scratch of earlier calls. Waits for the
     // device if the arena has to grow. Throws vk::SystemError.
@@ -44,7 +44,7 @@ public:
     // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
     // the host sees device memory, otherwise by the transfer. Throws vk::SystemError, like Transfer::upload, and
     // std::logic_error if the operands do not fit the plan.
-    void bind(std::span<const InputOperand> inputs, std::span<const ResultOperand> results, Transfer& transfer,
+    void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
     // Arguments of Recorder::run: the slice of each plan buffer, and the copies before and after the plan's steps.

@@ -199,8 +199,8 @@ std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
     }
 }
 
-void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
-                   std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) {
+void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+                   std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto session = usable_session(prefix);
@@ -247,7 +247,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
     statistics_.last_host_seconds = seconds_since(start);
 }
 
-void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) {
+void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) {
     const auto session = usable_session(kArray);
     PoolStorage& storage = session->pools.own(*to.storage);
     const Slice slice = storage.slice().part(to.offset, bytes);
@@ -275,7 +275,7 @@ void Executor::upload(const ResultOperand& to, const void* from, std::uint64_t b
     statistics_.bytes_uploaded += bytes;
 }
 
-void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+void Executor::download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) {
     const auto session = session_to_wait_for(kArray);
     const PoolStorage& storage = session->pools.own(*from.storage);
     const Slice slice = storage.slice().part(from.offset, bytes);
@@ -289,7 +289,7 @@ void Executor::download(void* to, const InputOperand& from, std::uint64_t bytes,
     statistics_.bytes_downloaded += bytes;
 }
 
-void Executor::copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) {
+void Executor::copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) {
     const auto session = session_to_wait_for(kArray);
     PoolStorage& target = session->pools.own(*to.storage);
     PoolStorage& source = session->pools.own(*from.storage);

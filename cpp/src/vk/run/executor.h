@@ -33,11 +33,11 @@ public:
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
     std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) override;
-    void run(const std::shared_ptr<const Plan>& plan, std::span<const InputOperand> inputs,
-             std::span<const ResultOperand> results, bool wait, std::string_view label, const Poll& poll) override;
-    void upload(const ResultOperand& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
-    void download(void* to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
-    void copy(const ResultOperand& to, const InputOperand& from, std::uint64_t bytes, const Poll& poll) override;
+    void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+             std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) override;
+    void upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
+    void download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;
+    void copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;
     void clear(const std::shared_ptr<Storage>& to, const Poll& poll) override;
     void wait(const Storage& storage, const Poll& poll) override;
     void synchronize(const Poll& poll) override;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "vkrnn/device.h"
@@ -13,6 +14,12 @@ namespace vkrnn::vk {
 // Lists the devices, best first: discrete, integrated, virtual, others, CPUs; equal ones keep the loader's order.
 // Throws DeviceError if there is no Vulkan loader, driver or device; the message says what to install.
 std::vector<Profile> list();
+
+// Lists those that list() leaves out. Throws DeviceError as list() does.
+std::vector<SkippedDevice> skipped();
+
+// Describes the memory of the device at `index` of list(). Throws DeviceError.
+std::vector<std::string> memory_types(std::size_t index);
 
 // Opens the device at `index` of list(). Calls use the strategies in `fixed`. Throws DeviceError.
 std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed);

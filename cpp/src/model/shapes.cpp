@@ -1,0 +1,53 @@
+// The sizes of a call's tensors, from the symbolic shapes of the cells' table and the letters of a spec.
+#include "vkrnn/spec.h"
+
+namespace vkrnn {
+
+std::int64_t multiple_of_h(const Spec& spec, Axis axis) {
+    switch (axis) {
+        case Axis::H: return 1;
+        case Axis::DH: return spec.D();
+        case Axis::GH: return spec.G();
+        case Axis::DGH: return spec.D() * spec.G();
+        case Axis::DCH: return spec.D() * spec.C();
+        default: return 0;
+    }
+}
+
+TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
+    TensorShape shape;
+    for (const Axis axis : symbols) {
+        switch (axis) {
+            case Axis::T: shape.push_back(spec.T); break;
+            case Axis::N: shape.push_back(spec.N); break;
+            case Axis::I: shape.push_back(spec.I); break;
+            case Axis::D: shape.push_back(spec.D()); break;
+            case Axis::one: shape.push_back(1); break;
+            default: shape.push_back(multiple_of_h(spec, axis) * spec.H);
+        }
+    }
+    return shape;
+}
+
+const std::vector<SymbolicShape>& accepted_shapes(const Spec& spec, Argument argument) {
+    const ShapeRule& rule = shape_rule(argument, spec.has(Argument::input_weight));
+    return spec.D() == 2 ? rule.bidirectional : rule.unidirectional;
+}
+
+TensorShape shape_of(const Spec& spec, Argument argument) {
+    TensorShape shape = to_shape(spec, accepted_shapes(spec, argument).front());
+    if (argument == Argument::mask)
+        for (std::size_t axis = 0; axis < shape.size(); ++axis)
+            if (!spec.mask_varies.at(axis)) shape[axis] = 1;
+    return shape;
+}
+
+TensorShape shape_of(const Spec& spec, Output output) { return to_shape(spec, shape_rule(output)); }
+
+std::int64_t elements_of(const TensorShape& shape) {
+    std::int64_t elements = 1;
+    for (const std::int64_t size : shape) elements *= size;
+    return elements;
+}
+
+}  // namespace vkrnn
