@@ -1,0 +1,209 @@
+"""The functions `from_torch` and `to_torch` of `vkrnn.convert`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import operations
+from vkrnn._layer import Layer
+from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout
+from vkrnn.descriptors import Activation
+from vkrnn.results import Results
+
+__all__ = ["from_torch", "to_torch"]
+
+Array = npt.NDArray[Any]
+
+_MATRICES = ("weight_ih", "weight_hh")
+_BIASES = ("bias_ih", "bias_hh")
+_CLASSES: Mapping[Callable[..., Results], str] = {
+    operations.lstm: "LSTM",
+    operations.gru: "GRU",
+    operations.single_gate_rnn: "RNN",
+}
+_WEIGHTS = {"recurrent_weight", "input_weight", "bias", "secondary_bias"}
+# Options that do not matter to the module, or only to the order of its gates.
+_FREE = {"bidirectional", "training", "produce_cell", "forget_gate_last", "reset_gate_first"}
+_SUFFIXES = ("", "_reverse")
+
+
+def from_torch(module: Any) -> list[Layer]:
+    """Return the layers of a ``torch.nn.LSTM``, ``GRU`` or ``RNN``, first to last, with copies of its weights.
+
+    The source of a layer is [T, N, I], whatever the module's ``batch_first``; the output of a layer is the source of
+    the next one. Dropout between layers is left to the caller.
+
+    Parameters
+    ----------
+    module : torch.nn.RNNBase
+        On any device, of float32, float64, float16 or bfloat16.
+
+    Raises
+    ------
+    TypeError
+        If it is none of these modules.
+    NotImplementedError
+        If it has a ``proj_size``.
+
+    Examples
+    --------
+    >>> import numpy as np, torch, vkrnn  # doctest: +SKIP
+    >>> (layer,) = vkrnn.convert.from_torch(torch.nn.LSTM(3, 16))  # doctest: +SKIP
+    >>> layer(np.ones((5, 1, 3), np.float32))  # doctest: +SKIP
+    Results(lstm: output [5, 1, 16] float32)
+    """
+    torch = importlib.import_module("torch")
+    if not isinstance(module, torch.nn.RNNBase):
+        raise TypeError(f"[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got {type(module).__name__}")
+    if module.proj_size:
+        raise NotImplementedError(f"[from_torch] proj_size: expected 0, got {module.proj_size}")
+    suffixes = _SUFFIXES[: 1 + module.bidirectional]
+
+    def weight(name: str, number: int) -> Array:
+        return np.concatenate([_to_numpy(torch, getattr(module, f"{name}_l{number}{end}")) for end in suffixes])
+
+    layers = []
+    for number in range(module.num_layers):
+        weight_ih, weight_hh = (weight(name, number) for name in _MATRICES)
+        bias_ih, bias_hh = (weight(name, number) if module.bias else None for name in _BIASES)
+        arguments = from_torch_layout(module.mode, (weight_ih, weight_hh, bias_ih, bias_hh))
+        how = descriptor(module.mode, bidirectional=bool(module.bidirectional))
+        layers.append(Layer(FORWARD[module.mode], arguments, how))
+    return layers
+
+
+def to_torch(layers: Layer | Sequence[Layer]) -> Any:
+    """Return a ``torch.nn.LSTM``, ``GRU`` or ``RNN`` that computes what the layers do, one after the other.
+
+    Gates are put in torch's order. Of torch's two biases the second is zeros, but for the candidate of a GRU.
+
+    Parameters
+    ----------
+    layers : Layer or sequence of Layer
+        As `from_torch` returns them, or any others.
+
+    Raises
+    ------
+    ValueError
+        If there is no layer, they differ in more than their weights, or the source of one is not as wide as the output
+        of the one before.
+    NotImplementedError
+        If torch has no equivalent: reverse order in one direction, other activations, a peephole, a GRU without
+        ``reset_after`` or with ``flip_z``, no input weight. The message names it.
+    """
+    torch = importlib.import_module("torch")
+    every = [layers] if isinstance(layers, Layer) else list(layers)
+    if not every:
+        raise ValueError("[to_torch] layers: expected at least one")
+    first = every[0]
+    mode = _mode_of(first)
+    D = 1 + first.descriptor.bidirectional
+    for number, layer in enumerate(every):
+        _check_layer(number, layer, first, D)
+    recurrent, name = first.arguments["recurrent_weight"], _CLASSES[first.function]
+    options = {"nonlinearity": mode.removeprefix("RNN_").lower()} if name == "RNN" else {}
+    module = getattr(torch.nn, name)(
+        first.arguments["input_weight"].shape[-1],
+        recurrent.shape[-1],
+        len(every),
+        bias=any(bias in layer.arguments for layer in every for bias in ("bias", "secondary_bias")),
+        bidirectional=D == 2,
+        dtype=getattr(torch, recurrent.dtype.name),
+        **options,
+    )
+    with torch.no_grad():
+        for number, layer in enumerate(every):
+            for weight, array in _torch_weights(layer, mode, bias=module.bias).items():
+                for suffix, half in zip(_SUFFIXES[:D], np.split(array, D), strict=True):
+                    getattr(module, f"{weight}_l{number}{suffix}").copy_(_to_tensor(torch, half))
+    return module
+
+
+def _to_numpy(torch: Any, tensor: Any) -> Array:
+    plain = tensor.detach().cpu()
+    if plain.dtype != torch.bfloat16:
+        return np.asarray(plain.numpy())
+    return np.asarray(plain.view(torch.int16).numpy().view(importlib.import_module("ml_dtypes").bfloat16))
+
+
+def _to_tensor(torch: Any, array: Array) -> Any:
+    plain = np.ascontiguousarray(array)
+    if plain.dtype.name == "bfloat16":
+        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(plain)
+
+
+def _mode_of(layer: Layer) -> str:
+    """Return the mode of the torch module that computes what the layer does."""
+    name, given = _CLASSES[layer.function], layer.descriptor
+    mode = name
+    if name == "RNN":
+        if given.activation not in (Activation.TANH, Activation.RELU):
+            raise NotImplementedError(
+                f"[to_torch] activation: torch.nn.RNN has tanh and relu, got {given.activation!r}"
+            )
+        mode = f"RNN_{given.activation.name}"
+    wanted = descriptor(mode, bidirectional=given.bidirectional)
+    free = _FREE | ({"reverse"} if given.bidirectional else set())  # where it has no effect
+    for field in fields(given):
+        expected, got = getattr(wanted, field.name), getattr(given, field.name)
+        if field.name not in free and got != expected:
+            raise NotImplementedError(f"[to_torch] {field.name}: torch.nn.{name} has {expected!r} only, got {got!r}")
+    return mode
+
+
+def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
+    where = f"[to_torch] layer {number}:"
+    given = layer.arguments
+    others = sorted(given.keys() - _WEIGHTS)
+    if others:
+        raise NotImplementedError(f"{where} {others[0]}: torch's modules have no such weight")
+    if "input_weight" not in given:
+        raise NotImplementedError(f"{where} input_weight: torch's modules always have one, got none")
+    if (layer.function, layer.descriptor) != (first.function, first.descriptor):
+        raise ValueError(
+            f"{where} expected {first.function.__name__} with {first.descriptor!r}, as layer 0, got "
+            f"{layer.function.__name__} with {layer.descriptor!r}"
+        )
+    recurrent, wanted = given["recurrent_weight"], first.arguments["recurrent_weight"]
+    if (recurrent.shape, recurrent.dtype) != (wanted.shape, wanted.dtype):
+        raise ValueError(
+            f"{where} recurrent_weight: expected {list(wanted.shape)} {wanted.dtype}, as layer 0, got "
+            f"{list(recurrent.shape)} {recurrent.dtype}"
+        )
+    columns, width = given["input_weight"].shape[-1], D * recurrent.shape[-1]
+    if number > 0 and columns != width:
+        raise ValueError(
+            f"{where} input_weight: expected {width} columns, as many as the output before it has, got {columns}"
+        )
+
+
+def _torch_weights(layer: Layer, mode: str, *, bias: bool) -> dict[str, Array]:
+    """Return the weights by torch's names, the gates in torch's order and the rows of both directions."""
+    given, R = layer.arguments, layer.arguments["recurrent_weight"]
+    G, H = GATES[mode], R.shape[-1]
+    rows = R.size // H
+    order = list(range(G))
+    if mode == "LSTM" and layer.descriptor.forget_gate_last:  # i, z, f, o
+        order = [0, 2, 1, 3]
+    if mode == "GRU" and not layer.descriptor.reset_gate_first:  # z, r, o
+        order = [1, 0, 2]
+
+    def ordered(array: Array, *columns: int) -> Array:
+        return array.reshape(-1, G, H, *columns)[:, order].reshape(rows, *columns)
+
+    input_weight = given["input_weight"]
+    weights = {"weight_ih": ordered(input_weight, input_weight.shape[-1]), "weight_hh": ordered(R, H)}
+    if bias:
+        inside = np.zeros((rows // (G * H), G, H), R.dtype)
+        if mode == "GRU" and "secondary_bias" in given:
+            inside[:, 2] = given["secondary_bias"].reshape(-1, H)
+        weights["bias_ih"] = ordered(given["bias"]) if "bias" in given else np.zeros(rows, R.dtype)
+        weights["bias_hh"] = inside.reshape(rows)
+    return weights

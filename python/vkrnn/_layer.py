@@ -1,0 +1,48 @@
+"""A recurrent layer with its weights, as conversions from other libraries return it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from vkrnn.results import Results
+
+__all__ = ["Layer"]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One recurrent layer: a function of `vkrnn`, keyword arguments for it, and its descriptor.
+
+    Attributes
+    ----------
+    function : callable
+        `vkrnn.lstm`, `vkrnn.gru` or `vkrnn.single_gate_rnn`.
+    arguments : dict of str to numpy.ndarray
+        The weights, by the names of the function's parameters.
+    descriptor : LSTMDescriptor or GRUDescriptor or SingleGateRNNDescriptor
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> weights = {"recurrent_weight": np.zeros((8, 2), np.float32), "input_weight": np.ones((8, 3), np.float32)}
+    >>> layer = vkrnn.convert.Layer(vkrnn.lstm, weights, vkrnn.LSTMDescriptor())
+    >>> layer(np.ones((5, 1, 3), np.float32))
+    Results(lstm: output [5, 1, 2] float32)
+    """
+
+    function: Callable[..., Results]
+    arguments: dict[str, npt.NDArray[Any]]
+    descriptor: Any
+
+    def __call__(self, source: Any, **more: Any) -> Results:
+        """Call the function; `more` are further arguments of it, or others in the place of the layer's own."""
+        return self.function(source, **{**self.arguments, "descriptor": self.descriptor, **more})
+
+    def __repr__(self) -> str:
+        """Show names and shapes, and the descriptor."""
+        shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in self.arguments.items())
+        return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r})"

@@ -1,0 +1,16 @@
+"""Weights from other libraries as keyword arguments and a descriptor, ready for a call, and back.
+
+No other library is imported before a function is called that needs it.
+
+>>> import numpy as np, torch, vkrnn  # doctest: +SKIP
+>>> (layer,) = vkrnn.convert.from_torch(torch.nn.LSTM(3, 16))  # doctest: +SKIP
+>>> vkrnn.lstm(np.ones((5, 1, 3), np.float32), **layer.arguments, descriptor=layer.descriptor)  # doctest: +SKIP
+Results(lstm: output [5, 1, 16] float32)
+"""
+
+from vkrnn._convert_keras import from_keras
+from vkrnn._convert_torch import from_torch, to_torch
+from vkrnn._layer import Layer
+from vkrnn._onnx_weights import from_onnx
+
+__all__ = ["Layer", "from_keras", "from_onnx", "from_torch", "to_torch"]

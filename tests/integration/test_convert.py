@@ -1,0 +1,249 @@
+"""Weights of other libraries' layers give the results of these layers."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from comparison import scaled_error
+from oracles import require
+from tolerances import FLOAT32, ONNX
+from vkrnn.convert import Layer, from_keras, from_torch, to_torch
+
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
+# Keras' variables and torch's tensors are of NumPy 1's time.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
+
+TORCH = [("LSTM", {}), ("GRU", {}), ("RNN", {}), ("RNN", {"nonlinearity": "relu"})]
+every_torch = pytest.mark.parametrize(("kind", "options"), TORCH, ids=["LSTM", "GRU", "RNN tanh", "RNN relu"])
+both_ways = pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
+with_bias = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+
+
+@pytest.fixture(scope="session")
+def keras() -> Any:
+    """Return Keras 3, or skip where it is not installed."""
+    require("torch")
+    return require("keras")
+
+
+def run(layers: list[Layer], source: NDArray[Any]) -> NDArray[Any]:
+    """Run layers one after the other."""
+    for layer in layers:
+        source = layer(source).output
+    return source
+
+
+@every_torch
+@both_ways
+@with_bias
+def test_from_torch_and_back(
+    torch: Any, kind: str, options: dict[str, str], *, bidirectional: bool, bias: bool
+) -> None:
+    """Each layer's arguments give the module's output, and a module made of them does again."""
+    module = getattr(torch.nn, kind)(3, 5, 2, bias=bias, bidirectional=bidirectional, **options)
+    source = torch.rand(7, 4, 3) - 0.5
+    wanted = module(source)[0].detach().numpy()
+    layers = from_torch(module)
+    assert scaled_error(run(layers, source.numpy()), wanted) < FLOAT32
+    back = to_torch(layers)
+    assert type(back) is type(module)
+    assert {name: p.shape for name, p in back.named_parameters()} == {
+        name: p.shape for name, p in module.named_parameters()
+    }
+    assert scaled_error(back(source)[0].detach().numpy(), wanted) < FLOAT32
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_dtypes_of_torch(torch: Any, dtype: str) -> None:
+    """The dtype is kept, both ways, and so are the bits of the matrices."""
+    module = torch.nn.GRU(3, 5, dtype=getattr(torch, dtype))
+    (layer,) = from_torch(module)
+    assert {array.dtype.name for array in layer.arguments.values()} == {dtype}
+    back = to_torch(layer)
+    assert torch.equal(back.weight_hh_l0, module.weight_hh_l0)
+    assert torch.equal(back.weight_ih_l0, module.weight_ih_l0)
+
+
+def test_weights_are_copies(torch: Any) -> None:
+    """Training on does not change what was converted."""
+    module = torch.nn.LSTM(3, 5)
+    (layer,) = from_torch(module)
+    before = {name: array.copy() for name, array in layer.arguments.items()}
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1)
+    assert all(np.array_equal(before[name], array) for name, array in layer.arguments.items())
+
+
+def some_layer(function: Any, descriptor: Any, G: int, **more: Any) -> Layer:
+    """Return a layer with drawn weights, and others if any."""
+    rng = np.random.default_rng(G)
+    shapes = {"recurrent_weight": (G * 5, 5), "input_weight": (G * 5, 3), "bias": (G * 5,), **more}
+    return Layer(function, {name: rng.uniform(-1, 1, s).astype(np.float32) for name, s in shapes.items()}, descriptor)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        some_layer(vkrnn.lstm, vkrnn.LSTMDescriptor(forget_gate_last=True), 4),
+        some_layer(vkrnn.gru, vkrnn.GRUDescriptor(reset_after=True), 3, secondary_bias=(5,)),
+        some_layer(vkrnn.gru, vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True), 3),
+    ],
+    ids=["forget gate last", "z first", "no secondary bias"],
+)
+def test_other_orders_to_torch(torch: Any, layer: Layer) -> None:
+    """Gates in another order than torch's are put into it."""
+    source = np.random.default_rng(0).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
+    wanted = layer(source).output
+    assert scaled_error(to_torch(layer)(torch.from_numpy(source))[0].detach().numpy(), wanted) < FLOAT32
+
+
+LSTM, GRU, RNN = vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNNDescriptor
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (some_layer(vkrnn.lstm, LSTM(reverse=True), 4), "reverse: torch.nn.LSTM has False only, got True"),
+        (
+            some_layer(vkrnn.lstm, LSTM(activation="relu"), 4),
+            "activation: torch.nn.LSTM has Activation.TANH only, got Activation.RELU",
+        ),
+        (
+            some_layer(vkrnn.single_gate_rnn, RNN(activation="sigmoid"), 1),
+            "activation: torch.nn.RNN has tanh and relu, got Activation.SIGMOID",
+        ),
+        (some_layer(vkrnn.gru, GRU(), 3), "reset_after: torch.nn.GRU has True only, got False"),
+        (
+            some_layer(vkrnn.gru, GRU(reset_after=True, flip_z=True), 3),
+            "flip_z: torch.nn.GRU has False only, got True",
+        ),
+        (some_layer(vkrnn.lstm, LSTM(), 4, peephole=(20,)), "layer 0: peephole: torch's modules have no such weight"),
+    ],
+    ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
+)
+@pytest.mark.usefixtures("torch")
+def test_no_equivalent_in_torch(layer: Layer, message: str) -> None:
+    """What torch has no equivalent of is refused by name."""
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(f'[to_torch] {message}')}$"):
+        to_torch(layer)
+
+
+@pytest.mark.usefixtures("torch")
+def test_layers_that_do_not_fit() -> None:
+    """A stack's layers have the same cell and sizes that fit."""
+    first = some_layer(vkrnn.lstm, LSTM(), 4)
+    with pytest.raises(ValueError, match=re.escape("[to_torch] layers: expected at least one")):
+        to_torch([])
+    with pytest.raises(ValueError, match=re.escape("input_weight: expected 5 columns, as many as the output before")):
+        to_torch([first, first])
+    other = some_layer(vkrnn.single_gate_rnn, RNN(activation="tanh"), 1, input_weight=(5, 5))
+    with pytest.raises(ValueError, match=re.escape("[to_torch] layer 1: expected lstm with LSTMDescriptor(")):
+        to_torch([first, other])
+    without = replace(first, arguments={"recurrent_weight": first.arguments["recurrent_weight"]})
+    with pytest.raises(
+        NotImplementedError, match=re.escape("[to_torch] layer 0: input_weight: torch's modules always")
+    ):
+        to_torch(without)
+
+
+def test_other_modules_of_torch(torch: Any) -> None:
+    """Only recurrent modules without projections are taken."""
+    with pytest.raises(
+        TypeError, match=re.escape("[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got Linear")
+    ):
+        from_torch(torch.nn.Linear(3, 4))
+    with pytest.raises(NotImplementedError, match=re.escape("[from_torch] proj_size: expected 0, got 2")):
+        from_torch(torch.nn.LSTM(3, 4, proj_size=2))
+
+
+KERAS: list[tuple[str, dict[str, Any]]] = [
+    ("LSTM", {}),
+    ("LSTM", {"activation": "relu", "recurrent_activation": "tanh"}),
+    ("GRU", {}),
+    ("GRU", {"reset_after": False}),
+    ("GRU", {"activation": "sigmoid", "recurrent_activation": "linear"}),
+    ("SimpleRNN", {}),
+    ("SimpleRNN", {"activation": "relu"}),
+]
+every_keras = pytest.mark.parametrize(
+    ("kind", "options"), KERAS, ids=lambda value: value if isinstance(value, str) else ",".join(value)
+)
+
+
+def keras_layer(keras: Any, kind: str, options: dict[str, Any]) -> Any:
+    """Return a layer whose biases are drawn too; Keras starts with zeros, which show no mistake."""
+    drawn = (
+        {"bias_initializer": keras.initializers.RandomUniform(-1, 1, seed=3)} if options.get("use_bias", True) else {}
+    )
+    return getattr(keras.layers, kind)(5, return_sequences=True, **drawn, **options)
+
+
+def compare(keras: Any, layer: Any) -> None:
+    """Compare a Keras layer's output with ours."""
+    source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
+    wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
+    assert scaled_error(from_keras(layer)(source).output, wanted) < ONNX
+
+
+@every_keras
+@with_bias
+@pytest.mark.parametrize("go_backwards", [False, True], ids=["forward", "go_backwards"])
+def test_from_keras(keras: Any, kind: str, options: dict[str, Any], *, bias: bool, go_backwards: bool) -> None:
+    """The layer's arguments give its output, in its order."""
+    compare(keras, keras_layer(keras, kind, {**options, "use_bias": bias, "go_backwards": go_backwards}))
+
+
+@every_keras
+def test_from_keras_bidirectional(keras: Any, kind: str, options: dict[str, Any]) -> None:
+    """Two directions side by side are one call."""
+    compare(keras, keras.layers.Bidirectional(keras_layer(keras, kind, options)))
+
+
+def test_masks_of_keras_are_lengths(keras: Any) -> None:
+    """A mask that ends rows early is `lengths`; after its end Keras repeats a row's last output."""
+    layer = keras_layer(keras, "LSTM", {})
+    source, lengths = np.random.default_rng(7).uniform(-1, 1, (7, 3, 3)).astype(np.float32), np.array([7, 2, 5])
+    mask = np.arange(7) < lengths[:, np.newaxis]
+    wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1), mask=keras.ops.convert_to_tensor(mask)))
+    found = from_keras(layer)(source, lengths=lengths).output
+    rows = np.minimum(np.arange(7), lengths[:, np.newaxis] - 1)
+    repeated = found.swapaxes(0, 1)[np.arange(3)[:, np.newaxis], rows]
+    assert scaled_error(repeated, wanted) < ONNX
+
+
+def test_keras_to_torch(keras: Any, torch: Any) -> None:
+    """A Keras layer becomes a module of torch's."""
+    layer = keras_layer(keras, "GRU", {})
+    source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
+    wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
+    found = to_torch(from_keras(layer))(torch.from_numpy(source))[0].detach().numpy()
+    assert scaled_error(found, wanted) < ONNX
+
+
+def test_no_equivalent_of_keras(keras: Any) -> None:
+    """What vkrnn has no equivalent of is refused by name; Keras's hard sigmoid is another one than ours."""
+    known = "expected one of linear, relu, tanh, sigmoid"
+    layer = keras_layer(keras, "LSTM", {"recurrent_activation": "hard_sigmoid"})
+    with pytest.raises(ValueError, match=re.escape("expected one that was built, got one without weights")):
+        from_keras(layer)
+    layer.build((None, None, 3))
+    with pytest.raises(
+        NotImplementedError, match=re.escape(f"[from_keras] recurrent_activation: {known}, got hard_sigmoid")
+    ):
+        from_keras(layer)
+    summed = keras.layers.Bidirectional(keras.layers.GRU(5), merge_mode="sum")
+    summed.build((None, None, 3))
+    with pytest.raises(NotImplementedError, match=re.escape("[from_keras] merge_mode: expected 'concat', got 'sum'")):
+        from_keras(summed)
+    with pytest.raises(TypeError, match=re.escape("SimpleRNN or Bidirectional, got Dense")):
+        from_keras(keras.layers.Dense(3))
