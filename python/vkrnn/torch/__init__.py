@@ -1,0 +1,18 @@
+"""PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs PyTorch: ``pip install vkrnn[torch]``.
+
+Each is a subclass of torch's own, with the same constructor, arguments, results and state_dict::
+
+    from vkrnn.torch import LSTM
+    output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
+
+`convert` swaps the modules of a model for these, `revert` swaps them back.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"vkrnn.torch needs the package torch ({error}): pip install 'vkrnn[torch]'") from error
+
+from vkrnn.torch._modules import GRU, LSTM, RNN, convert, revert
+
+__all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]

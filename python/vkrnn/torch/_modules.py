@@ -1,0 +1,193 @@
+"""The modules, and their place in a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from vkrnn.torch._ops import layer
+
+__all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
+
+
+class _Recurrent(torch.nn.RNNBase):
+    """What the three modules have in common: the forward pass."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _require_no_projection(self, f"vkrnn.torch.{type(self).__name__}")
+
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
+        """Compute output and last states; arguments, results and errors are those of torch's module."""
+        if torch.is_autocast_enabled("cpu"):  # layers before this one may hand on 16 bits
+            dtype = self.weight_hh_l0.dtype
+            input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{self._name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        batched, batch_axis = input.dim() == 3, 0 if self.batch_first else 1
+        if hx is not None:
+            self._check_axes(hx, batched=batched)
+        if not batched:
+            input = input.unsqueeze(batch_axis)  # noqa: A001
+            hx = self._each(hx, lambda state: state.unsqueeze(1))
+        self._check(input, hx, None)
+        if input.numel() == 0:  # no steps, which is an error of torch's, or no rows, which is nothing to compute
+            output, last = super().forward(input, hx)
+        else:
+            source = input.transpose(0, 1).contiguous() if self.batch_first else input
+            output, last = self._run(source, hx, None)
+            if self.batch_first:
+                output = output.transpose(0, 1)
+        if batched:
+            return output, last
+        return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
+
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        """Spread the sequences out in the caller's order of them, with their lengths, and pack what comes back."""
+        data, batch_sizes, sorted_indices, unsorted_indices = packed
+        self._check(data, hx, batch_sizes)
+        T, N = len(batch_sizes), int(batch_sizes[0])
+        steps = torch.repeat_interleave(torch.arange(T), batch_sizes)
+        rows = torch.arange(len(data)) - (batch_sizes.cumsum(0) - batch_sizes)[steps]
+        if sorted_indices is not None:
+            rows = sorted_indices[rows]
+        places = steps * N + rows
+        source = data.new_zeros(T * N, data.shape[1]).index_copy(0, places, data).view(T, N, -1)
+        output, last = self._run(source, hx, torch.bincount(rows, minlength=N))
+        found = output.view(T * N, -1).index_select(0, places)
+        return PackedSequence(found, batch_sizes, sorted_indices, unsorted_indices), last
+
+    def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        """Run all layers over the source [T, N, I]. Return the output [T, N, DH] and the last states."""
+        D = 1 + self.bidirectional
+        h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
+        last = []
+        for number in range(self.num_layers):
+            weights = self._weights(number)
+            states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
+            tensors = [source, *weights, *states]
+            training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+            source, h_n, c_n, _, _ = layer(*tensors, lengths, self.mode, training)
+            last.append((h_n, c_n))
+            if self.training and self.dropout and number + 1 < self.num_layers:
+                source = torch.nn.functional.dropout(source, self.dropout)
+        h_n, c_n = (states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
+        return source, (h_n, c_n) if self.mode == "LSTM" else h_n
+
+    def _weights(self, number: int) -> list[Tensor | None]:
+        """Return a layer's matrices and biases, each with the rows of both directions."""
+        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]
+        weights: list[Tensor | None] = []
+        for name in names:
+            forward = getattr(self, f"{name}_l{number}")
+            if self.bidirectional:
+                forward = torch.cat([forward, getattr(self, f"{name}_l{number}_reverse")])
+            weights.append(forward)
+        return weights if self.bias else [*weights, None, None]
+
+    def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
+        """Refuse what torch's module refuses in the same words, and what is not on the CPU."""
+        _require_no_projection(self, f"vkrnn.torch.{self._name}")
+        self.check_input(data, batch_sizes)
+        if hx is not None:
+            self.check_forward_args(data, hx, batch_sizes)
+        states = hx if isinstance(hx, tuple) else (hx,)
+        for what, tensor in (("input", data), ("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
+            if tensor is None:
+                continue
+            if tensor.device.type not in ("cpu", "meta"):
+                raise NotImplementedError(
+                    f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {tensor.device}; "
+                    "vkrnn shares no memory with other devices of torch"
+                )
+            if tensor.dtype != data.dtype:
+                raise RuntimeError(
+                    f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
+                )
+
+    def _check_axes(self, hx: Any, *, batched: bool) -> None:
+        wanted, text = (3, "For batched 3-D input") if batched else (2, "For unbatched 2-D input")
+        if isinstance(hx, tuple):
+            if any(state.dim() != wanted for state in hx):
+                axes = ", ".join(f"{state.dim()}-D" for state in hx)
+                raise RuntimeError(f"{text}, hx and cx should also be {wanted}-D but got ({axes}) tensors")
+        elif hx.dim() != wanted:
+            raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
+
+    @property
+    def _name(self) -> str:
+        return str(self.mode).split("_")[0]
+
+    @staticmethod
+    def _each(states: Any, function: Any) -> Any:
+        """Apply a function to h, or to h and c."""
+        if isinstance(states, tuple):
+            return tuple(map(function, states))
+        return None if states is None else function(states)
+
+
+class LSTM(_Recurrent, torch.nn.LSTM):
+    """``torch.nn.LSTM``, computed by vkrnn; a ``proj_size`` is a NotImplementedError."""
+
+    __module__ = "vkrnn.torch"
+
+
+class GRU(_Recurrent, torch.nn.GRU):
+    """``torch.nn.GRU``, computed by vkrnn."""
+
+    __module__ = "vkrnn.torch"
+
+
+class RNN(_Recurrent, torch.nn.RNN):
+    """``torch.nn.RNN``, computed by vkrnn."""
+
+    __module__ = "vkrnn.torch"
+
+
+_OURS = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
+_TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
+
+
+def convert(model: torch.nn.Module) -> Any:
+    """Have vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
+
+    The modules stay what they are but for their class: parameters, hooks and mode are kept, so that optimizers go on
+    with them. Classes derived from torch's are left alone, since they may compute something else.
+
+    Raises
+    ------
+    NotImplementedError
+        If one has a ``proj_size``; then nothing is changed.
+
+    Examples
+    --------
+    >>> import torch, vkrnn.torch  # doctest: +SKIP
+    >>> vkrnn.torch.convert(torch.nn.Sequential(torch.nn.GRU(3, 16)))  # doctest: +SKIP
+    Sequential(
+      (0): GRU(3, 16)
+    )
+    """
+    found = [module for module in model.modules() if type(module) in _OURS]
+    for module in found:
+        _require_no_projection(module, "vkrnn.torch.convert")
+    for module in found:
+        module.__class__ = _OURS[type(module)]
+    return model
+
+
+def revert(model: torch.nn.Module) -> Any:
+    """Undo `convert`: have torch compute every module of this package in a model, in place, and return the model."""
+    for module in model.modules():
+        if type(module) in _TORCHS:
+            module.__class__ = _TORCHS[type(module)]
+    return model
+
+
+def _require_no_projection(module: Any, where: str) -> None:
+    if module.proj_size:
+        raise NotImplementedError(f"[{where}] proj_size: expected 0, vkrnn has no projections; got {module.proj_size}")

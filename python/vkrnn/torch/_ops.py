@@ -1,0 +1,197 @@
+"""A layer as an operator of torch, in both directions at once: `layer` and its gradients, `layer_backward`.
+
+Arguments are in torch's layout, with the rows of both directions of a weight one after the other: G gates, D
+directions, weights [DGH, I] and [DGH, H], biases [DGH], states [D, N, H]. The source is [T, N, I].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
+from vkrnn.torch._tensors import to_array, to_tensor
+
+__all__ = ["layer", "layer_backward"]
+
+Array = npt.NDArray[Any]
+
+
+def _compute(
+    source: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    lengths: Tensor | None,
+    mode: str,
+    training: bool,  # noqa: FBT001 - operators take all arguments by position
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the output [T, N, DH], h_n and c_n [D, N, H], and what the gradients need: the gates and the cells.
+
+    What there is not (c_n but for an LSTM, the last two without `training`) is empty.
+    """
+    given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
+    D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
+    how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
+    results = FORWARD[mode](**given, descriptor=how)
+    ends = None if lengths is None else given["lengths"]
+    cells = results.cell_output if mode == "LSTM" else None
+    return (
+        to_tensor(results.output),
+        to_tensor(_last_state(results.output, D, ends)),
+        source.new_empty(0) if cells is None else to_tensor(_last_state(cells, D, ends)),
+        to_tensor(results.z_state) if training else source.new_empty(0),
+        source.new_empty(0) if cells is None or not training else to_tensor(cells),
+    )
+
+
+def _compute_shapes(source: Tensor, weight_ih: Tensor, weight_hh: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, mode, training = rest
+    (T, N, _), H = source.shape, weight_hh.shape[1]
+    D = weight_ih.shape[0] // (GATES[mode] * H)
+    lstm = mode == "LSTM"
+    return (
+        source.new_empty(T, N, D * H),
+        source.new_empty(D, N, H),
+        source.new_empty(D, N, H) if lstm else source.new_empty(0),
+        source.new_empty(T, N, weight_ih.shape[0]) if training else source.new_empty(0),
+        source.new_empty(T, N, D * H) if lstm and training else source.new_empty(0),
+    )
+
+
+def _compute_backward(
+    d_output: Tensor | None,
+    d_h_n: Tensor | None,
+    d_c_n: Tensor | None,
+    z_state: Tensor,
+    states: Tensor,
+    source: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None,
+    bias_hh: Tensor | None,
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    lengths: Tensor | None,
+    mode: str,
+) -> list[Tensor]:
+    """Return the gradients of the source, the weights, h_0 and c_0, without those that were not given.
+
+    `states` are the cells that `layer` returned, or its output where there are none.
+    """
+    given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
+    D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
+    if d_output is not None:
+        given["source_gradient"] = to_array(d_output)
+    else:
+        given["source_gradient"] = np.zeros(tuple(states.shape), given["source"].dtype)
+    given["z_state"] = to_array(z_state)
+    if mode in ("LSTM", "GRU"):
+        given["cell_output_fwd" if mode == "LSTM" else "output_fwd"] = to_array(states)
+    if d_h_n is not None:
+        given["state_gradient"] = _side_by_side(d_h_n)
+    if d_c_n is not None:
+        given["cell_gradient"] = _side_by_side(d_c_n)
+    found = BACKWARD[mode](**given, descriptor=descriptor(mode, bidirectional=D == 2))._asdict()
+    gradients = [found["source"], *gradients_to_torch_layout(mode, found)]
+    gradients += [_one_by_one(found[name], D) for name in ("init_state", "init_cell") if name in found]
+    return [to_tensor(array) for array in gradients]
+
+
+def _compute_backward_shapes(*given: Any) -> list[Tensor]:
+    *tensors, _lengths, _mode = given[5:]  # from the source on, as `_compute_backward` takes them
+    return [tensor.new_empty(tensor.shape) for tensor in tensors if tensor is not None]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, mode, training = inputs
+    result, _, _, z_state, cells = output
+    ctx.mode, ctx.trained = mode, training
+    ctx.save_for_backward(*tensors, z_state, cells if mode == "LSTM" else result)
+    ctx.mark_non_differentiable(z_state, cells)
+    ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
+
+
+def _differentiate(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
+    if not ctx.trained:
+        raise RuntimeError("[vkrnn.torch] the forward call did not keep what gradients need: it had training=False")
+    *tensors, z_state, states = ctx.saved_tensors
+    if ctx.mode != "LSTM":
+        d_c_n = None
+    found = iter(layer_backward(d_output, d_h_n, d_c_n, z_state, states, *tensors, ctx.mode))
+    *differentiable, _lengths = tensors
+    return *(None if tensor is None else next(found) for tensor in differentiable), None, None, None
+
+
+def _refuse(_ctx: Any, *_gradients: Tensor) -> None:
+    raise NotImplementedError(
+        "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; torch's own modules have others"
+    )
+
+
+def _arguments(
+    mode: str,
+    source: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    h_0: Tensor | None,
+    c_0: Tensor | None,
+    lengths: Tensor | None,
+) -> dict[str, Any]:
+    """Return the keyword arguments that forward and gradient calls have in common."""
+    weight_ih, weight_hh, bias_ih, bias_hh = (None if weight is None else to_array(weight) for weight in weights)
+    assert weight_ih is not None  # noqa: S101 - for mypy
+    assert weight_hh is not None  # noqa: S101
+    given: dict[str, Any] = {"source": to_array(source)}
+    given |= from_torch_layout(mode, (weight_ih, weight_hh, bias_ih, bias_hh))
+    if h_0 is not None:
+        given["init_state"] = _side_by_side(h_0)
+    if c_0 is not None:
+        given["init_cell"] = _side_by_side(c_0)
+    if lengths is not None:
+        given["lengths"] = to_array(lengths)
+    return given
+
+
+def _side_by_side(state: Tensor) -> Array:
+    """Return [D, N, H] as [N, DH]."""
+    array = to_array(state)
+    return array[0] if len(array) == 1 else np.concatenate([array[0], array[1]], axis=1)
+
+
+def _one_by_one(state: Array, D: int) -> Array:
+    """Return [N, DH] as [D, N, H]."""
+    return state[np.newaxis] if D == 1 else np.stack(np.split(state, D, axis=1))
+
+
+def _last_state(states: Array, D: int, lengths: Array | None) -> Array:
+    """Return a copy [D, N, H] of the states [T, N, DH] after each direction's last step."""
+    N = states.shape[1]
+    H = states.shape[2] // D
+    last = np.empty((D, N, H), states.dtype)
+    last[0] = states[-1, :, :H] if lengths is None else states[lengths - 1, np.arange(N), :H]
+    if D == 2:
+        last[1] = states[0, :, H:]
+    return last
+
+
+def _register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+    """Make an operator. torch.library.custom_op would do the same, and add tens of microseconds to each call."""
+    torch.library.define(name, torch.library.infer_schema(compute, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
+    torch.library.impl(name, "CPU")(compute)
+    torch.library.register_fake(name, shapes)
+    namespace, operator = name.split("::")
+    return getattr(getattr(torch.ops, namespace), operator).default
+
+
+layer = _register("vkrnn::layer", _compute, _compute_shapes)
+layer_backward = _register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)
+torch.library.register_autograd("vkrnn::layer", _differentiate, setup_context=_keep)
+torch.library.register_autograd("vkrnn::layer_backward", _refuse)

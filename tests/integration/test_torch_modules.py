@@ -1,0 +1,437 @@
+"""vkrnn.torch beside torch's own modules: the same results, gradients, errors and state_dict."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from comparison import assert_close, scaled_error
+from oracles import require
+from tolerances import DTYPES, FLOAT32
+
+torch = require("torch")
+import vkrnn.torch as ours  # noqa: E402
+from vkrnn.torch import _ops  # noqa: E402
+
+KINDS = ("LSTM", "GRU", "RNN")
+SMALL = {"input_size": 3, "hidden_size": 4}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def pair(kind: str, **options: Any) -> tuple[Any, Any]:
+    """Return torch's module and ours with the same parameters."""
+    theirs = getattr(torch.nn, kind)(**options)
+    mine = getattr(ours, kind)(**options)
+    mine.load_state_dict(theirs.state_dict())
+    return theirs, mine
+
+
+def states(found: Any) -> tuple[Any, ...]:
+    """Return the last states, or the initial ones, as a tuple."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def initial(module: Any, rows: int | None, dtype: Any = None) -> Any:
+    """Draw hx for a module; without `rows` as for an input without a batch."""
+    shape = (module.num_layers * (1 + module.bidirectional), *(() if rows is None else (rows,)), module.hidden_size)
+    drawn = tuple(torch.rand(shape, dtype=dtype) - 0.5 for _ in range(1 + (module.mode == "LSTM")))
+    return drawn if module.mode == "LSTM" else drawn[0]
+
+
+def work(module: Any, given: Any, hx: Any, seed: int = 1) -> dict[str, Any]:
+    """Run a module forward and back, and return outputs and the gradients of the input, hx and the parameters."""
+    dtype = module.weight_hh_l0.dtype
+    packed = isinstance(given, torch.nn.utils.rnn.PackedSequence)
+    data = (given.data if packed else given).detach().to(dtype).requires_grad_()
+    source = given._replace(data=data) if packed else data
+    if hx is not None:
+        hx = tuple(state.detach().to(dtype).requires_grad_() for state in states(hx))
+    output, last = module(source, hx if hx is None or len(hx) == 2 else hx[0])
+    results = {"output": output.data if packed else output}
+    results |= {f"last {number}": state for number, state in enumerate(states(last))}
+    generator = torch.Generator().manual_seed(seed)
+    upstream = {name: torch.rand(found.shape, generator=generator) - 0.5 for name, found in results.items()}
+    kept = {"output": output.data if packed else output} | {n: r for n, r in results.items() if n != "output"}
+    inputs = {"input": data} | {f"hx {n}": state for n, state in enumerate(hx or ())} | dict(module.named_parameters())
+    gradients = torch.autograd.grad(
+        [kept[name] for name in kept], list(inputs.values()), [upstream[name].to(dtype) for name in kept]
+    )
+    results |= {f"gradient of {name}": found for name, found in zip(inputs, gradients, strict=True)}
+    return {name: found.detach().double().numpy() for name, found in results.items()}
+
+
+def configurations() -> Iterator[Any]:
+    """Draw modules with what is fed to them."""
+    draw = random.Random(20)  # noqa: S311 - no secrets
+    for number in range(48):
+        kind = draw.choice(KINDS)
+        options: dict[str, Any] = {
+            "input_size": draw.randint(1, 9),
+            "hidden_size": draw.choice([1, 4, 7, 17, 32]),
+            "num_layers": draw.choice([1, 1, 2, 3]),
+            "bias": draw.random() < 0.7,
+            "batch_first": draw.random() < 0.4,
+            "bidirectional": draw.random() < 0.5,
+        }
+        if kind == "RNN":
+            options["nonlinearity"] = draw.choice(["tanh", "relu"])
+        fed = draw.choice(["batched", "batched", "unbatched", "packed", "packed unsorted"])
+        sizes = (draw.randint(1, 12), draw.choice([1, 2, 3, 8]))
+        hx, dtype = draw.random() < 0.5, draw.choice(["float32", "float32", "float64"])
+        yield pytest.param(kind, options, fed, sizes, hx, dtype, id=f"{number} {kind} {fed} {dtype}")
+
+
+def fed_to(module: Any, fed: str, T: int, N: int) -> Any:
+    """Draw an input."""
+    features = module.input_size
+    if fed == "unbatched":
+        return torch.rand(T, features) - 0.5
+    first, second = (N, T) if module.batch_first else (T, N)
+    batch = torch.rand(first, second, features) - 0.5
+    if fed == "batched":
+        return batch
+    lengths = torch.randint(1, T + 1, (N,))
+    lengths[torch.randint(0, N, ())] = T
+    if fed == "packed":
+        lengths = lengths.sort(descending=True).values
+    return torch.nn.utils.rnn.pack_padded_sequence(
+        batch, lengths, batch_first=module.batch_first, enforce_sorted=fed == "packed"
+    )
+
+
+@pytest.mark.parametrize(("kind", "options", "fed", "sizes", "hx", "dtype"), list(configurations()))
+def test_results_and_gradients(
+    kind: str, options: dict[str, Any], fed: str, sizes: tuple[int, int], *, hx: bool, dtype: str
+) -> None:
+    """Outputs, last states and all gradients are those of torch's module in float64."""
+    theirs, mine = pair(kind, **options)
+    given = fed_to(theirs, fed, *sizes)
+    start = initial(theirs, None if fed == "unbatched" else sizes[1]) if hx else None
+    assert_close(work(mine.to(getattr(torch, dtype)), given, start), work(theirs.double(), given, start), DTYPES[dtype])
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bits(kind: str, dtype: str) -> None:
+    """In 16 bits errors are a rounding's, or no greater than those of torch's module in the same dtype."""
+    theirs, mine = (module.to(getattr(torch, dtype)) for module in pair(kind, input_size=5, hidden_size=8))
+    given, start = (
+        (torch.rand(6, 3, 5) - 0.5).to(theirs.weight_hh_l0.dtype),
+        initial(theirs, 3, theirs.weight_hh_l0.dtype),
+    )
+    exact = work(copy.deepcopy(theirs).double(), given, start)
+    found, other = work(mine, given, start), work(theirs, given, start)
+    assert_close(
+        found, exact, {name: max(DTYPES[dtype], scaled_error(other[name], wanted)) for name, wanted in exact.items()}
+    )
+
+
+@every_kind
+def test_module_is_torchs(kind: str) -> None:
+    """Ours is a subclass with the same text, state_dict and constructor."""
+    options = {"input_size": 3, "hidden_size": 5, "num_layers": 2, "bidirectional": True, "dropout": 0.25}
+    theirs, mine = pair(kind, **options)
+    assert isinstance(mine, type(theirs))
+    assert repr(mine) == repr(theirs)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(mine.state_dict())
+    with pytest.raises(ValueError, match="hidden_size must be greater than zero"):
+        getattr(ours, kind)(3, 0)
+    assert getattr(ours, kind)(3, 5, dtype=torch.float64).weight_hh_l0.dtype == torch.float64
+
+
+@every_kind
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies(kind: str, clone: Callable[[Any], Any]) -> None:
+    """Copies and pickles compute the same, and are modules of ours."""
+    module = getattr(ours, kind)(**SMALL)
+    copied = clone(module)
+    assert type(copied) is type(module)
+    x = torch.rand(5, 2, 3)
+    assert torch.equal(copied(x)[0], module(x)[0])
+
+
+def message(call: Callable[[], object]) -> tuple[type, str]:
+    """Return the error that a call raises."""
+    with pytest.raises(Exception) as error:
+        call()
+    return error.type, str(error.value)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("shape", "hx"),
+    [
+        ((5, 2, 4), None),
+        ((5, 2, 3, 1), None),
+        ((5,), None),
+        ((0, 2, 3), None),
+        ((5, 2, 3), (2, 2, 4)),
+        ((5, 2, 3), (1, 3, 4)),
+        ((5, 2, 3), (1, 2, 5)),
+        ((5, 2, 3), (1, 4)),
+        ((5, 3), (1, 2, 4)),
+        ((5, 3), (2, 4)),
+    ],
+    ids=str,
+)
+def test_wrong_shapes(kind: str, shape: tuple[int, ...], hx: tuple[int, ...] | None) -> None:
+    """Wrong shapes are refused with the error of torch's module."""
+    theirs, mine = pair(kind, **SMALL)
+    start = None if hx is None else torch.zeros(hx)
+    if hx is not None and kind == "LSTM":
+        start = (start, start)
+    wanted, got = (message(lambda module=module: module(torch.zeros(shape), start)) for module in (theirs, mine))
+    # torch's RNN says "4D tensor instead" where the other two say "4D instead".
+    assert got == (wanted[0], wanted[1].replace("D tensor instead", "D instead"))
+
+
+@every_kind
+def test_wrong_dtypes(kind: str) -> None:
+    """An input of another dtype is refused as by torch, an initial state with a message of its own."""
+    theirs, mine = pair(kind, **SMALL)
+    x = torch.zeros(5, 2, 3, dtype=torch.float64)
+    assert message(lambda: mine(x)) == message(lambda: theirs(x))
+    kind_of, text = message(lambda: mine(x.float(), initial(mine, 2, torch.float64)))
+    assert kind_of is RuntimeError
+    assert text == f"[vkrnn.torch.{kind}] hx: expected dtype torch.float32, the input's, got torch.float64"
+
+
+@every_kind
+def test_no_rows(kind: str) -> None:
+    """A batch without rows has an output without rows."""
+    theirs, mine = pair(kind, **SMALL)
+    wanted, got = (module(torch.zeros(5, 0, 3)) for module in (theirs, mine))
+    assert got[0].shape == wanted[0].shape == (5, 0, 4)
+    assert [state.shape for state in states(got[1])] == [state.shape for state in states(wanted[1])]
+
+
+@every_kind
+def test_packed_sequence_is_kept(kind: str) -> None:
+    """The packed output has the input's order and pads to the same."""
+    theirs, mine = pair(kind, **SMALL, bidirectional=True)
+    packed = fed_to(theirs, "packed unsorted", 6, 4)
+    wanted, got = (module(packed)[0] for module in (theirs, mine))
+    assert torch.equal(got.batch_sizes, wanted.batch_sizes)
+    assert torch.equal(got.unsorted_indices, wanted.unsorted_indices)
+    padded = [torch.nn.utils.rnn.pad_packed_sequence(found)[0].detach().numpy() for found in (got, wanted)]
+    assert scaled_error(*padded) < FLOAT32
+
+
+@every_kind
+def test_dropout(kind: str) -> None:
+    """Dropout is between layers, in training alone, and with a seed the same as torch's."""
+    theirs, mine = pair(kind, **SMALL, num_layers=3, dropout=0.5)
+    x = torch.rand(6, 2, 3)
+    for train in (True, False):
+        found = []
+        for module in (theirs.train(train), mine.train(train)):
+            torch.manual_seed(3)
+            found.append(module(x)[0].detach().numpy())
+        assert scaled_error(found[1], found[0]) < FLOAT32
+    mine.train()
+    assert not torch.equal(mine(x)[0], mine(x)[0])
+    mine.eval()
+    assert torch.equal(mine(x)[0], mine(x)[0])
+    one_layer = getattr(ours, kind)(**SMALL).train()
+    assert torch.equal(one_layer(x)[0], one_layer(x)[0])
+
+
+@every_kind
+def test_dropout_keeps_the_scale(kind: str) -> None:
+    """What dropout leaves is scaled, so that the mean over many draws is what is there without it."""
+    module = getattr(ours, kind)(3, 4, 2, dropout=0.4)
+    with torch.no_grad():  # so small that the second layer is nearly linear
+        for parameter in module.parameters():
+            parameter.mul_(0.1)
+        x = torch.rand(2, 4000, 3)
+        x[:] = x[:, :1]
+        dropped, kept = module.train()(x)[0].mean(1), module.eval()(x)[0].mean(1)
+    assert torch.allclose(dropped, kept, rtol=0.02, atol=2e-5)
+
+
+@every_kind
+def test_eval_keeps_no_training_state(kind: str) -> None:
+    """Without gradients nothing is kept; in eval mode gradients are there all the same."""
+    module = getattr(ours, kind)(**SMALL).eval()
+    x = torch.rand(5, 2, 3)
+    with torch.no_grad():
+        assert not module(x)[0].requires_grad
+    with torch.inference_mode():
+        assert module(x)[0].shape == (5, 2, 4)
+    module(x)[0].sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+@every_kind
+def test_only_the_last_state(kind: str) -> None:
+    """A loss of h_n alone has torch's gradients."""
+    theirs, mine = pair(kind, **SMALL, bidirectional=True)
+    x = torch.rand(5, 2, 3)
+    for module in (theirs, mine):
+        states(module(x)[1])[0].square().sum().backward()
+    assert_close(
+        {name: parameter.grad.numpy() for name, parameter in mine.named_parameters()},
+        {name: parameter.grad.numpy() for name, parameter in theirs.named_parameters()},
+    )
+
+
+def test_changed_output_is_noticed() -> None:
+    """What backward needs and was written to is an error of autograd's, not a wrong gradient."""
+    output, _ = ours.GRU(**SMALL)(torch.rand(5, 2, 3))
+    with torch.no_grad():
+        output.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@every_kind
+def test_functional_call(kind: str) -> None:
+    """Parameters that stand in for the module's own are the ones that are used."""
+    theirs, mine = pair(kind, **SMALL)
+    given = {name: torch.zeros_like(parameter) for name, parameter in mine.named_parameters()}
+    x = torch.rand(5, 2, 3)
+    wanted, got = (torch.func.functional_call(module, given, (x,))[0] for module in (theirs, mine))
+    assert torch.equal(got, wanted)
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    """A model with three kinds of layers, one of them used twice."""
+
+    def __init__(self) -> None:
+        """Make it."""
+        super().__init__()
+        self.lstm = torch.nn.LSTM(3, 4, 2, batch_first=True)
+        self.inner = torch.nn.ModuleList([torch.nn.GRU(4, 4), torch.nn.Linear(4, 4), torch.nn.RNN(4, 4)])
+        self.again = self.inner[0]
+
+    def forward(self, x: Any) -> Any:
+        """Run it."""
+        x, _ = self.lstm(x)
+        for layer in (*self.inner, self.again):
+            x = layer(x)
+            x = x[0] if isinstance(x, tuple) else x
+        return x
+
+
+def test_convert_and_back() -> None:
+    """A model is converted in place and back; parameters stay the same objects."""
+    model = Model()
+    x, names = torch.rand(2, 5, 3), dict(model.named_parameters())
+    wanted = model(x).detach().numpy()
+    assert ours.convert(model) is model
+    assert [type(model.lstm), type(model.inner[0]), type(model.inner[2])] == [ours.LSTM, ours.GRU, ours.RNN]
+    assert model.again is model.inner[0]
+    assert all(parameter is names[name] for name, parameter in model.named_parameters())
+    assert scaled_error(model(x).detach().numpy(), wanted) < FLOAT32
+    assert ours.revert(model) is model
+    assert [type(model.lstm), type(model.inner[0]), type(model.inner[2])] == [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN]
+    assert np.array_equal(model(x).detach().numpy(), wanted)
+
+
+def test_convert_leaves_other_classes_alone() -> None:
+    """A class of the user's may compute something else."""
+
+    class Mine(torch.nn.LSTM):  # type: ignore[misc]
+        """Another LSTM."""
+
+    assert type(ours.convert(Mine(3, 4))) is Mine
+
+
+def test_training_with_an_optimizer() -> None:
+    """An optimizer that was made before the conversion trains the model as torch's own."""
+    losses = []
+    x, y = torch.rand(7, 4, 3), torch.rand(7, 4, 4)
+    for convert in (False, True):
+        torch.manual_seed(5)
+        model = torch.nn.LSTM(**SMALL)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        if convert:
+            ours.convert(model)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = (model(x)[0] - y).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_projections_are_refused() -> None:
+    """By the constructor, and by convert before it changes anything."""
+    text = "proj_size: expected 0, vkrnn has no projections; got 2"
+    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.LSTM] {text}")):
+        ours.LSTM(3, 4, proj_size=2)
+    model = torch.nn.ModuleList([torch.nn.GRU(3, 4), torch.nn.LSTM(3, 4, proj_size=2)])
+    with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.convert] {text}")):
+        ours.convert(model)
+    assert type(model[0]) is torch.nn.GRU
+
+
+@every_kind
+def test_cuda_is_refused(kind: str) -> None:
+    """Tensors on a GPU of torch's are refused by name; here they are fake ones, with nothing behind them."""
+    module = getattr(ours, kind)(**SMALL)
+    expected = "expected a tensor on the CPU, got one on cuda:0; vkrnn shares no memory with other devices of torch"
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        there = torch.empty(5, 2, 3, device="cuda:0")
+        assert message(lambda: module(there)) == (NotImplementedError, f"[vkrnn.torch.{kind}] input: {expected}")
+        start = torch.empty(1, 2, 4, device="cuda:0")
+        start = (start, start) if kind == "LSTM" else start
+        call = lambda: module(torch.empty(5, 2, 3), start)  # noqa: E731
+        assert message(call) == (NotImplementedError, f"[vkrnn.torch.{kind}] hx: {expected}")
+
+
+@every_kind
+def test_double_backward_is_refused(kind: str) -> None:
+    """Gradients of gradients are an error that says so."""
+    x = torch.rand(5, 2, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(getattr(ours, kind)(**SMALL)(x)[0].sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=re.escape("[vkrnn.torch] gradients of gradients: vkrnn has first")):
+        gradient.sum().backward()
+
+
+@every_kind
+def test_autocast(kind: str) -> None:
+    """Under autocast a module computes in its parameters' dtype, whatever the layers before it hand on."""
+    module, x = getattr(ours, kind)(**SMALL), torch.rand(5, 2, 3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = module(x)[0]
+        packed = module(torch.nn.utils.rnn.pack_padded_sequence(x, [5, 4]))[0]
+    assert torch.equal(found, module(x.float())[0])
+    assert packed.data.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """The weights and the input are read where they are, and the output is where the call wrote it."""
+    seen = {}
+
+    def spy(**arguments: Any) -> vkrnn.Results:
+        results = vkrnn.gru(**arguments)
+        seen.update(arguments, output=results.output)
+        return results
+
+    monkeypatch.setattr(_ops, "FORWARD", {"GRU": spy})
+    module, x = ours.GRU(8, 32, dtype=getattr(torch, dtype)), torch.rand(9, 4, 8).to(getattr(torch, dtype))
+    output, _ = module(x)
+    wanted = {
+        "source": x,
+        "input_weight": module.weight_ih_l0,
+        "recurrent_weight": module.weight_hh_l0,
+        "output": output,
+    }
+    assert {name: seen[name].ctypes.data for name in wanted} == {name: t.data_ptr() for name, t in wanted.items()}

@@ -1,0 +1,139 @@
+"""What stands under vkrnn.torch: operators of torch, which torch's own checks, its compiler and its exporter take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from oracles import require
+
+torch = require("torch")
+import vkrnn.torch as ours  # noqa: E402
+from vkrnn._torch_layout import GATES  # noqa: E402
+from vkrnn.torch import _ops  # noqa: E402
+
+T, N, I, H = 4, 3, 2, 5
+CASES = [(True, True, False), (False, False, False), (True, True, True)]
+every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+every_mode = pytest.mark.parametrize("mode", GATES)
+both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"])
+every_case = pytest.mark.parametrize(
+    ("bias", "hx", "lengths"), CASES, ids=["everything", "nothing optional", "with lengths"]
+)
+# The compiler's own affairs.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool = True) -> list[Any]:
+    """Return the arguments of the operator `layer`, which want gradients if it is for training."""
+    torch.manual_seed(0)
+
+    def some(*shape: int) -> Any:
+        return torch.empty(shape, dtype=torch.float64).uniform_(-0.7, 0.7).requires_grad_(training)
+
+    rows = D * GATES[mode] * H
+    biases = [some(rows), some(rows)] if bias else [None, None]
+    h_0, c_0 = some(D, N, H) if hx else None, some(D, N, H) if hx and mode == "LSTM" else None
+    ends = torch.tensor([4, 1, 3]) if lengths else None
+    return [some(T, N, I), some(rows, I), some(rows, H), *biases, h_0, c_0, ends, mode, training]
+
+
+@every_mode
+@both_ways
+@every_case
+@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+def test_opcheck_forward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool) -> None:
+    """Schema, fake tensors, autograd and dispatch of the forward operator are as torch wants them."""
+    torch.library.opcheck(_ops.layer, draw(mode, D, bias=bias, hx=hx, lengths=lengths, training=training))
+
+
+@every_mode
+@both_ways
+@every_case
+def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool) -> None:
+    """So are those of its gradients, which have none of their own."""
+    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths)
+    with torch.no_grad():
+        output, h_n, c_n, z_state, cells = _ops.layer(*given)
+    above = [torch.rand_like(output), torch.rand_like(h_n), torch.rand_like(c_n) if mode == "LSTM" else None]
+    *tensors, _, _ = (value.detach() if isinstance(value, torch.Tensor) else value for value in given)
+    torch.library.opcheck(_ops.layer_backward, [*above, z_state, cells if mode == "LSTM" else output, *tensors, mode])
+
+
+@every_mode
+@both_ways
+@every_case
+def test_gradcheck(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool) -> None:
+    """Gradients agree with finite differences in float64."""
+    *tensors, ends, _, _ = draw(mode, D, bias=bias, hx=hx, lengths=lengths)
+
+    def function(*given: Any) -> tuple[Any, ...]:
+        return tuple(_ops.layer(*given, ends, mode, True)[: 3 if mode == "LSTM" else 2])  # noqa: FBT003
+
+    assert torch.autograd.gradcheck(function, tensors)
+
+
+@pytest.fixture
+def _allow_rnn() -> Any:
+    """Let the compiler look into subclasses of torch's recurrent modules."""
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+    torch._dynamo.reset()
+
+
+@every_kind
+@pytest.mark.usefixtures("_allow_rnn")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(kind: str, backend: str) -> None:
+    """A module compiles as a whole, with its gradients."""
+    module = getattr(ours, kind)(I, H, 2, bidirectional=True, batch_first=True)
+    compiled = torch.compile(module, fullgraph=True, backend=backend)
+    found = []
+    for run in (module, compiled):
+        x = torch.linspace(-1, 1, N * T * I).reshape(N, T, I).requires_grad_()
+        output, _ = run(x)
+        found.append([output, *torch.autograd.grad(output.square().sum(), [x, *module.parameters()])])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@every_kind
+def test_compile_without_the_flag(kind: str) -> None:
+    """Where torch's compiler leaves recurrent modules alone, ours run as they are."""
+    module = getattr(ours, kind)(I, H)
+    x = torch.rand(T, N, I)
+    compiled = torch.compile(lambda given: module(given)[0] + 1, backend="eager")
+    assert torch.equal(compiled(x), module(x)[0] + 1)
+    torch._dynamo.reset()
+
+
+@every_kind
+def test_export(kind: str) -> None:
+    """An exported module runs with other numbers of steps and rows; exported without gradients it keeps no gates."""
+    module = getattr(ours, kind)(I, H, 2).eval()
+    sizes = {0: torch.export.Dim("steps", min=2, max=50), 1: torch.export.Dim("rows", min=2, max=50)}
+    with torch.no_grad():
+        exported = torch.export.export(module, (torch.rand(T, N, I),), dynamic_shapes=(sizes,))
+    other = torch.rand(9, 2, I)
+    assert torch.equal(exported.module()(other)[0], module(other)[0])
+    calls = [node for node in exported.graph.nodes if node.target is _ops.layer]
+    assert [node.args[-2:] for node in calls] == [(module.mode, False)] * 2
+
+
+def test_without_torch() -> None:
+    """The module says what it needs."""
+    program = "import sys; sys.modules['torch'] = None; import vkrnn.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: vkrnn.torch needs the package torch (import of torch halted; None in sys.modules): "
+        "pip install 'vkrnn[torch]'"
+    )
+
+
+def test_import_of_the_package_needs_neither() -> None:
+    """`import vkrnn` imports neither torch nor Keras, and its conversions are there all the same."""
+    program = "import sys, vkrnn; vkrnn.convert.from_torch; print({'torch', 'keras', 'ml_dtypes'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
