@@ -1,11 +1,10 @@
-"""onnxruntime as an oracle of the forward passes: all three cells, three directions, activations, peephole.
-
-ONNX's gates stand in another order (LSTM i, o, f, c; GRU z, r, h), and of its three peephole vectors that of the output
-gate reads the new cell, where MPSGraph's four all read the cell before: only those of i and f can be compared.
-"""
+"""vkrnn.onnx beside onnxruntime, and beside onnx's own evaluator for what onnxruntime has not: layout 1, 16 bits."""
 
 from __future__ import annotations
 
+import itertools
+import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,98 +12,104 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn
-from comparison import assert_close
-from tolerances import ONNX
-from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from comparison import assert_close, scaled_error
+from oracles import require
+from resident import dtype_of
+from targets import Target, devices
+from tolerances import DTYPES, ONNX
+
+onnx = require("onnx")
+onnxruntime = require("onnxruntime")
+
+from onnx import helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
+
+from vkrnn.onnx import OPERATORS, Backend, from_onnx, run_node  # noqa: E402
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
-onnxruntime = pytest.importorskip("onnxruntime")
-helper = pytest.importorskip("onnx.helper")
-
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+OUTPUTS = {"RNN": ["Y", "Y_h"], "GRU": ["Y", "Y_h"], "LSTM": ["Y", "Y_h", "Y_c"]}
+INPUTS = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"]
 SIZES = [(5, 3, 7, 4), (1, 1, 1, 1), (9, 2, 5, 17)]
-NAMES = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "hard_sigmoid": "HardSigmoid"}
 DIRECTIONS = ("forward", "reverse", "bidirectional")
-# For each of ONNX's gates, its place among MPSGraph's.
-ORDER = {"RNN": (0,), "LSTM": (0, 3, 1, 2), "GRU": (0, 1, 2)}
+# f, g, h of each operator; HardSigmoid with ONNX's constants, which are vkrnn's.
+FUNCTIONS = {
+    "RNN": [("Relu",), ("Tanh",), ("Sigmoid",), ("HardSigmoid",)],
+    "GRU": [("Sigmoid", "Tanh"), ("HardSigmoid", "Relu"), ("Tanh", "Sigmoid")],
+    "LSTM": [("Sigmoid", "Tanh", "Tanh"), ("HardSigmoid", "Tanh", "Relu"), ("Sigmoid", "Relu", "Sigmoid")],
+}
 
 
-def some(rng: np.random.Generator, *shape: int) -> Array:
-    """Draw an array."""
-    return rng.uniform(-1, 1, shape).astype(np.float32)
+@dataclass
+class Drawn:
+    """A node with its inputs, both drawn; `absent` inputs have no name in the node."""
+
+    op: str
+    sizes: tuple[int, int, int, int]
+    direction: str = "forward"
+    attributes: dict[str, Any] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()
+    seed: int = 0
+
+    @property
+    def arrays(self) -> Arrays:
+        """The inputs that are there, in ONNX's layout."""
+        T, N, I, H = self.sizes
+        D, GH = 1 + (self.direction == "bidirectional"), GATES[self.op] * H
+        rng = np.random.default_rng([self.seed, T, H, GH])
+
+        def some(*shape: int) -> Array:
+            return rng.uniform(-1, 1, shape).astype(np.float32)
+
+        state = (N, D, H) if self.attributes.get("layout") else (D, N, H)
+        arrays = {
+            "X": some(*((N, T, I) if self.attributes.get("layout") else (T, N, I))),
+            "W": some(D, GH, I) / np.float32(np.sqrt(I)),
+            "R": some(D, GH, H) / np.float32(np.sqrt(H)),
+            "B": some(D, 2 * GH),
+            "sequence_lens": rng.integers(1, T + 1, N).astype(np.int32),
+            "initial_h": some(*state),
+            "initial_c": some(*state),
+            "P": some(D, 3 * H),
+        }
+        left_out = self.absent | (set() if self.op == "LSTM" else {"initial_c", "P"})
+        return {name: array for name, array in arrays.items() if name not in left_out}
+
+    @property
+    def node(self) -> Any:
+        """The node; inputs at its end that are absent are left out, others have an empty name."""
+        given = self.arrays
+        names = [name if name in given else "" for name in INPUTS]
+        while not names[-1]:
+            names.pop()
+        return helper.make_node(
+            self.op, names, OUTPUTS[self.op], hidden_size=self.sizes[3], direction=self.direction, **self.attributes
+        )
 
 
-def draw(op: str, sizes: tuple[int, int, int, int], direction: str) -> Arrays:
-    """Return the arguments of the call, in MPSGraph's layout; R, W, b and p per direction first."""
-    T, N, I, H = sizes
-    D, G = 1 + (direction == "bidirectional"), len(ORDER[op])
-    rng = np.random.default_rng([T, H, G, DIRECTIONS.index(direction)])
-    arrays = {"source": some(rng, T, N, I), "init_state": some(rng, N, D * H)}
-    arrays["recurrent_weight"] = some(rng, D, G * H, H) / np.float32(np.sqrt(H))
-    arrays["input_weight"] = some(rng, D, G * H, I) / np.float32(np.sqrt(I))
-    arrays["bias"] = some(rng, D, G * H)
-    if op == "LSTM":
-        arrays["init_cell"] = some(rng, N, D * H)
-    return arrays
-
-
-def onnx_gates(op: str, array: Array) -> Array:
-    """Reorder the gates on axis 1."""
-    blocks = np.split(array, len(ORDER[op]), axis=1)
-    return np.concatenate([blocks[gate] for gate in ORDER[op]], axis=1)
-
-
-def run_onnx(op: str, arrays: Arrays, direction: str, activations: list[str], **attributes: Any) -> Arrays:
-    """Return ONNX's Y (and the cell's last state) in MPSGraph's layout and order."""
-    D, _, H = arrays["recurrent_weight"].shape
-    N = arrays["source"].shape[1]
-    second = np.zeros_like(arrays["bias"])
-    if "secondary_bias" in arrays:
-        second[:, 2 * H :] = arrays["secondary_bias"].reshape(D, H)
-    inputs = {
-        "X": arrays["source"],
-        "W": onnx_gates(op, arrays["input_weight"]),
-        "R": onnx_gates(op, arrays["recurrent_weight"]),
-        "B": np.concatenate([onnx_gates(op, arrays["bias"]), second], axis=1),
-        "": None,  # all sequences have the same length
-        "initial_h": arrays["init_state"].reshape(N, D, H).swapaxes(0, 1),
-    }
-    if op == "LSTM":
-        inputs["initial_c"] = arrays["init_cell"].reshape(N, D, H).swapaxes(0, 1)
-        if "peephole" in arrays:  # i, f, z, o -> i, o, f
-            inputs["P"] = np.concatenate([np.split(arrays["peephole"], 4, axis=1)[g] for g in (0, 3, 1)], axis=1)
-    outputs = ["Y", "Y_h", "Y_c"][: 3 if op == "LSTM" else 2]
-    node = helper.make_node(
-        op, list(inputs), outputs, hidden_size=H, direction=direction, activations=activations * D, **attributes
-    )
-    fed = {name: np.ascontiguousarray(array) for name, array in inputs.items() if array is not None}
-    declared = [helper.make_tensor_value_info(name, 1, array.shape) for name, array in fed.items()]
+def as_model(nodes: list[Any], arrays: Arrays, outputs: list[str]) -> Any:
+    """Return a model of the nodes that takes the arrays."""
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
     results = [helper.make_tensor_value_info(name, 1, None) for name in outputs]
-    graph = helper.make_graph([node], op, declared, results)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    Y, *last = session.run(None, fed)
-    if direction == "reverse":
-        Y = Y[::-1]
-    found = {"output": Y.transpose(0, 2, 1, 3).reshape(len(Y), N, D * H)}
-    if op == "LSTM":
-        found["last cell"] = last[1].swapaxes(0, 1).reshape(N, D * H)
-    return found
+    graph = helper.make_graph(nodes, "graph", given, results)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
 
 
-def mpsgraph_layout(arrays: Arrays) -> Arrays:
-    """Return the arguments as the functions take them: [2, GH, H] and the directions one after the other."""
-    D, _, _ = arrays["recurrent_weight"].shape
-    flat = {"input_weight": (-1, arrays["input_weight"].shape[-1]), "bias": (-1,), "peephole": (-1,)}
-    if D == 1:
-        flat["recurrent_weight"] = arrays["recurrent_weight"].shape[1:]
-    return {name: array.reshape(flat.get(name, array.shape)) for name, array in arrays.items()}
+def by_onnxruntime(node: Any, arrays: Arrays) -> Arrays:
+    """Return onnxruntime's outputs."""
+    model = as_model([node], arrays, list(node.output)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return dict(zip(node.output, session.run(None, arrays), strict=True))
 
 
-def options(direction: str) -> dict[str, bool]:
-    """Return the descriptor's options of a direction."""
-    return {} if direction == "forward" else {direction: True}
+def by_vkrnn(node: Any, arrays: Arrays, **options: Any) -> Arrays:
+    """Return vkrnn's outputs."""
+    return dict(zip(node.output, run_node(node, arrays, **options), strict=True))
 
 
 every_size = pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
@@ -113,69 +118,342 @@ every_direction = pytest.mark.parametrize("direction", DIRECTIONS)
 
 @every_size
 @every_direction
-@pytest.mark.parametrize("activation", NAMES)
-def test_single_gate_rnn(sizes: tuple[int, int, int, int], direction: str, activation: str) -> None:
-    arrays = draw("RNN", sizes, direction)
-    descriptor = SingleGateRNNDescriptor(activation=activation, **options(direction))
-    got = vkrnn.single_gate_rnn(**mpsgraph_layout(arrays), descriptor=descriptor)
-    assert_close(got._asdict(), run_onnx("RNN", arrays, direction, [NAMES[activation]]), ONNX)
+@pytest.mark.parametrize(
+    ("op", "functions"),
+    [(op, functions) for op, several in FUNCTIONS.items() for functions in several],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_functions(sizes: tuple[int, int, int, int], direction: str, op: str, functions: tuple[str, ...]) -> None:
+    """Each operator in each direction with several activations, all inputs but P there."""
+    directions = 1 + (direction == "bidirectional")
+    drawn = Drawn(op, sizes, direction, {"activations": list(functions) * directions}, frozenset({"P"}))
+    assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
 
 
-# f of the gates i, o, f; g of the candidate; h of the cell.
-LSTM_ACTIVATIONS = [("sigmoid", "tanh", "tanh"), ("hard_sigmoid", "tanh", "relu"), ("sigmoid", "relu", "sigmoid")]
-
-
-@every_size
 @every_direction
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("seed", range(24))
+def test_random_nodes(op: str, direction: str, seed: int) -> None:
+    """Random sizes, and random inputs there or not: peepholes of all three gates, lengths, biases, states."""
+    rng = np.random.default_rng([seed, GATES[op], DIRECTIONS.index(direction)])
+    T, N, I, H = (int(size) for size in rng.integers(1, 9, 4))
+    absent = frozenset(name for name in INPUTS[3:] if rng.random() < 0.4)
+    attributes = {"linear_before_reset": int(rng.integers(2))} if op == "GRU" else {}
+    drawn = Drawn(op, (T, N, I, H), direction, attributes, absent, seed)
+    assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
+
+
+@every_direction
+@pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("peephole", [False, True], ids=["", "peephole"])
-@pytest.mark.parametrize("activations", LSTM_ACTIVATIONS, ids="-".join)
-def test_lstm(
-    sizes: tuple[int, int, int, int], direction: str, activations: tuple[str, str, str], *, peephole: bool
-) -> None:
-    arrays = draw("LSTM", sizes, direction)
-    H = sizes[3]
-    if peephole:
-        vectors = some(np.random.default_rng(H), len(arrays["bias"]), 4 * H)
-        vectors[:, 2 * H :] = 0  # of the candidate, and of the output gate
-        arrays["peephole"] = vectors
-    gate, candidate, cell = activations
-    descriptor = LSTMDescriptor(
-        produce_cell=True,
-        input_gate_activation=gate,
-        forget_gate_activation=gate,
-        output_gate_activation=gate,
-        cell_gate_activation=candidate,
-        activation=cell,
-        **options(direction),
-    )
-    output, cells = vkrnn.lstm(**mpsgraph_layout(arrays), descriptor=descriptor)
-    last = np.concatenate([cells[-1, :, :H], cells[0, :, H:]], axis=-1)
-    wanted = run_onnx("LSTM", arrays, direction, [NAMES[name] for name in activations])
-    assert_close({"output": output, "last cell": last}, wanted, ONNX)
+def test_length_zero(op: str, direction: str, *, peephole: bool) -> None:
+    """Y is zeros, and Y_h and Y_c are the initial states; onnxruntime has zeros there. Other sequences are its own."""
+    drawn = Drawn(op, (4, 5, 3, 2), direction, absent=frozenset() if peephole else frozenset({"P"}))
+    arrays = drawn.arrays | {"sequence_lens": np.array([3, 0, 4, 0, 1], np.int32)}
+    got, wanted = by_vkrnn(drawn.node, arrays), by_onnxruntime(drawn.node, arrays)
+    for result, initial in (("Y_h", "initial_h"), ("Y_c", "initial_c")):
+        if result in wanted:
+            wanted[result][:, [1, 3]] = arrays[initial][:, [1, 3]]
+    assert not got["Y"][:, :, [1, 3]].any()
+    assert_close(got, wanted, ONNX)
 
 
-GRU_ACTIVATIONS = [("sigmoid", "tanh"), ("hard_sigmoid", "relu"), ("tanh", "sigmoid")]
-
-
-@every_size
 @every_direction
-@pytest.mark.parametrize("reset_after", [False, True], ids=["", "reset_after"])
-@pytest.mark.parametrize("activations", GRU_ACTIVATIONS, ids="-".join)
-def test_gru(
-    sizes: tuple[int, int, int, int], direction: str, activations: tuple[str, str], *, reset_after: bool
-) -> None:
-    arrays = draw("GRU", sizes, direction)
-    if reset_after:  # ONNX's bias inside the reset
-        arrays["secondary_bias"] = some(np.random.default_rng(1), arrays["init_state"].shape[1])
-    gate, candidate = activations
-    descriptor = GRUDescriptor(
-        reset_after=reset_after,
-        update_gate_activation=gate,
-        reset_gate_activation=gate,
-        output_gate_activation=candidate,
-        **options(direction),
+@pytest.mark.parametrize("op", GATES)
+def test_layout(op: str, direction: str) -> None:
+    """Layout 1 puts the batch first everywhere; onnx's own evaluator has it, and knows no sequence_lens."""
+    drawn = Drawn(op, (5, 3, 7, 4), direction, {"layout": 1}, frozenset({"sequence_lens"}))
+    evaluator = ReferenceEvaluator(as_model([drawn.node], drawn.arrays, OUTPUTS[op]))
+    wanted = dict(zip(OUTPUTS[op], evaluator.run(None, drawn.arrays), strict=True))
+    assert wanted["Y"].shape == (3, 5, 1 + (direction == "bidirectional"), 4)
+    assert_close(by_vkrnn(drawn.node, drawn.arrays), wanted, ONNX)
+
+
+@every_direction
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(op: str, direction: str, dtype: str) -> None:
+    """Results have the dtype of X; a step at a time rounds the state to it, and so does the sum of the biases."""
+    drawn = Drawn(op, (5, 3, 7, 4), direction, {}, frozenset({"sequence_lens", "P", "B"}))
+    arrays = {name: array.astype(dtype_of(dtype)) for name, array in drawn.arrays.items()}
+    wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+    wanted = dict(
+        zip(OUTPUTS[op], ReferenceEvaluator(as_model([drawn.node], wide, OUTPUTS[op])).run(None, wide), strict=True)
     )
-    got = vkrnn.gru(**mpsgraph_layout(arrays), descriptor=descriptor)
-    names = [NAMES[name] for name in activations]
-    wanted = run_onnx("GRU", arrays, direction, names, linear_before_reset=int(reset_after))
-    assert_close(got._asdict(), wanted, ONNX)
+    got = by_vkrnn(drawn.node, arrays)
+    assert {array.dtype for array in got.values()} == {dtype_of(dtype)}
+    assert_close(got, wanted, DTYPES[dtype])
+
+
+@pytest.mark.parametrize("target", devices(), ids=lambda target: target.id)
+@pytest.mark.parametrize("op", GATES)
+def test_devices(target: Target, op: str) -> None:
+    """The node runs where it is told to."""
+    drawn = Drawn(op, (5, 3, 7, 4), "bidirectional")
+    device = target.opened()
+    before = device.statistics()["calls"]
+    assert_close(by_vkrnn(drawn.node, drawn.arrays, device=device), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
+    assert device.statistics()["calls"] == before + (20 if op == "LSTM" else 1)  # 2 a step and direction, with P
+
+
+def test_inputs() -> None:
+    """By name, one for each name of the node, or those alone that are not absent."""
+    drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B", "sequence_lens"}))
+    arrays = drawn.arrays
+    wanted = run_node(drawn.node, arrays)
+    names = list(drawn.node.input)
+    assert names == ["X", "W", "R", "", "", "initial_h"]
+    for inputs in ([arrays.get(name) for name in names], list(arrays.values())):
+        for got, other in zip(run_node(drawn.node, inputs), wanted, strict=True):
+            np.testing.assert_array_equal(got, other)
+    one = helper.make_node("GRU", names, ["Y"])
+    assert len(run_node(one, arrays)) == 1
+
+
+# What cannot be said
+
+
+def bad(op: str, message: str, error: type[Exception] = NotImplementedError, /, **changes: Any) -> Any:
+    """Return a parameter: attributes or inputs that are wrong, and the whole message."""
+    return pytest.param(op, changes, error, message, id=f"{op}-{'-'.join(changes)}")
+
+
+REFUSED = [
+    bad("LSTM", "[LSTM 'here'] clip: there is no clipping here, got 3", clip=3.0),
+    bad("LSTM", "[LSTM 'here'] input_forget: input and forget gate are never coupled here", input_forget=1),
+    bad(
+        "RNN",
+        "[RNN 'here'] activations: expected Relu, Tanh, Sigmoid or HardSigmoid, got Softsign",
+        activations=["Softsign"],
+    ),
+    bad(
+        "GRU",
+        "[GRU 'here'] activation_alpha: expected 0.2 for HardSigmoid, got 0.166667",
+        activations=["HardSigmoid", "Tanh"],
+        activation_alpha=[1 / 6],
+    ),
+    bad(
+        "GRU",
+        "[GRU 'here'] activation_beta: expected 0.5 for HardSigmoid, got 0",
+        activations=["HardSigmoid", "HardSigmoid"],
+        activation_beta=[0.5, 0.0],
+    ),
+    bad(
+        "GRU",
+        "[GRU 'here'] activations: expected the same functions in both directions, "
+        "got ['Sigmoid', 'Tanh', 'Sigmoid', 'Relu']",
+        direction="bidirectional",
+        activations=["Sigmoid", "Tanh", "Sigmoid", "Relu"],
+    ),
+    bad(
+        "RNN",
+        "[RNN 'here'] output_sequence: expected an attribute of RNN since opset 7: activation_alpha, activation_beta, "
+        "activations, clip, direction, hidden_size, layout",
+        output_sequence=1,
+    ),
+    bad("LSTM", "[LSTM 'here'] activations: expected 3 functions, got 1", ValueError, activations=["Tanh"]),
+    bad(
+        "LSTM",
+        "[LSTM 'here'] direction: expected forward, reverse or bidirectional, got 'both'",
+        ValueError,
+        direction="both",
+    ),
+    bad("GRU", "[GRU 'here'] layout: expected 0 or 1, got 2", ValueError, layout=2),
+    bad("GRU", "[GRU 'here'] hidden_size: expected 4 as the last axis of R, got 5", ValueError, hidden_size=5),
+    bad("GRU", "[GRU 'here'] R: expected shape [D, 3H, H] = [1, 12, 4], got [3, 4, 4]", ValueError, R=(3, 4, 4)),
+    bad("RNN", "[RNN 'here'] W: expected shape [D, H, I] = [1, 4, 7], got [2, 4, 7]", ValueError, W=(2, 4, 7)),
+    bad("LSTM", "[LSTM 'here'] B: expected shape [D, 8H] = [1, 32], got [1, 16]", ValueError, B=(1, 16)),
+    bad("LSTM", "[LSTM 'here'] P: expected shape [D, 3H] = [1, 12], got [1, 16]", ValueError, P=(1, 16)),
+    bad(
+        "LSTM",
+        "[LSTM 'here'] initial_c: expected shape [D, N, H] = [1, 3, 4], got [3, 1, 4]",
+        ValueError,
+        initial_c=(3, 1, 4),
+    ),
+    bad(
+        "LSTM",
+        "[LSTM 'here'] initial_h: expected shape [N, D, H] = [5, 1, 4], got [1, 3, 4]",
+        ValueError,
+        layout=1,
+        sequence_lens=np.ones(5, np.int32),
+        initial_h=(1, 3, 4),
+    ),
+    bad("RNN", "[RNN 'here'] X: expected 3 axes [T, N, I], got [5, 7]", ValueError, X=(5, 7)),
+    bad(
+        "RNN",
+        "[RNN 'here'] sequence_lens: expected shape [N] = [3], got [2]",
+        ValueError,
+        sequence_lens=np.array([1, 2], np.int32),
+    ),
+    bad(
+        "RNN",
+        "[RNN 'here'] sequence_lens: expected 0 to T = 5, got 6",
+        ValueError,
+        sequence_lens=np.array([1, 6, 2], np.int32),
+    ),
+    bad("RNN", "[RNN 'here'] sequence_lens: expected integers, got float32", TypeError, sequence_lens=(3,)),
+]
+
+
+@pytest.mark.parametrize(("op", "changes", "error", "message"), REFUSED)
+def test_refused(op: str, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    """By the name that ONNX has for it."""
+    inputs = {name: value for name, value in changes.items() if name in INPUTS}
+    attributes = {name: value for name, value in changes.items() if name not in INPUTS}
+    drawn = Drawn(op, (5, 3, 7, 4), attributes.pop("direction", "forward"))
+    if drawn.direction == "both":
+        drawn.direction = "forward"
+        attributes["direction"] = "both"
+    node = drawn.node
+    node.name = "here"
+    kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
+    made = [helper.make_attribute(name, value) for name, value in attributes.items()]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *made])
+    given = drawn.arrays
+    for name, value in inputs.items():
+        given[name] = np.ones(value, np.float32) if isinstance(value, tuple) else value
+    with pytest.raises(error) as caught:
+        run_node(node, given)
+    assert str(caught.value) == message
+
+
+def test_other_nodes_and_inputs() -> None:
+    """What is no recurrent node; too few inputs; one that is missing."""
+    drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B"}))
+    arrays = drawn.arrays
+    with pytest.raises(ValueError) as caught:
+        run_node(helper.make_node("Relu", ["X"], ["Y"]), arrays)
+    assert str(caught.value) == "[run_node] node: expected an RNN, GRU or LSTM, got Relu"
+    with pytest.raises(ValueError) as caught:
+        run_node(drawn.node, [arrays["X"]])
+    assert str(caught.value) == "[run_node] inputs: expected 6 for X, W, R, sequence_lens, initial_h, got 1"
+    del arrays["W"]
+    with pytest.raises(ValueError) as caught:
+        run_node(drawn.node, arrays)
+    assert str(caught.value) == "[GRU] W: expected an array, got none"
+    with pytest.raises(ValueError) as caught:
+        run_node(drawn.node, [None, None, None, None, None, None])
+    assert str(caught.value) == "[GRU] W: expected an array, got none"
+
+
+# Weights alone
+
+
+@every_direction
+@pytest.mark.parametrize("op", GATES)
+def test_from_onnx(op: str, direction: str) -> None:
+    """The arguments make the node's call; the conventions say in which order the results stand."""
+    T, N, _, H = sizes = (5, 3, 7, 4)
+    drawn = Drawn(op, sizes, direction, {}, frozenset({"sequence_lens"}))
+    arrays = drawn.arrays
+    if op == "LSTM":
+        arrays["P"][:, H : 2 * H] = 0  # of the output gate
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name != "X"]
+    layer = from_onnx(drawn.node, constants)
+    assert layer.function is {"RNN": vkrnn.single_gate_rnn, "GRU": vkrnn.gru, "LSTM": vkrnn.lstm}[op]
+    output = layer.function(arrays["X"], **layer.arguments, descriptor=layer.descriptor).output
+    if direction == "reverse":
+        output = output[::-1]
+    wanted = by_onnxruntime(drawn.node, arrays)["Y"]
+    assert scaled_error(output.reshape(T, N, -1, H).swapaxes(1, 2), wanted) <= ONNX
+    by_name = from_onnx(drawn.node, {name: arrays[name] for name in ("W", "R")})
+    assert set(by_name.arguments) == {"recurrent_weight", "input_weight"}
+
+
+def test_from_onnx_refuses() -> None:
+    """A peephole that reads the new cell; W that is no constant; another node."""
+    drawn = Drawn("LSTM", (5, 3, 7, 4))
+    with pytest.raises(NotImplementedError) as caught:
+        from_onnx(drawn.node, drawn.arrays)
+    assert str(caught.value) == (
+        "[LSTM] P: expected zeros for the output gate, whose peephole reads the new cell in ONNX and the cell before "
+        "it in MPSGraph; vkrnn.onnx.run_node goes step by step"
+    )
+    with pytest.raises(ValueError) as caught:
+        from_onnx(drawn.node, {"R": drawn.arrays["R"]})
+    assert str(caught.value) == "[LSTM] W: expected an array, got none"
+    with pytest.raises(ValueError) as caught:
+        from_onnx(helper.make_node("Relu", ["X"], ["Y"]), {})
+    assert str(caught.value) == "[from_onnx] node: expected an RNN, GRU or LSTM, got Relu"
+
+
+# Whole models
+
+
+def test_outputs_without_a_name() -> None:
+    """A node's output without a name does not become an input without a name of a later node."""
+    first, second = Drawn("LSTM", (5, 3, 7, 4), absent=frozenset({"P"})), Drawn("GRU", (5, 3, 7, 4))
+    arrays = first.arrays | {f"second {name}": second.arrays[name] for name in ("W", "R", "initial_h")}
+    nodes = [
+        helper.make_node("LSTM", list(first.node.input), ["", "Y_h"], hidden_size=4),
+        helper.make_node("GRU", ["X", "second W", "second R", "", "", "Y_h"], ["", "end"], hidden_size=4),
+    ]
+    model = as_model(nodes, arrays, ["end"])
+    [got] = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, arrays)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert scaled_error(got, session.run(None, arrays)[0]) <= ONNX
+
+
+def test_attributes_of_functions() -> None:
+    """A node in a model's own function may take an attribute from whoever calls the function."""
+    drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B", "sequence_lens", "initial_h"}))
+    inner = helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=4)
+    attribute = onnx.AttributeProto(name="direction", type=onnx.AttributeProto.STRING, ref_attr_name="way")
+    inner.attribute.append(attribute)
+    opset = helper.make_opsetid("", 14)
+    function = helper.make_function("own", "recur", ["X", "W", "R"], ["Y"], [inner], [opset], ["way"])
+    outer = helper.make_node("recur", ["X", "W", "R"], ["Y"], domain="own", way="reverse")
+    model = as_model([outer], drawn.arrays, ["Y"])
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("Y", 1, ("T", "D", "N", "H")))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.functions.append(function)
+    device = vkrnn.Device("cpu (")
+    [got] = Backend.run_model(model, drawn.arrays, device)
+    assert device.statistics()["calls"] == 1
+    drawn.direction = "reverse"
+    assert scaled_error(got, by_onnxruntime(drawn.node, drawn.arrays)["Y"]) <= ONNX
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_exported_model(torch: Any, tmp_path: Any, kind: str) -> None:
+    """A model of PyTorch with two bidirectional layers and a readout, exported, gives what PyTorch gives."""
+    torch.manual_seed(1)
+
+    class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = getattr(torch.nn, kind)(7, 6, num_layers=2, bidirectional=True, batch_first=True)
+            self.readout = torch.nn.Linear(12, 2)
+
+        def forward(self, source: Any) -> Any:
+            output, _ = self.recurrent(source)
+            return self.readout(torch.relu(output))
+
+    network, source = Network().eval(), torch.randn(3, 5, 7)
+    path = tmp_path / "model.onnx"
+    with warnings.catch_warnings():  # of an exporter that is to be replaced
+        warnings.simplefilter("ignore")
+        torch.onnx.export(network, (source,), path, dynamo=False, opset_version=17, input_names=["source"])
+    model = onnx.load(path)
+    assert sum(node.op_type == kind for node in model.graph.node) == 2
+    device = vkrnn.Device("cpu (")
+    with device:
+        [got] = ReferenceEvaluator(model, new_ops=OPERATORS).run(None, {"source": source.numpy()})
+    assert device.statistics()["calls"] == 2
+    assert scaled_error(got, network(source).detach().numpy()) <= ONNX
+
+
+def test_every_gate_has_its_place() -> None:
+    """Random weights tell all orders of gates apart: another order is far off."""
+    drawn = Drawn("LSTM", (5, 3, 7, 4), absent=frozenset({"P"}))
+    wanted = by_onnxruntime(drawn.node, drawn.arrays)["Y"]
+    errors = []
+    for order in itertools.permutations(range(4)):
+        arrays = drawn.arrays
+        for name in ("W", "R"):
+            arrays[name] = arrays[name].reshape(1, 4, 4, -1)[:, order].reshape(arrays[name].shape)
+        arrays["B"] = arrays["B"].reshape(1, 2, 4, 4)[:, :, order].reshape(1, 32)
+        errors.append(scaled_error(by_vkrnn(drawn.node, arrays)["Y"], wanted))
+    assert errors[0] <= ONNX
+    assert min(errors[1:]) > 100 * ONNX

@@ -1,0 +1,335 @@
+"""ONNX's RNN, GRU and LSTM on vkrnn's devices: single nodes, and whole models; needs the extra ``onnx``.
+
+`run_node` computes one node. `OPERATORS` are the three for ONNX's own evaluator, which computes all other operators in
+NumPy; `Backend` is that evaluator behind ONNX's interface for backends.
+
+>>> import numpy as np
+>>> from onnx import helper
+>>> from vkrnn.onnx import run_node
+>>> node = helper.make_node("GRU", ["X", "W", "R"], ["Y", "Y_h"], hidden_size=4)
+>>> X, W, R = (np.ones(shape, np.float32) for shape in [(5, 3, 7), (1, 12, 7), (1, 12, 4)])
+>>> Y, Y_h = run_node(node, [X, W, R])
+>>> Y.shape, Y_h.shape
+((5, 1, 3, 4), (1, 3, 4))
+
+Of all dtypes of ONNX's operators: float32, float64, float16, bfloat16. `docs/onnx.md` says what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn._foreign import as_numpy
+from vkrnn._onnx_weights import INPUTS, OPERATIONS, RecurrentNode, attributes_of, from_onnx, place, require_shape
+from vkrnn.devices import DeviceLike, resolve
+from vkrnn.results import Results
+
+try:
+    from onnx import ModelProto, NodeProto
+    from onnx.backend.base import Backend as _Backend
+    from onnx.backend.base import BackendRep as _BackendRep
+    from onnx.inliner import inline_local_functions
+    from onnx.reference import ReferenceEvaluator
+    from onnx.reference.op_run import OpRun
+except ImportError as error:
+    raise ImportError(f"vkrnn.onnx needs the package onnx ({error}): pip install 'vkrnn[onnx]'") from error
+
+__all__ = ["GRU", "LSTM", "OPERATORS", "RNN", "Backend", "BackendRep", "from_onnx", "run_node"]
+
+Array = npt.NDArray[Any]
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+
+def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = None) -> tuple[Array, ...]:
+    """Compute an ONNX node that is an RNN, a GRU or an LSTM.
+
+    Parameters
+    ----------
+    node : onnx.NodeProto
+    inputs : sequence of arrays, or mapping of str to arrays
+        One for each name in ``node.input``, None for an absent one, or only those that are not absent; or by these
+        names. Shapes are ONNX's, by the node's ``layout``.
+    device : Device or int or str, optional
+        Where to run; `default_device()` if not given.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        Y, Y_h and, of an LSTM, Y_c: as many as ``node.output`` has. A sequence of length 0 gives zeros in Y and its
+        initial state in Y_h and Y_c.
+
+    Raises
+    ------
+    NotImplementedError
+        If the node asks for what the operations cannot do; the message begins with the attribute's ONNX name.
+    ValueError, TypeError
+        If the node is another one, or an input is missing or has the wrong shape or dtype.
+    MemoryError, DeviceError
+        As a call.
+
+    Notes
+    -----
+    A node is one call. Only an LSTM whose P is not zero for the output gate takes two calls a time step: in ONNX that
+    gate looks at the new cell.
+    """
+    if node.op_type not in INPUTS:
+        raise ValueError(f"[run_node] node: expected an RNN, GRU or LSTM, got {node.op_type}")
+    arrays = _by_position(node, inputs)
+    return _run(node.op_type, node.name, attributes_of(node), arrays, len(node.output), device)
+
+
+def _by_position(node: NodeProto, inputs: Inputs) -> list[Any]:
+    """Return the inputs in ONNX's order, None for absent ones."""
+    names = list(node.input)
+    if isinstance(inputs, Mapping):
+        missing = [name for name in names if name and name not in inputs]
+        if missing:
+            raise ValueError(f"{place(node.op_type, node.name, missing[0])} expected an array, got none")
+        return [inputs[name] if name else None for name in names]
+    if len(inputs) == len(names):
+        return list(inputs)
+    present = [name for name in names if name]
+    if len(inputs) != len(present):
+        raise ValueError(f"[run_node] inputs: expected {len(names)} for {', '.join(present)}, got {len(inputs)}")
+    left = iter(inputs)
+    return [next(left) if name else None for name in names]
+
+
+def _run(
+    op: str,
+    name: str,
+    attributes: Mapping[str, Any],
+    arrays: Iterable[Any],
+    outputs: int,
+    device: DeviceLike | None,
+) -> tuple[Array, ...]:
+    given = {key: array for key, array in zip(INPUTS[op], arrays, strict=False) if array is not None}
+    inputs = {key: np.asarray(as_numpy(array, place(op, name, key))) for key, array in given.items()}
+    node = RecurrentNode.read(op, name, attributes, inputs)
+    X = inputs.get("X")
+    if X is None or X.ndim != 3:
+        got = "none" if X is None else list(X.shape)
+        letters = "[N, T, I]" if node.batch_first else "[T, N, I]"
+        raise ValueError(f"{place(op, name, 'X')} expected 3 axes {letters}, got {got}")
+    source = X.swapaxes(0, 1) if node.batch_first else X
+    call = _Call(node, source, _lengths(node, inputs.get("sequence_lens"), source), device)
+    keys = ("initial_h", "initial_c")[: 2 if op == "LSTM" else 1]
+    initial = [node.state(inputs[key], key, call.N) if key in inputs else None for key in keys]
+    if node.output_peephole is None:
+        output, *last = call.whole(initial)
+    else:
+        output, *last = call.step_by_step(initial, node.output_peephole)
+    N, D, H = call.N, node.directions, node.hidden
+    by_direction = output.reshape(call.T, N, D, H)
+    states = [state.reshape(N, D, H) for state in last]
+    if node.batch_first:
+        return (by_direction.swapaxes(0, 1), *states)[:outputs]
+    return (by_direction.transpose(0, 2, 1, 3), *(state.swapaxes(0, 1) for state in states))[:outputs]
+
+
+def _lengths(node: RecurrentNode, lengths: Array | None, source: Array) -> Array | None:
+    T, N, _ = source.shape
+    if lengths is None:
+        return None
+    where = place(node.op, node.name, "sequence_lens")
+    if lengths.dtype.kind not in "iu":
+        raise TypeError(f"{where} expected integers, got {lengths.dtype}")
+    require_shape(where, lengths, "[N]", (N,))
+    outside = lengths[(lengths < 0) | (lengths > T)]
+    if len(outside):
+        raise ValueError(f"{where} expected 0 to T = {T}, got {outside[0]}")
+    return lengths.astype(np.int64)
+
+
+class _Call:
+    """A node with its data: `source` [T, N, I], `lengths` [N] from 0 to T or None, states [N, DH] or None."""
+
+    def __init__(self, node: RecurrentNode, source: Array, lengths: Array | None, device: DeviceLike | None) -> None:
+        self.node, self.source, self.lengths, self.device = node, source, lengths, device
+        self.T, self.N, _ = source.shape
+        self.rows = np.arange(self.N)
+        self.ends = np.full(self.N, self.T) if lengths is None else lengths
+
+    def whole(self, initial: Sequence[Array | None]) -> tuple[Array, ...]:
+        """Return the output [T, N, DH] in the order of the source, and the last states, from one call."""
+        node, H = self.node, self.node.hidden
+        descriptor = replace(node.descriptor, produce_cell=True) if node.op == "LSTM" else node.descriptor
+        options = {} if self.lengths is None else {"lengths": np.maximum(self.lengths, 1)}
+        results = self._operation(node.op, self.source, initial, descriptor, node.arguments, **options)
+        kept = [results.output, *([results.cell_output] if node.op == "LSTM" else [])]
+        last = []
+        for state, start in zip(kept, initial, strict=True):
+            end = state[np.maximum(self.ends, 1) - 1, self.rows]
+            if descriptor.bidirectional:
+                end[:, H:] = state[0, :, H:]
+            end[self.ends == 0] = 0 if start is None else start[self.ends == 0]
+            last.append(end)
+        output = results.output
+        if self.lengths is not None:
+            output[0, self.ends == 0] = 0
+        if descriptor.reverse:  # row 0 belongs to the last row of each sequence
+            steps = np.arange(self.T)[:, None]
+            output = output[np.where(steps < self.ends, self.ends - 1 - steps, steps), self.rows]
+        return (output, *last)
+
+    def step_by_step(self, initial: Sequence[Array | None], output_peephole: Array) -> tuple[Array, ...]:
+        """Return the same where the output gate of an LSTM looks at the new cell.
+
+        The new cell does not depend on that gate. Each step is therefore called twice: for the cell, and with the cell
+        among the features, whose weights are the gate's peephole.
+        """
+        D, H = self.node.directions, self.node.hidden
+        descriptor = replace(self.node.descriptor, produce_cell=True, reverse=False, bidirectional=False)
+        shape = (self.N, D * H)
+        h, c = (np.zeros(shape, self.source.dtype) if state is None else state.copy() for state in initial)
+        output = np.zeros((self.T, *shape), self.source.dtype)
+        for direction, weights in enumerate(_each_direction(self.node, output_peephole)):
+            backward = direction == 1 or self.node.descriptor.reverse
+            own = slice(direction * H, (direction + 1) * H)
+            for step in range(self.T):
+                alive = self.rows[step < self.ends]
+                if not len(alive):
+                    break
+                at = self.ends[alive] - 1 - step if backward else np.full(len(alive), step)
+                states = [h[alive, own], c[alive, own]]
+                features = np.concatenate([self.source[at, alive], np.zeros_like(states[1])], axis=1)
+                _, cell = self._operation("LSTM", features[None], states, descriptor, weights)
+                features[:, -H:] = cell[0]
+                hidden, _ = self._operation("LSTM", features[None], states, descriptor, weights)
+                h[alive, own], c[alive, own] = hidden[0], cell[0]
+                output[at, alive, own] = hidden[0]
+        return output, h, c
+
+    def _operation(
+        self, op: str, source: Array, states: Sequence[Array | None], descriptor: Any, weights: Any, **options: Any
+    ) -> Results:
+        given = dict(zip(("init_state", "init_cell"), states, strict=False))
+        name = self.node.name or None
+        return OPERATIONS[op](
+            source, **weights, **given, **options, descriptor=descriptor, name=name, device=self.device
+        )
+
+
+def _each_direction(node: RecurrentNode, output_peephole: Array) -> Iterator[dict[str, Array]]:
+    """Go through the directions' weights, each with the output gate's peephole as the weights of H more features."""
+    D, H = node.directions, node.hidden
+    vectors = ("bias", "peephole")
+    for direction in range(D):
+        weights = {
+            name: array.reshape((D, 4 * H) if name in vectors else (D, 4 * H, -1))[direction]
+            for name, array in node.arguments.items()
+        }
+        of_cell = np.zeros((4, H, H), weights["input_weight"].dtype)
+        np.fill_diagonal(of_cell[3], output_peephole[direction])
+        weights["input_weight"] = np.concatenate([weights["input_weight"], of_cell.reshape(4 * H, H)], axis=1)
+        yield weights
+
+
+class _Operator(OpRun):
+    """One of the three for `onnx.reference.ReferenceEvaluator`."""
+
+    op_domain = ""
+
+    def _run(self, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
+        node = self.onnx_node
+        return _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
+
+    def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
+        # What an output without a name is given, the evaluator hands to later nodes as their absent inputs.
+        return tuple(array if name else None for name, array in zip(self.onnx_node.output, res, strict=False))
+
+
+class RNN(_Operator):
+    """ONNX's RNN for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+
+
+class GRU(_Operator):
+    """ONNX's GRU for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+
+
+class LSTM(_Operator):
+    """ONNX's LSTM for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+
+
+OPERATORS = [RNN, GRU, LSTM]
+"""The argument ``new_ops`` of `onnx.reference.ReferenceEvaluator`; they run where calls without a device run."""
+
+
+class BackendRep(_BackendRep):
+    """A model that was prepared to run on a device.
+
+    Attributes
+    ----------
+    device : Device
+    """
+
+    def __init__(self, evaluator: ReferenceEvaluator, device: DeviceLike) -> None:
+        self.device = resolve(device, "[Backend]")
+        self._evaluator = evaluator
+
+    def run(self, inputs: Inputs, **kwargs: Any) -> tuple[Array, ...]:  # noqa: ARG002 - the interface has them
+        """Compute the model's outputs, in its order.
+
+        Parameters
+        ----------
+        inputs : sequence of arrays, or mapping of str to arrays
+            In the order of the model's inputs, or by their names.
+
+        Raises
+        ------
+        ValueError
+            If there are more or fewer, and whatever a node raises.
+        """
+        names = self._evaluator.input_names
+        if not isinstance(inputs, Mapping):
+            if len(inputs) != len(names):
+                raise ValueError(f"[Backend] inputs: expected {len(names)} for {', '.join(names)}, got {len(inputs)}")
+            inputs = dict(zip(names, inputs, strict=True))
+        with self.device:
+            return tuple(self._evaluator.run(None, dict(inputs)))
+
+
+class Backend(_Backend):
+    """ONNX's interface for backends: RNN, GRU and LSTM run on a device, everything else in onnx's own evaluator.
+
+    ``device`` is what the operations take: a `Device`, its position in `devices()` or a part of its name. ONNX's
+    default is ``"CPU"``, which is the native CPU device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from onnx import helper
+    >>> node = helper.make_node("RNN", ["X", "W", "R"], ["Y"], hidden_size=4)
+    >>> X, W, R = (np.ones(shape, np.float32) for shape in [(5, 3, 7), (1, 4, 7), (1, 4, 4)])
+    >>> Backend.run_node(node, [X, W, R])[0].shape
+    (5, 1, 3, 4)
+    """
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: DeviceLike = "CPU", **kwargs: Any) -> BackendRep:
+        """Check the model and make it ready to run on the device."""
+        super().prepare(model, "CPU", **kwargs)
+        # The evaluator takes its own operators within functions of the model.
+        return BackendRep(ReferenceEvaluator(inline_local_functions(model), new_ops=OPERATORS), device)
+
+    @classmethod
+    def run_node(
+        cls, node: NodeProto, inputs: Inputs, device: DeviceLike = "CPU", outputs_info: Any = None, **kwargs: Any
+    ) -> tuple[Array, ...]:
+        """Check and compute one recurrent node; see `vkrnn.onnx.run_node`."""
+        super().run_node(node, inputs, "CPU", outputs_info, **kwargs)
+        return run_node(node, inputs, device=device)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Tell whether there is a device of that name."""
+        try:
+            resolve(device, "[Backend]")
+        except ValueError:
+            return False
+        return True

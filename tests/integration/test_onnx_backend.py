@@ -1,0 +1,85 @@
+"""ONNX's own node tests of RNN, GRU and LSTM, run by ONNX's own runner over vkrnn's backend."""
+
+from __future__ import annotations
+
+import re
+import unittest
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from oracles import require
+
+onnx = require("onnx")
+
+from onnx import helper  # noqa: E402
+from onnx.backend import test as backend_test  # noqa: E402
+
+from vkrnn.onnx import Backend  # noqa: E402
+
+NAMES = re.compile(r"test_(simple_)?(rnn|gru|lstm)_\w+_cpu")
+
+
+def _node_tests() -> dict[str, Any]:
+    with warnings.catch_warnings():  # of other operators' cases
+        warnings.simplefilter("ignore")
+        cases = backend_test.BackendTest(Backend, __name__).test_cases
+    return {name: function for case in cases.values() for name, function in vars(case).items() if NAMES.fullmatch(name)}
+
+
+NODE_TESTS = _node_tests()
+
+
+class TestNodes(unittest.TestCase):
+    """The methods are ONNX's."""
+
+
+for _name, _function in NODE_TESTS.items():
+    setattr(TestNodes, _name, _function)
+
+
+@pytest.mark.parametrize("op", ["simple_rnn", "gru", "lstm"])
+def test_the_cases_are_there(op: str) -> None:
+    """Those that every release since 2023 has, the peepholes among them; newer releases have more."""
+    kinds = {"defaults", "with_initial_bias", "batchwise"} | ({"with_peepholes"} if op == "lstm" else set())
+    assert {f"test_{op}_{kind}_cpu" for kind in kinds} <= set(NODE_TESTS)
+    assert {"test_rnn_seq_length_cpu", "test_gru_seq_length_cpu"} <= set(NODE_TESTS)
+
+
+def a_model() -> tuple[Any, dict[str, Any]]:
+    """Return a model and what it takes."""
+    shapes = {"X": (5, 3, 7), "W": (1, 4, 7), "R": (1, 4, 4)}
+    arrays = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
+    given = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
+    nodes = [helper.make_node("RNN", list(shapes), ["Y"], hidden_size=4), helper.make_node("Neg", ["Y"], ["Z"])]
+    graph = helper.make_graph(nodes, "graph", given, [helper.make_tensor_value_info("Z", 1, ("T", "D", "N", "H"))])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8), arrays
+
+
+def test_devices() -> None:
+    """A device of vkrnn's, by itself, position or part of a name; "CPU" is the native one."""
+    model, arrays = a_model()
+    device = vkrnn.Device("cpu (")
+    prepared = Backend.prepare(model, device)
+    assert prepared.device is device
+    [by_position] = prepared.run(list(arrays.values()))
+    assert device.statistics()["calls"] == 1
+    [by_name] = prepared.run(arrays)
+    np.testing.assert_array_equal(by_position, by_name)
+    assert (by_name < 0).all()
+    assert Backend.prepare(model).device.driver == "native"
+    [again] = Backend.run_model(model, arrays)
+    np.testing.assert_array_equal(again, by_name)
+    assert Backend.supports_device("CPU")
+    assert not Backend.supports_device("abacus")
+
+
+def test_number_of_inputs() -> None:
+    """A sequence has one array for each of the model's inputs."""
+    model, arrays = a_model()
+    with pytest.raises(ValueError) as caught:
+        Backend.prepare(model).run([arrays["X"]])
+    assert str(caught.value) == "[Backend] inputs: expected 3 for X, W, R, got 1"
