@@ -1,0 +1,374 @@
+"""vkrnn.jax: what vkrnn computes, inside JAX; gradients beside JAX's own of the same cells, written plainly."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import GATES, OPTIONAL, Case, gradient_inputs, gradient_names, inputs, lengths_of
+from comparison import assert_close
+from oracles import require
+from tolerances import FLOAT32, JAX_IN_FLOAT64
+
+jax = require("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import vkrnn.jax as ours  # noqa: E402
+
+T, N, I, H = 5, 3, 7, 4
+OPTIONS: dict[str, dict[str, Any]] = {
+    "single_gate_rnn": {"activation": "tanh"},
+    "lstm": {"produce_cell": True},
+    "gru": {"reset_after": True},
+}
+EVERYTHING = {cell: frozenset(OPTIONAL[cell]) for cell in GATES}
+FIRST = frozenset(["input_weight"])
+every_cell = pytest.mark.parametrize("cell", GATES)
+both_ways = pytest.mark.parametrize("lengths", [False, True], ids=["full", "with lengths"])
+
+
+def cases_of(cell: str) -> Iterator[Case]:
+    for way, present in itertools.product(("", "reverse", "bidirectional"), (FIRST, EVERYTHING[cell])):
+        options = OPTIONS[cell] | ({way: True} if way else {})
+        yield Case(cell, T, N, I, H, options, present)
+
+
+CASES = [case for cell in GATES for case in cases_of(cell)]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+
+
+@pytest.fixture
+def _float64() -> Iterator[None]:
+    jax.config.update("jax_enable_x64", True)  # noqa: FBT003
+    yield
+    jax.config.update("jax_enable_x64", False)  # noqa: FBT003
+
+
+def arguments_of(case: Case, *, lengths: bool, dtype: Any = np.float32) -> dict[str, Any]:
+    given: dict[str, Any] = {name: array.astype(dtype) for name, array in inputs(case).items()}
+    return given | ({"lengths": lengths_of(case).astype(np.int32)} if lengths else {})
+
+
+def call(case: Case, given: Mapping[str, Any]) -> vkrnn.Results:
+    results: vkrnn.Results = getattr(ours, case.cell)(**given, descriptor=case.descriptor())
+    return results
+
+
+def gradients_by_jax(case: Case, given: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return JAX's gradients of our functions, by name, for gradients `above` with respect to their results."""
+    names = gradient_names(case)
+
+    def function(own: Mapping[str, Any]) -> dict[str, Any]:
+        return call(case, {**given, **own})._asdict()
+
+    _, backward = jax.jit(lambda own: jax.vjp(function, own))({name: given[name] for name in names})
+    (found,) = backward({name: jnp.asarray(array) for name, array in above.items()})
+    return {name: np.asarray(found[name]) for name in names}
+
+
+def last_cells(case: Case, gradient: Any, lengths: Any) -> Any:
+    """Return zeros [T, N, DH] but in the rows that each direction computes last."""
+    above = np.zeros((T, N, case.D * H), gradient.dtype)
+    ends = np.full(N, T) if lengths is None else lengths
+    above[ends - 1, np.arange(N), :H] = gradient[:, :H]
+    above[0, :, H:] = gradient[:, H:]
+    return above
+
+
+def flipped(rows: Any, ends: Any) -> Any:
+    """Return rows [T, N, ...] turned round, each batch row within its own length."""
+    steps = np.arange(T)[:, np.newaxis]
+    return rows[np.where(steps < ends, ends - 1 - steps, steps), np.arange(N)]
+
+
+def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute a call with JAX's own operations, from the equations in the docstrings."""
+    ends = given.get("lengths", np.full(N, T))
+    outputs, D, G = [], case.D, case.G
+    R = given["recurrent_weight"].reshape(D, G, H, H)
+    W = given["input_weight"].reshape(D, G, H, I)
+    zeros = jnp.zeros(D * H * G, R.dtype)
+    b = given.get("bias", zeros).reshape(D, G, H)
+    p = given.get("peephole", zeros).reshape(D, G, H)
+    b2 = given.get("secondary_bias", zeros[: D * H]).reshape(D, H)
+    m = jnp.broadcast_to(given.get("mask", jnp.ones((), R.dtype)), (T, N, D * H))
+    starts = [given.get(name, jnp.zeros((N, D * H), R.dtype)) for name in ("init_state", "init_cell")]
+    for d in range(D):
+        part = np.s_[..., d * H : (d + 1) * H]
+        source, mask = given["source"], m[part]
+        if d == 1 or case.options.get("reverse"):
+            source = flipped(source, ends)
+        if d == 1:
+            mask = flipped(mask, ends)
+        x = jnp.einsum("tni,ghi->tgnh", source, W[d]) + b[d][:, np.newaxis]
+
+        def step(carry: Any, at: Any, d: int = d) -> Any:
+            (h, c), (x, m) = carry, at
+            product = jnp.einsum("nk,ghk->gnh", h * m, R[d])
+            if case.cell == "single_gate_rnn":
+                h = jnp.tanh(x[0] + product[0])
+            elif case.cell == "lstm":
+                a = x + product + p[d][:, np.newaxis] * c
+                i, f, o = (jax.nn.sigmoid(a[gate]) for gate in (0, 1, 3))
+                c = f * c + i * jnp.tanh(a[2])
+                h = o * jnp.tanh(c)
+            else:
+                z, r = jax.nn.sigmoid(x[0] + product[0]), jax.nn.sigmoid(x[1] + product[1])
+                h = z * h + (1 - z) * jnp.tanh(x[2] + r * (product[2] + b2[d]))
+            return (h, c), (h, c)
+
+        _, states = jax.lax.scan(step, (starts[0][part], starts[1][part]), (x, mask))
+        inside = (np.arange(T)[:, np.newaxis] < ends)[:, :, np.newaxis]
+        states = [jnp.where(inside, rows, 0) for rows in states]
+        outputs.append([flipped(rows, ends) for rows in states] if d == 1 else states)
+    h, c = (jnp.concatenate(both, axis=-1) for both in zip(*outputs, strict=True))
+    return {"output": h, "cell_output": c} if case.cell == "lstm" else {"output": h}
+
+
+@every_case
+@both_ways
+def test_values_and_gradients(case: Case, *, lengths: bool) -> None:
+    """Both are those of vkrnn's functions bit for bit, under jit too."""
+    given = arguments_of(case, lengths=lengths)
+    wanted = getattr(vkrnn, case.cell)(**given, descriptor=case.descriptor())
+    for found in (call(case, given), jax.jit(lambda given: call(case, given))(given)):
+        assert list(found._asdict()) == list(wanted._asdict())
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+    kept = getattr(vkrnn, case.cell)(**given, descriptor=case.descriptor(training=True))
+    upstream = gradient_inputs(case, kept)
+    above = {"output": upstream["source_gradient"]}
+    if case.cell == "lstm":
+        upstream["cell_gradient"] = case._draw("cell_gradient")
+        above["cell_output"] = last_cells(case, upstream["cell_gradient"], given.get("lengths"))
+    function = getattr(vkrnn, f"{case.cell}_gradients")
+    gradients = function(**given, **upstream, descriptor=case.descriptor())
+    by_jax = gradients_by_jax(case, given, above)
+    assert list(by_jax) == list(gradients._asdict())
+    assert all(np.array_equal(by_jax[name], array) for name, array in gradients._asdict().items())
+
+
+def compare_with_plain(case: Case, given: Mapping[str, Any], tolerance: float) -> None:
+    names = gradient_names(case)
+    above = {"output": case._draw("source_gradient").astype(given["source"].dtype)}
+    if case.cell == "lstm":
+        gradient = case._draw("cell_gradient").astype(given["source"].dtype)
+        above["cell_output"] = last_cells(case, gradient, given.get("lengths"))
+    wanted, backward = jax.vjp(lambda own: plain(case, {**given, **own}), {name: given[name] for name in names})
+    found = call(case, given)._asdict()
+    assert_close(
+        {name: np.asarray(array) for name, array in found.items()},
+        {name: np.asarray(wanted[name]) for name in found},
+        tolerance,
+    )
+    (gradients,) = backward({name: jnp.asarray(array) for name, array in above.items()})
+    by_jax = {name: np.asarray(gradients[name]) for name in names}
+    assert_close(gradients_by_jax(case, given, above), by_jax, tolerance)
+
+
+@every_case
+@both_ways
+@pytest.mark.usefixtures("_float64")
+def test_beside_plain_jax_in_float64(case: Case, *, lengths: bool) -> None:
+    """JAX, which differentiates the equations by itself, finds the same."""
+    compare_with_plain(case, arguments_of(case, lengths=lengths, dtype=np.float64), JAX_IN_FLOAT64)
+
+
+@every_case
+def test_beside_plain_jax(case: Case) -> None:
+    """In float32 too."""
+    compare_with_plain(case, arguments_of(case, lengths=True), FLOAT32)
+
+
+@every_cell
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=["float16", "bfloat16"])
+def test_16_bits(cell: str, dtype: Any) -> None:
+    """Values and gradients have the dtype of the arguments."""
+    case = Case(cell, T, N, I, H, OPTIONS[cell], FIRST)
+    given = arguments_of(case, lengths=False, dtype=dtype)
+    wanted = getattr(vkrnn, cell)(**given, descriptor=case.descriptor()).output
+    output = np.asarray(call(case, given).output)
+    assert output.dtype == wanted.dtype == dtype
+    assert np.array_equal(output, wanted)
+    above = {name: jnp.zeros_like(array) for name, array in call(case, given)._asdict().items()}
+    above["output"] = jnp.ones_like(output)
+    found = gradients_by_jax(case, given, above)
+    assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
+    assert all(np.any(array) for array in found.values())
+
+
+def examples(case: Case, count: int) -> list[dict[str, Any]]:
+    """Return the arguments of several calls, that differ in every number."""
+    given = arguments_of(case, lengths=True)
+    return [
+        {name: value if name == "lengths" else value * np.float32(1 - 0.25 * at) for name, value in given.items()}
+        | {"lengths": np.roll(given["lengths"], at)}
+        for at in range(count)
+    ]
+
+
+@every_cell
+@pytest.mark.parametrize("way", ["reverse", "bidirectional"])
+@pytest.mark.parametrize("mapped", ["rows", "weights", "everything", "everything, mask too"])
+def test_vmap(cell: str, way: str, mapped: str) -> None:
+    """Each example of a vmap, and of one within another, is what it is alone; gradients too."""
+    present = EVERYTHING[cell] - (frozenset() if "mask" in mapped else {"mask"})
+    case = Case(cell, T, N, I, H, OPTIONS[cell] | {way: True}, present)
+    given = examples(case, 6)
+    rows = {"source", "init_state", "init_cell", "lengths"}
+    moving = {"rows": rows, "weights": set(given[0]) - rows}.get(mapped, set(given[0]))
+    alone = [{name: (each if name in moving else given[0])[name] for name in each} for each in given]
+    stacked = {
+        name: np.stack([each[name] for each in alone]).reshape(2, 3, *value.shape) if name in moving else value
+        for name, value in alone[0].items()
+    }
+    axes = ({name: 0 if name in moving else None for name in stacked},)
+
+    def value(given: Any) -> dict[str, Any]:
+        return call(case, given)._asdict()
+
+    def gradients(given: Any) -> dict[str, Any]:
+        own = {name: given[name] for name in gradient_names(case)}
+        found: dict[str, Any] = jax.grad(lambda own: (call(case, {**given, **own}).output ** 2).sum())(own)
+        return found
+
+    for function in (value, gradients):
+        found = jax.jit(jax.vmap(jax.vmap(function, axes), axes))(stacked)
+        for at, each in enumerate(alone):
+            wanted = {name: np.asarray(array) for name, array in function(each).items()}
+            assert_close({name: np.asarray(found[name])[divmod(at, 3)] for name in wanted}, wanted)
+
+
+@every_cell
+def test_jacobian(cell: str) -> None:
+    """jax.jacrev maps over the gradients of the output alone."""
+    case = Case(cell, T, N, I, H, OPTIONS[cell], FIRST)
+    given = arguments_of(case, lengths=False)
+    ours, wanted = (
+        np.asarray(jax.jacrev(lambda source: function(case, {**given, "source": source})["output"])(given["source"]))  # noqa: B023
+        for function in (lambda case, given: call(case, given)._asdict(), plain)
+    )
+    assert_close({"jacobian": ours}, {"jacobian": wanted})
+
+
+def test_results_are_a_pytree() -> None:
+    """With names, through JAX's transformations."""
+    results = ours.lstm(jnp.ones((2, 1, 4)), jnp.ones((4, 1)), descriptor=vkrnn.LSTMDescriptor(produce_cell=True))
+    twice = jax.tree.map(lambda array: 2 * array, results)
+    assert isinstance(twice, vkrnn.Results)
+    assert np.array_equal(twice.cell_output, 2 * results.cell_output)
+    with pytest.raises(AttributeError) as caught:
+        _ = twice.z_state
+    assert str(caught.value) == "lstm returned no 'z_state': JAX keeps it by itself where gradients are asked for"
+
+
+def small(**more: Any) -> Any:
+    return ours.lstm(jnp.ones((3, 2, 4)), jnp.ones((4, 1)), **more)
+
+
+WITH_CELL = vkrnn.LSTMDescriptor(produce_cell=True)
+MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
+    "shape": (
+        lambda: jax.jit(small)(bias=jnp.ones(5)),
+        ValueError,
+        "[lstm] bias: expected shape [4H] = [4], got [5] (H = 1 from recurrent_weight.shape[0] / 4)",
+    ),
+    "dtype": (
+        lambda: small(bias=jnp.ones(4, jnp.float16)),
+        TypeError,
+        "[lstm] bias: expected dtype float32 like source, got float16",
+    ),
+    "nothing": (
+        lambda: ours.gru(None, jnp.ones((3, 1))),
+        TypeError,
+        "[vkrnn.jax.gru] source: expected an array, got None",
+    ),
+    "descriptor": (
+        lambda: small(descriptor=vkrnn.GRUDescriptor()),
+        TypeError,
+        "[lstm] descriptor: expected an LSTMDescriptor, got a GRUDescriptor",
+    ),
+    "lengths": (lambda: small(lengths=[1, 4]), ValueError, "[lstm] lengths: expected 1 to T = 3, got 4 at [1]"),
+    "mask": (
+        lambda: jax.grad(lambda mask: small(mask=mask).output.sum())(jnp.ones(())),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] mask: vkrnn computes no gradient with respect to it",
+    ),
+    "second derivative": (
+        lambda: jax.grad(lambda x: jax.grad(lambda y: small(bias=y).output.sum())(x).sum())(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] gradients of gradients: vkrnn has first derivatives only",
+    ),
+    "hessian": (
+        lambda: jax.jit(jax.hessian(lambda bias: small(bias=bias).output.sum()))(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] gradients of gradients: vkrnn has first derivatives only",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake: str) -> None:
+    """They are found when a call is traced, in vkrnn's words."""
+    function, kind, message = MISTAKES[mistake]
+    with pytest.raises(kind) as caught:
+        function()
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda ends: small(lengths=ends),
+            "ValueError: [lstm] lengths: expected 1 to T = 3, got 4 at [1]",
+        ),
+        (
+            lambda _: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),
+            "NotImplementedError: [vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each "
+            "direction's last step only",
+        ),
+    ],
+    ids=["lengths", "other cells than the last"],
+)
+def test_mistakes_that_only_running_shows(function: Any, message: str) -> None:
+    """JAX's error ends with vkrnn's message."""
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(jax.jit(function)(jnp.array([1, 4])))
+    assert message in str(caught.value).splitlines()
+
+
+def test_forward_mode() -> None:
+    """It is refused by JAX, as for every function that has gradients of its own."""
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))
+
+
+def test_device() -> None:
+    """A call runs on the device that is named, or that is the default where it is traced."""
+    cpu = vkrnn.Device("cpu (")
+    with vkrnn.Device("cpu (") as other:
+        before = other.statistics()["calls"]
+        traced = jax.jit(small).lower().compile()
+        small(device=cpu)
+        assert other.statistics()["calls"] == before
+        assert cpu.statistics()["calls"] == 1
+    traced()
+    assert other.statistics()["calls"] == before + 1
+
+
+def test_without_jax() -> None:
+    """The module says what it needs."""
+    program = "import sys; sys.modules['jax'] = None; import vkrnn.jax"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: vkrnn.jax needs the package jax (import of jax halted; None in sys.modules): "
+        "pip install 'vkrnn[jax]'"
+    )
