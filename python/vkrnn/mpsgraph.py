@@ -9,14 +9,17 @@ and the selectors as PyObjC spells them, every argument by position::
     mpsgraph.LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_(x, R, h, c, d, None)
 
 Both return a list, packed as MPSGraph's. ``None`` stands for nil where the method allows it. The labels are required as
-in Swift, nothing but ``name`` may be left out, and ``device`` may be added. Arguments, results and errors are those of
-the functions of `vkrnn` with the same arguments in snake_case.
+in Swift, nothing but ``name`` may be left out, and ``device`` may be added. Other than in Swift they may come in any
+order: Python keeps none. Arguments, results and errors are those of the functions of `vkrnn` with the same arguments in
+snake_case. A descriptor is one of `vkrnn`, or one of the three here, whose properties change as Apple's do.
 
 >>> import numpy as np
->>> from vkrnn import LSTMDescriptor, mpsgraph
+>>> from vkrnn import mpsgraph
 >>> x, R = np.zeros((5, 3, 8), np.float32), np.zeros((8, 2), np.float32)
+>>> descriptor = mpsgraph.MPSGraphLSTMDescriptor()
+>>> descriptor.produceCell = True
 >>> [h, c] = mpsgraph.LSTM(
-...     x, recurrentWeight=R, initState=None, initCell=None, descriptor=LSTMDescriptor(produce_cell=True), name="first"
+...     x, recurrentWeight=R, initState=None, initCell=None, descriptor=descriptor, name="first"
 ... )
 >>> h.shape
 (5, 3, 2)
@@ -30,6 +33,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from vkrnn import gradients, operations
+from vkrnn._mpsgraph_descriptors import (
+    MPSGraphGRUDescriptor,
+    MPSGraphLSTMDescriptor,
+    MPSGraphRNNActivation,
+    MPSGraphSingleGateRNNDescriptor,
+    frozen,
+)
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Results
 
@@ -39,6 +49,10 @@ __all__ = [
     "METHODS",
     "GRUGradients",
     "LSTMGradients",
+    "MPSGraphGRUDescriptor",
+    "MPSGraphLSTMDescriptor",
+    "MPSGraphRNNActivation",
+    "MPSGraphSingleGateRNNDescriptor",
     "Method",
     "singleGateRNN",
     "singleGateRNNGradients",
@@ -74,6 +88,7 @@ class Method:
     def __call__(self, source: Any, given: dict[str, Any], device: DeviceLike | None) -> list[Any]:
         """Call the function of the package that does the same; `given` holds the labels, descriptor and name."""
         arguments = {_snake_case(label): value for label, value in given.items()}
+        arguments["descriptor"] = frozen(arguments["descriptor"])
         return list(_NAMES[self.base](source, device=device, **arguments))
 
 

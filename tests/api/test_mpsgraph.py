@@ -153,7 +153,7 @@ def test_method(method: Method) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.swift)
 def test_nil(method: Method) -> None:
-    """What Swift allows to be nil may be None, and its gradient is then not in the list."""
+    """An argument that Swift allows to be nil may be None, and its gradient is then not in the list."""
     given = values(method)
     required = {name for name, optional in _parameters(method) if not optional}
     for label in method.labels:
