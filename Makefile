@@ -22,7 +22,7 @@ export PYTHON
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
-	$(BIN)/python -m vkrnn.demo $(DEMO_ARGS)
+	$(BIN)/python -m vkrnn demo $(DEMO_ARGS)
 
 test: test-cpp test-python
 

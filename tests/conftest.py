@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
 
 import vkrnn  # noqa: E402
+from oracles import require  # noqa: E402
 from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
 from vkrnn import _core  # noqa: E402
 
@@ -73,15 +72,8 @@ def vulkan(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
 
 @pytest.fixture(scope="session")
 def torch() -> Any:
-    """Return PyTorch, or skip; where VKRNN_REQUIRE_TORCH is 1 its absence is a failure."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return importlib.import_module("torch")
-    except ImportError:
-        if os.environ.get("VKRNN_REQUIRE_TORCH") == "1":
-            raise
-        pytest.skip("torch is not installed")
+    """Return PyTorch, or skip where it is not installed."""
+    return require("torch")
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ CPU, which needs none.
 Results(lstm: output [5, 3, 2] float32)
 
 ``vkrnn.reference`` has the same six functions in NumPy and float64, ``vkrnn.mpsgraph`` the methods of MPSGraph under
-their own names.
+their own names, ``vkrnn.convert`` weights from other libraries.
 """
 
-from vkrnn import mpsgraph, reference
+from vkrnn import convert, mpsgraph, reference
 from vkrnn._core import DeviceError, Plan, __version__
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
@@ -38,6 +38,7 @@ __all__ = [
     "__version__",
     "asarray",
     "check",
+    "convert",
     "default_device",
     "devices",
     "empty",

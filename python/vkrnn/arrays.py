@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
+from vkrnn._foreign import Foreign, as_numpy
 from vkrnn.devices import DeviceLike, resolve
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Array(_core.Array):
 
     The CPU reads weights in an order of its own. A copy in that order stays with an array of float32 or float64 for
     the calls to come, until the array is written; while there are views of it, each call makes the copy anew.
+
+    There is no arithmetic: operators raise TypeError, whatever stands on the other side, and so do NumPy's functions of
+    elements. ``array == other`` asks whether both are the same object. `numpy` has the numbers.
 
     Attributes
     ----------
@@ -62,6 +66,15 @@ class Array(_core.Array):
     ((5, 3, 4), dtype('float32'))
     """
 
+    # NumPy then leaves operators to Python, instead of answering ``array - np.float32(1)`` with an array of its own.
+    __array_ufunc__ = None
+
+    def __new__(cls, *args: Any) -> Self:
+        """Refuse to make an array of nothing, as copying would: it would have no memory."""
+        if not args:
+            raise TypeError("[Array] arrays are made by vkrnn.asarray, empty and zeros, and copied by numpy()")
+        return super().__new__(cls)
+
     @property
     def ndim(self) -> int:
         """Number of axes."""
@@ -76,19 +89,21 @@ class Array(_core.Array):
         """Wait for what writes the array and return it: a view where the host sees the memory, else a copy."""
         return _core.view(self) if self.host_visible else _core.fetch(self)
 
-    def copy_from(self, source: npt.NDArray[Any]) -> None:
-        """Fill the array from a NumPy array of its shape and dtype, which may change as soon as this returns.
+    def copy_from(self, source: Foreign) -> None:
+        """Fill the array from an array of its shape and dtype, which may change as soon as this returns.
+
+        `source` is what `asarray` takes, less an `Array`.
 
         Calls before it still see what was there. Where the host sees the memory, this waits for those that use it.
 
         Raises
         ------
         TypeError
-            If `source` is no NumPy array or of another dtype.
+            If `source` is no such array or of another dtype.
         ValueError
             If it has another shape.
         """
-        _require_ndarray("Array.copy_from", "source", source)
+        source = _taken("[Array.copy_from] source:", source)
         if _native(source.dtype) != self.dtype:
             raise TypeError(f"[Array.copy_from] source: expected dtype {self.dtype}, got {source.dtype}")
         if source.shape != self.shape:
@@ -162,12 +177,12 @@ class Array(_core.Array):
         return f"<vkrnn.Array {list(self.shape)} {self.dtype} on {self.device.name}>"
 
 
-def asarray(array: npt.NDArray[Any] | Array, *, device: DeviceLike | None = None) -> Array:
-    """Copy a NumPy array into a device's memory.
+def asarray(array: Foreign | Array, *, device: DeviceLike | None = None) -> Array:
+    """Copy an array into a device's memory.
 
     Parameters
     ----------
-    array : numpy.ndarray or Array
+    array : numpy.ndarray or Array, or whatever has ``__dlpack__`` on the CPU or ``__array__``
         float32, float64, float16 or bfloat16. An `Array` is returned as it is.
     device : Device or int or str, optional
         `default_device()` if not given.
@@ -191,9 +206,9 @@ def asarray(array: npt.NDArray[Any] | Array, *, device: DeviceLike | None = None
         if device is not None and resolve(device, "[asarray]") is not array.device:
             raise ValueError(f"[asarray] device: expected {array.device!r}, where the array is, got {device!r}")
         return array
-    _require_ndarray("asarray", "array", array)
-    made = _make("asarray", array.shape, array.dtype, device, host_writes=True)
-    made.copy_from(array)
+    taken = _taken("[asarray] array:", array)
+    made = _make("asarray", taken.shape, taken.dtype, device, host_writes=True)
+    made.copy_from(taken)
     return made
 
 
@@ -246,6 +261,8 @@ def _make(
     axes = [operator.index(axis) for axis in np.atleast_1d(np.asarray(shape, object))]
     if any(axis < 0 for axis in axes):
         raise ValueError(f"[{user}] shape: expected axes of at least 0, got {axes}")
+    if any(axis >= 2**63 for axis in axes):
+        raise ValueError(f"[{user}] shape: expected axes below 2**63, got {axes}")
     native = _native(np.dtype(dtype))
     if native.name not in _DTYPES:
         raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {native}")
@@ -257,6 +274,8 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype.newbyteorder("=")
 
 
-def _require_ndarray(user: str, argument: str, value: object) -> None:
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"[{user}] {argument}: expected a numpy.ndarray, got {type(value).__name__}")
+def _taken(where: str, value: object) -> npt.NDArray[Any]:
+    array = as_numpy(value, where)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{where} expected a numpy.ndarray, got {type(value).__name__}")
+    return array

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import reference
 from vkrnn._calls import bind
+from vkrnn._foreign import as_numpy
 from vkrnn.arrays import Array
 from vkrnn.results import Results
 
@@ -48,7 +49,7 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What `check` found: one comparison a result, in the documented order."""
+    """Findings of `check`: one comparison a result, in the documented order."""
 
     function: str
     device: str
@@ -127,7 +128,8 @@ def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e
     device = got[0].device if isinstance(got[0], Array) else checked.resolved(None)
     for option in ("device", "out"):
         kwargs.pop(option, None)
-    wanted = getattr(reference, function.__name__)(*args, **kwargs)
+    given = {name: as_numpy(value, "[check]") for name, value in kwargs.items()}
+    wanted = getattr(reference, function.__name__)(*(as_numpy(value, "[check]") for value in args), **given)
     pairs = zip(wanted._asdict().items(), got, strict=True)
-    comparisons = tuple(Comparison.of(name, array, ideal) for (name, ideal), array in pairs)
+    comparisons = tuple(Comparison.of(name, np.asarray(array), ideal) for (name, ideal), array in pairs)
     return Report(function.__name__, device.name, tolerance, comparisons)

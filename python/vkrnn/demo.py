@@ -1,4 +1,4 @@
-"""``python -m vkrnn.demo``: three cells on real data, checked on every device, and a forecaster trained on the first.
+"""``python -m vkrnn demo``: three cells on real data, checked on every device, and a forecaster trained on the first.
 
 The data are the monthly temperatures of the sea's surface off Peru from 1950 to 2010, in which El Niño shows. They come
 with statsmodels; nothing is downloaded.
@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,26 @@ import numpy as np
 import numpy.typing as npt
 
 import vkrnn
-from vkrnn.checks import Report
+from vkrnn._sample import Floats, check_samples, draw_weights, table_of
 
-__all__ = ["main"]
-
-Floats = npt.NDArray[np.float32]
+__all__ = ["add_options", "main", "run"]
 
 FIRST_YEAR, YEARS_TRAINED = 1950, 50  # 1950 to 1999; the rest is held out
 WINDOW = 36  # months that a forecast of the next one is made from
 WARM_UP = 12  # months of a window whose forecasts do not count in training
-BATCH, HIDDEN, STEPS, RATE = 32, 24, 300, 0.01
+BATCH, FEATURES, HIDDEN, STEPS, RATE = 32, 3, 24, 300, 0.01
 LOSSES_SHOWN = 20  # training steps whose mean loss is shown
 
 
 def main() -> None:
-    """Run the demonstration."""
+    """Run the demonstration with the process's arguments."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn.demo", description="Show what vkrnn does, on real data.")
+    add_options(parser)
+    run(parser.parse_args())
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser the options of `run`."""
     parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where to write the plot (%(default)s)")
     parser.add_argument(
         "--device",
@@ -43,7 +47,10 @@ def main() -> None:
         help="position in vkrnn.devices() or a part of the name; if not given, all are checked and the first trains",
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (%(default)s)")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> None:
+    """Check all cells on the devices, train a forecaster, write the plot; end with a status where something is off."""
     extras = Extras.load()
     start = time.perf_counter()
 
@@ -53,9 +60,10 @@ def main() -> None:
     _say("All results against the float64 reference:", "")
     agrees = True
     for device in devices:
+        source = windows(series.features(), np.arange(0, 12 * BATCH, 12))
         with device:
-            reports = list(check_cells(series))
-        _say(repr(device), *_table(reports), "")
+            reports = list(check_samples(source, HIDDEN, np.random.default_rng(1)))
+        _say(repr(device), *table_of(reports), "")
         agrees = agrees and all(report.ok for report in reports)
 
     first = devices[0]
@@ -154,60 +162,6 @@ def windows(rows: Floats, starts: npt.NDArray[np.int64]) -> Floats:
     return cut
 
 
-def check_cells(series: Series) -> Iterator[Report]:
-    """Compare each cell's results and gradients on the data with the reference, on the current device."""
-    rng = np.random.default_rng(1)
-    source = windows(series.features(), np.arange(0, 12 * BATCH, 12))
-    upstream = rng.standard_normal((WINDOW, BATCH, HIDDEN), np.float32)
-    cells: list[tuple[Callable[..., vkrnn.Results], Callable[..., vkrnn.Results], int, Any, dict[str, str]]] = [
-        (
-            vkrnn.single_gate_rnn,
-            vkrnn.single_gate_rnn_gradients,
-            1,
-            vkrnn.SingleGateRNNDescriptor(activation="tanh", training=True),
-            {},
-        ),
-        (
-            vkrnn.lstm,
-            vkrnn.lstm_gradients,
-            4,
-            vkrnn.LSTMDescriptor(training=True),
-            {"cell_output_fwd": "cell_output"},
-        ),
-        (
-            vkrnn.gru,
-            vkrnn.gru_gradients,
-            3,
-            vkrnn.GRUDescriptor(reset_after=True, training=True),
-            {"output_fwd": "output"},
-        ),
-    ]
-    for forward, gradients, gates, descriptor, taken in cells:
-        given = dict(_weights(rng, gates), descriptor=descriptor)
-        kept = forward(source, **given)
-        saved = {"z_state": kept.z_state, **{name: getattr(kept, result) for name, result in taken.items()}}
-        yield vkrnn.check(forward, source, **given)
-        yield vkrnn.check(gradients, source, source_gradient=upstream, **saved, **given)
-
-
-def _weights(rng: np.random.Generator, gates: int) -> dict[str, Any]:
-    bound, features = HIDDEN**-0.5, 3
-    return {
-        "recurrent_weight": rng.uniform(-bound, bound, (gates * HIDDEN, HIDDEN)).astype(np.float32),
-        "input_weight": rng.uniform(-bound, bound, (gates * HIDDEN, features)).astype(np.float32),
-        "bias": rng.uniform(-bound, bound, gates * HIDDEN).astype(np.float32),
-    }
-
-
-def _table(reports: Sequence[Report]) -> list[str]:
-    rows = [("operation", "worst error", "of", "")]
-    for report in reports:
-        worst = max(report.comparisons, key=lambda comparison: comparison.error)
-        rows.append((report.function, f"{worst.error:.1e}", worst.name, "ok" if report.ok else "WRONG"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
 class Forecaster:
     """An LSTM and a linear readout that forecasts how much the next month differs from this one.
 
@@ -217,7 +171,7 @@ class Forecaster:
     def __init__(self, rng: np.random.Generator) -> None:
         self.descriptor = vkrnn.LSTMDescriptor(training=True)
         self.parameters: dict[str, Floats] = {
-            **_weights(rng, gates=4),
+            **draw_weights(rng, 4, FEATURES, HIDDEN),
             "readout": rng.uniform(-1, 1, HIDDEN).astype(np.float32) * np.float32(HIDDEN**-0.5),
             "offset": np.zeros(1, np.float32),
         }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 import threading
+import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,8 @@ _lock = threading.Lock()
 _by_selector: dict[str | None, Device] = {}  # None is the best device
 _by_index: dict[int, Device] = {}
 _inherited: list[Device] = []
+_logger = logging.getLogger("vkrnn")
+_told = False  # whether a GPU that calls cannot run on was told of
 
 
 class Device:
@@ -84,7 +89,7 @@ class Device:
 
     @property
     def profile(self) -> _core.Profile:
-        """What the device is and can do, as far as planning cares."""
+        """Properties and abilities of the device, as far as planning cares."""
         return self._profile
 
     @property
@@ -139,7 +144,11 @@ class Device:
             if self._closed:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
-                self._opened = _core.open_device(self._index, self._choice)
+                try:
+                    self._opened = _core.open_device(self._index, self._choice)
+                finally:
+                    _log()
+                _logger.info("opened %r", self)
             return self._opened
 
     def close(self) -> None:
@@ -148,6 +157,7 @@ class Device:
             self._closed = True
             if self._opened is not None:
                 self._opened.close()
+                _log()
 
     def synchronize(self) -> None:
         """Wait for all calls made so far. Calls on the CPU are done when they return.
@@ -188,7 +198,7 @@ class Device:
 
 
 DeviceLike = Device | int | str
-"""What may be given for a device: itself, its position in `devices()`, or a part of its name."""
+"""A device, as arguments take it: itself, its position in `devices()`, or a part of its name."""
 
 
 def devices() -> list[Device]:
@@ -202,7 +212,9 @@ def devices() -> list[Device]:
     >>> devices()  # doctest: +SKIP
     [<vkrnn.Device 0: cpu (AMD EPYC), cpu, avx2>, <vkrnn.Device 1: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6>]
     """
-    return [Device(index) for index in range(len(_core.list_devices()))]
+    found = [Device(index) for index in range(len(_core.list_devices()))]
+    _log()
+    return found
 
 
 def default_device() -> Device:
@@ -210,6 +222,11 @@ def default_device() -> Device:
 
     That is the one of the innermost ``with device:``, else the one that the environment variable ``VKRNN_DEVICE``
     names (position or part of the name), else the best. One that was closed or lost is replaced by a new one.
+
+    Warns
+    -----
+    RuntimeWarning
+        Once in a process, if the best is a CPU because the GPUs that Vulkan has are of no use: which, and why.
 
     Raises
     ------
@@ -219,7 +236,10 @@ def default_device() -> Device:
     stack = _current.get()
     if stack:
         return stack[-1]
-    return _shared_device(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
+    device = _shared_device(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
+    if device.type == "cpu" and not _told and not os.environ.get("VKRNN_DEVICE"):
+        _tell_of_skipped(device)
+    return device
 
 
 def resolve(device: DeviceLike | None, prefix: str) -> Device:
@@ -249,6 +269,25 @@ def _shared_device(selector: str | None, where: str) -> Device:
         return device
 
 
+def _tell_of_skipped(device: Device) -> None:
+    global _told  # noqa: PLW0603
+    _told = True
+    gpus = [f"{name} ({reason})" for name, kind, reason in _core.skipped_devices(complete=False) if kind != "cpu"]
+    _log()
+    if gpus:
+        depth = 1  # where the call is that was made of the package
+        while sys._getframe(depth).f_globals.get("__name__", "").startswith("vkrnn."):  # noqa: SLF001
+            depth += 1
+        message = f"no GPU can be used, calls run on {device.name}; skipped: {'; '.join(gpus)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=depth + 1)
+
+
+def _log() -> None:
+    """Hand on to the log what the core has reported since the last time."""
+    for severity, text in _core.take_reports():
+        _logger.log(getattr(logging, severity), "%s", text)
+
+
 def _after_fork() -> None:
     # A driver's threads and handles do not survive a fork: the child opens devices of its own, and leaves the parent's
     # alone.
@@ -269,6 +308,7 @@ def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]
     # Vulkan's drivers are asked only if they may have the device: that takes far longer than a call.
     for complete in (False, True):
         profiles = _core.list_devices(complete)
+        _log()
         for index, profile in enumerate(profiles):
             if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
                 return index, profile

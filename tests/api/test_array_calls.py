@@ -200,7 +200,7 @@ def test_copy_from_keeps_its_place_in_the_order(either: vkrnn.Device) -> None:
 
 
 def test_large_aligned_arguments_are_read_where_they_are(vulkan: vkrnn.Device) -> None:
-    """Of a call on NumPy arrays, where Vulkan can; others are copied. The bits are the same."""
+    """Vulkan reads NumPy arrays in place where it can; others are copied. The bits are the same."""
     T, N, H = 64, 32, 64
     weight = np.full((H, H), 2.0**-10, np.float32)
     memory = np.zeros(T * N * H * 4 + 8192, np.uint8)

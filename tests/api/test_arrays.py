@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from collections.abc import Callable
@@ -30,7 +31,7 @@ def refused(error: type[Exception], message: str, function: Callable[..., object
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Of every dtype and rank, with its attributes."""
+    """Arrays have every dtype and rank, and NumPy's attributes."""
     source = numbers(shape, dtype)
     array = vkrnn.asarray(source, device=either)
     assert (array.shape, array.dtype, array.device) == (shape, source.dtype, either)
@@ -40,7 +41,7 @@ def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str
 
 
 def test_where_the_host_sees_the_memory(either: vkrnn.Device) -> None:
-    """Of a device whose memory it shares, unless told to do without."""
+    """The host sees the memory of a device that shares it, unless told to do without."""
     staged = either.statistics()["bytes_downloaded"]
     array = vkrnn.zeros(3, device=either)
     assert array.host_visible in ({True, False} if either.profile.unified_memory else {False})
@@ -168,6 +169,13 @@ def test_larger_than_any_memory(shape: tuple[int, ...], either: vkrnn.Device) ->
         vkrnn.empty(shape, device=either)
 
 
+def test_axes_that_numpy_cannot_have_either(either: vkrnn.Device) -> None:
+    """The message names the shape; an axis of 0 makes any shape one of no bytes."""
+    with pytest.raises(ValueError, match=rf"^\[empty\] shape: expected axes below 2\*\*63, got \[{2**64}\]$"):
+        vkrnn.empty(2**64, device=either)
+    assert vkrnn.empty((2**62, 2**62, 0), device=either).nbytes == 0
+
+
 # Filled
 
 
@@ -203,7 +211,7 @@ def test_copy_from_into_a_part(either: vkrnn.Device, dtype: str) -> None:
 
 
 def test_copy_from_its_own_memory(either: vkrnn.Device) -> None:
-    """What overlaps comes out as NumPy would have it."""
+    """Overlapping parts come out as NumPy would have them."""
     for count in (10, 100_000, 1_000_003):
         wanted = numbers((count,))
         for target, source in ((slice(1, None), slice(None, -1)), (slice(None, -3), slice(3, None))):
@@ -237,7 +245,7 @@ def test_copy_from_messages(either: vkrnn.Device) -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (5, 3, 4), (3, 0, 2)], ids=str)
 def test_parts(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """What NumPy makes of the index; parts of parts; nothing is copied."""
+    """An index means what it means to NumPy; parts have parts; nothing is copied."""
     wanted = numbers(shape, dtype)
     array = vkrnn.asarray(wanted, device=either)
     before = either.statistics()
@@ -318,6 +326,22 @@ def test_arrays_stay_in_their_process(either: vkrnn.Device) -> None:
     """A pickle would have to hold the device."""
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(vkrnn.zeros(3, device=either))
+
+
+def test_nothing_is_made_unchecked(either: vkrnn.Device) -> None:
+    """What the class itself makes lies within another array, or is refused; this once read any memory."""
+    base = vkrnn.empty((4, 4), device=either)
+    for offset, shape in ((2**64 - 64, [16]), (4, [16]), (0, [17]), (65, [0]), (2**63, [2**61])):
+        with pytest.raises(ValueError, match=r"^\[Array\] a part that reaches beyond the array$"):
+            vkrnn.Array(base, offset, shape)
+    with pytest.raises(ValueError, match=r"^\[Array\] shape: expected axes of at least 0, got -1$"):
+        vkrnn.Array(base, 0, [-1, 4])
+    assert vkrnn.Array(base, 64, [0]).shape == (0,)
+    with pytest.raises(TypeError, match=r"^\[Array\] device: expected one that is open, got None$"):
+        vkrnn.Array(None, None, base.dtype, [3])  # type: ignore[arg-type]
+    for make in (vkrnn.Array, lambda: vkrnn.Array.__new__(vkrnn.Array), lambda: copy.copy(base)):
+        with pytest.raises(TypeError):
+            make()
 
 
 def test_waiting_for_nothing(either: vkrnn.Device) -> None:

@@ -5,48 +5,24 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from cases import ACTIVATIONS, DESCRIPTORS, FLAGS
+from vkrnn.descriptors import Activation, LSTMDescriptor, SingleGateRNNDescriptor, _Descriptor
 
-# From the documentation's table, in the order of the signature.
+# By the case table, in the order of the signature.
+OUTPUTS = {"lstm": ("produce_cell",)}
 DEFAULTS: dict[type[Any], dict[str, Any]] = {
-    SingleGateRNNDescriptor: {
-        "reverse": False,
-        "bidirectional": False,
-        "training": False,
-        "activation": Activation.RELU,
-    },
-    LSTMDescriptor: {
-        "reverse": False,
-        "bidirectional": False,
-        "training": False,
-        "produce_cell": False,
-        "forget_gate_last": False,
-        "input_gate_activation": Activation.SIGMOID,
-        "forget_gate_activation": Activation.SIGMOID,
-        "cell_gate_activation": Activation.TANH,
-        "output_gate_activation": Activation.SIGMOID,
-        "activation": Activation.TANH,
-    },
-    GRUDescriptor: {
-        "reverse": False,
-        "bidirectional": False,
-        "training": False,
-        "reset_gate_first": False,
-        "reset_after": False,
-        "flip_z": False,
-        "update_gate_activation": Activation.SIGMOID,
-        "reset_gate_activation": Activation.SIGMOID,
-        "output_gate_activation": Activation.TANH,
-    },
+    kind: dict.fromkeys(("reverse", "bidirectional", "training", *OUTPUTS.get(cell, ()), *FLAGS[cell]), False)
+    | {name: Activation(function) for name, function in ACTIVATIONS[cell].items()}
+    for cell, kind in DESCRIPTORS.items()
 }
 PROPERTIES = [(kind, name) for kind, defaults in DEFAULTS.items() for name in defaults]
-FLAGS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
+SWITCHES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
 FUNCTIONS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], Activation)]
 
 
@@ -76,7 +52,7 @@ def test_arguments_are_keywords_only(kind: type[Any]) -> None:
         kind(reversed=True)
 
 
-@pytest.mark.parametrize(("kind", "name"), FLAGS)
+@pytest.mark.parametrize(("kind", "name"), SWITCHES)
 def test_flags_are_bools_and_nothing_else(kind: type[Any], name: str) -> None:
     for flag in (True, np.bool_(True)):  # noqa: FBT003
         assert getattr(kind(**{name: flag}), name) is True
@@ -109,6 +85,24 @@ def test_unknown_activations_are_refused_with_the_names(kind: type[Any], name: s
         assert str(refused.value) == f"[{kind.__name__}] {name}: {expected}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClippedDescriptor(_Descriptor):
+    """The descriptor that a cell with a floating-point property would have."""
+
+    clip: float = 50.0
+
+
+def test_numbers_become_floats_and_nothing_else_is_one() -> None:
+    assert ClippedDescriptor().clip == 50.0
+    for value in (2, 2.0, np.float32(2), np.int64(2)):
+        assert type(ClippedDescriptor(clip=value).clip) is float  # type: ignore[arg-type]
+        assert ClippedDescriptor(clip=value) == ClippedDescriptor(clip=2.0)  # type: ignore[arg-type]
+    for value, shown in ((True, "True (bool)"), ("2", "'2' (str)"), (None, "None (NoneType)"), (2j, "2j (complex)")):
+        with pytest.raises(TypeError) as caught:
+            ClippedDescriptor(clip=value)  # type: ignore[arg-type]
+        assert str(caught.value) == f"[ClippedDescriptor] clip: expected a number, got {shown}"
+
+
 @pytest.mark.parametrize(("kind", "name"), PROPERTIES)
 def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: str) -> None:
     default = DEFAULTS[kind][name]
@@ -117,7 +111,7 @@ def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: 
     assert changed != kind()
     assert len({changed, kind(), kind(**{name: default})}) == 2
     assert f"{name}={getattr(changed, name)!r}" in repr(changed)
-    assert eval(repr(changed)) == changed  # noqa: S307
+    assert eval(repr(changed), {"Activation": Activation, kind.__name__: kind}) == changed  # noqa: S307
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)

@@ -1,4 +1,4 @@
-"""What users get wrong: whole messages, all of them before a device is touched."""
+"""Mistakes of users: whole messages, all of them before a device is touched."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_plan_of_another_function() -> None:
 
 
 def test_without_a_driver_the_mistake_comes_first() -> None:
-    """Where there is no Vulkan driver, and no such device, a wrong shape is still what is reported."""
+    """A wrong shape is reported even where there is no Vulkan driver, and no such device."""
     program = "import numpy, vkrnn; vkrnn.lstm(numpy.ones((5, 3, 16), 'f4'), numpy.ones((16, 5), 'f4'))"
     environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

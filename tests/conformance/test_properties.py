@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import ACTIVATIONS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import ACTIVATIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from comparison import assert_close
 from tolerances import FLOAT32
 
@@ -27,7 +27,6 @@ Arrays = dict[str, Array]
 FORWARD: tuple[dict[str, bool], ...] = ({},)
 REVERSE: tuple[dict[str, bool], ...] = ({"reverse": True},)
 BIDIRECTIONAL: tuple[dict[str, bool], ...] = ({"bidirectional": True}, {"bidirectional": True, "reverse": True})
-FLAGS = {"single_gate_rnn": (), "lstm": ("forget_gate_last",), "gru": ("reset_gate_first", "reset_after", "flip_z")}
 OTHER_ORDER = {"lstm": ("forget_gate_last", (0, 2, 1, 3)), "gru": ("reset_gate_first", (1, 0, 2))}
 
 # Results and arguments by what their axes are. A gradient has the axes of its argument, and is called "d ..." here.
@@ -136,7 +135,7 @@ def test_bidirectional_is_two_passes(case: Case) -> None:
 @given(calls())
 @quick
 def test_nothing_given_is_zeros_ones_or_the_identity(case: Case) -> None:
-    """What is left out is ones for the mask, the identity for the input weight, zeros for all else."""
+    """An absent mask is ones, an absent input weight the identity, all else zeros."""
     arrays, upstream = numbers(case)
     wanted = run(case, arrays, upstream)
     full = replace(case, present=frozenset((*OPTIONAL[case.cell], *UPSTREAM[case.cell])))

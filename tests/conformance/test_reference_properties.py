@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import vkrnn.reference
-from cases import ACTIVATIONS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import ACTIVATIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from tolerances import SAME_IN_FLOAT64
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 DIRECTIONS: tuple[dict[str, bool], ...] = ({}, {"reverse": True}, {"bidirectional": True})
-FLAGS = {"single_gate_rnn": (), "lstm": ("forget_gate_last",), "gru": ("reset_gate_first", "reset_after", "flip_z")}
 PERMUTED = {"lstm": ("forget_gate_last", (0, 2, 1, 3)), "gru": ("reset_gate_first", (1, 0, 2))}
 STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
 ROWS = ("output", "cell_output", "z_state", "source_gradient", "mask")

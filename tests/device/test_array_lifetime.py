@@ -17,6 +17,7 @@ import pytest
 import vkrnn
 from cases import Case, inputs
 from resident import VULKAN_WAYS, above, assert_same, assert_same_array, dtype_of, numbers, position, put, sees
+from targets import closes_the_default
 from vkrnn import SingleGateRNNDescriptor
 
 LINEAR = SingleGateRNNDescriptor(activation="none")
@@ -224,6 +225,7 @@ def test_dlpack_of_a_closed_device(own: vkrnn.Device) -> None:
     assert str(caught.value) == (f"[Array] {CLOSED}" if visible else copy)
 
 
+@closes_the_default
 def test_arrays_of_a_device_that_was_replaced() -> None:
     """A default device that was closed gives way to a new one; its arrays stay its own."""
     old = vkrnn.default_device()

@@ -152,7 +152,7 @@ def test_closed_under_others_hands(own: vkrnn.Device) -> None:
 
 
 def test_views_and_waits_from_other_threads(own: vkrnn.Device) -> None:
-    """What one thread computes, others read: each sees all of it, whoever waits first."""
+    """Threads read what another one computes: each sees all of it, whoever waits first."""
     each = Wanted(CHOSEN[1], "float32", own)
     resident = put(each.arrays, own)
     for _ in range(10):

@@ -149,7 +149,7 @@ def test_the_text_of_a_plan(cpu: vkrnn.Device) -> None:
 
 # Instruction sets
 
-# What each takes of /proc/cpuinfo, best first.
+# The flags of /proc/cpuinfo that each needs, best first.
 FLAGS: dict[str, set[str]] = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c"},

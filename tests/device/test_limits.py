@@ -406,7 +406,7 @@ MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c fo
 
 
 def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
-    """What the device holds after the first round is what it holds after the last: memory, pipelines, plans."""
+    """The device holds no more after the last round than after the first: memory, pipelines, plans."""
 
     def a_round() -> int:
         for case in MIXED:
@@ -459,7 +459,7 @@ def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
 
 
 def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
-    """Whatever they run at the same time, each gets the bits that it gets alone."""
+    """Threads that run calls at the same time get the bits that each gets alone."""
     wanted = [mixed(own, case) for case in MIXED]
 
     def work(first: int) -> None:

@@ -26,6 +26,7 @@ from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, re
 from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
+from oracles import require
 
 ROOT = Path(__file__).parents[2]
 FIELDS = (
@@ -77,7 +78,7 @@ def test_smoke(name: str, tmp_path: Path) -> None:
 @native
 @pytest.mark.parametrize("name", ["cells", "products", "threads", "contention", "first_call"])
 def test_smoke_on_the_native_device(name: str, tmp_path: Path) -> None:
-    """The same on the native CPU device, which some benchmarks are about alone."""
+    """The native CPU device has its own smoke run: some benchmarks are about it alone."""
     complete(smoke(name, tmp_path, "--device", str(NATIVE)))
 
 
@@ -133,8 +134,8 @@ def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 @native
 def test_onnxruntime_joins_in(tmp_path: Path) -> None:
     """Forward LSTM and GRU, where it is installed."""
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
+    require("onnx")
+    require("onnxruntime")
     records = smoke("cells", tmp_path, "--device", str(NATIVE))
     own = [record for record in records if record["implementation"] == "onnxruntime"]
     assert {record["op"] for record in own} == {"lstm", "gru"}

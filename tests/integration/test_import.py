@@ -83,9 +83,22 @@ def test_the_loader_is_not_linked() -> None:
 
 @pytest.mark.skipif(NM is None, reason="nm, of the binutils, is not there")
 def test_the_extension_exports_one_symbol() -> None:
-    """What else it has, a static libstdc++ above all, is no other module's."""
+    """Its other symbols, a static libstdc++ above all, are hidden from other modules."""
     done = subprocess.run([str(NM), "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]
+
+
+def test_import_needs_numpy_alone() -> None:
+    """No extra is imported, and modules that need one say how to get it."""
+    program = (
+        "import sys, vkrnn; print({name.split('.')[0] for name in sys.modules} & {'jax', 'onnx', 'torch', 'ml_dtypes'})"
+    )
+    assert run(program).stdout == "set()\n"
+    done = run("import sys; sys.modules['onnx'] = None; import vkrnn.onnx")
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: vkrnn.onnx needs the package onnx (import of onnx halted; None in sys.modules): "
+        "pip install 'vkrnn[onnx]'"
+    )
 
 
 def test_public_names() -> None:
@@ -99,7 +112,7 @@ def test_public_names() -> None:
 
 
 def test_the_module_exports_its_entry_point_alone() -> None:
-    """What is linked into the module, such as a static libstdc++, must not meet the same symbols of other modules."""
+    """Libraries linked into the module, such as a static libstdc++, must not meet the same symbols of other modules."""
     nm = shutil.which("nm")
     if nm is None or sys.platform != "linux":
         pytest.skip("symbols are listed by nm, of binutils, on Linux")

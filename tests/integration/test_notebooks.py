@@ -32,7 +32,7 @@ def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_stands_without_outputs(path: Path) -> None:
-    """What a notebook shows is made anew by whoever opens it."""
+    """Notebooks are committed without outputs: whoever opens one makes them anew."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells
     assert not any(cell.outputs or cell.execution_count for cell in cells)

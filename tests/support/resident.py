@@ -1,4 +1,4 @@
-"""What the tests of arrays on devices share: how a device is opened, arrays put there, results compared."""
+"""Shared by the tests of arrays on devices: how a device is opened, arrays put there, results compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tables of cases run on: every device of this machine, as it chooses itself, and with each strategy fixed."""
+"""The targets of the tables of cases: every device, as it chooses itself, and with each of its strategies fixed."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ def forced(index: int) -> list[Target]:
             sizes["lanes"] = min(sizes["lanes"], device.profile.subgroup_size)
         targets.append(Target(index, tuple({"schedule": loop, "gemm": product, **sizes}.items())))
     return targets
+
+
+closes_the_default = pytest.mark.skipif(
+    "VKRNN_TEST_DEVICE" in os.environ, reason="closes the device that VKRNN_TEST_DEVICE has all calls run on"
+)
 
 
 def targets() -> list[Target]:

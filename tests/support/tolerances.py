@@ -6,6 +6,9 @@ SAME_IN_FLOAT64 = 1e-13
 # Against torch in float64: another BLAS, another exp and tanh, sums over all steps in another order.
 TORCH_IN_FLOAT64 = 1e-12
 
+# Against the cells in plain JAX, for the same reasons.
+JAX_IN_FLOAT64 = 1e-12
+
 # Central differences of a float64 function. With step s the error is s^2 f''' / 6 from truncation (1e-10 for this step)
 # and 2^-53 |f| / s from rounding (1e-11 |f|); the curvature of saturated gates takes up the rest (7e-9 seen).
 DIFFERENCE_STEP = 1e-5

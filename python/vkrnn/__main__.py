@@ -1,0 +1,91 @@
+"""``python -m vkrnn``: what devices there are, whether they compute right, how fast they are, and a demonstration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from vkrnn import _bench, _core, _info, demo
+from vkrnn._sample import check_samples, table, table_of
+from vkrnn.devices import Device, devices
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command of the `arguments`, else of the process's; return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | demo")
+    commands.add_parser("info", help="list versions, devices with all they can do, and why others are skipped")
+    for name, text in (
+        ("check", "compare all six operations with the float64 reference; the status is 1 if any is off"),
+        ("bench", "time the cells beside NumPy, and PyTorch where it is installed"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--device", default=os.environ.get("VKRNN_DEVICE") or None, help=_DEVICE)
+    demo.add_options(commands.add_parser("demo", help="train a forecaster on real data; needs the extra demo"))
+    options = parser.parse_args(arguments)
+    if options.command == "demo":
+        demo.run(options)
+        return 0
+    if options.command == "info":
+        _say(*_info.describe())
+        return 0
+    try:
+        chosen = _devices(options.device)
+    except ValueError as error:
+        parser.error(str(error))
+    return _check(chosen) if options.command == "check" else _time(chosen)
+
+
+_DEVICE = "position in vkrnn.devices() or a part of the name; all devices if not given, for bench the first"
+
+
+def _devices(selector: str | None) -> list[Device]:
+    if selector is None:
+        return devices()
+    return [Device(int(selector) if selector.isdecimal() else selector)]
+
+
+def _check(chosen: Sequence[Device]) -> int:
+    failed = False
+    for device in chosen:
+        _say(repr(device))
+        rng = np.random.default_rng(1)
+        source = rng.standard_normal((12, 5, 7), np.float32)
+        try:
+            with device:
+                reports = list(check_samples(source, 24, rng))
+        except (_core.DeviceError, MemoryError) as error:
+            _say(f"  {error}", "")
+            failed = True
+            continue
+        _say(*table_of(reports), "")
+        failed = failed or not all(report.ok for report in reports)
+    _say("Some results are WRONG or missing." if failed else "All results agree with the reference.")
+    return int(failed)
+
+
+def _time(chosen: Sequence[Device]) -> int:
+    device = chosen[0]
+    _say(repr(device), f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32; milliseconds, medians:")
+    rows = [("operation", "vkrnn", "NumPy (reference, float64)", "PyTorch (CPU)")]
+    for row in _bench.run(device):
+        torch = "-" if row.torch is None else f"{row.torch:.2f}"
+        rows.append((row.operation, f"{row.vkrnn:.2f}", f"{row.numpy:.2f}", torch))
+    _say(*table(rows))
+    return 0
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

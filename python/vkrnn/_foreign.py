@@ -1,0 +1,111 @@
+"""Arrays of other libraries, as NumPy sees them."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import _core
+
+__all__ = ["Foreign", "as_numpy", "as_numpy_integers"]
+
+
+class _SupportsDLPack(Protocol):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> Any: ...
+
+
+class _SupportsArray(Protocol):
+    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]: ...
+
+
+Foreign: TypeAlias = npt.NDArray[Any] | _SupportsDLPack | _SupportsArray
+"""A NumPy array, or what `as_numpy` makes one of."""
+
+_HOST = {1, 3, 11}  # DLPack's numbers of memory that the host sees: plain, pinned for CUDA, pinned for ROCm
+_BFLOAT, _UNSIGNED = 4, 1
+
+
+class _Tensor(ctypes.Structure):
+    """DLPack's DLTensor, up to its dtype; what an unversioned capsule points to begins with it."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+    )
+
+
+class _Exported:
+    """A capsule of DLPack, for NumPy to take."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def as_numpy(value: Any, where: str) -> Any:
+    """Return what has ``__dlpack__`` or ``__array__`` as a NumPy array in the same memory, anything else as it is.
+
+    Raises
+    ------
+    TypeError
+        If it has a mask, is not in memory that the host sees, or cannot be shared; the message begins with `where`.
+    ImportError
+        If it is bfloat16, and the package ml_dtypes is not installed.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{where} expected an array without a mask, got a MaskedArray; see numpy.ma.filled")
+    if isinstance(value, (np.ndarray, np.generic, _core.Array)):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return _from_dlpack(value, where)
+    return np.asarray(value) if hasattr(value, "__array__") else value
+
+
+def as_numpy_integers(value: Any, where: str) -> Any:
+    """Return the same for an argument that may be a list of integers, too."""
+    if not isinstance(value, (list, tuple)):
+        return as_numpy(value, where)
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise TypeError(f"{where} expected integers, got a nested {type(value).__name__}") from None
+
+
+def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
+    kind = type(value).__name__
+    try:
+        device, _ = value.__dlpack_device__()
+        if int(device) not in _HOST:
+            raise TypeError(f"{where} expected memory of the CPU, got a {kind} on another device; copy it there first")
+        capsule = value.__dlpack__()
+        tensor = _Tensor.from_address(_address(capsule, b"dltensor"))
+        bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+        if bfloat16:
+            tensor.code = _UNSIGNED  # which NumPy knows
+        array: npt.NDArray[Any] = np.from_dlpack(_Exported(capsule))
+    except (BufferError, RuntimeError, ValueError) as error:
+        raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
+    if not bfloat16:
+        return array
+    try:
+        return array.view(importlib.import_module("ml_dtypes").bfloat16)
+    except ImportError:
+        raise ImportError(f"{where} bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+
+
+_address = ctypes.pythonapi.PyCapsule_GetPointer
+_address.restype = ctypes.c_void_p
+_address.argtypes = (ctypes.py_object, ctypes.c_char_p)

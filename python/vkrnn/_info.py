@@ -1,0 +1,67 @@
+"""What a bug report needs: versions, devices with all that they can do, and those that are skipped."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkrnn import _core, operations
+from vkrnn.arrays import empty
+from vkrnn.devices import Device, devices
+from vkrnn.plans import plan
+
+__all__ = ["describe"]
+
+_SIZES = (64, 8, 128)  # T, N, and H = I of the call whose strategy is shown
+_SHOWN = {"name", "type", "driver", "driver_version", "memory_bytes", "float64"}  # these have a line of their own
+
+
+def describe() -> Iterator[str]:
+    """Go through the lines; devices are opened one after the other."""
+    yield f"vkrnn {_core.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
+    yield f"{platform.platform()}, {sys.executable}"
+    yield f"cache folder: {_core.cache_directory() or 'none: no home folder is known'}"
+    variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("VKRNN_")]
+    yield f"environment: {', '.join(variables) or 'nothing is set'}"
+    for device in devices():
+        yield ""
+        yield from _describe_device(device)
+    skipped = _core.skipped_devices()
+    problem = _core.vulkan_problem()
+    if skipped or problem:
+        yield ""
+    for name, kind, reason in skipped:
+        yield f"skipped: {name}, {kind}: {reason}"
+    if problem:
+        yield f"Vulkan: {problem}"
+
+
+def _describe_device(device: Device) -> Iterator[str]:
+    yield f"{device.index}: {device.name}"
+    yield f"  type: {device.type}"
+    yield f"  driver: {device.driver}, {device.driver_version}"
+    yield f"  memory: {device.memory_bytes / 2**30:.1f} GiB"
+    for line in _core.memory_types(device.index):
+        yield f"    {line}"
+    dtypes = ["float32", "float16", "bfloat16", *(["float64"] if device.profile.float64 else [])]
+    yield f"  dtypes: {', '.join(dtypes)}"
+    for part, names in device.strategies.items():
+        yield f"  {part}: {', '.join(names)}"
+    own = [name for name, value in vars(type(device.profile)).items() if isinstance(value, property)]
+    properties = {name: getattr(device.profile, name) for name in own if name not in _SHOWN}
+    yield f"  properties: {', '.join(f'{name} {value}' for name, value in properties.items() if value != '')}"
+    try:
+        yield f"  host_visible: {empty(1, device=device).host_visible}"
+        T, N, H = _SIZES
+        source, weight = np.zeros((T, N, H), np.float32), np.zeros((4 * H, H), np.float32)
+        made = plan(operations.lstm, source, weight, input_weight=weight, device=device)
+        chosen = ", ".join(f"{name} {value}" for name, value in made.strategy.items())
+        yield f"  an LSTM with T = {T}, N = {N}, I = H = {H}: {chosen}"
+    except (_core.DeviceError, MemoryError) as error:
+        yield f"  does not open: {error}"
+    finally:
+        device.close()

@@ -1,0 +1,135 @@
+"""What the core reports: to the log, and a warning where calls run on the CPU for want of a usable GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vkrnn
+
+LOG = (
+    "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s');"
+    "import numpy, vkrnn;"
+)
+CALL = "vkrnn.lstm(numpy.ones((2, 1, 8), 'f4'), numpy.ones((8, 2), 'f4')"
+MESA = any(device.driver == "llvmpipe" for device in vkrnn.devices())
+CC = shutil.which("cc")
+HEADERS = Path("/usr/include/vulkan/vk_icd.h")
+
+
+def run(program: str, **environment: str) -> str:
+    """Return what a program in a process of its own writes to its log."""
+    given = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
+    return subprocess.run(
+        [sys.executable, "-c", LOG + program],
+        env={**given, "VKRNN_VALIDATION": "", **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+
+
+@pytest.fixture(name="old_gpu", scope="module")
+def _old_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return an environment with a driver whose one GPU is too old."""
+    if CC is None or not HEADERS.exists():
+        pytest.skip("no C compiler, or no Vulkan headers")
+    folder = tmp_path_factory.mktemp("driver")
+    source = Path(__file__).parents[1] / "support" / "old_driver.c"
+    subprocess.run([CC, "-shared", "-fPIC", "-o", folder / "old_driver.so", source], check=True)
+    described = {"library_path": str(folder / "old_driver.so"), "api_version": "1.2.175"}
+    manifest = folder / "old_driver.json"
+    manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": described}))
+    return {"VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
+
+
+def test_a_skipped_gpu_is_warned_of_once(old_gpu: dict[str, str]) -> None:
+    """Which, why, and where calls run instead; where the call is that met it."""
+    log = run(f"{CALL});\n{CALL}); vkrnn.zeros(1); vkrnn.devices()", **old_gpu)
+    [line] = [line for line in log.splitlines() if "RuntimeWarning" in line]
+    name = vkrnn.Device("cpu (").name
+    assert line == (
+        f"<string>:1: RuntimeWarning: no GPU can be used, calls run on {name}; "
+        "skipped: Abacus 3000 (Vulkan 1.2.175, 1.3 is needed)"
+    )
+
+
+@pytest.mark.parametrize("program", [f"{CALL}, device='cpu (')", "vkrnn.devices()"])
+def test_who_names_a_device_is_not_warned(old_gpu: dict[str, str], program: str) -> None:
+    """Nor who lists them."""
+    assert "RuntimeWarning" not in run(program, **old_gpu)
+
+
+def test_the_environment_names_a_device(old_gpu: dict[str, str]) -> None:
+    """Then the CPU is meant."""
+    assert "RuntimeWarning" not in run(f"{CALL})", **old_gpu, VKRNN_DEVICE="cpu")
+
+
+def test_no_gpu_no_warning() -> None:
+    """Most machines without a GPU are meant to have none."""
+    assert "RuntimeWarning" not in run(f"{CALL})", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
+
+
+def test_skipped_devices_are_in_the_log(old_gpu: dict[str, str]) -> None:
+    """Once, alone and beside a device that can be used."""
+    skipped = "skipped: Abacus 3000: Vulkan 1.2.175, 1.3 is needed"
+    log = run("vkrnn.devices(); vkrnn.devices()", **old_gpu)
+    assert [line.split(": ", 1)[0] for line in log.splitlines()] == [
+        "vkrnn INFO no Vulkan 1.3 device was found (skipped"
+    ]
+    assert f"({skipped}); install one: " in log
+    mesa = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"), None)
+    if mesa is not None:
+        both = {name: f"{value}:{mesa}" for name, value in old_gpu.items()}
+        log = run("vkrnn.devices(); vkrnn.devices()", **both)
+        assert log == "vkrnn INFO skipped Abacus 3000: Vulkan 1.2.175, 1.3 is needed\n"
+
+
+def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
+    """``python -m vkrnn info`` ends with them."""
+    done = subprocess.run(
+        [sys.executable, "-m", "vkrnn", "info"],
+        env={**os.environ, **old_gpu, "VKRNN_VALIDATION": "", "VKRNN_DEVICE": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "\n\nskipped: Abacus 3000, discrete_gpu: Vulkan 1.2.175, 1.3 is needed\nVulkan: no Vulkan 1.3" in done.stdout
+
+
+def test_a_missing_driver_is_in_the_log() -> None:
+    """As info."""
+    log = run("vkrnn.devices()", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
+    assert log.startswith("vkrnn INFO no Vulkan ")
+
+
+def test_opening_is_in_the_log() -> None:
+    """With what the device is."""
+    assert run("vkrnn.zeros(1, device='cpu (')").startswith("vkrnn INFO opened <vkrnn.Device")
+
+
+@pytest.mark.skipif(not MESA, reason="no Vulkan device is sure to be here")
+def test_a_cache_that_cannot_be_written_is_in_the_log() -> None:
+    """As a warning: every process compiles its shaders then."""
+    program = f"device = vkrnn.Device('llvmpipe'); {CALL}, device=device); device.close()"
+    log = run(program, VKRNN_CACHE_DIR="/proc/self/nowhere")  # where not even root makes folders
+    assert "vkrnn WARNING /proc/self/nowhere/" in log
+    assert "cannot be written: each process compiles the shaders anew" in log
+
+
+@pytest.mark.skipif(not MESA, reason="no Vulkan device is sure to be here")
+def test_a_cache_that_is_damaged_is_in_the_log(tmp_path: Path) -> None:
+    """It is made anew, and right the next time."""
+    program = f"device = vkrnn.Device('llvmpipe'); {CALL}, device=device); device.close()"
+    run(program, VKRNN_CACHE_DIR=str(tmp_path))
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?" + b"?")
+    message = f"vkrnn INFO {file} is damaged or of another driver: shaders are compiled anew"
+    assert message in run(program, VKRNN_CACHE_DIR=str(tmp_path))
+    assert message not in run(program, VKRNN_CACHE_DIR=str(tmp_path))

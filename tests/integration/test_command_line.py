@@ -1,0 +1,148 @@
+"""``python -m vkrnn``: info, check, bench, demo, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from vkrnn import __main__ as command_line
+from vkrnn import _bench, _core
+from vkrnn._sample import SAMPLES
+from vkrnn.checks import Comparison, Report
+
+OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru") for suffix in ("", "_gradients")]
+NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line."""
+    return subprocess.run(
+        [sys.executable, "-m", "vkrnn", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_info() -> None:
+    """Versions, the cache's folder, and of every device what a bug report needs."""
+    done = run("info", VKRNN_NUM_THREADS="2")
+    assert done.returncode == 0, done.stderr
+    text, lines = done.stdout, done.stdout.splitlines()
+    assert lines[0].startswith(f"vkrnn {vkrnn.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}")
+    assert f"cache folder: {_core.cache_directory()}" in lines
+    assert "VKRNN_NUM_THREADS=2" in text
+    for device in vkrnn.devices():
+        own = text.split(f"\n{device.index}: {device.name}\n")[1].split("\n\n")[0]
+        expected = [
+            f"  type: {device.type}",
+            f"  driver: {device.driver}, {device.driver_version}",
+            f"  host_visible: {vkrnn.empty(1, device=device).host_visible}",
+            *(f"  {part}: {', '.join(names)}" for part, names in device.strategies.items()),
+        ]
+        for line in expected:
+            assert line in own.splitlines()
+        assert ("float64" in own.split("dtypes: ")[1].splitlines()[0]) == device.profile.float64
+        assert f"subgroup_size {device.profile.subgroup_size}" in own
+        assert "an LSTM with T = 64, N = 8, I = H = 128: schedule " in own
+        assert ("heap 0: " in own) == (device.driver != "native")
+
+
+def test_info_without_a_driver() -> None:
+    """It says what is missing, and the CPU is there."""
+    done = run("info", **NO_DRIVER)
+    assert done.returncode == 0, done.stderr
+    assert "\n0: cpu (" in done.stdout
+    assert "\nVulkan: no Vulkan " in done.stdout
+
+
+def test_check() -> None:
+    """All six operations on every device, or on the one that is named; the status is 0."""
+    done = run("check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    chosen = [vkrnn.default_device()] if os.environ.get("VKRNN_DEVICE") else vkrnn.devices()
+    assert [line for line in done.stdout.splitlines() if line.startswith("<")] == [repr(device) for device in chosen]
+    assert [line.split()[0] for line in done.stdout.splitlines() if line.endswith(" ok")] == OPERATIONS * len(chosen)
+    assert done.stdout.endswith("All results agree with the reference.\n")
+    one = run("check", "--device", "cpu (")
+    assert one.returncode == 0
+    assert [line.split()[0] for line in one.stdout.splitlines() if line.endswith(" ok")] == OPERATIONS
+
+
+def test_check_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A result that is off is WRONG, and the status is 1; so is a device that does not open."""
+
+    def wrong(*_: Any) -> list[Report]:
+        return [Report("lstm", "", 5e-6, (Comparison("output", (1,), 0.5, (0,)),))]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(command_line, "check_samples", wrong)
+        assert command_line.main(["check", "--device", "cpu ("]) == 1
+    shown = capsys.readouterr().out
+    assert "  lstm       5.0e-01      output  WRONG\n" in shown
+    assert shown.endswith("Some results are WRONG or missing.\n")
+
+    def lost(*_: Any) -> list[Report]:
+        raise vkrnn.DeviceError("it was lost")
+
+    monkeypatch.setattr(command_line, "check_samples", lost)
+    assert command_line.main(["check", "--device", "cpu ("]) == 1
+    assert "  it was lost\n" in capsys.readouterr().out
+
+
+def test_wrong_arguments() -> None:
+    """A device that is not there; no command."""
+    done = run("check", "--device", "abacus")
+    assert done.returncode == 2
+    assert "expected a part of a device's name, got 'abacus'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert run().returncode == 2
+
+
+def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each operation, forward and in training."""
+    monkeypatch.setattr(_bench, "_median", lambda call, _: 1.0 + 0 * bool(call()))
+    assert command_line.main(["bench", "--device", "cpu ("]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names = [sample.forward.__name__ for sample in SAMPLES]
+    assert [line[2:].split("  ")[0] for line in lines[3:]] == [
+        name + suffix for name in names for suffix in ("", " + gradients")
+    ]
+    for line in lines[3:]:
+        assert line.split()[-3:-1] == ["1.00", "1.00"]
+        assert line.split()[-1] in ("1.00", "-")
+
+
+def test_bench_computes_what_pytorch_does(torch: Any) -> None:
+    """The three programs that are timed do the same work: results of the same number and shapes."""
+    rng = np.random.default_rng(0)
+    source, upstream = (rng.standard_normal((_bench.T, _bench.N, _bench.H), np.float32) for _ in range(2))
+    for sample in SAMPLES:
+        given = sample.arguments(rng, _bench.H, _bench.H)
+        name = sample.forward.__name__
+        forward, train = _bench._calls(sample, sample.forward, sample.backward, source, upstream, given)
+        one, two = _bench._torch_calls(torch, _bench._MODULES[name], source, upstream)
+        output: Any = forward()
+        theirs: Any = one()
+        assert output.output.shape == tuple(theirs[0].shape)
+        gradients: Any = train()
+        others: Any = two()
+        assert gradients.source.shape == tuple(others[0].shape)
+        assert gradients.recurrent_weight.shape == tuple(others[2].shape)
+
+
+def test_demo(tmp_path: Path) -> None:
+    """It is the demonstration, with its options."""
+    for package in ("matplotlib", "statsmodels", "tqdm"):
+        pytest.importorskip(package)
+    done = run("demo", "--steps", "2", "--device", "cpu (", "--output", str(tmp_path / "plot.png"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
