@@ -1,8 +1,9 @@
 #include "reports.h"
 
-#include <mutex>
 #include <set>
 #include <utility>
+
+#include "fork_safe_mutex.h"
 
 namespace vkrnn {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 constexpr std::size_t kMost = 1000;  // different texts; a process that has more of them has told enough
 
 struct Reports {
-    std::mutex mutex;
+    ForkSafeMutex mutex;
     std::set<std::string> told;
     std::vector<Report> waiting;
 };

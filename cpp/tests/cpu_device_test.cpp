@@ -1,5 +1,9 @@
 // The CPU as a device: whole calls, its memory, what it keeps packed, and calls that end early.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -214,6 +218,39 @@ TEST(Memory, NoPieceIsInTwoHands) {
         });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(memory.held(), memory.unused());
+}
+
+// Ends the child, with 0 if it can use what threads of its parent were using when it was forked.
+[[noreturn]] void use_after_fork(const std::shared_ptr<Memory>& memory, HostStorage& storage) {
+    alarm(20);  // ends a child that waits for ever
+    const Lease lease(memory, 100);
+    storage.keep({.offset = 0, .bytes = 8, .layout = {}}, std::make_shared<PackedCopy>(memory, 8));
+    _exit(memory->held() == 0 ? 1 : 0);
+}
+
+TEST(Memory, IsWholeInAForkedChild) {
+    const auto memory = std::make_shared<Memory>();
+    HostStorage storage(memory, 8);
+    std::atomic<bool> done = false;
+    std::vector<std::thread> threads;
+    for (std::uint64_t i = 0; i < 3; ++i)
+        threads.emplace_back([&, i] {
+            while (!done) {
+                const Lease lease(memory, 100 * i);
+                storage.keep({.offset = i, .bytes = 8, .layout = {}}, std::make_shared<PackedCopy>(memory, 8));
+            }
+        });
+    int failures = 0;
+    for (int i = 0; i < 100 && failures == 0; ++i) {
+        const pid_t child = fork();
+        if (child == 0) use_after_fork(memory, storage);
+        int status = 0;
+        waitpid(child, &status, 0);
+        if (status != 0) ++failures;
+    }
+    done = true;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(failures, 0);
 }
 
 TEST(HostStorages, KeepPackedCopiesOfTheirContentsAsTheyAre) {

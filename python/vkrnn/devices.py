@@ -9,6 +9,7 @@ import threading
 import warnings
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from vkrnn import _core
 
@@ -21,6 +22,7 @@ _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", d
 _lock = threading.Lock()
 _by_selector: dict[str | None, Device] = {}  # None is the best device
 _by_index: dict[int, Device] = {}
+_all: WeakSet[Device] = WeakSet()
 _inherited: list[Device] = []
 _logger = logging.getLogger("vkrnn")
 _told = False  # whether a GPU that calls cannot run on was told of
@@ -81,6 +83,7 @@ class Device:
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
         self._closed = False
+        _all.add(self)
 
     @property
     def index(self) -> int:
@@ -140,6 +143,9 @@ class Device:
         DeviceError
             If it was closed or does not open.
         """
+        opened = self._opened
+        if opened is not None and not self._closed:
+            return opened
         with self._lock:
             if self._closed:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
@@ -293,6 +299,8 @@ def _after_fork() -> None:
     # alone.
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
+    for device in list(_all):
+        device._lock = threading.Lock()  # noqa: SLF001
     _inherited.extend(_by_index.values())
     _by_index.clear()
     _by_selector.clear()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal  # imported at once: a child forked amid an import waits for ever
 from numpy.typing import NDArray
 
 import vkrnn
@@ -63,7 +64,7 @@ def assert_same_bits(got: dict[str, Array], wanted: dict[str, Array]) -> None:
     """Compare bit for bit."""
     assert list(got) == list(wanted)
     for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
+        assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
 
 
 # T, N, I, H: one row whose units are shared, small, rows to share, more of both, and many rows of few units.

@@ -296,10 +296,12 @@ void CpuDevice::close() {
 void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] a CPU cannot be lost"); }
 
 Statistics CpuDevice::statistics() const {
+    const std::size_t plans = plans_.size();
+    const std::uint64_t held = memory_->held();
     const std::lock_guard lock(mutex_);
     Statistics statistics = statistics_;
-    statistics.plans = plans_.size();
-    statistics.bytes_allocated = memory_->held();
+    statistics.plans = plans;
+    statistics.bytes_allocated = held;
     return statistics;
 }
 

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
+#include "fork_safe_mutex.h"
 #include "kernel.h"
 #include "memory.h"
 #include "plan/cache.h"
@@ -49,7 +49,7 @@ private:
     const std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
     std::atomic<bool> closed_ = false;
 
-    mutable std::mutex mutex_;
+    mutable ForkSafeMutex mutex_;
     Statistics statistics_;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 
 namespace vkrnn::cpu {
@@ -85,18 +86,22 @@ std::uint64_t Memory::unused() const {
 }
 
 std::shared_ptr<const PackedCopy> HostStorage::packed(const Key& key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = std::ranges::find(copies_, key, &std::pair<Key, std::shared_ptr<const PackedCopy>>::first);
+    const std::lock_guard lock(lease_->memory().mutex());
+    const auto found = std::ranges::find(copies_, key, &Copies::value_type::first);
     if (found == copies_.end() || version() != found->second->version) return nullptr;
     copies_.splice(copies_.begin(), copies_, found);
     return copies_.front().second;
 }
 
 void HostStorage::keep(Key key, std::shared_ptr<const PackedCopy> copy) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(copies_, [&](const auto& old) { return old.first == key; });
-    copies_.emplace_front(std::move(key), std::move(copy));
-    if (copies_.size() > kMostCopies) copies_.pop_back();
+    Copies dropped;  // destroyed without the mutex, which they take to give their memory back
+    Copies added;
+    added.emplace_front(std::move(key), std::move(copy));
+    const std::lock_guard lock(lease_->memory().mutex());
+    const auto old = std::ranges::find(copies_, added.front().first, &Copies::value_type::first);
+    if (old != copies_.end()) dropped.splice(dropped.begin(), copies_, old);
+    copies_.splice(copies_.begin(), added);
+    if (copies_.size() > kMostCopies) dropped.splice(dropped.begin(), copies_, std::prev(copies_.end()));
 }
 
 }  // namespace vkrnn::cpu

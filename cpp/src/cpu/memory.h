@@ -7,10 +7,10 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "fork_safe_mutex.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cpu {
@@ -39,6 +39,9 @@ public:
     [[nodiscard]] std::uint64_t held() const;
     [[nodiscard]] std::uint64_t unused() const;
 
+    // Guards the memory, and the lists of packed copies in it.
+    [[nodiscard]] ForkSafeMutex& mutex() const { return mutex_; }
+
 private:
     // Unused memory is kept up to here; what was given back first goes first.
     static constexpr std::uint64_t kMostUnused = std::uint64_t{1} << 30;
@@ -46,7 +49,7 @@ private:
 
     void shrink();
 
-    mutable std::mutex mutex_;
+    mutable ForkSafeMutex mutex_;
     std::list<Piece> unused_;  // given back last comes first
     std::uint64_t held_ = 0, unused_bytes_ = 0;
 };
@@ -61,6 +64,7 @@ public:
     Lease& operator=(const Lease&) = delete;
 
     [[nodiscard]] std::byte* data() const { return piece_.data; }
+    [[nodiscard]] const Memory& memory() const { return *memory_; }
 
 private:
     std::shared_ptr<Memory> memory_;
@@ -93,13 +97,13 @@ public:
 
 private:
     static constexpr std::size_t kMostCopies = 8;
+    using Copies = std::list<std::pair<Key, std::shared_ptr<const PackedCopy>>>;
 
     HostStorage(std::unique_ptr<Lease> lease, std::uint64_t bytes)
         : Storage(bytes, lease->data()), lease_(std::move(lease)) {}
 
     std::unique_ptr<Lease> lease_;
-    std::mutex mutex_;
-    std::list<std::pair<Key, std::shared_ptr<const PackedCopy>>> copies_;  // the latest first
+    Copies copies_;  // the latest first; the memory's mutex guards them
 };
 
 }  // namespace vkrnn::cpu

@@ -5,8 +5,8 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 
+#include "fork_safe_mutex.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn {
@@ -25,7 +25,7 @@ private:
     using Plans = std::list<std::shared_ptr<const Plan>>;  // the latest first
 
     std::size_t capacity_;
-    mutable std::mutex mutex_;
+    mutable ForkSafeMutex mutex_;
     Plans plans_;
     std::map<Spec, Plans::iterator> by_spec_;
 };

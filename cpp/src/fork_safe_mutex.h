@@ -1,0 +1,24 @@
+// A mutex that no fork leaves locked: the thread that forks takes all of them first, so that the child finds what they
+// guard whole.
+#pragma once
+
+#include <mutex>
+
+namespace vkrnn {
+
+// As std::mutex, with one rule: a thread that has one waits for no other of them and makes none.
+class ForkSafeMutex {
+public:
+    ForkSafeMutex();
+    ~ForkSafeMutex();
+    ForkSafeMutex(const ForkSafeMutex&) = delete;
+    ForkSafeMutex& operator=(const ForkSafeMutex&) = delete;
+
+    void lock() { mutex_.lock(); }
+    void unlock() { mutex_.unlock(); }
+
+private:
+    std::mutex mutex_;
+};
+
+}  // namespace vkrnn
