@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,13 @@ if "VKRNN_TEST_DEVICE" in os.environ:
     _enter(os.environ["VKRNN_TEST_DEVICE"])  # here, not in a fixture, so that all that pytest runs is within the block
 
 VALIDATION = os.environ.get("VKRNN_VALIDATION") == "1"
+os.environ.setdefault("VKRNN_FUZZ_SEED", str(time.time_ns() % 2**32))  # here, so that xdist's workers inherit it
 _messages: list[str] = []  # of this process and, in xdist's controller, of its workers
+
+
+def pytest_report_header() -> str:
+    """Show what test_fuzz draws from."""
+    return f"VKRNN_FUZZ_SEED={os.environ['VKRNN_FUZZ_SEED']}"
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,8 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
 
     Raises
     ------
+    TypeError
+        If something else is given.
     ValueError
         If there is no layer, they differ in more than their weights, or the source of one is not as wide as the output
         of the one before.
@@ -97,8 +99,11 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
         If torch has no equivalent: reverse order in one direction, other activations, a peephole, a GRU without
         ``reset_after`` or with ``flip_z``, no input weight. The message names it.
     """
+    every: list[Layer] = list(layers) if isinstance(layers, (list, tuple)) else [cast("Layer", layers)]
+    for layer in every:
+        if not isinstance(layer, Layer):
+            raise TypeError(f"[to_torch] layers: expected a Layer or a sequence of them, got {type(layer).__name__}")
     torch = importlib.import_module("torch")
-    every = [layers] if isinstance(layers, Layer) else list(layers)
     if not every:
         raise ValueError("[to_torch] layers: expected at least one")
     first = every[0]

@@ -268,12 +268,16 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
 
     Raises
     ------
+    TypeError
+        If ``node`` is no node.
     NotImplementedError
         If the operation cannot do what the node asks for: ``clip``, ``input_forget``, activations other than Relu,
         Tanh, Sigmoid and HardSigmoid (0.2, 0.5), other ones in the two directions, a peephole of the output gate.
     ValueError
         If the node is another one, W or R is no initializer, or a shape is wrong.
     """
+    if not hasattr(node, "op_type"):
+        raise TypeError(f"[from_onnx] node: expected an onnx.NodeProto, got {type(node).__name__}")
     op, name = node.op_type, node.name
     if op not in INPUTS:
         raise ValueError(f"[from_onnx] node: expected an RNN, GRU or LSTM, got {op}")

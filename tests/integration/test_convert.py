@@ -142,6 +142,10 @@ def test_no_equivalent_in_torch(layer: Layer, message: str) -> None:
 def test_layers_that_do_not_fit() -> None:
     """A stack's layers have the same cell and sizes that fit."""
     first = some_layer(vkrnn.lstm, LSTM(), 4)
+    with pytest.raises(
+        TypeError, match=re.escape("[to_torch] layers: expected a Layer or a sequence of them, got str")
+    ):
+        to_torch(["x"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match=re.escape("[to_torch] layers: expected at least one")):
         to_torch([])
     with pytest.raises(ValueError, match=re.escape("input_weight: expected 5 columns, as many as the output before")):

@@ -363,6 +363,8 @@ def test_from_onnx(op: str, direction: str) -> None:
 
 def test_from_onnx_refuses() -> None:
     """A peephole that reads the new cell; W that is no constant; another node."""
+    with pytest.raises(TypeError, match=r"^\[from_onnx\] node: expected an onnx.NodeProto, got int$"):
+        from_onnx(3, {})
     drawn = Drawn("LSTM", (5, 3, 7, 4))
     with pytest.raises(NotImplementedError) as caught:
         from_onnx(drawn.node, drawn.arrays)

@@ -1,0 +1,57 @@
+"""Thousands of drawn calls, half of them spoilt: no crash, no hang, no wrong answer, no error that nobody promised.
+
+One half of the draws is the same in every run, the other is drawn from VKRNN_FUZZ_SEED, which the header of the run
+shows; VKRNN_FUZZ_CALLS says how many there are.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+
+import numpy as np
+import pytest
+
+import vkrnn
+from drawn_calls import check, draw
+from resident import opened
+
+CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "10000"))
+PARTS = 20
+HANGS_AFTER = 120  # seconds
+
+
+def run(seed: int, first: int, end: int) -> dict[str, int]:
+    """Draw and check these calls. Return how many ended in which way."""
+    ended: dict[str, int] = {}
+    for number in range(first, end):
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        try:
+            call = draw(np.random.default_rng([seed, number]))
+            how = check(call)
+        except Exception as error:  # noqa: BLE001
+            pytest.fail(f"seed {seed}, call {number}: {locals().get('call')}\n{type(error).__name__}: {error}")
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        ended[how] = ended.get(how, 0) + 1
+    return ended
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("seed", ["fixed", "fresh"])
+def test_drawn_calls(seed: str, part: int) -> None:
+    number = 1 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
+    each = CALLS // 2 // PARTS
+    ended = run(number, part * each, (part + 1) * each)
+    if each >= 100:
+        assert ended["right"] > each / 3
+        assert min(ended.get(how, 0) for how in ("TypeError", "ValueError", "not finite")) > 0
+
+
+@pytest.mark.parametrize("seed", ["fixed", "fresh"])
+def test_drawn_calls_on_a_vulkan_device(seed: str) -> None:
+    """Fewer: most draws are a pipeline to compile."""
+    number = 2 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
+    with opened("mapped") as device, device:
+        assert vkrnn.default_device() is device
+        assert run(number, 0, CALLS // 100)["right"] > 0

@@ -1,0 +1,86 @@
+"""Every public callable with arguments that make no sense: an error of a documented class, or a result, no crash."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from drawn_calls import DOCUMENTED, garbage
+
+CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "10000"))
+# Beside the documented classes: of indices, of buffers and DLPack, of packages that are not installed.
+ALLOWED = (*DOCUMENTED, IndexError, BufferError, ImportError, StopIteration)
+# Some end the device that other tests run on, some are Python's own or pybind11's.
+LEFT_OUT = {
+    "Activation",
+    "MPSGraphRNNActivation",
+    "close",
+    "__class__",
+    "__init_subclass__",
+    "__new__",
+    "__getattr__",
+    "__getattribute__",
+}
+LEFT_OUT |= {"__setattr__", "__delattr__", "__doc__", "_pybind11_conduit_v1_"}
+
+
+def _of_module(module: types.ModuleType) -> dict[str, Callable[..., Any]]:
+    return {f"{module.__name__}.{name}": getattr(module, name) for name in module.__all__ if name not in LEFT_OUT}
+
+
+def _of_object(name: str, instance: Any) -> dict[str, Callable[..., Any]]:
+    members = {member for kind in type(instance).__mro__[:-1] for member in vars(kind)} - LEFT_OUT
+    return {f"{name}.{member}": getattr(instance, member) for member in sorted(members)}
+
+
+def entries() -> dict[str, Callable[..., Any]]:
+    """Return what users can call, by name: functions, classes, methods of objects."""
+    array = vkrnn.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
+    results = vkrnn.single_gate_rnn(np.ones((2, 1, 2), np.float32), np.ones((2, 2), np.float32))
+    found: dict[str, Any] = {}
+    for module in (vkrnn, vkrnn.mpsgraph, vkrnn.reference, vkrnn.convert):
+        found |= _of_module(module)
+    for name, instance in {"Array": array, "Device": array.device, "Results": results}.items():
+        found |= _of_object(name, instance)
+    return {name: entry for name, entry in found.items() if callable(entry)}
+
+
+def parameters(entry: Callable[..., Any]) -> list[str]:
+    """Return the names of the entry's parameters, as far as Python knows them."""
+    try:
+        return list(inspect.signature(entry).parameters)
+    except ValueError:
+        return []
+
+
+@pytest.mark.parametrize("seed", ["fixed", "fresh"])
+def test_arguments_that_make_no_sense(seed: str) -> None:
+    number = 3 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
+    found = entries()
+    names = list(found)
+    ended: dict[str, int] = {}
+    for i in range(CALLS // 4):
+        rng = np.random.default_rng([number, i])
+        name = names[rng.integers(len(names))]
+        positional = [garbage(rng) for _ in range(rng.integers(4))]
+        known = parameters(found[name])
+        keywords = {str(rng.choice(known)): garbage(rng) for _ in range(rng.integers(3)) if known}
+        how = "result"
+        try:
+            found[name](*positional, **keywords)
+        except ALLOWED as error:
+            how = type(error).__name__
+        except Exception as error:  # noqa: BLE001
+            pytest.fail(
+                f"seed {number}, call {i}: {name}(*{positional}, **{keywords})\n{type(error).__name__}: {error}"
+            )
+        ended[how] = ended.get(how, 0) + 1
+    assert ended["result"] > 0
+    assert ended["TypeError"] > CALLS / 10

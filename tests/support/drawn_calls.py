@@ -1,0 +1,279 @@
+"""Calls of the six functions drawn from a seed: any options, sizes, dtypes and layouts, and half of them spoilt.
+
+A call that nobody spoilt must give what the reference gives. One that is spoilt gives an error of a documented class,
+whose message begins with the function's name, or is a call that makes sense and gives what the reference gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import vkrnn
+import vkrnn.reference
+from cases import ACTIVATIONS, DESCRIPTORS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from comparison import assert_close, scaled_error
+from resident import dtype_of
+from tolerances import DTYPES
+
+Array = NDArray[Any]
+Generator = np.random.Generator
+
+# Roundings happen in every sum and step, of which the arguments' are but one.
+CHANGES = 4
+LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": 1e308}
+DOCUMENTED = (TypeError, ValueError, NotImplementedError, MemoryError, vkrnn.DeviceError)
+
+
+@dataclass
+class Drawn:
+    """A call: the function's name, its arguments, the descriptor's class and options, and what was done to them."""
+
+    function: str
+    arguments: dict[str, Any]
+    descriptor: type[Any]
+    options: dict[str, Any]
+    spoilt: str = ""
+
+    def __str__(self) -> str:
+        """Return the call as one would read it in a report."""
+        arguments = [f"{name}={_shown(value)}" for name, value in self.arguments.items()]
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        shown = ", ".join([*arguments, f"descriptor={self.descriptor.__name__}({options})"])
+        return f"{self.function}({shown})" + (f"  # spoilt: {self.spoilt}" if self.spoilt else "")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"<{value.dtype.str} {list(value.shape)}, strides {list(value.strides)}>"
+    return repr(value)
+
+
+def draw_case(rng: Generator) -> Case:
+    """Draw a cell, its options and sizes; now and then a large one."""
+    cell = str(rng.choice(list(GATES)))
+    options: dict[str, Any] = {}
+    direction = rng.integers(4)
+    options |= {"reverse": True} if direction == 1 else {"bidirectional": True} if direction == 2 else {}
+    options |= {name: True for name in FLAGS[cell] if rng.random() < 0.4}
+    options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.random() < 0.3}
+    names = (*OPTIONAL[cell], *UPSTREAM[cell])
+    present = frozenset(name for name in names if rng.random() < 0.6)
+    largest = 40 if rng.random() < 0.05 else 7
+    T, N, H, features = (int(rng.integers(1, largest + 1)) for _ in range(4))
+    T = min(T, 16)
+    if "input_weight" not in present:
+        features = (2 if options.get("bidirectional") else 1) * GATES[cell] * H
+    mask_shape = None
+    if "mask" in present and rng.random() < 0.5:
+        whole = (T, N, (2 if options.get("bidirectional") else 1) * H)
+        mask_shape = tuple(int(size) if rng.random() < 0.6 else 1 for size in whole)
+    seed = int(rng.integers(1, 1 << 30))
+    return Case(cell, T, N, features, H, options, present, mask_shape, seed, lenient=bool(rng.random() < 0.1))
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "as it is": lambda a: a,
+    "Fortran": np.asfortranarray,
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2] if a.ndim else a,
+    "backwards": lambda a: np.ascontiguousarray(a[::-1])[::-1] if a.ndim else a,
+    "other bytes": lambda a: a.astype(a.dtype.newbyteorder()) if a.dtype.kind == "f" else a,
+    "unaligned": lambda a: np.frombuffer(b"x" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+    "read-only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "the first everywhere": lambda a: np.broadcast_to(a[:1], a.shape) if a.ndim else a,
+}
+
+
+def lay_out(rng: Generator, arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Give each array a layout of its own, or put all of them on the device."""
+    if rng.random() < 0.2:
+        return {name: vkrnn.asarray(array) for name, array in arrays.items()}
+    layouts = list(LAYOUTS.values())
+    chosen = {name: layouts[rng.integers(len(layouts)) if rng.random() < 0.4 else 0] for name in arrays}
+    return {name: chosen[name](array) for name, array in arrays.items()}
+
+
+class _Odd:
+    """An object that is nothing to anybody."""
+
+
+def garbage(rng: Generator) -> Any:
+    """Draw what hardly any argument can be."""
+    some: list[Any] = [
+        None, True, 3, -1, 2**70, 1.5, float("nan"), "x", "\ud800", b"y", [], [[1.0]], (), {}, set(), _Odd(), _Odd, len,
+        np.float32(2), np.array("x"), np.array(None), np.array([{}]), np.zeros((2, 2), "M8[s]"), np.zeros(0, "V8"),
+        np.zeros((0, 3), np.float32), np.zeros((1,) * 20, np.float32), np.zeros(3, np.complex64), np.ma.masked_all(3),
+        memoryview(b"abcd"), np.broadcast_to(np.float32(0), (2**40, 2**20)), np.broadcast_to(np.float32(0), (2**60, 1)),
+        Ellipsis, slice(3), NotImplemented,
+    ]  # fmt: skip
+    return some[rng.integers(len(some))]
+
+
+def _pick(rng: Generator, call: Drawn, kind: type | tuple[type, ...] = object) -> str:
+    names = [name for name, value in call.arguments.items() if isinstance(value, kind)]
+    return str(names[rng.integers(len(names))])
+
+
+def _pick_array(rng: Generator, call: Drawn) -> str:
+    """Pick an argument other than the lengths and make a NumPy array of it."""
+    names = [name for name in call.arguments if name != "lengths"]
+    name = names[rng.integers(len(names))]
+    call.arguments[name] = _on_host(call.arguments[name])
+    return name
+
+
+def _an_argument_is_garbage(rng: Generator, call: Drawn) -> None:
+    call.arguments[_pick(rng, call)] = garbage(rng)
+
+
+def _a_size_is_another(rng: Generator, call: Drawn) -> None:
+    name = _pick_array(rng, call)
+    shape = list(call.arguments[name].shape) or [1]
+    axis = int(rng.integers(len(shape)))
+    shape[axis] = max(0, shape[axis] + int(rng.choice([-1, 1, 7, -shape[axis]])))
+    call.arguments[name] = np.resize(call.arguments[name], shape)
+
+
+def _an_axis_more_or_less(rng: Generator, call: Drawn) -> None:
+    name = _pick_array(rng, call)
+    array = call.arguments[name]
+    call.arguments[name] = array[0] if array.ndim and array.shape[0] and rng.random() < 0.5 else array[None]
+
+
+def _a_dtype_is_another(rng: Generator, call: Drawn) -> None:
+    name = _pick_array(rng, call)
+    dtype = str(rng.choice(["f2", "f4", "f8", ">f4", "i4", "u1", "?", "c8", "O", "U3", "f16"]))
+    call.arguments[name] = call.arguments[name].astype(np.float64).astype(dtype)
+
+
+def _numbers_are_not_finite(rng: Generator, call: Drawn) -> None:
+    name = _pick_array(rng, call)
+    array = np.array(call.arguments[name])
+    flat = array.reshape(-1)
+    if flat.size:
+        flat[rng.integers(flat.size)] = rng.choice([np.nan, np.inf, -np.inf, 3e4, -1e-8])
+    call.arguments[name] = array
+
+
+def _an_argument_is_left_out(rng: Generator, call: Drawn) -> None:
+    del call.arguments[_pick(rng, call)]
+
+
+def _an_argument_too_many(rng: Generator, call: Drawn) -> None:
+    names = ["sauce", "peephole", "init_cell", "secondary_bias", "cell_gradient", "z_state", "out", "device", "lengths"]
+    call.arguments[str(rng.choice(names))] = garbage(rng)
+
+
+def _the_descriptor_is_another(rng: Generator, call: Drawn) -> None:
+    classes = [vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNNDescriptor]
+    if rng.random() < 0.5:
+        call.descriptor, call.options = classes[rng.integers(3)], {}
+        return
+    properties = ["activation", "reverse", "bidirectional", "training", "forget_gate_last", "reset_after", "nonsense"]
+    values = [garbage(rng), str(rng.choice(NAMES)), bool(rng.integers(2))]
+    call.options[str(rng.choice(properties))] = values[rng.integers(3)]
+
+
+def _lengths_are_wrong(rng: Generator, call: Drawn) -> None:
+    steps = call.arguments["source"].shape[0]
+    rows = max(0, call.arguments["source"].shape[1] + int(rng.integers(-1, 2)))
+    lengths = rng.integers(-1, steps + 2, rows).astype(str(rng.choice(["i1", "u8", "i8", "f4", "?"])))
+    call.arguments["lengths"] = lengths.tolist() if rng.random() < 0.3 else lengths
+
+
+SPOIL = (
+    _an_argument_is_garbage, _a_size_is_another, _an_axis_more_or_less, _a_dtype_is_another, _numbers_are_not_finite,
+    _an_argument_is_left_out, _an_argument_too_many, _the_descriptor_is_another, _lengths_are_wrong,
+)  # fmt: skip
+
+
+def draw(rng: Generator) -> Drawn:
+    """Draw a call. One of the gradients takes what a forward call on the device leaves."""
+    case = draw_case(rng)
+    dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
+    arrays: dict[str, Any] = {name: array.astype(dtype) for name, array in inputs(case).items()}
+    lengths: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        drawn = rng.integers(1, case.T + 1, case.N)
+        lengths = {"lengths": drawn.tolist() if rng.random() < 0.3 else drawn.astype(str(rng.choice(["i4", "u1"])))}
+    function = case.cell
+    if rng.random() < 0.5:
+        training = case.descriptor(training=True)
+        above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **lengths, descriptor=training))
+        arrays |= {name: array.astype(dtype, copy=False) for name, array in above.items()}
+        function += "_gradients"
+        more = {}
+    else:
+        names = ["training"] + ["produce_cell"] * (case.cell == "lstm")
+        more = {name: True for name in names if rng.random() < 0.4}
+    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], {**case.options, **more})
+    if rng.random() < 0.5:
+        spoil = SPOIL[rng.integers(len(SPOIL))]
+        spoil(rng, call)
+        call.spoilt = spoil.__name__[1:].replace("_", " ")
+    return call
+
+
+def check(call: Drawn) -> str:
+    """Make the call and fail unless it ends as it should. Return how it ended: "right" or the error's class."""
+    function = getattr(vkrnn, call.function)
+    try:
+        descriptor = call.descriptor(**call.options)
+        got = function(**call.arguments, descriptor=descriptor)
+    except DOCUMENTED as error:
+        if not call.spoilt:
+            raise
+        text = str(error)
+        name = call.descriptor.__name__
+        pythons_own = isinstance(error, TypeError) and text.startswith((f"{call.function}()", f"{name}.__init__()"))
+        assert text.startswith((f"[{call.function}] ", f"[{name}] ")) or pythons_own, f"no prefix: {text}"
+        return type(error).__name__
+    on_host = {name: _on_host(value) for name, value in call.arguments.items() if name not in ("out", "device")}
+    with np.errstate(all="ignore"):
+        wanted = getattr(vkrnn.reference, call.function)(**on_host, descriptor=descriptor)._asdict()
+    results = {name: _on_host(array) for name, array in got._asdict().items()}
+    assert list(results) == list(wanted)
+    dtype = next(iter(results.values())).dtype.name
+    # Not all that is not finite is the same: a device does not multiply by a state that nobody gave, but does multiply
+    # what stands past an end by zero.
+    compared = [*wanted.values(), *(results.values() if call.spoilt == "numbers are not finite" else ())]
+    if not all((np.abs(array) < LARGEST[dtype]).all() for array in compared):
+        assert [array.shape for array in results.values()] == [array.shape for array in wanted.values()]
+        return "not finite"
+    try:
+        assert_close(results, wanted, DTYPES[dtype])
+    except AssertionError:
+        assert_close(results, wanted, _change_by_rounding(call, on_host, descriptor, wanted, dtype))
+    return "right"
+
+
+def _change_by_rounding(
+    call: Drawn, arguments: Mapping[str, Any], descriptor: Any, wanted: Mapping[str, Array], dtype: str
+) -> dict[str, float]:
+    """Return limits for an ill-conditioned call, such as a gate that is a tanh and lets the state grow.
+
+    They are `CHANGES` times what the reference's results change by where its arguments change by a rounding.
+    """
+    rounding = 2.0**-52 if dtype == "float64" else 2.0**-23
+    limits = dict.fromkeys(wanted, DTYPES[dtype])
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+
+        def moved(value: Any, rng: Generator = rng) -> Any:
+            if not isinstance(value, np.ndarray) or value.dtype.kind in "iub":
+                return value
+            return value.astype(np.float64) * (1 + rounding * rng.choice([-1, 1], value.shape))
+
+        changed = {name: moved(value) for name, value in arguments.items()}
+        other = getattr(vkrnn.reference, call.function)(**changed, descriptor=descriptor)._asdict()
+        for name, array in wanted.items():
+            limits[name] = max(limits[name], DTYPES[dtype] + CHANGES * scaled_error(other[name], array))
+    return limits
+
+
+def _on_host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, vkrnn.Array) else value
