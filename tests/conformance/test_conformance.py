@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,29 @@ from vkrnn.results import Results
 
 Array = NDArray[Any]
 
-every_case = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+# A GPU's kernels that a CPU runs are compiled anew for nearly every case, which takes far longer than to run them. So a
+# strategy that is fixed there has a third of the cases that are large, and of the forward calls that do not train: the
+# test of the gradients trains in every case.
+LARGE = [case for case in CASES if case.tags & {"wide", "large"}]
+UNTAGGED = [case for case in CASES if case not in LARGE]
+TARGETS = [(target, target.id, target.is_costly) for target in targets()]
+SOME, FEW = UNTAGGED + LARGE[::3], UNTAGGED[::3] + LARGE[::3]
 
 
-# Those of a target stay in one process under xdist's loadgroup, so that its kernels are compiled once.
-TARGETS = [pytest.param(target, id=target.id, marks=pytest.mark.xdist_group(target.id)) for target in targets()]
+def on_every_target(cases: Sequence[Case], where_costly: Sequence[Case]) -> pytest.MarkDecorator:
+    """Parametrize a test by target and case.
+
+    Those of a target stay in one process under xdist's loadgroup, so that its kernels are compiled once.
+    """
+    drawn = [
+        pytest.param(target, case, id=f"{name}-{case.id}", marks=pytest.mark.xdist_group(name))
+        for target, name, is_costly in TARGETS
+        for case in (where_costly if is_costly else cases)
+    ]
+    return pytest.mark.parametrize(("target", "case"), drawn, indirect=["target"])
 
 
-@pytest.fixture(name="target", scope="module", params=TARGETS)
+@pytest.fixture(name="target", scope="module")
 def _target(request: pytest.FixtureRequest) -> Target:
     """Return a device of this machine, which chooses its strategies or has some fixed."""
     target: Target = request.param
@@ -78,7 +93,7 @@ def tolerance(
     return FLOAT32 if within_contract(case) else lambda order: limits(case, wanted, in_float32(order))
 
 
-@every_case
+@on_every_target(CASES, where_costly=FEW)
 def test_forward(case: Case, target: Target, device: vkrnn.Device) -> None:
     arrays = inputs(case)
     require_fit(device, target, getattr(vkrnn, case.cell), **arrays, descriptor=case.descriptor())
@@ -94,12 +109,15 @@ def test_forward(case: Case, target: Target, device: vkrnn.Device) -> None:
     assert_close(got._asdict(), wanted_by_name, allowed)
 
 
-@every_case
+@on_every_target(CASES, where_costly=SOME)
 def test_gradients(case: Case, target: Target, device: vkrnn.Device) -> None:
     arrays, training = inputs(case), case.descriptor(training=True)
     forward = getattr(vkrnn, case.cell)
     there = fits(device, target, forward, **arrays, descriptor=training)
     trained = forward(**arrays, descriptor=training, device=device if there else target.index)
+    trained_by_reference = getattr(vkrnn.reference, case.cell)(**arrays, descriptor=training)._asdict()
+    allowed = tolerance(case, trained_by_reference, lambda order: Program(case, arrays, order=order).forward())
+    assert_close(trained._asdict(), trained_by_reference, allowed)
     # The reference gets what the device's forward pass left, so that only the backward pass is compared.
     upstream = gradient_inputs(case, trained)
     ours, reference = (getattr(module, f"{case.cell}_gradients") for module in (vkrnn, vkrnn.reference))
@@ -111,7 +129,7 @@ def test_gradients(case: Case, target: Target, device: vkrnn.Device) -> None:
     assert_close(got._asdict(), wanted, allowed)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "large" not in case.tags][::7], ids=lambda case: case.id)
+@on_every_target(UNTAGGED[::7], where_costly=UNTAGGED[::7])
 def test_training_changes_nothing_but_what_is_returned(case: Case, target: Target, device: vkrnn.Device) -> None:
     arrays = inputs(case)
     for training in (False, True):

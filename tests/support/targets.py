@@ -30,6 +30,11 @@ class Target:
         name = device.name.split(" (")[0].replace(" ", "-")
         return " ".join([name, *(f"{name}={value}" for name, value in self.options)])
 
+    @property
+    def is_costly(self) -> bool:
+        """Return whether the device is a CPU, whose driver takes long to compile the kernels of a fixed strategy."""
+        return bool(self.options) and vkrnn.devices()[self.index].type == "cpu"
+
     def opened(self) -> vkrnn.Device:
         """Return the device."""
         return vkrnn.Device(self.index, **dict(self.options))  # type: ignore[arg-type]
