@@ -38,7 +38,8 @@ test-cpp: $(VENV)/.test need-test
 lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy --strict python/vkrnn
+	$(BIN)/mypy --strict python/vkrnn tests/typing/right.py
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python tests/typing/right.py
 	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/support/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 

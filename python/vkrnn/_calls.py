@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from vkrnn.devices import Device, resolve
 from vkrnn.results import Results
 
 __all__ = ["CheckedCall", "bind", "run"]
+
+Kind = TypeVar("Kind", bound=Results[Any])
 
 _MODULES = ("vkrnn.operations", "vkrnn.gradients")
 
@@ -107,8 +109,10 @@ class CheckedCall:
         return owner
 
 
-def run(function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any) -> Results:
-    """Run `function` with all of its `arguments` by name, in its order."""
+def run(
+    kind: type[Kind], function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any
+) -> Kind:
+    """Run `function` with all of its `arguments` by name, in its order, and return its `kind` of results."""
     checked = CheckedCall.of(function, arguments, descriptor=descriptor, name=name, device=device, out=out)
     call, prefix = checked.call, checked.prefix
     given, owner = checked_out(call, out, prefix)
@@ -117,10 +121,12 @@ def run(function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: A
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names
-    return Results(function, names, results, _OPERATIONS[function].absent(names))
+    return kind(function, names, results, _OPERATIONS[function].absent(names))
 
 
-def bind(user: str, function: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckedCall:
+def bind(
+    user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CheckedCall:
     """Check the call ``function(*args, **kwargs)`` without making it, for `user`, which is named in messages."""
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", "") not in _MODULES or name not in _OPERATIONS:

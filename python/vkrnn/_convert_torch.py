@@ -14,7 +14,7 @@ from vkrnn import operations
 from vkrnn._layer import Layer
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout
 from vkrnn.descriptors import Activation
-from vkrnn.results import Results
+from vkrnn.results import Outputs
 
 __all__ = ["from_torch", "to_torch"]
 
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 _MATRICES = ("weight_ih", "weight_hh")
 _BIASES = ("bias_ih", "bias_hh")
-_CLASSES: Mapping[Callable[..., Results], str] = {
+_CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
     operations.lstm: "LSTM",
     operations.gru: "GRU",
     operations.single_gate_rnn: "RNN",

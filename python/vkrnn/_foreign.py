@@ -14,17 +14,22 @@ from vkrnn import _core
 __all__ = ["Foreign", "as_numpy", "as_numpy_integers"]
 
 
-class _SupportsDLPack(Protocol):
+class _NoneOfVkrnn(Protocol):
+    # Every object has this method, but `vkrnn.Array` tells type checkers that it has none.
+    def __sizeof__(self) -> int: ...
+
+
+class _SupportsDLPack(_NoneOfVkrnn, Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> Any: ...
 
 
-class _SupportsArray(Protocol):
+class _SupportsArray(_NoneOfVkrnn, Protocol):
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]: ...
 
 
 Foreign: TypeAlias = npt.NDArray[Any] | _SupportsDLPack | _SupportsArray
-"""A NumPy array, or what `as_numpy` makes one of."""
+"""A NumPy array, or what `as_numpy` makes one of; not a `vkrnn.Array`."""
 
 _HOST = {1, 3, 11}  # DLPack's numbers of memory that the host sees: plain, pinned for CUDA, pinned for ROCm
 _BFLOAT, _UNSIGNED = 4, 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from vkrnn.results import Results
+from vkrnn.results import Outputs
 
 __all__ = ["Layer"]
 
@@ -34,11 +34,11 @@ class Layer:
     Results(lstm: output [5, 1, 2] float32)
     """
 
-    function: Callable[..., Results]
+    function: Callable[..., Outputs[Any]]
     arguments: dict[str, npt.NDArray[Any]]
     descriptor: Any
 
-    def __call__(self, source: Any, **more: Any) -> Results:
+    def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
         """Call the function; `more` are further arguments of it, or others in the place of the layer's own."""
         return self.function(source, **{**self.arguments, "descriptor": self.descriptor, **more})
 

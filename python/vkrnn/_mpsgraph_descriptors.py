@@ -8,10 +8,8 @@ from dataclasses import fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vkrnn.descriptors import ActivationLike, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from vkrnn._generics import Self
+from vkrnn.descriptors import Activation, ActivationLike, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 __all__ = [
     "MPSGraphGRUDescriptor",
@@ -85,6 +83,17 @@ class _Descriptor:
         return f"<{type(self).__name__}: {shown}>"
 
 
+if TYPE_CHECKING:
+
+    class _Flag:
+        def __get__(self, descriptor: object, kind: object) -> bool: ...
+        def __set__(self, descriptor: object, value: bool) -> None: ...  # noqa: FBT001
+
+    class _Function:
+        def __get__(self, descriptor: object, kind: object) -> Activation: ...
+        def __set__(self, descriptor: object, value: ActivationLike) -> None: ...
+
+
 class MPSGraphSingleGateRNNDescriptor(_Descriptor):
     """Options of the ``singleGateRNN`` methods; `vkrnn.SingleGateRNNDescriptor` explains them.
 
@@ -101,10 +110,10 @@ class MPSGraphSingleGateRNNDescriptor(_Descriptor):
     _kind = SingleGateRNNDescriptor
 
     if TYPE_CHECKING:
-        reverse: bool
-        bidirectional: bool
-        training: bool
-        activation: ActivationLike
+        reverse = _Flag()
+        bidirectional = _Flag()
+        training = _Flag()
+        activation = _Function()
 
 
 class MPSGraphLSTMDescriptor(_Descriptor):
@@ -122,16 +131,16 @@ class MPSGraphLSTMDescriptor(_Descriptor):
     _kind = LSTMDescriptor
 
     if TYPE_CHECKING:
-        reverse: bool
-        bidirectional: bool
-        training: bool
-        produceCell: bool
-        forgetGateLast: bool
-        inputGateActivation: ActivationLike
-        forgetGateActivation: ActivationLike
-        cellGateActivation: ActivationLike
-        outputGateActivation: ActivationLike
-        activation: ActivationLike
+        reverse = _Flag()
+        bidirectional = _Flag()
+        training = _Flag()
+        produceCell = _Flag()
+        forgetGateLast = _Flag()
+        inputGateActivation = _Function()
+        forgetGateActivation = _Function()
+        cellGateActivation = _Function()
+        outputGateActivation = _Function()
+        activation = _Function()
 
 
 class MPSGraphGRUDescriptor(_Descriptor):
@@ -150,15 +159,15 @@ class MPSGraphGRUDescriptor(_Descriptor):
     _kind = GRUDescriptor
 
     if TYPE_CHECKING:
-        reverse: bool
-        bidirectional: bool
-        training: bool
-        resetGateFirst: bool
-        resetAfter: bool
-        flipZ: bool
-        updateGateActivation: ActivationLike
-        resetGateActivation: ActivationLike
-        outputGateActivation: ActivationLike
+        reverse = _Flag()
+        bidirectional = _Flag()
+        training = _Flag()
+        resetGateFirst = _Flag()
+        resetAfter = _Flag()
+        flipZ = _Flag()
+        updateGateActivation = _Function()
+        resetGateActivation = _Function()
+        outputGateActivation = _Function()
 
 
 def frozen(descriptor: Any) -> Any:

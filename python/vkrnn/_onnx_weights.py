@@ -13,7 +13,7 @@ import numpy.typing as npt
 from vkrnn import operations
 from vkrnn._layer import Layer
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Results
+from vkrnn.results import Outputs
 
 __all__ = ["INPUTS", "OPERATIONS", "RecurrentNode", "attributes_of", "from_onnx", "place", "require_shape"]
 
@@ -26,7 +26,7 @@ INPUTS = {
 }
 """The inputs of each operator, in order."""
 
-OPERATIONS: Mapping[str, Callable[..., Results]] = {
+OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
     "RNN": operations.single_gate_rnn,
     "GRU": operations.gru,
     "LSTM": operations.lstm,

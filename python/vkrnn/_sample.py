@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vkrnn import gradients, operations
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Results
+from vkrnn.results import Gradients, Outputs
 
 __all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table", "table_of"]
 
@@ -26,8 +26,8 @@ class Sample:
     `saved` are the arguments of the gradients that are results of the forward call.
     """
 
-    forward: Callable[..., Results]
-    backward: Callable[..., Results]
+    forward: Callable[..., Outputs[Any]]
+    backward: Callable[..., Gradients[Any]]
     gates: int
     descriptor: Any
     saved: dict[str, str]
@@ -36,7 +36,7 @@ class Sample:
         """Draw the weights; the descriptor is among the arguments."""
         return {**draw_weights(rng, self.gates, features, hidden), "descriptor": self.descriptor}
 
-    def saved_from(self, kept: Results) -> dict[str, Any]:
+    def saved_from(self, kept: Outputs[Any]) -> dict[str, Any]:
         """Return what the gradients take of the forward results."""
         return {name: getattr(kept, result) for name, result in self.saved.items()}
 

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import gradients, operations
-from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Results
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.results import Gradients, Outputs
 
 __all__ = ["BACKWARD", "FORWARD", "GATES", "descriptor", "from_torch_layout", "gradients_to_torch_layout"]
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 Weights = tuple[Array, Array, Array | None, Array | None]
 """torch's weight_ih [DGH, I], weight_hh [DGH, H], bias_ih and bias_hh [DGH]; the rows of both directions."""
 
-FORWARD: Mapping[str, Callable[..., Results]] = {
+FORWARD: Mapping[str, Callable[..., Outputs[Any]]] = {
     "LSTM": operations.lstm,
     "GRU": operations.gru,
     "RNN_TANH": operations.single_gate_rnn,
@@ -27,7 +27,7 @@ FORWARD: Mapping[str, Callable[..., Results]] = {
 }
 """The function for each `mode` of a torch module."""
 
-BACKWARD: Mapping[str, Callable[..., Results]] = {
+BACKWARD: Mapping[str, Callable[..., Gradients[Any]]] = {
     "LSTM": gradients.lstm_gradients,
     "GRU": gradients.gru_gradients,
     "RNN_TANH": gradients.single_gate_rnn_gradients,
@@ -44,7 +44,7 @@ def descriptor(mode: str, *, bidirectional: bool, training: bool = False, produc
         return LSTMDescriptor(bidirectional=bidirectional, training=training, produce_cell=produce_cell)
     if mode == "GRU":
         return GRUDescriptor(bidirectional=bidirectional, training=training, reset_gate_first=True, reset_after=True)
-    activation = mode.removeprefix("RNN_")
+    activation = Activation(mode.removeprefix("RNN_"))
     return SingleGateRNNDescriptor(bidirectional=bidirectional, training=training, activation=activation)
 
 

@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from vkrnn import _core
 from vkrnn._foreign import Foreign, as_numpy
+from vkrnn._generics import Self
 from vkrnn.devices import DeviceLike, resolve
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Array", "asarray", "empty", "zeros"]
 
@@ -68,6 +66,9 @@ class Array(_core.Array):
 
     # NumPy then leaves operators to Python, instead of answering ``array - np.float32(1)`` with an array of its own.
     __array_ufunc__ = None
+
+    if TYPE_CHECKING:  # `Foreign` asks for it, so that an Array is none and decides what a call returns
+        __sizeof__: None  # type: ignore[assignment]
 
     def __new__(cls, *args: Any) -> Self:
         """Refuse to make an array of nothing, as copying would: it would have no memory."""

@@ -93,7 +93,7 @@ class Report:
 _HEADER = ("result", "shape", "worst error", "at", "")
 
 
-def check(function: Callable[..., Results], /, *args: Any, tolerance: float = 5e-6, **kwargs: Any) -> Report:
+def check(function: Callable[..., Results[Any]], /, *args: Any, tolerance: float = 5e-6, **kwargs: Any) -> Report:
     """Run a call on the device and on the float64 reference and compare the results.
 
     Parameters

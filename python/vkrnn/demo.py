@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 import vkrnn
 from vkrnn._sample import Floats, check_samples, draw_weights, table_of
+from vkrnn.results import LSTMOutputs
 
 __all__ = ["add_options", "main", "run"]
 
@@ -181,7 +182,7 @@ class Forecaster:
         """The LSTM's parameters, by argument name."""
         return {name: self.parameters[name] for name in ("recurrent_weight", "input_weight", "bias")}
 
-    def forward(self, source: Floats) -> tuple[Floats, vkrnn.Results]:
+    def forward(self, source: Floats) -> tuple[Floats, LSTMOutputs[Any]]:
         """Return the forecasts [T, N] of what follows each row of `source`, and what the gradients need."""
         kept = vkrnn.lstm(source, **self.lstm, descriptor=self.descriptor)
         return source[..., 0] + kept.output @ self.parameters["readout"] + self.parameters["offset"], kept

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-__all__ = ["Activation", "ActivationLike", "GRUDescriptor", "LSTMDescriptor", "SingleGateRNNDescriptor"]
+from vkrnn._generics import Self
+
+__all__ = [
+    "Activation",
+    "ActivationLike",
+    "ActivationName",
+    "GRUDescriptor",
+    "LSTMDescriptor",
+    "SingleGateRNNDescriptor",
+]
 
 
 class Activation(IntEnum):
@@ -33,6 +42,10 @@ class Activation(IntEnum):
     SIGMOID = 3
     HARD_SIGMOID = 4
 
+    if TYPE_CHECKING:  # names are found by _missing_
+
+        def __new__(cls, value: str | int | np.integer[Any]) -> Self: ...  # noqa: D102
+
     @classmethod
     def _missing_(cls, value: object) -> Activation | None:
         # MPSGraph's own spelling, hardSigmoid, is found too: the underscore may be left out.
@@ -48,8 +61,11 @@ class Activation(IntEnum):
         return f"Activation.{self.name}"
 
 
-ActivationLike: TypeAlias = Activation | str | int
-"""An activation, as descriptors take it: a member, its name in any case, or its number 0..4."""
+ActivationName: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "hard_sigmoid", "hardSigmoid"]
+"""The names as type checkers know them. `Activation` makes members of other strings, which are in any case."""
+
+ActivationLike: TypeAlias = Activation | ActivationName | int
+"""An activation, as descriptors take it: a member, its name (when run in any case), or its number 0..4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +100,7 @@ class _Descriptor:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
             raise TypeError(f"{self._where(name)}: expected an Activation, its name or its number, got {_shown(value)}")
         try:
-            return Activation(value)  # type: ignore[arg-type]  # a name is found by _missing_
+            return Activation(value)
         except ValueError:
             known = ", ".join(f"'{member.name.lower()}'" for member in Activation)
             last = len(Activation) - 1

@@ -8,13 +8,11 @@ import sys
 import threading
 import warnings
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import Literal
 from weakref import WeakSet
 
 from vkrnn import _core
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from vkrnn._generics import Self
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
@@ -106,7 +104,7 @@ class Device:
         return self._profile.name
 
     @property
-    def type(self) -> str:
+    def type(self) -> Literal["discrete_gpu", "integrated_gpu", "virtual_gpu", "cpu", "other"]:
         """One of ``discrete_gpu``, ``integrated_gpu``, ``virtual_gpu``, ``cpu``, ``other``."""
         return self._profile.type
 

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from vkrnn._calls import run
 from vkrnn._documentation import documented
-
-if TYPE_CHECKING:
-    from vkrnn._typing import Integers, Out, Tensor
-    from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-    from vkrnn.devices import DeviceLike
-    from vkrnn.results import Results
+from vkrnn._generics import A
+from vkrnn._typing import Integers, Out, Tensor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.devices import DeviceLike
+from vkrnn.results import Gradients, GRUGradients, LSTMGradients
 
 __all__ = ["gru_gradients", "lstm_gradients", "single_gate_rnn_gradients"]
 
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn_gradients(
-    source: Tensor,
-    recurrent_weight: Tensor,
-    source_gradient: Tensor,
-    z_state: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
+    source_gradient: Tensor[A],
+    z_state: Tensor[A],
     *,
-    state_gradient: Tensor | None = None,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    mask: Tensor | None = None,
+    state_gradient: Tensor[A] | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> Gradients[A]:
     """Compute the gradients of `single_gate_rnn` with respect to its arguments.
 
     {forward_again}
@@ -59,7 +56,7 @@ def single_gate_rnn_gradients(
 
     Returns
     -------
-    Results
+    Gradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``: the gradient with respect to the
         argument of that name, of its shape. Those of arguments not given are left out.
 
@@ -103,31 +100,33 @@ def single_gate_rnn_gradients(
         "mask": mask,
         "lengths": lengths,
     }
-    return run("single_gate_rnn_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(
+        Gradients, "single_gate_rnn_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out
+    )
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
 def lstm_gradients(
-    source: Tensor,
-    recurrent_weight: Tensor,
-    source_gradient: Tensor,
-    z_state: Tensor,
-    cell_output_fwd: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
+    source_gradient: Tensor[A],
+    z_state: Tensor[A],
+    cell_output_fwd: Tensor[A],
     *,
-    state_gradient: Tensor | None = None,
-    cell_gradient: Tensor | None = None,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    init_cell: Tensor | None = None,
-    mask: Tensor | None = None,
-    peephole: Tensor | None = None,
+    state_gradient: Tensor[A] | None = None,
+    cell_gradient: Tensor[A] | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    init_cell: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    peephole: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> LSTMGradients[A]:
     """Compute the gradients of `lstm` with respect to its arguments.
 
     {forward_again}
@@ -158,7 +157,7 @@ def lstm_gradients(
 
     Returns
     -------
-    Results
+    LSTMGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``: the
         gradient with respect to the argument of that name, of its shape. Those of arguments not given are left out.
 
@@ -209,29 +208,29 @@ def lstm_gradients(
         "peephole": peephole,
         "lengths": lengths,
     }
-    return run("lstm_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(LSTMGradients, "lstm_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
 def gru_gradients(
-    source: Tensor,
-    recurrent_weight: Tensor,
-    source_gradient: Tensor,
-    z_state: Tensor,
-    output_fwd: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
+    source_gradient: Tensor[A],
+    z_state: Tensor[A],
+    output_fwd: Tensor[A],
     *,
-    state_gradient: Tensor | None = None,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    mask: Tensor | None = None,
-    secondary_bias: Tensor | None = None,
+    state_gradient: Tensor[A] | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    secondary_bias: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> GRUGradients[A]:
     """Compute the gradients of `gru` with respect to its arguments.
 
     {forward_again}
@@ -260,7 +259,7 @@ def gru_gradients(
 
     Returns
     -------
-    Results
+    GRUGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``: the gradient
         with respect to the argument of that name, of its shape. Those of arguments not given are left out.
 
@@ -311,4 +310,4 @@ def gru_gradients(
         "secondary_bias": secondary_bias,
         "lengths": lengths,
     }
-    return run("gru_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(GRUGradients, "gru_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)

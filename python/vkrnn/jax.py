@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from vkrnn import _core, descriptors
 from vkrnn._calls import CheckedCall, run
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import Device, DeviceLike
-from vkrnn.results import Results
+from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
 
 try:
     import jax
@@ -39,6 +39,7 @@ __all__ = ["gru", "lstm", "single_gate_rnn"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Any]
+Kind = TypeVar("Kind", bound=Results[Any])
 
 _CELLS = {cell.name: cell for cell in _core.cells()}
 _ABSENT = {
@@ -60,7 +61,7 @@ def single_gate_rnn(
     lengths: Any = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     device: DeviceLike | None = None,
-) -> Results:
+) -> Outputs[jax.Array]:
     """Run `vkrnn.single_gate_rnn` on arrays of JAX.
 
     Parameters are those of `vkrnn.single_gate_rnn`, which has shapes and equations; arrays are JAX's or what
@@ -69,7 +70,7 @@ def single_gate_rnn(
 
     Returns
     -------
-    Results
+    Outputs
         ``output``, [T, N, H], bidirectional [T, N, 2H]; a pytree.
 
     Raises
@@ -79,7 +80,7 @@ def single_gate_rnn(
         same message. NotImplementedError also for gradients with respect to `mask` and for gradients of gradients.
     """
     given = {"input_weight": input_weight, "bias": bias, "init_state": init_state, "mask": mask, "lengths": lengths}
-    return _traced("single_gate_rnn", source, recurrent_weight, given, descriptor, device)
+    return _traced(Outputs, "single_gate_rnn", source, recurrent_weight, given, descriptor, device)
 
 
 def lstm(
@@ -95,7 +96,7 @@ def lstm(
     lengths: Any = None,
     descriptor: LSTMDescriptor | None = None,
     device: DeviceLike | None = None,
-) -> Results:
+) -> LSTMOutputs[jax.Array]:
     """Run `vkrnn.lstm` on arrays of JAX.
 
     Parameters are those of `vkrnn.lstm`, which has shapes and equations; arrays are JAX's or what ``jnp.asarray``
@@ -104,7 +105,7 @@ def lstm(
 
     Returns
     -------
-    Results
+    LSTMOutputs
         ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` also ``cell_output``, the same shape; a
         pytree. Of ``cell_output`` only each direction's last step may take part in what is differentiated.
 
@@ -124,7 +125,7 @@ def lstm(
         "peephole": peephole,
         "lengths": lengths,
     }
-    return _traced("lstm", source, recurrent_weight, given, descriptor, device)
+    return _traced(LSTMOutputs, "lstm", source, recurrent_weight, given, descriptor, device)
 
 
 def gru(
@@ -139,7 +140,7 @@ def gru(
     lengths: Any = None,
     descriptor: GRUDescriptor | None = None,
     device: DeviceLike | None = None,
-) -> Results:
+) -> Outputs[jax.Array]:
     """Run `vkrnn.gru` on arrays of JAX.
 
     Parameters are those of `vkrnn.gru`, which has shapes and equations; arrays are JAX's or what ``jnp.asarray`` takes.
@@ -148,7 +149,7 @@ def gru(
 
     Returns
     -------
-    Results
+    Outputs
         ``output``, [T, N, H], bidirectional [T, N, 2H]; a pytree.
 
     Raises
@@ -165,7 +166,7 @@ def gru(
         "secondary_bias": secondary_bias,
         "lengths": lengths,
     }
-    return _traced("gru", source, recurrent_weight, given, descriptor, device)
+    return _traced(Outputs, "gru", source, recurrent_weight, given, descriptor, device)
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,14 @@ class _How:
 
 
 def _traced(
-    cell: str, source: Any, recurrent_weight: Any, optional: Arrays, descriptor: Any, device: DeviceLike | None
-) -> Results:
+    kind: type[Kind],
+    cell: str,
+    source: Any,
+    recurrent_weight: Any,
+    optional: Arrays,
+    descriptor: Any,
+    device: DeviceLike | None,
+) -> Kind:
     every = {"source": source, "recurrent_weight": recurrent_weight, **optional}
     for name in ("source", "recurrent_weight"):
         if every[name] is None:
@@ -196,7 +203,7 @@ def _traced(
     found = _call(how, given)
     outputs = _CELLS[cell].outputs  # their order, which JAX's dicts do not keep
     names = [name for name in outputs if name in found]
-    return Results(cell, names, map(found.get, names), {name: _ABSENT[name] for name in outputs if name not in found})
+    return kind(cell, names, map(found.get, names), {name: _ABSENT[name] for name in outputs if name not in found})
 
 
 def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> CheckedCall:
@@ -305,7 +312,9 @@ def _compute(function: str, how: _How, given: Mapping[str, Array]) -> dict[str, 
     if "cell_gradient" in arguments:
         directions = 2 if how.descriptor.bidirectional else 1
         arguments["cell_gradient"] = _last_cells(arguments["cell_gradient"], directions, arguments.get("lengths"))
-    return run(function, arguments, descriptor=how.descriptor, name=None, device=how.device, out=None)._asdict()
+    return run(
+        Results, function, arguments, descriptor=how.descriptor, name=None, device=how.device, out=None
+    )._asdict()
 
 
 def _last_cells(gradient: Array, D: int, lengths: Array | None) -> Array:
@@ -326,14 +335,15 @@ def _last_cells(gradient: Array, D: int, lengths: Array | None) -> Array:
     return last
 
 
-def _flatten(results: Results) -> tuple[tuple[Any, ...], Any]:
+def _flatten(results: Results[Any]) -> tuple[tuple[Any, ...], Any]:
     _, (function, names, arrays, absent) = results.__reduce__()
     return arrays, (function, names, tuple(absent.items()))
 
 
-def _unflatten(rest: Any, arrays: Any) -> Results:
+def _unflatten(kind: type[Kind], rest: Any, arrays: Any) -> Kind:
     function, names, absent = rest
-    return Results(function, names, arrays, dict(absent))
+    return kind(function, names, arrays, dict(absent))
 
 
-jax.tree_util.register_pytree_node(Results, _flatten, _unflatten)
+for _kind in (Results, Outputs, LSTMOutputs, Gradients, LSTMGradients, GRUGradients):
+    jax.tree_util.register_pytree_node(_kind, _flatten, functools.partial(_unflatten, _kind))

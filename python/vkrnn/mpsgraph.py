@@ -25,14 +25,18 @@ snake_case. A descriptor is one of `vkrnn`, or one of the three here, whose prop
 (5, 3, 2)
 """
 
+# ruff: noqa: E501, N816 - the selectors' names are Apple's
+
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from vkrnn import gradients, operations
+from vkrnn._generics import A
 from vkrnn._mpsgraph_descriptors import (
     MPSGraphGRUDescriptor,
     MPSGraphLSTMDescriptor,
@@ -40,6 +44,8 @@ from vkrnn._mpsgraph_descriptors import (
     MPSGraphSingleGateRNNDescriptor,
     frozen,
 )
+from vkrnn._typing import Tensor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Results
 
@@ -58,7 +64,9 @@ __all__ = [
     "singleGateRNNGradients",
 ]
 
-_NAMES: dict[str, Callable[..., Results]] = {
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_NAMES: dict[str, Callable[..., Results[Any]]] = {
     "singleGateRNN": operations.single_gate_rnn,
     "singleGateRNNGradients": gradients.single_gate_rnn_gradients,
     "LSTM": operations.lstm,
@@ -125,10 +133,13 @@ def _snake_case(label: str) -> str:
     return re.sub(r"[A-Z]", lambda letter: f"_{letter[0].lower()}", label)
 
 
-def _by_labels(base: str) -> Callable[..., list[Any]]:
+def _by_labels(signature: Function) -> Function:
+    """Return the function that calls the method with the given labels; `signature` is there for its parameters."""
+    base = signature.__name__
     methods = {frozenset(method.labels): method for method in METHODS if method.base == base}
     listed = "\n".join(f"    {method.swift}" for method in methods.values())
 
+    @functools.wraps(signature)
     def call(
         source: Any, /, *, descriptor: Any, name: str | None = None, device: Any = None, **labels: Any
     ) -> list[Any]:
@@ -138,14 +149,12 @@ def _by_labels(base: str) -> Callable[..., list[Any]]:
             raise TypeError(f"[{base}] there is no method {got}; there are\n{listed}")
         return method(source, {**labels, "descriptor": descriptor, "name": name}, device)
 
-    call.__name__ = call.__qualname__ = base
     call.__doc__ = (
-        f"Call the method of MPSGraph that has these labels; see `vkrnn.{_NAMES[base].__name__}`.\n\n"
-        f"There are::\n\n{listed}\n\n"
+        f"{signature.__doc__}\n\nThere are::\n\n{listed}\n\n"
         "Returns\n-------\nlist of arrays\n    Packed: what is absent is not there.\n\n"
         "Raises\n------\nTypeError\n    If no method has these labels, and as the function itself.\n"
     )
-    return call
+    return cast(Function, call)
 
 
 def _by_position(method: Method) -> Callable[..., list[Any]]:
@@ -160,20 +169,160 @@ def _by_position(method: Method) -> Callable[..., list[Any]]:
     return call
 
 
-singleGateRNN = _by_labels("singleGateRNN")  # noqa: N816 - Apple's names, here and below
-singleGateRNNGradients = _by_labels("singleGateRNNGradients")  # noqa: N816
-LSTM = _by_labels("LSTM")
-LSTMGradients = _by_labels("LSTMGradients")
-GRU = _by_labels("GRU")
-GRUGradients = _by_labels("GRUGradients")
+# The six show the labels of all their methods. One that not every method has may be left out, as its None says; whether
+# there is a method without it, the call finds.
 
-_SELECTORS = {method.python: _by_position(method) for method in METHODS}
+
+@_by_labels
+def singleGateRNN(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    initState: Tensor[A] | None,
+    descriptor: SingleGateRNNDescriptor | MPSGraphSingleGateRNNDescriptor | None,
+    inputWeight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.single_gate_rnn`."""
+    raise NotImplementedError
+
+
+@_by_labels
+def singleGateRNNGradients(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    sourceGradient: Tensor[A],
+    zState: Tensor[A],
+    initState: Tensor[A] | None,
+    descriptor: SingleGateRNNDescriptor | MPSGraphSingleGateRNNDescriptor | None,
+    stateGradient: Tensor[A] | None = None,
+    inputWeight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.single_gate_rnn_gradients`."""
+    raise NotImplementedError
+
+
+@_by_labels
+def LSTM(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    initState: Tensor[A] | None,
+    initCell: Tensor[A] | None,
+    descriptor: LSTMDescriptor | MPSGraphLSTMDescriptor | None,
+    inputWeight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    peephole: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.lstm`."""
+    raise NotImplementedError
+
+
+@_by_labels
+def LSTMGradients(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    sourceGradient: Tensor[A],
+    zState: Tensor[A],
+    cellOutputFwd: Tensor[A],
+    descriptor: LSTMDescriptor | MPSGraphLSTMDescriptor | None,
+    stateGradient: Tensor[A] | None = None,
+    cellGradient: Tensor[A] | None = None,
+    inputWeight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    initState: Tensor[A] | None = None,
+    initCell: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    peephole: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.lstm_gradients`."""
+    raise NotImplementedError
+
+
+@_by_labels
+def GRU(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    inputWeight: Tensor[A] | None,
+    bias: Tensor[A] | None,
+    descriptor: GRUDescriptor | MPSGraphGRUDescriptor | None,
+    initState: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    secondaryBias: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.gru`."""
+    raise NotImplementedError
+
+
+@_by_labels
+def GRUGradients(
+    source: Tensor[A],
+    /,
+    *,
+    recurrentWeight: Tensor[A],
+    sourceGradient: Tensor[A],
+    zState: Tensor[A],
+    outputFwd: Tensor[A],
+    inputWeight: Tensor[A] | None,
+    bias: Tensor[A] | None,
+    descriptor: GRUDescriptor | MPSGraphGRUDescriptor | None,
+    stateGradient: Tensor[A] | None = None,
+    initState: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    secondaryBias: Tensor[A] | None = None,
+    name: str | None = None,
+    device: DeviceLike | None = None,
+) -> list[A]:
+    """Call the method of MPSGraph that has these labels; see `vkrnn.gru_gradients`."""
+    raise NotImplementedError
 
 
 # As attributes of the module, so that an editor completes them.
-globals().update(_SELECTORS)
+globals().update({method.python: _by_position(method) for method in METHODS})
 
-
-def __getattr__(name: str) -> Callable[..., list[Any]]:
-    """Say what is missing; type checkers learn from this that the selectors are there."""
-    raise AttributeError(f"module 'vkrnn.mpsgraph' has no attribute {name!r}", name=name)
+if TYPE_CHECKING:  # a checker cannot compute the names
+    _Selector: TypeAlias = Callable[..., list[Any]]
+    singleGateRNNWithSourceTensor_recurrentWeight_initState_descriptor_name_: _Selector
+    singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
+    singleGateRNNWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_initState_descriptor_name_: _Selector
+    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_descriptor_name_: _Selector
+    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+    singleGateRNNGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_stateGradient_inputWeight_bias_initState_mask_descriptor_name_: _Selector
+    LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_: _Selector
+    LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
+    LSTMWithSourceTensor_recurrentWeight_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
+    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_descriptor_name_: _Selector
+    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_descriptor_name_: _Selector
+    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_inputWeight_bias_initState_initCell_mask_descriptor_name_: _Selector
+    LSTMGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_cellOutputFwd_stateGradient_cellGradient_inputWeight_bias_initState_initCell_mask_peephole_descriptor_name_: _Selector
+    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_descriptor_name_: _Selector
+    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_descriptor_name_: _Selector
+    GRUWithSourceTensor_recurrentWeight_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector
+    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_descriptor_name_: (
+        _Selector
+    )
+    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_inputWeight_bias_initState_descriptor_name_: _Selector
+    GRUGradientsWithSourceTensor_recurrentWeight_sourceGradient_zState_outputFwd_stateGradient_inputWeight_bias_initState_mask_secondaryBias_descriptor_name_: _Selector

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_weights import INPUTS, OPERATIONS, RecurrentNode, attributes_of, from_onnx, place, require_shape
 from vkrnn.devices import DeviceLike, resolve
-from vkrnn.results import Results
+from vkrnn.results import LSTMOutputs, Outputs
 
 try:
     from onnx import ModelProto, NodeProto
@@ -161,7 +161,7 @@ class _Call:
         descriptor = replace(node.descriptor, produce_cell=True) if node.op == "LSTM" else node.descriptor
         options = {} if self.lengths is None else {"lengths": np.maximum(self.lengths, 1)}
         results = self._operation(node.op, self.source, initial, descriptor, node.arguments, **options)
-        kept = [results.output, *([results.cell_output] if node.op == "LSTM" else [])]
+        kept = [results.output, *([results.cell_output] if isinstance(results, LSTMOutputs) else [])]
         last = []
         for state, start in zip(kept, initial, strict=True):
             end = state[np.maximum(self.ends, 1) - 1, self.rows]
@@ -207,7 +207,7 @@ class _Call:
 
     def _operation(
         self, op: str, source: Array, states: Sequence[Array | None], descriptor: Any, weights: Any, **options: Any
-    ) -> Results:
+    ) -> Outputs[Any]:
         given = dict(zip(("init_state", "init_cell"), states, strict=False))
         name = self.node.name or None
         return OPERATIONS[op](

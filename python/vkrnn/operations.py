@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from vkrnn._calls import run
 from vkrnn._documentation import documented
-
-if TYPE_CHECKING:
-    from vkrnn._typing import Integers, Out, Tensor
-    from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-    from vkrnn.devices import DeviceLike
-    from vkrnn.results import Results
+from vkrnn._generics import A
+from vkrnn._typing import Integers, Out, Tensor
+from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.devices import DeviceLike
+from vkrnn.results import LSTMOutputs, Outputs
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
 
 
 @documented(gates=1, descriptor="SingleGateRNNDescriptor")
 def single_gate_rnn(
-    source: Tensor,
-    recurrent_weight: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
     *,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    mask: Tensor | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> Outputs[A]:
     """Run a recurrent network of a single gate over a sequence.
 
     {letters}
@@ -51,7 +48,7 @@ def single_gate_rnn(
 
     Returns
     -------
-    Results
+    Outputs
         ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state`` z, the same shape.
 
     {raises}
@@ -87,26 +84,26 @@ def single_gate_rnn(
         "mask": mask,
         "lengths": lengths,
     }
-    return run("single_gate_rnn", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(Outputs, "single_gate_rnn", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
 def lstm(
-    source: Tensor,
-    recurrent_weight: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
     *,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    init_cell: Tensor | None = None,
-    mask: Tensor | None = None,
-    peephole: Tensor | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    init_cell: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    peephole: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> LSTMOutputs[A]:
     """Run a long short-term memory network (LSTM) over a sequence.
 
     {letters}
@@ -129,7 +126,7 @@ def lstm(
 
     Returns
     -------
-    Results
+    LSTMOutputs
         ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` also ``cell_output`` c,
         the same shape; with ``training`` also ``z_state``, [T, N, 4H], bidirectional [T, N, 8H]: the gates after their
         activations.
@@ -172,25 +169,25 @@ def lstm(
         "peephole": peephole,
         "lengths": lengths,
     }
-    return run("lstm", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(LSTMOutputs, "lstm", arguments, descriptor=descriptor, name=name, device=device, out=out)
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
 def gru(
-    source: Tensor,
-    recurrent_weight: Tensor,
+    source: Tensor[A],
+    recurrent_weight: Tensor[A],
     *,
-    input_weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    init_state: Tensor | None = None,
-    mask: Tensor | None = None,
-    secondary_bias: Tensor | None = None,
+    input_weight: Tensor[A] | None = None,
+    bias: Tensor[A] | None = None,
+    init_state: Tensor[A] | None = None,
+    mask: Tensor[A] | None = None,
+    secondary_bias: Tensor[A] | None = None,
     lengths: Integers | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
     device: DeviceLike | None = None,
-    out: Out | None = None,
-) -> Results:
+    out: Out[A] | None = None,
+) -> Outputs[A]:
     """Run a network of gated recurrent units (GRU) over a sequence.
 
     {letters}
@@ -212,7 +209,7 @@ def gru(
 
     Returns
     -------
-    Results
+    Outputs
         ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state``, [T, N, 3H], bidirectional
         [T, N, 6H]: the gates after their activations.
 
@@ -253,4 +250,4 @@ def gru(
         "secondary_bias": secondary_bias,
         "lengths": lengths,
     }
-    return run("gru", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(Outputs, "gru", arguments, descriptor=descriptor, name=name, device=device, out=out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 from vkrnn import _core
 from vkrnn._calls import bind
@@ -11,8 +11,10 @@ from vkrnn.results import Results
 
 __all__ = ["plan"]
 
+P = ParamSpec("P")
 
-def plan(function: Callable[..., Results], /, *args: Any, **kwargs: Any) -> _core.Plan:
+
+def plan(function: Callable[P, Results[Any]], /, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
     """Return the plan of a call: buffers, kernels and steps.
 
     Plans are values: they print as text, compare by contents, and have the same for the same call on the same device.

@@ -1,15 +1,20 @@
-"""The tuple that every operation returns: packed, in the documented order, readable by name."""
+"""The tuples that the operations return: packed, in the documented order, readable by name.
+
+A type checker knows the names that each operation's results can have, and what the arrays are: ``LSTMOutputs`` has
+NumPy's, ``LSTMOutputs[vkrnn.Array]`` arrays on a device.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, final
+from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["Results"]
+from vkrnn._generics import A, Self
+
+__all__ = ["GRUGradients", "Gradients", "LSTMGradients", "LSTMOutputs", "Outputs", "Results"]
 
 
-@final
-class Results(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
+class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
     """The arrays that one call returned, in the documented order, also readable by name.
 
     MPSGraph packs its results: what was not asked for, or the gradient of an input that was not given, is left out and
@@ -52,8 +57,8 @@ class Results(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots of 
     _reasons: dict[str, str]
 
     def __new__(
-        cls, function: str, names: Iterable[str], arrays: Iterable[Any], reasons: Mapping[str, str] | None = None
-    ) -> Results:
+        cls, function: str, names: Iterable[str], arrays: Iterable[A], reasons: Mapping[str, str] | None = None
+    ) -> Self:
         """Pair the names with the arrays."""
         self = super().__new__(cls, arrays)
         fields, absent = tuple(names), dict(reasons or {})
@@ -64,25 +69,29 @@ class Results(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots of 
         self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the result of that name, or say why there is none."""
-        if name in self._fields:
-            return self[self._fields.index(name)]
-        if name in self._reasons:
-            message = f"{self._function} returned no '{name}': {self._reasons[name]}"
-        else:
-            message = f"{self._function} has no result '{name}'; it returned {_listed(self._fields)}"
-            if self._reasons:
-                message += f", and left out {_listed(self._reasons)}"
-        raise AttributeError(message, name=name, obj=self)
+    if not TYPE_CHECKING:  # which finds the names in the classes below, and no others
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        """Refuse: a tuple does not change."""
-        raise AttributeError(f"the results of {self._function} are read-only: cannot set '{name}'", name=name, obj=self)
+        def __getattr__(self, name: str) -> Any:
+            """Return the result of that name, or say why there is none."""
+            if name in self._fields:
+                return self[self._fields.index(name)]
+            if name in self._reasons:
+                message = f"{self._function} returned no '{name}': {self._reasons[name]}"
+            else:
+                message = f"{self._function} has no result '{name}'; it returned {_listed(self._fields)}"
+                if self._reasons:
+                    message += f", and left out {_listed(self._reasons)}"
+            raise AttributeError(message, name=name, obj=self)
 
-    def __delattr__(self, name: str) -> NoReturn:
-        """Refuse: a tuple does not change."""
-        raise AttributeError(f"the results of {self._function} are read-only: cannot delete '{name}'")
+        def __setattr__(self, name: str, value: object) -> NoReturn:
+            """Refuse: a tuple does not change."""
+            raise AttributeError(
+                f"the results of {self._function} are read-only: cannot set '{name}'", name=name, obj=self
+            )
+
+        def __delattr__(self, name: str) -> NoReturn:
+            """Refuse: a tuple does not change."""
+            raise AttributeError(f"the results of {self._function} are read-only: cannot delete '{name}'")
 
     def __dir__(self) -> list[str]:
         """List the results' names too, for completion."""
@@ -91,15 +100,89 @@ class Results(tuple[Any, ...]):  # noqa: SLOT001 - a tuple cannot have slots of 
     def __repr__(self) -> str:
         """Show names, shapes and dtypes, never the numbers."""
         shown = ", ".join(f"{name} {_summary(array)}" for name, array in zip(self._fields, self, strict=True))
-        return f"{type(self).__name__}({self._function}: {shown})"
+        return f"Results({self._function}: {shown})"
 
-    def __reduce__(self) -> tuple[type[Results], tuple[str, tuple[str, ...], tuple[Any, ...], dict[str, str]]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], tuple[A, ...], dict[str, str]]]:
         """Rebuild from the four parts (copy, deepcopy, pickle)."""
         return type(self), (self._function, self._fields, tuple(self), self._reasons)
 
-    def _asdict(self) -> dict[str, Any]:
+    def _asdict(self) -> dict[str, A]:
         """Return the results as a dict, name to array, in order."""
         return dict(zip(self._fields, self, strict=True))
+
+
+class Outputs(Results[A]):
+    """What a forward call returns: `single_gate_rnn` and `gru`.
+
+    Attributes
+    ----------
+    output : array
+    z_state : array
+        With the descriptor's ``training``.
+    """
+
+    output: A
+    z_state: A
+
+
+class LSTMOutputs(Outputs[A]):
+    """What `lstm` returns.
+
+    Attributes
+    ----------
+    output, z_state : array
+        As in `Outputs`.
+    cell_output : array
+        With the descriptor's ``produce_cell`` or ``training``.
+    """
+
+    cell_output: A
+
+
+class Gradients(Results[A]):
+    """What `single_gate_rnn_gradients` returns, and the others' results have too.
+
+    Attributes
+    ----------
+    source, recurrent_weight : array
+    input_weight, bias, init_state : array
+        Those whose argument was passed.
+    """
+
+    source: A
+    recurrent_weight: A
+    input_weight: A
+    bias: A
+    init_state: A
+
+
+class LSTMGradients(Gradients[A]):
+    """What `lstm_gradients` returns.
+
+    Attributes
+    ----------
+    source, recurrent_weight, input_weight, bias, init_state : array
+        As in `Gradients`.
+    peephole, init_cell : array
+        Those whose argument was passed.
+    """
+
+    peephole: A
+    init_cell: A
+
+
+class GRUGradients(Gradients[A]):
+    """What `gru_gradients` returns.
+
+    Attributes
+    ----------
+    source, recurrent_weight, input_weight, bias, init_state : array
+        As in `Gradients`.
+    secondary_bias : array
+        If it was passed.
+    """
+
+    secondary_bias: A
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -8,10 +8,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import GRUDescriptor
-from vkrnn.results import Results
+from vkrnn.results import GRUGradients, Outputs
 
 from ._activations import FUNCTIONS, Function
-from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._layout import (
+    Array,
+    Doubles,
+    Layout,
+    as_double,
+    before,
+    pack_gradients,
+    recur,
+    recur_back,
+    recur_weight_gradient,
+    resolve,
+)
 from ._lengths import run_by_length
 
 
@@ -110,7 +121,7 @@ def gru(
     lengths: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> Outputs[Doubles]:
     """Run a GRU over a sequence, in float64.
 
     Mirrors ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter
@@ -146,7 +157,7 @@ def gru(
 
     Returns
     -------
-    Results
+    Outputs
         ``output`` [T, N, DH]; with ``training`` also ``z_state`` [T, N, D3H], the gates after their activations, in the
         descriptor's gate order.
 
@@ -194,8 +205,8 @@ def gru(
     h, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
     output = layout.join_states(h)
     if not options.training:
-        return Results(function, ["output"], [output], {"z_state": "the descriptor has training=False"})
-    return Results(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
+        return Outputs(function, ["output"], [output], {"z_state": "the descriptor has training=False"})
+    return Outputs(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
 
 
 def gru_gradients(
@@ -214,7 +225,7 @@ def gru_gradients(
     lengths: ArrayLike | None = None,
     descriptor: GRUDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> GRUGradients[Doubles]:
     """Gradients of `gru` with respect to its inputs, in float64.
 
     Mirrors ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:bias:initState:
@@ -235,7 +246,7 @@ def gru_gradients(
 
     Returns
     -------
-    Results
+    GRUGradients
         ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``
         that were given: each with the shape of the tensor itself. A secondary bias that is not used, because
         ``reset_after`` is False, has a gradient of zeros.
@@ -284,6 +295,7 @@ def gru_gradients(
     delta, dR, dh, db2 = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
+        GRUGradients,
         function,
         {
             "source": projected["source"],

@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Results
+from vkrnn.results import Gradients
 
 Array = NDArray[Any]
+Doubles = NDArray[np.float64]
 Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor)
+Kind = TypeVar("Kind", bound=Gradients[Any])
 
 
 def as_double(values: ArrayLike) -> Array:
@@ -41,11 +43,11 @@ def resolve(function: str, descriptor: Descriptor | None, kind: type[Descriptor]
     return descriptor
 
 
-def pack_gradients(function: str, gradients: dict[str, Array | None]) -> Results:
+def pack_gradients(kind: type[Kind], function: str, gradients: dict[str, Array | None]) -> Kind:
     """Leave out the gradients of inputs that were not given."""
     there = {name: array for name, array in gradients.items() if array is not None}
     absent = {name: f"no {name} was passed" for name in gradients if name not in there}
-    return Results(function, there, there.values(), absent)
+    return kind(function, there, there.values(), absent)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike
 from vkrnn.results import Results
 
 from ._layout import Array
+
+Kind = TypeVar("Kind", bound=Results[Any])
 
 # Arguments and results with a batch axis, the second to last. What has a third to last has time there, which is of size
 # 1 in [1, N, DH]. Everything else belongs to all sequences, and its gradient is the sum of theirs.
@@ -20,7 +22,7 @@ _BATCHED = {
 }
 
 
-def run_by_length(function: Callable[..., Results], arguments: Mapping[str, Any]) -> Results:
+def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -> Kind:
     """Call `function` once for each length in ``arguments["lengths"]`` and put the results together.
 
     Time is cut to the length and the batch to the rows that have it, so that reverse and backward start at their own
@@ -45,7 +47,7 @@ def run_by_length(function: Callable[..., Results], arguments: Mapping[str, Any]
                 total[..., rows, :] = part
             else:
                 total[:length, rows] = part
-    return Results(whole._function, results, results.values(), whole._reasons)  # noqa: SLF001
+    return type(whole)(whole._function, results, results.values(), whole._reasons)  # noqa: SLF001
 
 
 def _is_array(name: str, value: object) -> bool:

@@ -8,10 +8,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import LSTMDescriptor
-from vkrnn.results import Results
+from vkrnn.results import LSTMGradients, LSTMOutputs
 
 from ._activations import FUNCTIONS, Function
-from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._layout import (
+    Array,
+    Doubles,
+    Layout,
+    as_double,
+    before,
+    pack_gradients,
+    recur,
+    recur_back,
+    recur_weight_gradient,
+    resolve,
+)
 from ._lengths import run_by_length
 
 
@@ -97,7 +108,7 @@ def lstm(
     lengths: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> LSTMOutputs[Doubles]:
     """Run an LSTM over a sequence, in float64.
 
     Mirrors ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its
@@ -135,7 +146,7 @@ def lstm(
 
     Returns
     -------
-    Results
+    LSTMOutputs
         ``output`` [T, N, DH]; with ``produce_cell`` or ``training`` also ``cell_output`` [T, N, DH]; with ``training``
         also ``z_state`` [T, N, D4H], the gates after their activations, in the descriptor's gate order.
 
@@ -189,7 +200,7 @@ def lstm(
         results["z_state"] = layout.join_gates(z, of_source=False)
     else:
         absent["z_state"] = "the descriptor has training=False"
-    return Results(function, results, results.values(), absent)
+    return LSTMOutputs(function, results, results.values(), absent)
 
 
 def lstm_gradients(
@@ -210,7 +221,7 @@ def lstm_gradients(
     lengths: ArrayLike | None = None,
     descriptor: LSTMDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> LSTMGradients[Doubles]:
     """Gradients of `lstm` with respect to its inputs, in float64.
 
     Mirrors ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:cellGradient:
@@ -233,7 +244,7 @@ def lstm_gradients(
 
     Returns
     -------
-    Results
+    LSTMGradients
         ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``peephole``, ``init_state``,
         ``init_cell`` that were given: each with the shape of the tensor itself.
 
@@ -282,6 +293,7 @@ def lstm_gradients(
     delta, dR, dp, dh, dc = zip(*(_backward(act, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
+        LSTMGradients,
         function,
         {
             "source": projected["source"],

@@ -6,10 +6,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vkrnn.descriptors import SingleGateRNNDescriptor
-from vkrnn.results import Results
+from vkrnn.results import Gradients, Outputs
 
 from ._activations import FUNCTIONS, Function
-from ._layout import Array, Layout, as_double, before, pack_gradients, recur, recur_back, recur_weight_gradient, resolve
+from ._layout import (
+    Array,
+    Doubles,
+    Layout,
+    as_double,
+    before,
+    pack_gradients,
+    recur,
+    recur_back,
+    recur_weight_gradient,
+    resolve,
+)
 from ._lengths import run_by_length
 
 GATES = (0,)
@@ -48,7 +59,7 @@ def single_gate_rnn(
     lengths: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> Outputs[Doubles]:
     """Run a single-gate RNN over a sequence, in float64.
 
     Mirrors ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its shorter forms.
@@ -80,7 +91,7 @@ def single_gate_rnn(
 
     Returns
     -------
-    Results
+    Outputs
         ``output`` [T, N, DH]; with ``training`` also ``z_state`` [T, N, DH], the values before the activation.
 
     Raises
@@ -120,8 +131,8 @@ def single_gate_rnn(
     h, z = zip(*(_forward(FUNCTIONS[options.activation], *parts) for parts in directions), strict=True)
     output = layout.join_states(h)
     if not options.training:
-        return Results(function, ["output"], [output], {"z_state": "the descriptor has training=False"})
-    return Results(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
+        return Outputs(function, ["output"], [output], {"z_state": "the descriptor has training=False"})
+    return Outputs(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
 
 
 def single_gate_rnn_gradients(
@@ -138,7 +149,7 @@ def single_gate_rnn_gradients(
     lengths: ArrayLike | None = None,
     descriptor: SingleGateRNNDescriptor | None = None,
     name: str | None = None,
-) -> Results:
+) -> Gradients[Doubles]:
     """Gradients of `single_gate_rnn` with respect to its inputs, in float64.
 
     Mirrors ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:bias:initState:
@@ -157,7 +168,7 @@ def single_gate_rnn_gradients(
 
     Returns
     -------
-    Results
+    Gradients
         ``source``, ``recurrent_weight``, then those of ``input_weight``, ``bias``, ``init_state`` that were given: each
         with the shape of the tensor itself.
 
@@ -197,6 +208,7 @@ def single_gate_rnn_gradients(
     delta, dR, dh = zip(*(_backward(FUNCTIONS[options.activation], *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
+        Gradients,
         function,
         {
             "source": projected["source"],

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
+from vkrnn.results import LSTMOutputs
 from vkrnn.torch._tensors import to_array, to_tensor
 
 __all__ = ["layer", "layer_backward"]
@@ -43,7 +44,7 @@ def _compute(
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
     results = FORWARD[mode](**given, descriptor=how)
     ends = None if lengths is None else given["lengths"]
-    cells = results.cell_output if mode == "LSTM" else None
+    cells = results.cell_output if isinstance(results, LSTMOutputs) else None
     return (
         to_tensor(results.output),
         to_tensor(_last_state(results.output, D, ends)),

@@ -1,0 +1,139 @@
+"""Types of the public functions and classes: that they can be evaluated, agree with the tables, and find mistakes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import runpy
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vkrnn
+from oracles import require
+from vkrnn import _core, mpsgraph
+from vkrnn.descriptors import ActivationName
+
+FOLDER = Path(__file__).resolve().parents[1] / "typing"
+RIGHT, WRONG = FOLDER / "right.py", FOLDER / "wrong.py"
+MODULES = (vkrnn, vkrnn.reference, vkrnn.mpsgraph, vkrnn.convert, vkrnn.results)
+BASES = sorted({method.base for method in mpsgraph.METHODS})
+
+
+def annotated() -> Iterator[Any]:
+    """Go through the public functions and classes, and the functions of these."""
+    for module in MODULES:
+        selectors = (method.python for method in mpsgraph.METHODS if module is mpsgraph)
+        for name in (*module.__all__, *selectors):
+            value = getattr(module, name)
+            if not (inspect.isfunction(value) or inspect.isclass(value)):
+                continue
+            yield pytest.param(value, id=f"{module.__name__}.{name}")
+            for key, member in vars(value).items() if inspect.isclass(value) else ():
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                if inspect.isfunction(function):
+                    yield pytest.param(function, id=f"{module.__name__}.{name}.{key}")
+
+
+@pytest.mark.parametrize("value", list(annotated()))
+def test_hints_can_be_evaluated(value: Any) -> None:
+    """Nothing that annotations name is imported for type checkers alone."""
+    assert set(inspect.get_annotations(value)) <= set(typing.get_type_hints(value))
+
+
+@pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
+@pytest.mark.parametrize("module", [vkrnn, vkrnn.reference], ids=lambda module: module.__name__)
+def test_results_have_the_names_of_the_table(module: Any, cell: _core.Cell) -> None:
+    """What an operation returns has its results in the core's table as attributes, and no others."""
+    for name, results in ((cell.name, cell.outputs), (cell.gradients_name, cell.gradient_order)):
+        kind = typing.get_origin(typing.get_type_hints(getattr(module, name))["return"])
+        known = {attribute for attribute in typing.get_type_hints(kind) if not attribute.startswith("_")}
+        assert known == set(results)
+
+
+def test_names_of_activations() -> None:
+    """Each name that checkers know is one, and each activation has its own."""
+    found = {vkrnn.Activation(name) for name in typing.get_args(ActivationName)}
+    assert found == set(vkrnn.Activation)
+    assert {member.name.lower() for member in vkrnn.Activation} <= set(typing.get_args(ActivationName))
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_labels(base: str) -> None:
+    """A function of Swift's names has the labels of all its methods, and requires those that all of them have."""
+    forms = [method.labels for method in mpsgraph.METHODS if method.base == base]
+    parameters = inspect.signature(getattr(mpsgraph, base)).parameters
+    labels = {name: each for name, each in parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    required = {name for name, each in labels.items() if each.default is inspect.Parameter.empty}
+    assert set(labels) == {"descriptor", "name", "device"}.union(*forms)
+    assert required == {"descriptor"}.union(set(forms[0]).intersection(*forms))
+    optional = {
+        name for name, each in inspect.signature(mpsgraph._NAMES[base]).parameters.items() if each.default is None
+    }
+    nil = {name for name, each in labels.items() if each.annotation.endswith(" | None")}
+    assert nil == {name for name in labels if mpsgraph._snake_case(name) in optional}
+
+
+def test_selectors() -> None:
+    """Checkers know the selectors of all methods, in their order."""
+    tree = ast.parse(Path(mpsgraph.__file__).read_text())
+    (block,) = (each for each in tree.body if isinstance(each, ast.If))
+    names = [
+        each.target.id for each in block.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    ]
+    assert [name for name in names if name != "_Selector"] == [method.python for method in mpsgraph.METHODS]
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    """Checkers read the annotations of installed packages that have this file."""
+    assert (Path(vkrnn.__file__).parent / "py.typed").is_file()
+
+
+def run(*arguments: str) -> str:
+    """Run a checker on both files, as a user who has configured nothing; return what it prints."""
+    command = [sys.executable, "-m", *arguments, str(RIGHT), str(WRONG)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr  # it found mistakes
+    return done.stdout
+
+
+def mypy() -> dict[tuple[str, int], str]:
+    """Return mypy's messages by file and line."""
+    text = run("mypy", "--strict", "--config-file=", f"--cache-dir={FOLDER.parents[1] / '.cache' / 'mypy'}")
+    found = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", text, re.MULTILINE)
+    return {(name, int(line)): message for name, line, message in found}
+
+
+def pyright() -> dict[tuple[str, int], str]:
+    """Return pyright's messages by file and line."""
+    report = json.loads(run("pyright", "--outputjson", "--pythonpath", sys.executable))
+    return {
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1): each["message"]
+        for each in report["generalDiagnostics"]
+    }
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
+def test_checkers_find_the_marked_lines(checker: Any) -> None:
+    """They report each line that has a mark, and accept all others."""
+    require(checker.__name__)
+    lines = WRONG.read_text().splitlines()
+    marked = {(WRONG.name, number) for number, line in enumerate(lines, 1) if line.endswith("  # wrong")}
+    found = checker()
+    assert len(marked) > 30
+    assert {place: message for place, message in found.items() if place not in marked} == {}
+    assert marked - set(found) == set()
+
+
+@pytest.mark.skipif(find_spec("typing_extensions") is None, reason="typing_extensions is not installed")
+def test_typed_code_runs() -> None:
+    """What checkers accept is right when it runs, too."""
+    runpy.run_path(str(RIGHT))
