@@ -1,0 +1,82 @@
+"""Long use: ten thousand mixed calls and errors leave memory, file descriptors and threads as they were."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import CASES, gradient_inputs, inputs
+from drawn_calls import check, draw
+from resident import opened
+
+MEBIBYTE = 1 << 20
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def held() -> dict[str, int]:
+    """Return what the process holds: resident bytes, open files, threads of the system and of Python."""
+    gc.collect()
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {
+        "bytes": int(status["VmRSS"].split()[0]) * 1024,
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": int(status["Threads"]),
+        "Python's threads": threading.active_count(),
+    }
+
+
+def assert_flat(before: dict[str, int], after: dict[str, int], growth: int) -> None:
+    """Fail if more is held than before, but for so many bytes: allocators keep some."""
+    assert after["bytes"] - before["bytes"] < growth
+    for name in ("files", "threads", "Python's threads"):
+        assert after[name] <= before[name], name
+
+
+def test_ten_thousand_calls_on_the_cpu() -> None:
+    """Of any shapes, options, dtypes, arrays and errors. The device keeps pieces of memory of every size it had."""
+    with opened("native") as device, device:
+        for number in range(3000):
+            check(draw(np.random.default_rng([5, number])))
+        before, kept_before = held(), device.statistics()["bytes_allocated"]
+        for number in range(3000, 10_000):
+            check(draw(np.random.default_rng([5, number])))
+        kept = int(device.statistics()["bytes_allocated"] - kept_before)
+        assert kept < 64 * MEBIBYTE
+        assert_flat(before, held(), kept + 16 * MEBIBYTE)
+
+
+@pytest.mark.parametrize("way", ["mapped", "staged"])
+def test_thousands_of_calls_on_a_vulkan_device(way: str) -> None:
+    """Of options that take turns, so that few kernels are compiled, with arrays that come and go, and errors."""
+    cases = [case for case in CASES if not case.tags][::40]
+
+    def use(turns: range) -> None:
+        for turn in turns:
+            case = cases[turn % len(cases)]
+            arrays = {name: vkrnn.asarray(array) for name, array in inputs(case).items()}
+            training = case.descriptor(training=True)
+            trained = getattr(vkrnn, case.cell)(**arrays, descriptor=training)
+            above = {
+                name: array if isinstance(array, vkrnn.Array) else vkrnn.asarray(array)
+                for name, array in gradient_inputs(case, trained).items()
+            }
+            getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **above, descriptor=case.descriptor())
+            with pytest.raises(ValueError, match="source"):
+                getattr(vkrnn, case.cell)(**arrays | {"source": vkrnn.zeros((1, 1, 0))}, descriptor=training)
+
+    with opened(way) as device, device:
+        use(range(600))
+        device.synchronize()
+        before, statistics = held(), device.statistics()
+        use(range(600, 2000))
+        device.synchronize()
+        assert_flat(before, held(), 16 * MEBIBYTE)
+        assert device.statistics()["bytes_allocated"] - statistics["bytes_allocated"] < 16 * MEBIBYTE
+        assert device.statistics()["pipelines"] == statistics["pipelines"]
