@@ -48,6 +48,8 @@ public:
     Point submit(const Commands& commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
+    // Returns the point of the last submission.
+    [[nodiscard]] Point submitted() const { return timeline_.submitted(); }
     // Waits like Timeline::settle.
     void settle(Point point) const noexcept { timeline_.settle(point); }
 
