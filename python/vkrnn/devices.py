@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -81,6 +83,7 @@ class Device:
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
         self._closed = False
+        self._process = os.getpid()
         _all.add(self)
 
     @property
@@ -306,6 +309,22 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _finish() -> None:
+    # What drivers' threads use is destroyed after this: they must have nothing left to do. Python has joined all of its
+    # threads but daemons; dummies stand for threads of other libraries.
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    dummy = threading._DummyThread  # noqa: SLF001
+    _core.stop_threads({thread.ident for thread in others if thread.ident and not isinstance(thread, dummy)})
+    for device in list(_all):
+        opened = device._opened  # noqa: SLF001
+        if opened is not None and device._process == os.getpid():  # noqa: SLF001
+            with contextlib.suppress(_core.DeviceError):  # closed or lost
+                opened.synchronize()
+
+
+atexit.register(_finish)
 
 
 def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:

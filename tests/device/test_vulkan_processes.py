@@ -1,4 +1,4 @@
-"""Processes that use Vulkan: they fork."""
+"""Processes that use Vulkan: they fork, they end while threads call."""
 
 from __future__ import annotations
 
@@ -76,3 +76,37 @@ def test_multiprocessing_that_forks() -> None:
     """
     done = run(program)
     assert (done.returncode, done.stdout) == (0, f"{[300.0**3, 10.0**3, 300.0**3]}\n0\n"), done.stderr
+
+
+CALLS = {
+    "numpy": "vkrnn.lstm(source, weight)",
+    "long": "vkrnn.lstm(np.repeat(source, 100, axis=0), weight)",
+    "arrays": "vkrnn.lstm(vkrnn.asarray(source), weight).output.numpy()",
+    "under way": "vkrnn.lstm(vkrnn.asarray(source), weight, descriptor=options(number))",
+    "compiled": "vkrnn.lstm(source, weight, descriptor=options(number))",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_process_ends_while_daemon_threads_call(call: str) -> None:
+    """Nothing crashes, nothing hangs; also while the driver compiles with what is destroyed at the end."""
+    program = f"""
+        import time
+        def options(number):
+            names = ["input_gate_activation", "forget_gate_activation", "output_gate_activation", "activation"]
+            return vkrnn.LSTMDescriptor(**{{name: number // 5**place % 5 for place, name in enumerate(names)}})
+        begun = threading.Semaphore(0)
+        def work(number):
+            while True:
+                number += 7
+                {CALLS[call]}
+                begun.release()
+        for thread in range(3):
+            threading.Thread(target=work, args=(100 * thread,), daemon=True).start()
+        for _ in range(6):
+            begun.acquire()
+        print("end")
+    """
+    for _ in range(2):
+        done = run(program)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
