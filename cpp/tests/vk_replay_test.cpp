@@ -1,4 +1,5 @@
 // Calls of one plan on the same memory are recorded once and replayed, with right results every time.
+#include <chrono>
 #include <numeric>
 
 #include "vk/commands/recorder.h"
@@ -133,6 +134,23 @@ TEST_P(Replays, AreOfOneCommandBuffer) {
     EXPECT_EQ(repeated(), 0u);
 }
 
+// A long call is handed to the device as a whole: its caller waits where it wants to.
+TEST_P(Replays, ReturnBeforeTheyAreDone) {
+    if (device_->profile().type != DeviceType::cpu) {
+        GTEST_SKIP() << "a GPU may be faster than the recording";
+    }
+    const SharedPlan plan = shared(fold_plan(20'000));
+    const Shared state = room(1);
+    const ResultLocation result{.storage = state};
+    const auto begun = std::chrono::steady_clock::now();
+    device_->run(plan, {}, {&result, 1}, false, "test", {});
+    const auto returned = std::chrono::steady_clock::now() - begun;
+    device_->synchronize({});
+    EXPECT_LT(returned, (std::chrono::steady_clock::now() - begun) / 2);
+    EXPECT_EQ(read(state), Words{fold(20'000)});
+    EXPECT_GT(device_->statistics().submissions, 2u);
+}
+
 // Room for few pipelines, so that they are dropped while the commands of calls under way refer to them.
 class FewPipelines : public Vulkan {
 protected:
@@ -147,7 +165,7 @@ protected:
         return std::make_shared<const Plan>(std::move(plan));
     }
     void run(const std::shared_ptr<const Plan>& plan) {
-        stream_.start(1000);
+        stream_.start(1000, false);
         recorder_.run(plan, {&lease_.front().slice, 1}, {}, {}, "test", {});
     }
 
