@@ -61,6 +61,23 @@ py::dict strategies(const Profile& profile) {
     return dict;
 }
 
+// Keeps the device that it has opened, so that it is not lost where a signal's handler raises an exception in Python
+// before anybody there has it. One thread calls it at a time.
+class Opener {
+public:
+    Opener(std::size_t index, StrategyChoice fixed) : index_(index), fixed_(std::move(fixed)) {}
+
+    std::shared_ptr<Device> open() {
+        if (!device_) device_ = Device::open(index_, fixed_);
+        return device_;
+    }
+
+private:
+    std::size_t index_;
+    StrategyChoice fixed_;
+    std::shared_ptr<Device> device_;
+};
+
 // Every counter of Device.statistics() by its name there.
 struct Counter {
     const char* name;
@@ -125,6 +142,10 @@ void register_devices(py::module_& module) {
             "synchronize", [](Device& device) { device.synchronize(&interrupted); }, WithoutGil())
         .def("close", &Device::close, WithoutGil())
         .def("lose_for_test", &Device::lose_for_test);
+
+    py::class_<Opener>(module, "Opener", "Opens a device at first use and keeps it.")
+        .def(py::init<std::size_t, StrategyChoice>(), py::arg("index"), py::arg("fixed"))
+        .def("open", &Opener::open, WithoutGil());
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
     module.def("vulkan_problem", &vulkan_problem, WithoutGil());

@@ -79,7 +79,7 @@ class Device:
         options = {"schedule": schedule, "gemm": gemm, **sizes}
         self._index, self._profile = _select(selector, "[Device] selector")
         self._options = {name: value for name, value in options.items() if value is not None}
-        self._choice = _core.make_choice(self._profile, self._options)
+        self._opener = _core.Opener(self._index, _core.make_choice(self._profile, self._options))
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
         self._closed = False
@@ -152,7 +152,7 @@ class Device:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
                 try:
-                    self._opened = _core.open_device(self._index, self._choice)
+                    self._opened = self._opener.open()
                 finally:
                     _log()
                 _logger.info("opened %r", self)

@@ -1,8 +1,9 @@
-"""Processes that use Vulkan: they fork, they end while threads call."""
+"""Processes that use Vulkan: they fork, they end while threads call, signals come while a device is opened."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -110,3 +111,34 @@ def test_the_process_ends_while_daemon_threads_call(call: str) -> None:
     for _ in range(2):
         done = run(program)
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_a_handler_that_raises_while_a_device_is_opened() -> None:
+    """Each attempt begins where the one before was stopped: in the end the device is open."""
+    program = """
+        import signal, time
+        class Tick(Exception): pass
+        def tick(*_):
+            raise Tick
+        def open_another():
+            begun = time.perf_counter()
+            vkrnn.Device(vkrnn.default_device().index).open()
+            return time.perf_counter() - begun
+        taken = min(open_another() for _ in range(5))
+        signal.signal(signal.SIGALRM, tick)
+        device = vkrnn.Device(vkrnn.default_device().index)
+        attempts = 0
+        while attempts < 50:
+            attempts += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, taken / 4)
+                device.open()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+            except Tick:
+                pass
+        print(attempts < 50)
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
