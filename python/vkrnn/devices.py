@@ -263,6 +263,19 @@ def resolve(device: DeviceLike | None, prefix: str) -> Device:
     return _shared_device(str(device), f"{prefix} device")
 
 
+def require_device(given: DeviceLike | None, device: Device, prefix: str, reason: str) -> None:
+    """Raise ValueError if an operation's argument ``device`` names another than `device`, which it has to be."""
+    if given is None or (named := resolve(given, prefix)) is device:
+        return
+    got = told_apart(named, device) if isinstance(given, Device) else f"{given!r}: {told_apart(named, device)}"
+    raise ValueError(f"{prefix} device: expected {device!r}, {reason}, got {got}")
+
+
+def told_apart(other: Device, device: Device) -> str:
+    """Show `other` in a message that shows `device` too: two of the same hardware look alike."""
+    return f"another {other!r}" if repr(other) == repr(device) else repr(other)
+
+
 def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
         device = _by_selector.get(selector)

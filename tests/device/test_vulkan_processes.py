@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+import vkrnn
 from resident import position
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -142,3 +144,22 @@ def test_a_handler_that_raises_while_a_device_is_opened() -> None:
     """
     done = run(program)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
+    """The CPU is there all the same, and the message says what Vulkan said."""
+    manifest = tmp_path / "driver.json"
+    manifest.write_text("{")
+    done = subprocess.run(
+        [sys.executable, "-c", "import vkrnn; print(len(vkrnn.devices())); vkrnn.Device('llvmpipe')"],
+        env=os.environ
+        | {name: str(manifest) for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")}
+        | {"VKRNN_VALIDATION": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n"
+    last = done.stderr.splitlines()[-1]
+    expected = "ValueError: [Device] selector: expected a part of a device's name, got 'llvmpipe' (0: "
+    assert last.startswith(f"{expected}{vkrnn.Device('cpu (').name}; Vulkan: no Vulkan driver was found, or one's ")

@@ -117,6 +117,15 @@ long process_id() {
 
 Context::Context() : process_(process_id()), loader_(load()) {
     leave_exit_to_the_parent();
+    try {
+        create_instance();
+    } catch (const ::vk::SystemError& error) {
+        throw DeviceError(std::string("no Vulkan driver was found, or one's manifest cannot be read (") + error.what() +
+                          "); " + kInstallHint);
+    }
+}
+
+void Context::create_instance() {
     const bool validation = validation_wanted();
     if (validation &&
         !contains(loader_.enumerateInstanceLayerProperties(), &LayerProperties::layerName, kValidationLayer)) {
@@ -152,13 +161,9 @@ Context::Context() : process_(process_id()), loader_(load()) {
                                   .ppEnabledLayerNames = layers.data(),
                                   .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                   .ppEnabledExtensionNames = extensions.data()};
-    try {
-        instance_ = raii::Instance(loader_, info);
-        if (validation) {
-            messenger_ = raii::DebugUtilsMessengerEXT(instance_, messenger);
-        }
-    } catch (const ::vk::SystemError& error) {
-        throw DeviceError(std::string("no Vulkan driver was found (") + error.what() + "); " + kInstallHint);
+    instance_ = raii::Instance(loader_, info);
+    if (validation) {
+        messenger_ = raii::DebugUtilsMessengerEXT(instance_, messenger);
     }
 }
 
