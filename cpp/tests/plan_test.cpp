@@ -292,6 +292,18 @@ TEST(DtypePlan, Float64HasKernelsOfItsOwnAndTwiceTheBytes) {
     }
 }
 
+TEST(Plan, CountsIn32Bits) {
+    Spec spec = make_spec(CellKind::lstm);
+    spec.I = (std::int64_t{1} << 32) + 8;
+    try {
+        plan_by_steps(spec, gpu());
+        ADD_FAILURE() << "no error";
+    } catch (const NotImplementedError& error) {
+        EXPECT_STREQ(error.what(),
+                     "[lstm] a call with 4294967304 rows or elements in one kernel; 4,294,967,295 is the most");
+    }
+}
+
 TEST(DtypePlan, Float64NeedsTheFeature) {
     const Profile profile = gpu();  // without it
     Spec spec = make_spec(CellKind::lstm);

@@ -54,6 +54,19 @@ TEST(MemoryType, IsOneThatTheBufferCanHave) {
     EXPECT_EQ(vk::memory_type(memory, Flag::eDeviceLocal, 0b001), std::nullopt);
 }
 
+TEST(MemoryType, IsUnifiedIfItIsLocalCoherentAndCached) {
+    using Flag = vk::MemoryPropertyFlagBits;
+    const auto local = Flag::eDeviceLocal | Flag::eHostVisible;
+    vk::PhysicalDeviceMemoryProperties memory{.memoryTypeCount = 2};  // coherent or cached, as on some phones
+    memory.memoryTypes[0].propertyFlags = local | Flag::eHostCoherent;
+    memory.memoryTypes[1].propertyFlags = local | Flag::eHostCached;
+    EXPECT_FALSE(vk::has_unified_memory(DeviceType::integrated_gpu, memory));
+    memory.memoryTypes[memory.memoryTypeCount++].propertyFlags = local | Flag::eHostCoherent | Flag::eHostCached;
+    EXPECT_TRUE(vk::has_unified_memory(DeviceType::integrated_gpu, memory));
+    EXPECT_TRUE(vk::has_unified_memory(DeviceType::cpu, memory));
+    EXPECT_FALSE(vk::has_unified_memory(DeviceType::discrete_gpu, memory));
+}
+
 class PipelineCache : public Vulkan {
 protected:
     // Returns the one file of the cache; empty if there is none.

@@ -1,6 +1,10 @@
 // Calls of one plan on the same memory are recorded once and replayed, with right results every time.
+#include <chrono>
 #include <numeric>
 
+#include "vk/commands/recorder.h"
+#include "vk/commands/transfer.h"
+#include "vk/memory/pool.h"
 #include "vk_plans.h"
 
 namespace vkrnn::test {
@@ -128,6 +132,81 @@ TEST_P(Replays, AreOfOneCommandBuffer) {
         EXPECT_EQ(read(state), Words{fold(30000)});
     }
     EXPECT_EQ(repeated(), 0u);
+}
+
+// A long call is handed to the device as a whole: its caller waits where it wants to.
+TEST_P(Replays, ReturnBeforeTheyAreDone) {
+    if (device_->profile().type != DeviceType::cpu) {
+        GTEST_SKIP() << "a GPU may be faster than the recording";
+    }
+    const SharedPlan plan = shared(fold_plan(20'000));
+    const Shared state = room(1);
+    const ResultLocation result{.storage = state};
+    const auto begun = std::chrono::steady_clock::now();
+    device_->run(plan, {}, {&result, 1}, false, "test", {});
+    const auto returned = std::chrono::steady_clock::now() - begun;
+    device_->synchronize({});
+    EXPECT_LT(returned, (std::chrono::steady_clock::now() - begun) / 2);
+    EXPECT_EQ(read(state), Words{fold(20'000)});
+    EXPECT_GT(device_->statistics().submissions, 2u);
+}
+
+// Room for few pipelines, so that they are dropped while the commands of calls under way refer to them.
+class FewPipelines : public Vulkan {
+protected:
+    static constexpr std::size_t kFew = 4, kWords = 1'000'000;
+
+    // words += number, in place.
+    static std::shared_ptr<const Plan> plan(std::uint32_t number) {
+        Plan plan;
+        plan.buffers = {buffer("words", Role::scratch, kWords * 4)};
+        plan.kernels = {{"add", {number}}};
+        plan.steps = {add(0, 0, kWords)};
+        return std::make_shared<const Plan>(std::move(plan));
+    }
+    void run(const std::shared_ptr<const Plan>& plan) {
+        stream_.start(1000, false);
+        recorder_.run(plan, {&lease_.front().slice, 1}, {}, {}, "test", {});
+    }
+
+    const std::shared_ptr<const vk::Context> context_ = vk::Context::get();
+    const std::shared_ptr<const vk::LogicalDevice> device_ =
+        std::make_shared<vk::LogicalDevice>(vk::SelectedDevice{context_, context_->candidates().at(0)});
+    const std::shared_ptr<vk::Timeline> timeline_ = std::make_shared<vk::Timeline>(device_, device_->call_queue());
+    vk::Pool pool_{timeline_, vk::Use::device};
+    vk::Pool::Pieces lease_ = pool_.take(kWords * 4, true);
+    vk::Pipelines pipelines_{*timeline_, kFew};
+    vk::Workers workers_{0};
+    vk::Stream stream_{*timeline_};
+    vk::Transfer transfer_{*timeline_, stream_, workers_};
+    vk::Recorder recorder_{*device_, pipelines_, stream_};
+};
+
+TEST_F(FewPipelines, AreEnoughForCallsUnderWay) {
+    constexpr std::uint32_t kPlans = 50;  // more than the cache of command buffers holds
+    const vk::Slice words = lease_.front().slice.part(0, kWords * 4);
+    Words seen(kWords, 7);
+    transfer_.upload(words, seen.data(), {});
+    transfer_.submitted(stream_.submit());
+    std::vector<std::shared_ptr<const Plan>> plans;
+    for (std::uint32_t number = 1; number <= kPlans; ++number) {
+        plans.push_back(plan(number));
+        run(plans.back());
+        EXPECT_EQ(pipelines_.size(), std::min<std::size_t>(number, kFew));
+    }
+    for (int round = 0; round < 2; ++round) {
+        for (const auto& each : plans) {  // the commands are cached, then dropped for those of later plans
+            run(each);
+            EXPECT_LE(pipelines_.size(), kFew + vk::CommandBufferCache::kCapacity);
+        }
+    }
+    for (int call = 0; call < 3; ++call) {
+        run(plans.front());
+    }
+    EXPECT_GT(recorder_.replayed(), 0u);
+    transfer_.download(seen.data(), words, {});
+    EXPECT_TRUE(seen == Words(kWords, 7 + 3 * (kPlans * (kPlans + 1) / 2) + 3));
+    timeline_->settle(timeline_->submitted());
 }
 
 }  // namespace

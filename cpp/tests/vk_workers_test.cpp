@@ -2,6 +2,7 @@
 #include "vk/memory/workers.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <numeric>
@@ -44,6 +45,22 @@ TEST_P(Workers, CopyEveryByte) {
         expect_copied(workers, kPages + rest);
     }
 }
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(FewThreads, CopyAllTheSame) {
+    const auto from = counted(kMany + 1);
+    std::vector<unsigned char> to(from.size());
+    rlimit usual{};
+    getrlimit(RLIMIT_AS, &usual);
+    const rlimit none{.rlim_cur = 0, .rlim_max = usual.rlim_max};  // no memory for stacks but those kept of late
+    vk::Workers workers(100);
+    setrlimit(RLIMIT_AS, &none);
+    workers.copy(to.data(), from.data(), from.size());
+    setrlimit(RLIMIT_AS, &usual);
+    EXPECT_TRUE(to == from);
+    expect_copied(workers, kMany);
+}
+#endif
 
 TEST_P(Workers, ServeSeveralThreadsAtATime) {
     vk::Workers workers(GetParam());

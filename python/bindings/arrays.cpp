@@ -144,9 +144,9 @@ void register_arrays(py::module_& module) {
             }
             return py::buffer(view(array)).request(true);
         });
-    module.def("view", &view, py::arg("array"));
-    module.def("fetch", &fetch, py::arg("array"));
-    module.def("write", &write, py::arg("array"), py::arg("source"));
+    module.def("view", &view, py::arg("array"), py::call_guard<Inside>());
+    module.def("fetch", &fetch, py::arg("array"), py::call_guard<Inside>());
+    module.def("write", &write, py::arg("array"), py::arg("source"), py::call_guard<Inside>());
     module.def(
         "clear",
         [](const Array& array) {

@@ -62,21 +62,35 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label);
 
-// Returns whether the interpreter has seen a signal, for calls to poll. Only the main thread sees any, and takes the
-// GIL.
+// Returns whether a call is to stop, for calls to poll: the interpreter has seen a signal, or is about to end. Only the
+// main thread sees signals, and takes the GIL.
 bool interrupted();
 
-// Leaves the GIL to others. As the process ends, the interpreter (up to 3.13) unwinds a daemon thread that wants it
-// back, through frames that hold Python's objects: such a thread stays here instead until the process is gone.
+// Marks a thread as inside the core while the object lives; it has the GIL when it makes one. The process does not end
+// under such a thread: what drivers and C++'s libraries destroy as it ends must not be in use, and the interpreter (up
+// to 3.13) unwinds a daemon thread that wants the GIL back, through frames that hold Python's objects. So before the
+// interpreter ends, Python's stop_threads() names the daemon threads, and waits until every thread has left the core,
+// or stays in it, asleep, for good: those named do at the next Inside or Unlocked, where they come by soon, since
+// interrupted() stops their calls. Threads of other libraries go on, because these may wait for them.
+class Inside {
+public:
+    Inside();
+    ~Inside();
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+};
+
+// Leaves the GIL to others.
 class Unlocked {
 public:
-    Unlocked() : state_(PyEval_SaveThread()) {}
+    Unlocked();
     ~Unlocked();
     Unlocked(const Unlocked&) = delete;
     Unlocked& operator=(const Unlocked&) = delete;
 
 private:
-    PyThreadState* state_;
+    const Inside inside_;
+    PyThreadState* const state_;
 };
 
 std::string dtype_name(const py::dtype& dtype);
@@ -84,6 +98,7 @@ std::string type_name(py::handle object);  // "list"; "None" for None
 py::str to_python(std::string_view text);
 
 void register_errors(py::module_& module);
+void register_threads(py::module_& module);
 void register_cells(py::module_& module);
 void register_plans(py::module_& module);
 void register_devices(py::module_& module);

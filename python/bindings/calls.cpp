@@ -1,16 +1,7 @@
 // Calls: arrays in, checked, run, arrays out.
-#ifdef __linux__
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
-
-#include <cxxabi.h>
-
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <stdexcept>
-#include <thread>
 
 #include "bindings.h"
 #include "vkrnn/error.h"
@@ -136,26 +127,6 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
 
 }  // namespace
 
-Unlocked::~Unlocked() {
-#ifdef __GLIBCXX__
-    try {
-        PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {
-        for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    }
-#else
-    PyEval_RestoreThread(state_);
-#endif
-}
-
-bool interrupted() {
-#ifdef __linux__
-    if (syscall(SYS_gettid) != getpid()) return false;
-#endif
-    const py::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
-}
-
 // NumPy makes the name anew each time, in Python: slow, for what every argument of every call is asked.
 std::string dtype_name(const py::dtype& dtype) {
     if (dtype.kind() == 'f') {
@@ -182,9 +153,10 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             if (checked.owner.is_none()) {
                 checked.owner = array.owner;
             } else if (!checked.owner.is(array.owner)) {
+                const auto told_apart = py::module_::import("vkrnn.devices").attr("told_apart");
                 throw ValueError(prefix + " " + name + ": expected an array on " +
                                  py::repr(checked.owner).cast<std::string>() + ", where others are, got one on " +
-                                 py::repr(array.owner).cast<std::string>());
+                                 told_apart(array.owner, checked.owner).cast<std::string>());
             }
             infos[argument] = {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
             checked.arrays.emplace_back(argument, py::reinterpret_borrow<py::object>(value));
@@ -245,8 +217,10 @@ void register_calls(py::module_& module) {
            const std::string& label) {
             return check(require_cell(cell_name), gradients, descriptor, arguments, label);
         },
-        py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "");
-    module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"));
+        py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
+        py::call_guard<Inside>());
+    module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
+               py::call_guard<Inside>());
     module.def(
         "plan",
         [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {

@@ -26,13 +26,21 @@ const char* type_text(DeviceType type) {
     return "other";
 }
 
-template <class Value>
-Value read_option(const std::string& name, py::handle object) {
+// A str as UTF-8. Lone surrogates, which have none, are escaped.
+std::string utf8(py::handle text) { return py::bytes(text.attr("encode")("utf-8", "backslashreplace")); }
+
+std::string read_name(const std::string& name, py::handle object) {
+    if (!py::isinstance<py::str>(object)) {
+        throw TypeError("[Device] " + name + ": expected a str, got " + type_name(object));
+    }
+    return utf8(object);
+}
+
+std::uint32_t read_size(const std::string& name, py::handle object) {
     try {
-        return object.cast<Value>();
+        return object.cast<std::uint32_t>();
     } catch (const py::cast_error&) {
-        const char* expected = std::is_same_v<Value, std::string> ? "a str" : "a positive int";
-        throw TypeError("[Device] " + name + ": expected " + expected + ", got " + type_name(object));
+        throw TypeError("[Device] " + name + ": expected a positive int, got " + type_name(object));
     }
 }
 
@@ -40,13 +48,13 @@ Value read_option(const std::string& name, py::handle object) {
 StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
     StrategyChoice fixed;
     for (const auto& [key, value] : options) {
-        const auto name = key.cast<std::string>();
+        const std::string name = utf8(key);
         if (name == "schedule") {
-            fixed.schedule = read_option<std::string>(name, value);
+            fixed.schedule = read_name(name, value);
         } else if (name == "gemm") {
-            fixed.gemm = read_option<std::string>(name, value);
+            fixed.gemm = read_name(name, value);
         } else {
-            fixed.sizes[name] = read_option<std::uint32_t>(name, value);
+            fixed.sizes[name] = read_size(name, value);
         }
     }
     check_choice(fixed, profile);
@@ -60,6 +68,23 @@ py::dict strategies(const Profile& profile) {
     dict["gemm"] = names.gemm;
     return dict;
 }
+
+// Keeps the device that it has opened, so that it is not lost where a signal's handler raises an exception in Python
+// before anybody there has it. One thread calls it at a time.
+class Opener {
+public:
+    Opener(std::size_t index, StrategyChoice fixed) : index_(index), fixed_(std::move(fixed)) {}
+
+    std::shared_ptr<Device> open() {
+        if (!device_) device_ = Device::open(index_, fixed_);
+        return device_;
+    }
+
+private:
+    std::size_t index_;
+    StrategyChoice fixed_;
+    std::shared_ptr<Device> device_;
+};
 
 // Every counter of Device.statistics() by its name there.
 struct Counter {
@@ -126,6 +151,10 @@ void register_devices(py::module_& module) {
         .def("close", &Device::close, WithoutGil())
         .def("lose_for_test", &Device::lose_for_test);
 
+    py::class_<Opener>(module, "Opener", "Opens a device at first use and keeps it.")
+        .def(py::init<std::size_t, StrategyChoice>(), py::arg("index"), py::arg("fixed"))
+        .def("open", &Opener::open, WithoutGil());
+
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
     module.def("vulkan_problem", &vulkan_problem, WithoutGil());
     module.def(
@@ -150,7 +179,6 @@ void register_devices(py::module_& module) {
     });
     module.def("list_strategies", &strategies, py::arg("profile"));
     module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
-    module.def("open_device", &Device::open, py::arg("index"), py::arg("fixed"), WithoutGil());
     module.def("validation_messages", &validation_messages);
     module.def("cache_directory", &cache_directory);
 }

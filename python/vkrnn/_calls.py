@@ -13,7 +13,7 @@ from vkrnn import _core
 from vkrnn._foreign import as_numpy, as_numpy_integers
 from vkrnn._out import checked_out
 from vkrnn.arrays import Array
-from vkrnn.devices import Device, resolve
+from vkrnn.devices import Device, require_device, resolve
 from vkrnn.results import Results
 
 __all__ = ["CheckedCall", "bind", "run"]
@@ -83,6 +83,8 @@ class CheckedCall:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
         label = name or ""
+        if any("\ud800" <= letter <= "\udfff" for letter in label):
+            raise ValueError(f"[{function}] name: expected a str without lone surrogates, got {label!a}")
         given = {key: value for key, value in arguments.items() if value is not None or key in operation.required}
         for key, value in given.items():
             if type(value) not in _AS_THEY_ARE:
@@ -104,8 +106,7 @@ class CheckedCall:
         """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
         if owner is None:
             return resolve(self.device, self.prefix)
-        if self.device is not None and resolve(self.device, self.prefix) is not owner:
-            raise ValueError(f"{self.prefix} device: expected {owner!r}, where the arrays are, got {self.device!r}")
+        require_device(self.device, owner, self.prefix, "where the arrays are")
         return owner
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from vkrnn import _core
 from vkrnn.arrays import Array
-from vkrnn.devices import Device
+from vkrnn.devices import Device, told_apart
 
 __all__ = ["checked_out"]
 
@@ -44,7 +44,8 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
             device = device or array.device
             if array.device is not device:
                 raise ValueError(
-                    f"{where} expected an array on {device!r}, where others are, got one on {array.device!r}"
+                    f"{where} expected an array on {device!r}, where others are, got one on "
+                    f"{told_apart(array.device, device)}"
                 )
         for other, theirs in taken.items():
             if _overlap(array, theirs):

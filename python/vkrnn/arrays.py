@@ -12,7 +12,7 @@ import numpy.typing as npt
 from vkrnn import _core
 from vkrnn._foreign import Foreign, as_numpy
 from vkrnn._generics import Self
-from vkrnn.devices import DeviceLike, resolve
+from vkrnn.devices import DeviceLike, require_device, resolve
 
 __all__ = ["Array", "asarray", "empty", "zeros"]
 
@@ -175,7 +175,7 @@ class Array(_core.Array):
 
     def __repr__(self) -> str:
         """Show what it is, never the numbers: showing those would wait."""
-        return f"<vkrnn.Array {list(self.shape)} {self.dtype} on {self.device.name}>"
+        return f"<vkrnn.Array {list(self.shape)} {self.dtype} on {self.device.index}: {self.device.name}>"
 
 
 def asarray(array: Foreign | Array, *, device: DeviceLike | None = None) -> Array:
@@ -204,8 +204,7 @@ def asarray(array: Foreign | Array, *, device: DeviceLike | None = None) -> Arra
     24
     """
     if isinstance(array, Array):
-        if device is not None and resolve(device, "[asarray]") is not array.device:
-            raise ValueError(f"[asarray] device: expected {array.device!r}, where the array is, got {device!r}")
+        require_device(device, array.device, "[asarray]", "where the array is")
         return array
     taken = _taken("[asarray] array:", array)
     made = _make("asarray", taken.shape, taken.dtype, device, host_writes=True)

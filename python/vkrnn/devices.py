@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -77,10 +79,11 @@ class Device:
         options = {"schedule": schedule, "gemm": gemm, **sizes}
         self._index, self._profile = _select(selector, "[Device] selector")
         self._options = {name: value for name, value in options.items() if value is not None}
-        self._choice = _core.make_choice(self._profile, self._options)
+        self._opener = _core.Opener(self._index, _core.make_choice(self._profile, self._options))
         self._lock = threading.Lock()
         self._opened: _core.Device | None = None
         self._closed = False
+        self._process = os.getpid()
         _all.add(self)
 
     @property
@@ -149,7 +152,7 @@ class Device:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
                 try:
-                    self._opened = _core.open_device(self._index, self._choice)
+                    self._opened = self._opener.open()
                 finally:
                     _log()
                 _logger.info("opened %r", self)
@@ -260,6 +263,19 @@ def resolve(device: DeviceLike | None, prefix: str) -> Device:
     return _shared_device(str(device), f"{prefix} device")
 
 
+def require_device(given: DeviceLike | None, device: Device, prefix: str, reason: str) -> None:
+    """Raise ValueError if an operation's argument ``device`` names another than `device`, which it has to be."""
+    if given is None or (named := resolve(given, prefix)) is device:
+        return
+    got = told_apart(named, device) if isinstance(given, Device) else f"{given!r}: {told_apart(named, device)}"
+    raise ValueError(f"{prefix} device: expected {device!r}, {reason}, got {got}")
+
+
+def told_apart(other: Device, device: Device) -> str:
+    """Show `other` in a message that shows `device` too: two of the same hardware look alike."""
+    return f"another {other!r}" if repr(other) == repr(device) else repr(other)
+
+
 def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
         device = _by_selector.get(selector)
@@ -306,6 +322,22 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _finish() -> None:
+    # What drivers' threads use is destroyed after this: they must have nothing left to do. Python has joined all of its
+    # threads but daemons; dummies stand for threads of other libraries.
+    others = set(threading.enumerate()) - {threading.current_thread()}
+    dummy = threading._DummyThread  # noqa: SLF001
+    _core.stop_threads({thread.ident for thread in others if thread.ident and not isinstance(thread, dummy)})
+    for device in list(_all):
+        opened = device._opened  # noqa: SLF001
+        if opened is not None and device._process == os.getpid():  # noqa: SLF001
+            with contextlib.suppress(_core.DeviceError):  # closed or lost
+                opened.synchronize()
+
+
+atexit.register(_finish)
 
 
 def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:

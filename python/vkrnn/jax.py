@@ -14,6 +14,7 @@ says what works.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ except ImportError as error:
     raise ImportError(f"vkrnn.jax needs the package jax ({error}): pip install 'vkrnn[jax]'") from error
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
+
+# JAX's threads must not be in a callback, in Python, when the interpreter ends.
+atexit.register(lambda: jax.block_until_ready(jax.live_arrays()))
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Any]

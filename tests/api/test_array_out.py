@@ -10,7 +10,7 @@ import pytest
 
 import vkrnn
 from cases import Case, inputs
-from resident import KINDS, above, assert_same, assert_same_array, dtype_of, numbers, opened, put, sees
+from resident import KINDS, above, assert_same, assert_same_array, dtype_of, numbers, opened, put, sees, told_apart
 from vkrnn import SingleGateRNNDescriptor
 
 CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset({"input_weight", "bias"}))
@@ -180,7 +180,7 @@ def test_messages_about_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> 
     resident = put(arrays, either)
     own = empties(either)
     with opened("native") as other:
-        elsewhere = vkrnn.zeros((5, 3, 4), device=other)
+        elsewhere, theirs = vkrnn.zeros((5, 3, 4), device=other), told_apart(other, either)
         wrong: list[tuple[dict[str, Any], Any, type[Exception], str]] = [
             (
                 resident,
@@ -205,13 +205,13 @@ def test_messages_about_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> 
                 resident,
                 (own[0], elsewhere, None),
                 ValueError,
-                f"cell_output: expected an array on {either!r}, where others are, got one on {other!r}",
+                f"cell_output: expected an array on {either!r}, where others are, got one on {theirs}",
             ),
             (
                 arrays,
                 (own[0], elsewhere, None),
                 ValueError,
-                f"cell_output: expected an array on {either!r}, where others are, got one on {other!r}",
+                f"cell_output: expected an array on {either!r}, where others are, got one on {theirs}",
             ),
         ]
         before = either.statistics()["calls"], other.statistics()["calls"]
@@ -265,6 +265,6 @@ def test_a_view_of_the_result_may_be_an_argument(either: vkrnn.Device) -> None:
 def test_the_device_of_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
     """Is the call's: another may not be named."""
     other = vkrnn.default_device()
-    message = f"[lstm] device: expected {either!r}, where the arrays are, got {other!r}"
+    message = f"[lstm] device: expected {either!r}, where the arrays are, got {told_apart(other, either)}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         lstm(arrays, out=empties(either), device=other)

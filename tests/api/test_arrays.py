@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from resident import KINDS, assert_same_array, dtype_of, numbers, sees
+from resident import KINDS, assert_same_array, dtype_of, numbers, sees, told_apart
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (0,), (3, 0, 2), (5, 3, 4), (3, 5, 7), (1, 1, 1), (2, 3, 1, 5)]
 ANY = "float32, float64, float16 or bfloat16"
@@ -36,7 +36,7 @@ def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str
     array = vkrnn.asarray(source, device=either)
     assert (array.shape, array.dtype, array.device) == (shape, source.dtype, either)
     assert (array.nbytes, array.ndim, array.size) == (source.nbytes, source.ndim, source.size)
-    assert repr(array) == f"<vkrnn.Array {list(shape)} {dtype} on {either.name}>"
+    assert repr(array) == f"<vkrnn.Array {list(shape)} {dtype} on {either.index}: {either.name}>"
     assert_same_array(array, source)
 
 
@@ -70,8 +70,9 @@ def test_an_array_stays_what_it_is(either: vkrnn.Device) -> None:
     assert vkrnn.asarray(array, device=either) is array
     other = vkrnn.default_device()
     message = f"[asarray] device: expected {either!r}, where the array is, got "
-    refused(ValueError, f"{message}{other!r}", vkrnn.asarray, array, device=other)
-    refused(ValueError, f"{message}0", vkrnn.asarray, array, device=0)
+    refused(ValueError, f"{message}{told_apart(other, either)}", vkrnn.asarray, array, device=other)
+    message = f"{message}{either.index}: another {either!r}"  # the one that calls share
+    refused(ValueError, message, vkrnn.asarray, array, device=either.index)
 
 
 def test_the_device_that_arrays_are_made_on(own: vkrnn.Device) -> None:

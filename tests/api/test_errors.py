@@ -81,6 +81,12 @@ TYPES = [
     ),
     Bad("lstm", {"name": 3}, TypeError, "[lstm] name: expected a str, got int"),
     Bad(
+        "gru_gradients",
+        {"name": "layer \ud800"},
+        ValueError,
+        "[gru_gradients] name: expected a str without lone surrogates, got 'layer \\ud800'",
+    ),
+    Bad(
         "lstm",
         {"device": 0.5},
         TypeError,

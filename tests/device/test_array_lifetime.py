@@ -200,7 +200,7 @@ def test_a_closed_device_refuses_everything(own: vkrnn.Device) -> None:
         memoryview(array)
     assert (len(array), array[1:].shape, array.nbytes) == (5, (4, 3, 64), 5 * 3 * 64 * 4)
     assert vkrnn.asarray(array) is array
-    assert repr(array) == f"<vkrnn.Array [5, 3, 64] float32 on {own.name}>"
+    assert repr(array) == f"<vkrnn.Array [5, 3, 64] float32 on {own.index}: {own.name}>"
     assert array.device.closed
 
 

@@ -95,6 +95,10 @@ def test_wrong_types() -> None:
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] tile: no such option; there are schedule, gemm"):
         vkrnn.Device(tile=2)
+    with pytest.raises(TypeError, match=r"^\[Device\] \\ud800: no such option; there are schedule, gemm"):
+        vkrnn.Device(**{"\ud800": 2})
+    with pytest.raises(ValueError, match=r"^\[Device\] gemm: expected .*, got '\\ud800'$"):
+        vkrnn.Device(gemm="\ud800")
 
 
 def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:

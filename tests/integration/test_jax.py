@@ -372,3 +372,14 @@ def test_without_jax() -> None:
         "ImportError: vkrnn.jax needs the package jax (import of jax halted; None in sys.modules): "
         "pip install 'vkrnn[jax]'"
     )
+
+
+def test_the_process_ends_while_calls_are_under_way() -> None:
+    """It waits for them: JAX's threads would be in Python when there is none any more."""
+    program = (
+        "import jax, numpy as np, vkrnn.jax; call = jax.jit(lambda *given: vkrnn.jax.lstm(*given).output);"
+        "source, weight = np.ones((200, 64, 512), np.float32), np.zeros((512, 128), np.float32);"
+        "call(source[:2], weight).block_until_ready(); results = [call(source, weight + i) for i in range(5)]"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -63,6 +63,11 @@ def sees(device: vkrnn.Device) -> bool:
     return vkrnn.empty(1, device=device).host_visible
 
 
+def told_apart(other: vkrnn.Device, device: vkrnn.Device) -> str:
+    """Return how a message shows `other` that shows `device` too."""
+    return f"another {other!r}" if repr(other) == repr(device) else repr(other)
+
+
 def dtype_of(name: str) -> np.dtype[Any]:
     """Return the dtype; NumPy has no bfloat16 of its own."""
     return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <set>
+#include <stdexcept>
 
 #include "abi.h"
 #include "vkrnn/plan.h"
@@ -113,8 +114,11 @@ private:
     bool after_loop_ = false;
 };
 
-// The kernels count in 32 bits. Throws NotImplementedError where that is not enough.
-std::uint32_t u32(std::int64_t value);
+// A number of a plan that the kernels, which count in 32 bits, have no room for: make_plan refuses the call.
+struct TooLarge : std::length_error {
+    using std::length_error::length_error;
+};
+std::uint32_t u32(std::int64_t value);  // throws TooLarge
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 

@@ -1,5 +1,6 @@
 #include "vkrnn/plan.h"
 
+#include "builder.h"
 #include "forward.h"
 #include "gradient.h"
 #include "vkrnn/error.h"
@@ -11,8 +12,12 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
                                   " float64 needs the device feature " + "shaderFloat64, which " + profile.name +
                                   " does not have");
-    const Chosen chosen = choose_strategies(spec, profile, fixed);
-    return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+    try {
+        const Chosen chosen = choose_strategies(spec, profile, fixed);
+        return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+    } catch (const TooLarge& error) {
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " a call with " + error.what());
+    }
 }
 
 std::uint64_t Plan::bytes() const {

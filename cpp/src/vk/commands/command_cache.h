@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "vk/commands/stream.h"
+#include "vk/pipelines/pipelines.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn::vk {
@@ -41,6 +42,7 @@ struct CachedCommands {
     Point point = 0;  // the last submission of the commands
     std::uint32_t timing_slot = 0;
     std::uint64_t dispatches = 0;
+    std::vector<SharedKernel> kernels;  // that the commands use
 };
 
 // Keeps the commands that were used last.

@@ -67,9 +67,9 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     poll_ = &poll;
     next_timing_slot_ = (next_timing_slot_ + 1) % kTimings;
     timing_slot_ = to_cache_ ? kTimings + to_cache_->timing_slot : next_timing_slot_;
-    plan_pipelines_.clear();
+    release_kernels();  // of a call that failed
     for (const Kernel& kernel : plan->kernels) {
-        plan_pipelines_.push_back(pipelines_.get(kernel));
+        plan_kernels_.push_back(pipelines_.get(kernel));
     }
     if (!stream_.is_open()) {
         stream_.begin(poll, to_cache_ != nullptr);
@@ -78,14 +78,26 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     record(*plan, placements, before, after);
     const Point point = close();
     if (to_cache_) {
+        to_cache_->kernels = plan_kernels_;
         cache_.add(std::move(to_cache_));
     }
+    release_kernels();
     return point;
+}
+
+void Recorder::release_kernels() {
+    for (const SharedKernel& kernel : plan_kernels_) {
+        pipelines_.used(*kernel, stream_.submitted());
+    }
+    plan_kernels_.clear();
 }
 
 Point Recorder::replay(CachedCommands& cached) {
     timing_slot_ = kTimings + cached.timing_slot;
     cached.point = stream_.submit(cached.commands);
+    for (const SharedKernel& kernel : cached.kernels) {
+        pipelines_.used(*kernel, cached.point);
+    }
     dispatches_ += cached.dispatches;
     ++replayed_;
     return cached.point;
@@ -182,7 +194,7 @@ void Recorder::copy(std::span<const SliceCopy> copies) {
 }
 
 Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice> placements) const {
-    Ready ready{.pipeline = plan_pipelines_.at(dispatch.kernel),
+    Ready ready{.pipeline = *plan_kernels_.at(dispatch.kernel)->pipeline,
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .counter = dispatch.counter,

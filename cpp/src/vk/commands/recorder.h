@@ -63,6 +63,8 @@ private:
 
     void record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
                 std::span<const SliceCopy> after);
+    // Lets go of the plan's pipelines, which what was submitted uses.
+    void release_kernels();
     // Submits the cached commands once more.
     Point replay(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
@@ -92,7 +94,7 @@ private:
     CommandBufferCache cache_;
 
     // State of the current run; members keep their memory between runs.
-    std::vector<Pipeline> plan_pipelines_;
+    std::vector<SharedKernel> plan_kernels_;
     std::vector<Ready> body_;
     std::vector<std::byte> block_;
     std::string label_;

@@ -13,7 +13,7 @@ using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
 constexpr std::chrono::nanoseconds kPollInterval = 20ms;
-constexpr std::uint32_t kSmallestFirstCapacity = 128;
+constexpr std::uint32_t kSmallestFirstCapacity = 16;
 constexpr std::uint32_t kLargestCapacity = 8192;
 
 Commands make_commands(const Timeline& timeline) {
@@ -86,7 +86,8 @@ void Stream::barrier(PipelineStageFlags2 stages, AccessFlags2 access) const {
     commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
 }
 
-void Stream::start(double capacity) {
+void Stream::start(double capacity, bool paced) {
+    paced_ = paced;
     capacity_ = static_cast<std::uint32_t>(std::clamp<double>(capacity, kSmallestFirstCapacity, kLargestCapacity));
     loop_submissions_ = 0;
     polled_at_ = completed_at_ = Clock::now();
@@ -100,7 +101,7 @@ void Stream::pace(const Poll& poll) {
             throw Interrupted();
         }
     }
-    if (loop_submissions_ >= 2) {
+    if (paced_ && loop_submissions_ >= 2) {
         timeline_.wait(timeline_.submitted() - 1, poll);
         adapt(submitted_at_[loop_submissions_ % 2]);
     }

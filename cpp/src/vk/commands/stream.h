@@ -48,17 +48,20 @@ public:
     Point submit(const Commands& commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
+    // Returns the point of the last submission.
+    [[nodiscard]] Point submitted() const { return timeline_.submitted(); }
     // Waits like Timeline::settle.
     void settle(Point point) const noexcept { timeline_.settle(point); }
 
-    // Starts a loop of dispatches. The first command buffers hold up to about `capacity` of them.
-    void start(double capacity);
-    // Called before begin() within a loop. Waits for the last command buffer but one: at most two are in flight, so
-    // that an interrupt acts soon. Throws like Timeline::wait.
+    // Starts a loop of dispatches. The first command buffers hold up to about `capacity` of them. `paced`: the caller
+    // waits for the loop.
+    void start(double capacity, bool paced);
+    // Called before begin() within a loop. If it is paced, waits for the last command buffer but one: at most two are
+    // in flight, so that an interrupt acts soon. Throws like Timeline::wait.
     void pace(const Poll& poll);
 
-    // Returns how many dispatches the open command buffer should hold. The number adapts to the device's speed, so that
-    // an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
+    // Returns how many dispatches the open command buffer should hold. In a paced loop the number adapts to the
+    // device's speed, so that an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
     [[nodiscard]] std::uint32_t capacity() const { return capacity_; }
 
 private:
@@ -80,6 +83,7 @@ private:
     // State of the loop: when its last command buffers were submitted, when the last finished one was noticed, and when
     // the poll was last called.
     std::uint32_t capacity_ = 0;
+    bool paced_ = false;
     std::uint32_t loop_submissions_ = 0;
     std::array<Clock::time_point, 2> submitted_at_;
     Clock::time_point completed_at_, polled_at_;

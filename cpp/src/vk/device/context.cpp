@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -9,6 +11,7 @@
 #ifdef _WIN32
 #include <process.h>
 #else
+#include <pthread.h>
 #include <unistd.h>
 #endif
 
@@ -69,6 +72,22 @@ raii::Context load() {
     }
 }
 
+// Drivers have functions run at exit that wait for the driver's threads. A forked process has none of them: Mesa's
+// crashes or hangs there. What is registered last runs first, so a forked process registers a function that ends it.
+void leave_exit_to_the_parent() {
+#ifdef __GLIBC__
+    static const int once = pthread_atfork(nullptr, nullptr, [] {
+        static_cast<void>(on_exit(
+            [](int status, void*) {
+                static_cast<void>(std::fflush(nullptr));
+                _exit(status);
+            },
+            nullptr));
+    });
+    static_cast<void>(once);
+#endif
+}
+
 template <class Properties, class Name>
 bool contains(const std::vector<Properties>& list, Name Properties::*name, const char* wanted) {
     return std::any_of(list.begin(), list.end(),
@@ -97,6 +116,16 @@ long process_id() {
 }
 
 Context::Context() : process_(process_id()), loader_(load()) {
+    leave_exit_to_the_parent();
+    try {
+        create_instance();
+    } catch (const ::vk::SystemError& error) {
+        throw DeviceError(std::string("no Vulkan driver was found, or one's manifest cannot be read (") + error.what() +
+                          "); " + kInstallHint);
+    }
+}
+
+void Context::create_instance() {
     const bool validation = validation_wanted();
     if (validation &&
         !contains(loader_.enumerateInstanceLayerProperties(), &LayerProperties::layerName, kValidationLayer)) {
@@ -132,13 +161,9 @@ Context::Context() : process_(process_id()), loader_(load()) {
                                   .ppEnabledLayerNames = layers.data(),
                                   .enabledExtensionCount = static_cast<std::uint32_t>(extensions.size()),
                                   .ppEnabledExtensionNames = extensions.data()};
-    try {
-        instance_ = raii::Instance(loader_, info);
-        if (validation) {
-            messenger_ = raii::DebugUtilsMessengerEXT(instance_, messenger);
-        }
-    } catch (const ::vk::SystemError& error) {
-        throw DeviceError(std::string("no Vulkan driver was found (") + error.what() + "); " + kInstallHint);
+    instance_ = raii::Instance(loader_, info);
+    if (validation) {
+        messenger_ = raii::DebugUtilsMessengerEXT(instance_, messenger);
     }
 }
 

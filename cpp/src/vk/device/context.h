@@ -35,6 +35,7 @@ public:
 
 private:
     Context();
+    void create_instance();
     [[nodiscard]] std::vector<raii::PhysicalDevice> physical_devices() const;
 
     long process_;

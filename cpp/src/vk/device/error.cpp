@@ -1,6 +1,7 @@
 #include "vk/device/error.h"
 
 #include <new>
+#include <system_error>
 
 #include "messages.h"
 #include "vk/device/vulkan.h"
@@ -33,6 +34,8 @@ void rethrow_translated(const std::string& prefix, std::uint64_t asked, std::uin
         throw MemoryError(prefix + "out of host memory" + memory_text(asked, free), asked, free);
     } catch (const ::vk::Error& error) {
         throw DeviceError(prefix + "the driver reported an error: " + error.what());
+    } catch (const std::system_error& error) {
+        throw DeviceError(prefix + "the operating system reported an error: " + error.what());
     } catch (const std::logic_error& error) {
         throw Error(prefix + "internal error: " + error.what());
     }

@@ -130,6 +130,11 @@ std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& m
     return std::nullopt;
 }
 
+bool has_unified_memory(DeviceType type, const PhysicalDeviceMemoryProperties& memory) {
+    const bool shares_memory = type == DeviceType::cpu || type == DeviceType::integrated_gpu;
+    return shares_memory && memory_type(memory, kUnifiedMemory).has_value();
+}
+
 DeviceType device_type(PhysicalDeviceType type) {
     switch (type) {
         case PhysicalDeviceType::eIntegratedGpu: return DeviceType::integrated_gpu;
@@ -203,9 +208,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     }
     profile.max_allocation = std::min<std::uint64_t>(properties11.maxMemoryAllocationSize,
                                                      chain.get<PhysicalDeviceVulkan13Properties>().maxBufferSize);
-    // A discrete device may let the host map its memory too, but reading that through the bus is slower than copying.
-    const bool shares_memory = profile.type == DeviceType::cpu || profile.type == DeviceType::integrated_gpu;
-    profile.unified_memory = shares_memory && memory_type(memory, kUnifiedMemory).has_value();
+    profile.unified_memory = has_unified_memory(profile.type, memory);
     profile.float64 = physical.getFeatures().shaderFloat64;
     profile.compute_units = compute_units(physical);
     profile.matrix_side = matrix_side(physical);

@@ -30,7 +30,10 @@ std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physica
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted,
                                          std::uint32_t possible = ~0U);
 
-// The properties of device-local memory that the host reads and writes at full speed.
+// Returns whether arrays can be in memory that the device and the host use in place, at full speed. A discrete device
+// may let the host map its memory too, but reading that through the bus is slower than copying. Some integrated ones
+// have no memory that is coherent and cached at once; theirs is copied as well.
+bool has_unified_memory(DeviceType type, const PhysicalDeviceMemoryProperties& memory);
 inline constexpr MemoryPropertyFlags kUnifiedMemory =
     MemoryPropertyFlagBits::eDeviceLocal | MemoryPropertyFlagBits::eHostVisible |
     MemoryPropertyFlagBits::eHostCoherent | MemoryPropertyFlagBits::eHostCached;

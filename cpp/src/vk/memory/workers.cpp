@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
 
 namespace vkrnn::vk {
 namespace {
@@ -28,8 +29,11 @@ Workers::~Workers() {
 }
 
 void Workers::start() {
-    for (std::size_t i = 0; i < helpers_; ++i) {
-        threads_.emplace_back([this, i] { work(i + 1); });
+    try {
+        while (threads_.size() < helpers_) {
+            threads_.emplace_back([this, index = threads_.size() + 1] { work(index); });
+        }
+    } catch (const std::system_error&) {  // the process may have no more of them
     }
 }
 

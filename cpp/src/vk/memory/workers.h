@@ -18,7 +18,8 @@ public:
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
 
-    // Copies like memcpy. Large copies are shared between threads, which the first such copy starts. Thread-safe.
+    // Copies like memcpy. Large copies are shared between threads, which the first such copy starts: as many as the
+    // system lets the process have. Thread-safe.
     void copy(void* to, const void* from, std::uint64_t bytes);
 
 private:

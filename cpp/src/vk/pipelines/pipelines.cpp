@@ -24,23 +24,43 @@ raii::PipelineCache open_cache(const raii::Device& device, const std::filesystem
 
 }  // namespace
 
-Pipelines::Pipelines(const LogicalDevice& device) : device_(device) {
-    const PhysicalDeviceProperties properties = device.physical().getProperties();
+Pipelines::Pipelines(const Timeline& timeline, std::size_t capacity)
+    : timeline_(timeline), device_(*timeline.device()), capacity_(capacity) {
+    const PhysicalDeviceProperties properties = device_.physical().getProperties();
     file_ = cache_file(properties);
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
     layout_ = raii::PipelineLayout(
-        device.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
-    cache_ = open_cache(device.handle(), file_, properties);
+        device_.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
+    cache_ = open_cache(device_.handle(), file_, properties);
 }
 
-Pipeline Pipelines::get(const Kernel& kernel) {
+SharedKernel Pipelines::get(const Kernel& kernel) {
     auto found = pipelines_.find(kernel);
     if (found == pipelines_.end()) {
-        found = pipelines_.emplace(kernel, compile(kernel)).first;
+        make_room();
+        found = pipelines_.emplace(kernel, std::make_shared<CompiledKernel>(timeline_, compile(kernel))).first;
         size_ = pipelines_.size();
         unsaved_ = true;
     }
-    return *found->second;
+    found->second->turn = ++turn_;
+    return found->second;
+}
+
+void Pipelines::make_room() {
+    while (pipelines_.size() >= capacity_) {
+        auto oldest = pipelines_.end();
+        for (auto each = pipelines_.begin(); each != pipelines_.end(); ++each) {
+            const bool held = each->second.use_count() > 1;
+            if (!held && (oldest == pipelines_.end() || each->second->turn < oldest->second->turn)) {
+                oldest = each;
+            }
+        }
+        if (oldest == pipelines_.end()) {
+            return;
+        }
+        pipelines_.erase(oldest);
+    }
+    size_ = pipelines_.size();
 }
 
 raii::Pipeline Pipelines::compile(const Kernel& kernel) {

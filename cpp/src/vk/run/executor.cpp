@@ -22,11 +22,13 @@ const std::string kArray = "[Array] ";
 // Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
 constexpr std::uint64_t kChecked = 16 << 20;
 
-// Estimates how many dispatches take well under a second: most calls fit into one submission, and an interrupt acts
-// soon.
-double first_capacity(const Plan& plan, const Profile& profile) {
-    const double flops = profile.type == DeviceType::cpu ? 4e9 : 1e12;
-    return flops * static_cast<double>(plan.dispatches()) / std::max(plan.flops, 1.0);
+// Estimates how many dispatches take a second: most calls fit into one submission. It is a tenth of that where the
+// caller waits for a CPU, whose speed varies less, so that an interrupt acts soon.
+double first_capacity(const Plan& plan, const Profile& profile, bool wait) {
+    const bool cpu = profile.type == DeviceType::cpu;
+    const double each = plan.flops / std::max(static_cast<double>(plan.dispatches()), 1.0);
+    const double seconds = cpu ? 5e-5 + each / 4e9 : each / 1e12;
+    return (cpu && wait ? 0.1 : 1.0) / std::max(seconds, 1e-12);
 }
 
 void count_submitted(const Session& session, Statistics& statistics) {
@@ -223,7 +225,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
         locked.stream.discard();  // drops the commands of a call that failed
         binding.bind(inputs, results, locked.transfer, poll);
         locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
-        locked.stream.start(first_capacity(*plan, profile_));
+        locked.stream.start(first_capacity(*plan, profile_, wait), wait);
         point = locked.recorder.run(plan, binding.placements(), binding.before(), binding.after(), label, poll);
         locked.transfer.submitted(point);
         binding.submitted(point);

@@ -6,19 +6,38 @@
 
 namespace vkrnn::vk {
 
-std::vector<Profile> list() {
-    std::vector<Profile> profiles;
-    for (auto& candidate : Context::get()->candidates()) {
-        profiles.push_back(std::move(candidate.profile));
+namespace {
+
+template <class Function>
+auto translated(const char* prefix, const Function& function) {
+    try {
+        return function();
+    } catch (...) {
+        rethrow_translated(prefix);
     }
-    return profiles;
 }
 
-std::vector<SkippedDevice> skipped() { return Context::get()->skipped(); }
+constexpr const char* kListing = "listing the devices: ";
+
+}  // namespace
+
+std::vector<Profile> list() {
+    return translated(kListing, [] {
+        std::vector<Profile> profiles;
+        for (auto& candidate : Context::get()->candidates()) {
+            profiles.push_back(std::move(candidate.profile));
+        }
+        return profiles;
+    });
+}
+
+std::vector<SkippedDevice> skipped() {
+    return translated(kListing, [] { return Context::get()->skipped(); });
+}
 
 std::vector<std::string> memory_types(std::size_t index) {
-    const auto context = Context::get();
-    const auto memory = context->candidates().at(index).physical.getMemoryProperties();
+    const auto memory =
+        translated(kListing, [&] { return Context::get()->candidates().at(index).physical.getMemoryProperties(); });
     std::vector<std::string> lines;
     for (std::uint32_t heap = 0; heap < memory.memoryHeapCount; ++heap) {
         const auto& found = memory.memoryHeaps.at(heap);
@@ -35,14 +54,12 @@ std::vector<std::string> memory_types(std::size_t index) {
 }
 
 std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed) {
-    try {
+    return translated("opening the device: ", [&]() -> std::shared_ptr<Device> {
         auto context = Context::get();
         auto candidates = context->candidates();
         SelectedDevice selected{std::move(context), std::move(candidates.at(index))};
         return std::make_shared<Executor>(std::move(selected), fixed);
-    } catch (...) {
-        rethrow_translated("opening the device: ");
-    }
+    });
 }
 
 }  // namespace vkrnn::vk

@@ -20,7 +20,7 @@ Session::Session(SelectedDevice selected)
       pools{std::make_shared<Pool>(timeline, Use::device), std::make_shared<Pool>(timeline, Use::download)},
       for_host(std::min(kMostForHost, host_memory_available() / 8)),
       arena(*device),
-      pipelines(*device),
+      pipelines(*timeline),
       stream(*timeline),
       transfer(*timeline, stream, workers),
       upload_stream(*upload_timeline),

@@ -1,0 +1,98 @@
+// Threads: which one sees signals, and what becomes of those inside the core when the process ends.
+#ifndef _WIN32
+#include <pthread.h>
+#include <unistd.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+#include <cxxabi.h>
+
+#include <atomic>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "bindings.h"
+
+namespace vkrnn::python {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The process ends all the same after this, for a driver that hangs.
+constexpr auto kLongestEnd = 10s;
+
+std::atomic<int> inside = 0;      // objects of class Inside, in all threads but those that stay
+thread_local int depth = 0;       // those of the thread
+std::set<unsigned long> stopped;  // identifies threads; does not change once `ending` is set
+std::atomic<bool> ending = false;
+
+bool is_to_stay() { return ending && stopped.contains(PyThread_get_thread_ident()); }
+
+// The thread must not have the GIL.
+[[noreturn]] void stay() {
+    inside -= depth;
+    for (;;) std::this_thread::sleep_for(1h);
+}
+
+void stop_threads(std::set<unsigned long> threads) {
+    if (!ending) stopped = std::move(threads);
+    ending = true;
+    const py::gil_scoped_release unlocked;
+    const auto begun = std::chrono::steady_clock::now();
+    while (inside > depth && std::chrono::steady_clock::now() - begun < kLongestEnd) {
+        std::this_thread::sleep_for(1ms);
+    }
+}
+
+}  // namespace
+
+Inside::Inside() {
+    ++depth;
+    ++inside;  // before the question: whoever ends the interpreter says so before it asks
+    if (is_to_stay()) {
+        PyEval_SaveThread();
+        stay();
+    }
+}
+
+Inside::~Inside() {
+    --inside;
+    --depth;
+}
+
+Unlocked::Unlocked() : state_(PyEval_SaveThread()) {}
+
+Unlocked::~Unlocked() {
+    if (is_to_stay()) stay();
+#ifdef __GLIBCXX__
+    try {
+        PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind&) {  // the interpreter ended though the thread was inside
+        stay();
+    }
+#else
+    PyEval_RestoreThread(state_);
+#endif
+}
+
+bool interrupted() {
+    if (is_to_stay()) return true;
+#ifdef __linux__
+    if (syscall(SYS_gettid) != getpid()) return false;
+#endif
+    const py::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+}
+
+void register_threads(py::module_& module) {
+#ifndef _WIN32
+    pthread_atfork(nullptr, nullptr, [] { inside = depth; });  // the child has one thread
+#endif
+    module.def("stop_threads", &stop_threads, py::arg("threads"));
+}
+
+}  // namespace vkrnn::python

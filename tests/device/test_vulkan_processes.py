@@ -1,0 +1,165 @@
+"""Processes that use Vulkan: they fork, they end while threads call, signals come while a device is opened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import vkrnn
+from resident import position
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+BEGIN = """
+    import os, sys, threading
+    import numpy as np
+    import vkrnn
+    source, weight = np.ones((50, 3, 32), np.float32), np.full((32, 8), 0.125, np.float32)
+    vkrnn.lstm(source, weight)
+"""
+
+
+def run(program: str, begin: str = BEGIN) -> subprocess.CompletedProcess[str]:
+    """Run a program on a Vulkan device, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(begin) + textwrap.dedent(program)],
+        env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@needs_fork
+@pytest.mark.parametrize("work", ["pass", "np.ones((300, 300)) @ np.ones((300, 300))", "vkrnn.devices()", "fork(0)"])
+def test_a_child_ends_as_it_says(work: str) -> None:
+    """It has not the driver's threads, which the driver waits for at exit; its Python ends as it would without."""
+    program = f"""
+        import atexit
+        def fork(depth):
+            pid = os.fork()
+            if pid == 0:
+                if depth:
+                    {work}
+                atexit.register(lambda: print("child ends"))
+                sys.exit(5 + depth)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(fork(1), flush=True)
+        print(vkrnn.lstm(source, weight).output.shape)
+    """
+    done = run(program)
+    ends = "child ends\n" * (2 if work == "fork(0)" else 1)
+    assert (done.returncode, done.stdout) == (0, f"{ends}6\n(50, 3, 8)\n"), done.stderr
+
+
+@needs_fork
+def test_multiprocessing_that_forks() -> None:
+    """A pool whose parent has made calls on Vulkan, for NumPy's work."""
+    program = """
+        import multiprocessing
+        def work(size):
+            return float((np.ones((size, size)) @ np.ones((size, size))).sum())
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            print(pool.map(work, [300, 10, 300]))
+            pool.close()
+            pool.join()
+        def main():
+            work(300)
+            sys.exit(0)
+        child = multiprocessing.get_context("fork").Process(target=main)
+        child.start()
+        child.join()
+        print(child.exitcode)
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, f"{[300.0**3, 10.0**3, 300.0**3]}\n0\n"), done.stderr
+
+
+CALLS = {
+    "numpy": "vkrnn.lstm(source, weight)",
+    "long": "vkrnn.lstm(np.repeat(source, 100, axis=0), weight)",
+    "arrays": "vkrnn.lstm(vkrnn.asarray(source), weight).output.numpy()",
+    "under way": "vkrnn.lstm(vkrnn.asarray(source), weight, descriptor=options(number))",
+    "compiled": "vkrnn.lstm(source, weight, descriptor=options(number))",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_process_ends_while_daemon_threads_call(call: str) -> None:
+    """Nothing crashes, nothing hangs; also while the driver compiles with what is destroyed at the end."""
+    program = f"""
+        import time
+        def options(number):
+            names = ["input_gate_activation", "forget_gate_activation", "output_gate_activation", "activation"]
+            return vkrnn.LSTMDescriptor(**{{name: number // 5**place % 5 for place, name in enumerate(names)}})
+        begun = threading.Semaphore(0)
+        def work(number):
+            while True:
+                number += 7
+                {CALLS[call]}
+                begun.release()
+        for thread in range(3):
+            threading.Thread(target=work, args=(100 * thread,), daemon=True).start()
+        for _ in range(6):
+            begun.acquire()
+        print("end")
+    """
+    for _ in range(2):
+        done = run(program)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_a_handler_that_raises_while_a_device_is_opened() -> None:
+    """Each attempt begins where the one before was stopped: in the end the device is open."""
+    program = """
+        import signal, time
+        class Tick(Exception): pass
+        def tick(*_):
+            raise Tick
+        def open_another():
+            begun = time.perf_counter()
+            vkrnn.Device(vkrnn.default_device().index).open()
+            return time.perf_counter() - begun
+        taken = min(open_another() for _ in range(5))
+        signal.signal(signal.SIGALRM, tick)
+        device = vkrnn.Device(vkrnn.default_device().index)
+        attempts = 0
+        while attempts < 50:
+            attempts += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, taken / 4)
+                device.open()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                break
+            except Tick:
+                pass
+        print(attempts < 50)
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
+    """The CPU is there all the same, and the message says what Vulkan said."""
+    manifest = tmp_path / "driver.json"
+    manifest.write_text("{")
+    done = subprocess.run(
+        [sys.executable, "-c", "import vkrnn; print(len(vkrnn.devices())); vkrnn.Device('llvmpipe')"],
+        env=os.environ
+        | {name: str(manifest) for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")}
+        | {"VKRNN_VALIDATION": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n"
+    last = done.stderr.splitlines()[-1]
+    expected = "ValueError: [Device] selector: expected a part of a device's name, got 'llvmpipe' (0: "
+    assert last.startswith(f"{expected}{vkrnn.Device('cpu (').name}; Vulkan: no Vulkan driver was found, or one's ")
