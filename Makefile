@@ -2,6 +2,8 @@
 # make test    run the tests, Python's and C++'s
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
+# make wheel   build a wheel for this interpreter and Linux, into dist/
+# make sdist   pack the sources, into dist/
 # make format  format everything
 # make clean   remove what was built
 #
@@ -16,9 +18,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
+# All that builds the package does so in one folder: what is compiled there is compiled once.
+BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist clean need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -67,6 +71,18 @@ format: $(VENV)/.dev need-ci
 bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
+# auditwheel gives it the tag of the oldest Linux that has what it links to, and fails if there is none.
+wheel: $(VENV)/.dev
+	rm -rf build/wheel dist/*.whl
+	$(BIN)/python -m build --wheel --no-isolation $(BUILD_OPTIONS) --outdir build/wheel
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	$(BIN)/twine check --strict dist/*.whl
+
+sdist: $(VENV)/.dev
+	rm -f dist/*.tar.gz
+	$(BIN)/python -m build --sdist --no-isolation
+	$(BIN)/twine check --strict dist/*.tar.gz
+
 clean:
 	rm -rf build dist .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
@@ -79,7 +95,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.%: $(VENV)/.created $(SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
 	touch $@
 
 need-test need-ci: need-%:

@@ -36,10 +36,10 @@ bool wait(Params p, Address at, uint parts) {
         uint turns = 0;
         met = false;
         while (!met && turns < most_turns) {
-            met = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelaxed) >= parts;
+            met = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed) >= parts;
             ++turns;
         }
-        if (!met) atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsRelaxed);
+        if (!met) atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
         memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     }
     workgroup_barrier();

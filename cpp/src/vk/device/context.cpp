@@ -132,8 +132,9 @@ void Context::create_instance() {
         throw DeviceError(std::string("VKRNN_VALIDATION=1, but ") + kValidationLayer +
                           " is not installed (Debian/Ubuntu: apt install vulkan-validationlayers)");
     }
-    debug_labels_ = contains(loader_.enumerateInstanceExtensionProperties(), &ExtensionProperties::extensionName,
-                             VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    const auto offered = loader_.enumerateInstanceExtensionProperties();
+    const auto offers = [&](const char* name) { return contains(offered, &ExtensionProperties::extensionName, name); };
+    debug_labels_ = offers(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
 
     const ApplicationInfo application{
         .pApplicationName = "vkrnn", .pEngineName = "vkrnn", .apiVersion = VK_API_VERSION_1_3};
@@ -141,6 +142,12 @@ void Context::create_instance() {
     std::vector<const char*> extensions;
     if (debug_labels_) {
         extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    }
+    // Without this the loader hides drivers that implement a subset of Vulkan, such as MoltenVK.
+    InstanceCreateFlags flags;
+    if (offers(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {
+        extensions.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
+        flags |= InstanceCreateFlagBits::eEnumeratePortabilityKHR;
     }
     const std::array enabled{ValidationFeatureEnableEXT::eSynchronizationValidation};
     // The instance gets the messenger too, so that messages about creating and destroying it are collected.
@@ -156,6 +163,7 @@ void Context::create_instance() {
         extensions.push_back(VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
     }
     const InstanceCreateInfo info{.pNext = validation ? &features : nullptr,
+                                  .flags = flags,
                                   .pApplicationInfo = &application,
                                   .enabledLayerCount = static_cast<std::uint32_t>(layers.size()),
                                   .ppEnabledLayerNames = layers.data(),

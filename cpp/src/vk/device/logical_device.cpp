@@ -85,8 +85,17 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
                                        .ppEnabledExtensionNames = extensions.data()}};
 }
 
-std::vector<const char*> extensions(bool memory_budget, bool host_import, [[maybe_unused]] bool matrix_units) {
+// Devices that list this extension implement a subset of Vulkan, and must be opened with it. What may be missing of
+// Vulkan is for graphics, but for events, which are not used here: so there are no features of it to ask for.
+// The headers have the name only beside what is provisional.
+constexpr const char* kPortabilitySubset = "VK_KHR_portability_subset";
+
+std::vector<const char*> extensions(bool portability_subset, bool memory_budget, bool host_import,
+                                    [[maybe_unused]] bool matrix_units) {
     std::vector<const char*> names;
+    if (portability_subset) {
+        names.push_back(kPortabilitySubset);
+    }
     if (memory_budget) {
         names.push_back(VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     }
@@ -114,7 +123,8 @@ LogicalDevice::LogicalDevice(SelectedDevice selected)
       fixes_subgroup_size_(can_fix_subgroup_size(physical_, profile_.subgroup_size)),
       host_import_alignment_(import_alignment(physical_, unified_memory_)),
       handle_(create(physical_, families_,
-                     extensions(memory_budget_, host_import_alignment_ != 0, profile_.matrix_side != 0),
+                     extensions(has_extension(physical_, kPortabilitySubset), memory_budget_,
+                                host_import_alignment_ != 0, profile_.matrix_side != 0),
                      profile_.matrix_side != 0)) {
     queues_.reserve(families_.size());
     for (const std::uint32_t family : families_) {

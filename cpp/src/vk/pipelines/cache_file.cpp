@@ -22,12 +22,22 @@ std::string cache_directory() {
     if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
         return own.string();
     }
+#ifdef _WIN32
+    const auto local = variable("LOCALAPPDATA");
+    return local.empty() ? "" : (local / "vkrnn" / "Cache").string();
+#else
     // The XDG specification: relative paths are to be ignored.
     if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
         return (xdg / "vkrnn").string();
     }
+#ifdef __APPLE__
+    constexpr const char* kCaches = "Library/Caches";
+#else
+    constexpr const char* kCaches = ".cache";
+#endif
     const auto home = variable("HOME");
-    return home.empty() ? "" : (home / ".cache" / "vkrnn").string();
+    return home.empty() ? "" : (home / kCaches / "vkrnn").string();
+#endif
 }
 
 namespace vk {

@@ -1,0 +1,67 @@
+// llvmpipe as a driver like MoltenVK, which implements a subset of Vulkan: its devices list VK_KHR_portability_subset
+// and cannot be opened without it. LLVMPIPE is the path of the real driver.
+#include <dlfcn.h>
+#include <string.h>
+#include <vulkan/vk_icd.h>
+#include <vulkan/vulkan.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define SUBSET "VK_KHR_portability_subset"
+
+static void* llvmpipe(const char* name) {
+    static void* library;
+    if (library == NULL) library = dlopen(LLVMPIPE, RTLD_NOW | RTLD_LOCAL);
+    return library != NULL ? dlsym(library, name) : NULL;
+}
+
+static PFN_vkEnumerateDeviceExtensionProperties real_extensions;
+static PFN_vkCreateDevice real_create_device;
+
+static VkResult extensions(VkPhysicalDevice gpu, const char* layer, uint32_t* count, VkExtensionProperties* list) {
+    uint32_t others = 0;
+    VkResult result = real_extensions(gpu, layer, &others, NULL);
+    if (result != VK_SUCCESS) return result;
+    if (list == NULL) {
+        *count = others + 1;
+        return VK_SUCCESS;
+    }
+    if (*count <= others) return real_extensions(gpu, layer, count, list) < 0 ? VK_ERROR_UNKNOWN : VK_INCOMPLETE;
+    result = real_extensions(gpu, layer, &others, list);
+    memset(&list[others], 0, sizeof(list[others]));
+    strcpy(list[others].extensionName, SUBSET);
+    *count = others + 1;
+    return result;
+}
+
+static VkResult create_device(VkPhysicalDevice gpu, const VkDeviceCreateInfo* info,
+                              const VkAllocationCallbacks* allocator, VkDevice* device) {
+    const char* others[64];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < info->enabledExtensionCount && count < 64; ++i) {
+        if (strcmp(info->ppEnabledExtensionNames[i], SUBSET) != 0) others[count++] = info->ppEnabledExtensionNames[i];
+    }
+    if (count == info->enabledExtensionCount) return VK_ERROR_EXTENSION_NOT_PRESENT;
+    VkDeviceCreateInfo without = *info;
+    without.enabledExtensionCount = count;
+    without.ppEnabledExtensionNames = others;
+    return real_create_device(gpu, &without, allocator, device);
+}
+
+EXPORT PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance instance, const char* name) {
+    PFN_vkGetInstanceProcAddr get = (PFN_vkGetInstanceProcAddr)llvmpipe("vk_icdGetInstanceProcAddr");
+    PFN_vkVoidFunction real = get != NULL ? get(instance, name) : NULL;
+    if (real != NULL && strcmp(name, "vkEnumerateDeviceExtensionProperties") == 0) {
+        real_extensions = (PFN_vkEnumerateDeviceExtensionProperties)real;
+        return (PFN_vkVoidFunction)extensions;
+    }
+    if (real != NULL && strcmp(name, "vkCreateDevice") == 0) {
+        real_create_device = (PFN_vkCreateDevice)real;
+        return (PFN_vkVoidFunction)create_device;
+    }
+    return real;
+}
+
+EXPORT VkResult vk_icdNegotiateLoaderICDInterfaceVersion(uint32_t* version) {
+    VkResult (*negotiate)(uint32_t*) = (VkResult(*)(uint32_t*))llvmpipe("vk_icdNegotiateLoaderICDInterfaceVersion");
+    return negotiate != NULL ? negotiate(version) : VK_ERROR_INCOMPATIBLE_DRIVER;
+}
