@@ -3,6 +3,7 @@
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
 # make format  format everything
+# make site    build the documentation into build/site
 # make notebooks  run the notebooks and keep their outputs
 # make clean   remove what was built
 #
@@ -19,7 +20,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src 
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench notebooks clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy format bench site notebooks clean need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -68,6 +69,10 @@ format: $(VENV)/.dev need-ci
 bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
+# Warnings are errors: links that lead nowhere, and public names that no page describes.
+site: $(VENV)/.site
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
+
 # On the CPU, which every machine has.
 notebooks: $(VENV)/.notebooks
 	VKRNN_DEVICE="cpu (" $(BIN)/python notebooks/run.py notebooks/*.ipynb
@@ -76,7 +81,7 @@ clean:
 	rm -rf build dist .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# The environment, and in it the package with one of its extras: demo, test, dev or notebooks.
+# The environment, and in it the package with one of its extras: demo, test, dev, site or notebooks.
 $(VENV)/.created:
 	sh .ci/need build
 	$(PYTHON) -m venv $(VENV)
