@@ -5,6 +5,8 @@
 # make wheel   build a wheel for this interpreter and Linux, into dist/
 # make sdist   pack the sources, into dist/
 # make format  format everything
+# make site    build the documentation into build/site
+# make notebooks  run the notebooks and keep their outputs
 # make clean   remove what was built
 #
 # PYTEST_ARGS and PYTEST_ENV are options and variables for the tests in Python.
@@ -22,7 +24,7 @@ CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -n
 BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -83,11 +85,19 @@ sdist: $(VENV)/.dev
 	$(BIN)/python -m build --sdist --no-isolation
 	$(BIN)/twine check --strict dist/*.tar.gz
 
+# Warnings are errors: links that lead nowhere, and public names that no page describes.
+site: $(VENV)/.site
+	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
+
+# On the CPU, which every machine has.
+notebooks: $(VENV)/.notebooks
+	VKRNN_DEVICE="cpu (" $(BIN)/python notebooks/run.py notebooks/*.ipynb
+
 clean:
 	rm -rf build dist .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# The environment, and in it the package with one of its extras: demo, test or dev.
+# The environment, and in it the package with one of its extras: demo, test, dev, site or notebooks.
 $(VENV)/.created:
 	sh .ci/need build
 	$(PYTHON) -m venv $(VENV)

@@ -38,11 +38,11 @@ _PARAGRAPHS = {
         """,
     "input_weight": """
         input_weight : array, [GH, I], bidirectional [DGH, I], optional
-            W. The identity if not given: the source then holds what the gates add up.
+            W; the identity if not given: the source then holds what the gates add up.
         """,
     "bias": """
         bias : array, [GH], bidirectional [DGH], optional
-            b. Zeros if not given.
+            b; zeros if not given.
         """,
     "init_state": """
         init_state : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import threading
 from pathlib import Path
@@ -26,7 +25,7 @@ def held() -> dict[str, int]:
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
         "bytes": int(status["VmRSS"].split()[0]) * 1024,
-        "files": len(os.listdir("/proc/self/fd")),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
         "threads": int(status["Threads"]),
         "Python's threads": threading.active_count(),
     }

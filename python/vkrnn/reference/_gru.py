@@ -136,7 +136,7 @@ def gru(
     recurrent_weight : array_like, [3H, H], bidirectional [2, 3H, H]
         R, entry 0 for the forward direction.
     input_weight : array_like, [3H, I], bidirectional [6H, I], optional
-        W. Without it the source is used as it is (an identity).
+        W; without it the source is used as it is (an identity).
     bias : array_like, [3H], bidirectional [6H], optional
         b, zeros by default.
     init_state : array_like, [N, H], bidirectional [N, 2H], optional

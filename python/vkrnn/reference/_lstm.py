@@ -123,7 +123,7 @@ def lstm(
     recurrent_weight : array_like, [4H, H], bidirectional [2, 4H, H]
         R, entry 0 for the forward direction.
     input_weight : array_like, [4H, I], bidirectional [8H, I], optional
-        W. Without it the source is used as it is (an identity).
+        W; without it the source is used as it is (an identity).
     bias : array_like, [4H], bidirectional [8H], optional
         b, zeros by default.
     init_state : array_like, [N, H], bidirectional [N, 2H], optional

@@ -72,7 +72,7 @@ def single_gate_rnn(
     recurrent_weight : array_like, [H, H], bidirectional [2, H, H]
         R, entry 0 for the forward direction.
     input_weight : array_like, [H, I], bidirectional [2H, I], optional
-        W. Without it the source is used as it is (an identity).
+        W; without it the source is used as it is (an identity).
     bias : array_like, [H], bidirectional [2H], optional
         b, zeros by default.
     init_state : array_like, [N, H], bidirectional [N, 2H], optional
