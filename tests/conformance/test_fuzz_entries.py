@@ -17,7 +17,7 @@ from drawn_calls import DOCUMENTED, garbage
 CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "10000"))
 # Beside the documented classes: of indices, of buffers and DLPack, of packages that are not installed.
 ALLOWED = (*DOCUMENTED, IndexError, BufferError, ImportError, StopIteration)
-# Some end the device that other tests run on, some are Python's own or pybind11's.
+# Some end the device that other tests run on, or make another one current, some are Python's own or pybind11's.
 LEFT_OUT = {
     "Activation",
     "MPSGraphRNNActivation",
@@ -28,7 +28,7 @@ LEFT_OUT = {
     "__getattr__",
     "__getattribute__",
 }
-LEFT_OUT |= {"__setattr__", "__delattr__", "__doc__", "_pybind11_conduit_v1_"}
+LEFT_OUT |= {"__enter__", "__exit__", "__setattr__", "__delattr__", "__doc__", "_pybind11_conduit_v1_"}
 
 
 def _of_module(module: types.ModuleType) -> dict[str, Callable[..., Any]]:
