@@ -36,7 +36,8 @@ def _of_module(module: types.ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def _of_object(name: str, instance: Any) -> dict[str, Callable[..., Any]]:
-    members = {member for kind in type(instance).__mro__[:-1] for member in vars(kind)} - LEFT_OUT
+    ours = [kind for kind in type(instance).__mro__ if kind.__module__.startswith("vkrnn")]
+    members = {member for kind in ours for member in vars(kind)} - LEFT_OUT
     return {f"{name}.{member}": getattr(instance, member) for member in sorted(members)}
 
 
