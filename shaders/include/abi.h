@@ -191,7 +191,7 @@ struct TilePackPush {
 const uint kTilePackPlaces = 2u;
 
 // ---- matrix units: products of square matrices of half-precision numbers with float32 sums -----------------------------
-// A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low / kLowScale), of which
+// A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low), of which
 // three products give float32's accuracy. Numbers of the 16-bit types are one half by themselves. An operand lies in
 // memory by blocks of side x side, [i block][k block][half];
 // within a block stand the elements as the invocations of a subgroup hold them, a vector of 8 for each.
@@ -216,7 +216,6 @@ const uint kPersistentToInitial = kMatrixConstants + 3u;   // 1: backward goes o
 const uint kPersistentConstants = kMatrixConstants + 4u;
 const uint kMeetingBytes = 128u;                    // from one counter to the next
 const uint kMatrixElements = 8u;                    // of a block that one invocation holds
-const float kLowScale = 64.0;
 
 // The table has four parts of side * side words: for the left operand, then for the right one, which element i * side + k
 // stands at a position, then the position of an element.

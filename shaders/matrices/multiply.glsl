@@ -27,20 +27,14 @@ float16_t left_factor(uint k_block);
 // blocks: a block's sum is formed by itself and then added as numbers are, unless the operands are halves themselves.
 void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
                   inout SumMatrix sums[matrix_rows][matrix_columns]) {
-    const float16_t down = float16_t(1.0 / kLowScale);
-    LeftMatrix left[matrix_rows];
-    if (right_halves > 1)
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) left[r] = a[r][0] * down;
     [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-        RightMatrix right;
-        if (left_halves > 1) right = b[c][0] * down;
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
             if (left_halves == 1 && right_halves == 1) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
             } else {
                 SumMatrix part = SumMatrix(0.0);
-                if (left_halves > 1) part = coopMatMulAdd(a[r][left_halves - 1], right, part);
-                if (right_halves > 1) part = coopMatMulAdd(left[r], b[c][right_halves - 1], part);
+                if (left_halves > 1) part = coopMatMulAdd(a[r][left_halves - 1], b[c][0], part);
+                if (right_halves > 1) part = coopMatMulAdd(a[r][0], b[c][right_halves - 1], part);
                 sums[r][c] = sums[r][c] + coopMatMulAdd(a[r][0], b[c][0], part);
             }
         }

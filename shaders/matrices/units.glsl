@@ -54,7 +54,7 @@ float rounded(float value, uint halves) {
     return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0)) : value;
 }
 uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0)); }
-uint low_bits(float value) { return packHalf2x16(vec2((value - rounded(value, 2)) * kLowScale, 0.0)); }
+uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0)); }
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
