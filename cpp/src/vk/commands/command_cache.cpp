@@ -53,21 +53,14 @@ bool CommandBufferCache::was_seen(const CachedCommands::Key& key) {
     return false;
 }
 
-std::uint32_t CommandBufferCache::make_room() {
-    while (kept_.size() >= kCapacity || dispatches_ > kMostDispatches) {
+CachedCommands& CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) {
+    while (kept_.size() >= kCapacity || (!kept_.empty() && dispatches_ > kMostDispatches)) {
         dispatches_ -= kept_.back()->dispatches;
         kept_.pop_back();
     }
-    std::uint32_t free = 0;
-    while (std::any_of(kept_.begin(), kept_.end(), [&](const auto& each) { return each->timing_slot == free; })) {
-        ++free;
-    }
-    return free;
-}
-
-void CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) {
     dispatches_ += cached->dispatches;
     kept_.push_front(std::move(cached));
+    return *kept_.front();
 }
 
 }  // namespace vkrnn::vk

@@ -40,7 +40,6 @@ struct CachedCommands {
     Stream& stream;
     Commands commands;
     Point point = 0;  // the last submission of the commands
-    std::uint32_t timing_slot = 0;
     std::uint64_t dispatches = 0;
     std::vector<SharedKernel> kernels;  // that the commands use
 };
@@ -57,10 +56,8 @@ public:
     // that a call made once costs no memory.
     [[nodiscard]] bool was_seen(const CachedCommands::Key& key);
 
-    // Drops the commands that were used least recently if the cache is full. Returns a free timing slot below
-    // kCapacity.
-    std::uint32_t make_room();
-    void add(std::unique_ptr<CachedCommands> cached);
+    // Drops the commands that were used least recently if the cache is full. Returns what was added.
+    CachedCommands& add(std::unique_ptr<CachedCommands> cached);
 
 private:
     std::list<std::unique_ptr<CachedCommands>> kept_;  // the most recently used first

@@ -14,9 +14,6 @@ namespace {
 using Stage = PipelineStageFlagBits2;
 using Access = AccessFlagBits2;
 
-constexpr std::uint32_t kTimings =
-    64;  // slots of runs that are not cached, more than a stream has command buffers; cached runs' follow
-
 // Labels the commands recorded while the object lives; does nothing if `on` is false.
 class Label {
 public:
@@ -39,14 +36,12 @@ private:
 
 }  // namespace
 
-Recorder::Recorder(const LogicalDevice& device, Pipelines& pipelines, Stream& stream)
-    : device_(device), pipelines_(pipelines), stream_(stream), labels_(device.context().debug_labels()) {
-    if (device.timestamp_period() > 0) {
-        constexpr std::uint32_t kQueries = 2 * (kTimings + CommandBufferCache::kCapacity);
-        queries_ = raii::QueryPool(device.handle(),
-                                   QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = kQueries});
-    }
-}
+Recorder::Recorder(const LogicalDevice& device, std::uint32_t family, Pipelines& pipelines, Stream& stream)
+    : device_(device),
+      pipelines_(pipelines),
+      stream_(stream),
+      timings_(device, family),
+      labels_(device.context().debug_labels()) {}
 
 Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
                     std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
@@ -56,17 +51,16 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     if (before.empty() && after.empty() && !stream_.is_open()) {
         CachedCommands::Key key(plan, placements, label);
         if (CachedCommands* found = cache_.find(key)) {
-            return replay(*found);
+            ++replayed_;
+            dispatches_ += found->dispatches;
+            return submit(*found);
         }
-        if (cache_.was_seen(key)) {
+        if (plan->dispatches() <= stream_.capacity() && cache_.was_seen(key)) {
             to_cache_ = std::make_unique<CachedCommands>(std::move(key), stream_);
-            to_cache_->timing_slot = cache_.make_room();
         }
     }
     label_ = label;
     poll_ = &poll;
-    next_timing_slot_ = (next_timing_slot_ + 1) % kTimings;
-    timing_slot_ = to_cache_ ? kTimings + to_cache_->timing_slot : next_timing_slot_;
     release_kernels();  // of a call that failed
     for (const Kernel& kernel : plan->kernels) {
         plan_kernels_.push_back(pipelines_.get(kernel));
@@ -76,13 +70,18 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     }
     open();
     record(*plan, placements, before, after);
-    const Point point = close();
+    close();
     if (to_cache_) {
         to_cache_->kernels = plan_kernels_;
-        cache_.add(std::move(to_cache_));
+        to_cache_->dispatches = recorded_;
+        to_cache_->commands = stream_.take();
+        submit(cache_.add(std::move(to_cache_)));
+    } else {
+        stream_.submit();
+        timings_.submitted();
     }
     release_kernels();
-    return point;
+    return stream_.submitted();
 }
 
 void Recorder::release_kernels() {
@@ -92,46 +91,40 @@ void Recorder::release_kernels() {
     plan_kernels_.clear();
 }
 
-Point Recorder::replay(CachedCommands& cached) {
-    timing_slot_ = kTimings + cached.timing_slot;
-    cached.point = stream_.submit(cached.commands);
+Point Recorder::submit(CachedCommands& cached) {
+    submitted_.clear();
+    const bool first = timings_.next();
+    timings_.around(*cached.commands.buffer, first, submitted_);
+    cached.point = stream_.submit(submitted_);
+    timings_.submitted();
     for (const SharedKernel& kernel : cached.kernels) {
         pipelines_.used(*kernel, cached.point);
     }
-    dispatches_ += cached.dispatches;
-    ++replayed_;
     return cached.point;
 }
 
 void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
                       std::span<const SliceCopy> after) {
-    if (*queries_) {
-        stream_.commands().resetQueryPool(*queries_, 2 * timing_slot_, 2);
+    const bool timed = to_cache_ == nullptr;  // cached commands have timestamps around them
+    if (timed && timings_.next()) {
+        timings_.reset(stream_.commands());
     }
     fill_constants(plan, placements);
     copy(before);
     transferred_ = true;  // uploads may have been recorded before
-    timestamp(0, Stage::eAllTransfer);
+    if (timed) {
+        timings_.begin(stream_.commands());
+    }
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
     }
-    timestamp(1, Stage::eAllCommands);
+    if (timed) {
+        timings_.end(stream_.commands());
+    }
     if (!after.empty()) {
         barrier(Stage::eCopy, Access::eTransferRead | Access::eTransferWrite);
         copy(after);
     }
-}
-
-std::optional<double> Recorder::device_seconds(std::uint32_t slot) const {
-    if (!*queries_) {
-        return 0;
-    }
-    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * slot, 2, 2 * sizeof(std::uint64_t),
-                                                                    sizeof(std::uint64_t), QueryResultFlagBits::e64);
-    if (result != Result::eSuccess || ticks[1] < ticks[0]) {
-        return std::nullopt;
-    }
-    return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
 }
 
 void Recorder::open() {
@@ -143,23 +136,16 @@ void Recorder::open() {
     }
 }
 
-Point Recorder::close() {
+void Recorder::close() {
     if (labels_) {
         stream_.commands().endDebugUtilsLabelEXT();
     }
-    const Point point = stream_.submit();
-    if (to_cache_) {
-        to_cache_->commands = stream_.take();
-        to_cache_->point = point;
-        to_cache_->dispatches = recorded_;
-    }
-    return point;
 }
 
 void Recorder::split_if_full() {
     if (recorded_ >= stream_.capacity()) {
-        to_cache_.reset();
         close();
+        stream_.submit();
         stream_.pace(*poll_);
         stream_.begin(*poll_);
         open();
@@ -283,12 +269,6 @@ void Recorder::barrier(PipelineStageFlags2 stages, AccessFlags2 access) {
         memory.srcAccessMask |= Access::eTransferWrite;
     }
     stream_.commands().pipelineBarrier2(DependencyInfo{.memoryBarrierCount = 1, .pMemoryBarriers = &memory});
-}
-
-void Recorder::timestamp(std::uint32_t which, PipelineStageFlagBits2 stage) {
-    if (*queries_) {
-        stream_.commands().writeTimestamp2(stage, *queries_, 2 * timing_slot_ + which);
-    }
 }
 
 }  // namespace vkrnn::vk

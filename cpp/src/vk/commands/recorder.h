@@ -13,6 +13,7 @@
 
 #include "vk/commands/command_cache.h"
 #include "vk/commands/stream.h"
+#include "vk/commands/timings.h"
 #include "vk/device/vulkan.h"
 #include "vk/memory/allocation.h"
 #include "vk/pipelines/pipelines.h"
@@ -29,7 +30,7 @@ struct SliceCopy {
 class Recorder {
 public:
     // All must outlive the recorder. Throws vk::SystemError.
-    Recorder(const LogicalDevice& device, Pipelines& pipelines, Stream& stream);
+    Recorder(const LogicalDevice& device, std::uint32_t family, Pipelines& pipelines, Stream& stream);
 
     // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
     // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
@@ -43,9 +44,9 @@ public:
 
     // last_timing_slot() returns the slot that holds the timestamps of the last run. Once that run is done,
     // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later
-    // run has overwritten the slot, 0 if the device has no timestamps.
-    [[nodiscard]] std::uint32_t last_timing_slot() const { return timing_slot_; }
-    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const;
+    // run has reset the slot, 0 if the device has no timestamps.
+    [[nodiscard]] std::uint32_t last_timing_slot() const { return timings_.slot(); }
+    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const { return timings_.seconds(slot); }
 
     // These are thread-safe.
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far
@@ -65,8 +66,8 @@ private:
                 std::span<const SliceCopy> after);
     // Lets go of the plan's pipelines, which what was submitted uses.
     void release_kernels();
-    // Submits the cached commands once more.
-    Point replay(CachedCommands& cached);
+    // Submits cached commands.
+    Point submit(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
@@ -78,17 +79,16 @@ private:
     void copy(std::span<const SliceCopy> copies);
     // Makes `stages` wait for all pending writes. The writes stay pending for other stages; the caller clears them.
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
-    void timestamp(std::uint32_t which, PipelineStageFlagBits2 stage);
+    // Begin and end what is recorded into one command buffer.
     void open();
-    Point close();
+    void close();
     // Submits the open command buffer and continues in another one if it holds enough dispatches.
     void split_if_full();
 
     const LogicalDevice& device_;
     Pipelines& pipelines_;
     Stream& stream_;
-    raii::QueryPool queries_ = nullptr;
-    std::uint32_t timing_slot_ = 0, next_timing_slot_ = 0;
+    Timings timings_;
     bool labels_;
     std::atomic<std::uint64_t> dispatches_ = 0, replayed_ = 0;
     CommandBufferCache cache_;
@@ -96,6 +96,7 @@ private:
     // State of the current run; members keep their memory between runs.
     std::vector<SharedKernel> plan_kernels_;
     std::vector<Ready> body_;
+    std::vector<CommandBuffer> submitted_;
     std::vector<std::byte> block_;
     std::string label_;
     const Poll* poll_ = nullptr;

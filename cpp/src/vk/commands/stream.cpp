@@ -61,19 +61,26 @@ void Stream::after(const Timeline& other, Point point) {
     }
 }
 
-Point Stream::submit() {
+void Stream::end() {
     barrier(Stage::eHost, Access::eHostRead);
-    Slot& slot = slots_[current_];
-    slot.commands.buffer.end();
+    commands().end();
     open_ = false;
-    slot.point = submit(slot.commands);
+}
+
+Point Stream::submit() {
+    end();
+    Slot& slot = slots_[current_];
+    slot.point = submit(std::array{*slot.commands.buffer});
     return slot.point;
 }
 
-Commands Stream::take() { return std::exchange(slots_[current_].commands, {}); }
+Commands Stream::take() {
+    end();
+    return std::exchange(slots_[current_].commands, {});
+}
 
-Point Stream::submit(const Commands& commands) {
-    const Point point = timeline_.submit(commands.buffer, std::exchange(other_, nullptr), other_point_);
+Point Stream::submit(std::span<const CommandBuffer> commands) {
+    const Point point = timeline_.submit(commands, std::exchange(other_, nullptr), other_point_);
     submitted_at_[loop_submissions_++ % 2] = Clock::now();
     return point;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <span>
 
 #include "vk/device/timeline.h"
 #include "vk/device/vulkan.h"
@@ -26,7 +27,7 @@ public:
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands.buffer; }
 
     // Opens the next command buffer. Its commands run after everything submitted before. Waits if all command buffers
-    // are in flight. `reusable`: it may be submitted more than once. Throws like Timeline::wait.
+    // are in flight. `reusable`: it will be taken. Throws like Timeline::wait.
     void begin(const Poll& poll, bool reusable = false);
     // is_open() tells whether a command buffer is open; discard() drops what is recorded but not submitted.
     [[nodiscard]] bool is_open() const { return open_; }
@@ -41,11 +42,11 @@ public:
     // Submits the open command buffer. Returns the point at which it is done and its writes are visible to the host.
     // Throws vk::SystemError.
     Point submit();
-    // Hands over the command buffer submitted last, so that the caller can submit it again. The caller must keep it
-    // until the timeline has reached the points of all its submissions.
+    // Hands over the open command buffer instead of submitting it. The caller may submit it more than once, even while
+    // it is in flight, and must keep it until the timeline has reached the points of all its submissions.
     [[nodiscard]] Commands take();
-    // Submits such a command buffer again, even while it is in flight.
-    Point submit(const Commands& commands);
+    // Submits command buffers that run one after the other. Like submit() otherwise.
+    Point submit(std::span<const CommandBuffer> commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
     // Returns the point of the last submission.
@@ -72,6 +73,7 @@ private:
     };
 
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access) const;
+    void end();
     void adapt(Clock::time_point submitted);
 
     Timeline& timeline_;

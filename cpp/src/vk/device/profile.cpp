@@ -94,12 +94,18 @@ bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
 
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical) {
     const auto families = physical.getQueueFamilyProperties();
+    std::optional<std::uint32_t> first;
     for (std::uint32_t family = 0; family < families.size(); ++family) {
-        if (families[family].queueFlags & QueueFlagBits::eCompute) {
+        const QueueFlags flags = families[family].queueFlags;
+        if (!(flags & QueueFlagBits::eCompute)) {
+            continue;
+        }
+        if (!(flags & QueueFlagBits::eGraphics) && families[family].timestampValidBits != 0) {
             return family;
         }
+        first = first.value_or(family);
     }
-    return std::nullopt;
+    return first;
 }
 
 std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physical) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "vk/device/logical_device.h"
 #include "vk/device/vulkan.h"
@@ -24,9 +25,9 @@ public:
 
     [[nodiscard]] std::uint32_t family() const { return queue_.family; }
 
-    // Submits the command buffer and returns the point at which it is done. If `other` is not null, the commands wait
+    // Submits the command buffers and returns the point at which they are done. If `other` is not null, the commands wait
     // until that timeline has reached `other_point`. Called by one thread at a time. Throws vk::SystemError.
-    Point submit(const raii::CommandBuffer& commands, const Timeline* other, Point other_point);
+    Point submit(std::span<const CommandBuffer> commands, const Timeline* other, Point other_point);
 
     // Returns the point of the last submission.
     [[nodiscard]] Point submitted() const { return submitted_; }

@@ -1,0 +1,75 @@
+#include "vk/commands/timings.h"
+
+#include "vk/device/logical_device.h"
+
+namespace vkrnn::vk {
+
+Timings::Timings(const LogicalDevice& device, std::uint32_t family) : device_(device) {
+    if (device.timestamp_period() == 0) {
+        return;
+    }
+    const raii::Device& handle = device.handle();
+    queries_ =
+        raii::QueryPool(handle, QueryPoolCreateInfo{.queryType = QueryType::eTimestamp, .queryCount = 2 * kSlots});
+    pool_ = raii::CommandPool(handle, CommandPoolCreateInfo{.queueFamilyIndex = family});
+    recorded_ = raii::CommandBuffers(handle, CommandBufferAllocateInfo{.commandPool = *pool_,
+                                                                       .level = CommandBufferLevel::ePrimary,
+                                                                       .commandBufferCount = 2 * kSlots + 1});
+    const CommandBufferBeginInfo info{.flags = CommandBufferUsageFlagBits::eSimultaneousUse};
+    for (std::uint32_t i = 0; i <= 2 * kSlots; ++i) {
+        recorded_[i].begin(info);
+        if (i < 2 * kSlots) {
+            write(recorded_[i], i);
+        } else {
+            reset(recorded_[i]);
+        }
+        recorded_[i].end();
+    }
+}
+
+bool Timings::next() {
+    slot_ = (slot_ + 1) % kSlots;
+    must_reset_ = must_reset_ || slot_ == 0;
+    return must_reset_;
+}
+
+void Timings::reset(const raii::CommandBuffer& commands) const {
+    if (*queries_) {
+        commands.resetQueryPool(*queries_, 0, 2 * kSlots);
+    }
+}
+
+void Timings::begin(const raii::CommandBuffer& commands) const { write(commands, 2 * slot_); }
+
+void Timings::end(const raii::CommandBuffer& commands) const { write(commands, 2 * slot_ + 1); }
+
+void Timings::write(const raii::CommandBuffer& commands, std::uint32_t which) const {
+    if (*queries_) {
+        commands.writeTimestamp2(PipelineStageFlagBits2::eAllCommands, *queries_, which);
+    }
+}
+
+void Timings::around(CommandBuffer commands, bool first, std::vector<CommandBuffer>& submitted) const {
+    if (!*queries_) {
+        submitted.push_back(commands);
+        return;
+    }
+    if (first) {
+        submitted.push_back(*recorded_[2 * kSlots]);
+    }
+    submitted.insert(submitted.end(), {*recorded_[2 * slot_], commands, *recorded_[2 * slot_ + 1]});
+}
+
+std::optional<double> Timings::seconds(std::uint32_t slot) const {
+    if (!*queries_) {
+        return 0;
+    }
+    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * slot, 2, 2 * sizeof(std::uint64_t),
+                                                                    sizeof(std::uint64_t), QueryResultFlagBits::e64);
+    if (result != Result::eSuccess || ticks[1] < ticks[0]) {
+        return std::nullopt;
+    }
+    return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
+}
+
+}  // namespace vkrnn::vk

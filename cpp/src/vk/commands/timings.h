@@ -1,0 +1,51 @@
+// Timestamps around calls.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "vk/device/vulkan.h"
+
+namespace vkrnn::vk {
+
+class LogicalDevice;
+
+// A ring of pairs of timestamps. Resetting one of them costs the device as much as resetting all, and more than writing
+// it, so all are reset when the ring begins anew.
+class Timings {
+public:
+    // The device must outlive the object. Commands are submitted to queues of the family. Throws vk::SystemError.
+    Timings(const LogicalDevice& device, std::uint32_t family);
+
+    // Moves on to the next pair. Returns whether the pairs must be reset first, until submitted() says that they were.
+    bool next();
+    void submitted() { must_reset_ = false; }
+    [[nodiscard]] std::uint32_t slot() const { return slot_; }
+
+    // These record a reset of all pairs, or the begin or the end of the current one.
+    void reset(const raii::CommandBuffer& commands) const;
+    void begin(const raii::CommandBuffer& commands) const;
+    void end(const raii::CommandBuffer& commands) const;
+
+    // Appends the command buffer to be submitted, with such commands around it. `first`: what next() returned.
+    void around(CommandBuffer commands, bool first, std::vector<CommandBuffer>& submitted) const;
+
+    // Returns the seconds between the pair's timestamps; nothing if they are not written, or were reset, and 0 if the
+    // device has none.
+    [[nodiscard]] std::optional<double> seconds(std::uint32_t slot) const;
+
+private:
+    static constexpr std::uint32_t kSlots = 64;
+
+    void write(const raii::CommandBuffer& commands, std::uint32_t which) const;
+
+    const LogicalDevice& device_;
+    raii::QueryPool queries_ = nullptr;
+    raii::CommandPool pool_ = nullptr;
+    std::vector<raii::CommandBuffer> recorded_;  // a pair's begin and end, for each pair; then the reset
+    std::uint32_t slot_ = kSlots - 1;
+    bool must_reset_ = true;
+};
+
+}  // namespace vkrnn::vk
