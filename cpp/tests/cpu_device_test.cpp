@@ -256,9 +256,9 @@ TEST(Memory, IsWholeInAForkedChild) {
 TEST(HostStorages, KeepPackedCopiesOfTheirContentsAsTheyAre) {
     const auto memory = std::make_shared<Memory>();
     HostStorage storage(memory, 1000);
-    const HostStorage::Key key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
+    const PackedKey key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
     EXPECT_EQ(storage.packed(key), nullptr);
-    const auto keep = [&](const HostStorage::Key& as) {
+    const auto keep = [&](const PackedKey& as) {
         const auto copy = std::make_shared<PackedCopy>(memory, 2000);
         copy->version = storage.version().value();
         storage.keep(as, copy);

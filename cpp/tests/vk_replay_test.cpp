@@ -166,7 +166,7 @@ protected:
     }
     void run(const std::shared_ptr<const Plan>& plan) {
         stream_.start(1000, false);
-        recorder_.run(plan, {&lease_.front().slice, 1}, {}, {}, "test", {});
+        recorder_.run(plan, {&lease_.front().slice, 1}, {}, {}, {}, "test", {});
     }
 
     const std::shared_ptr<const vk::Context> context_ = vk::Context::get();

@@ -220,10 +220,11 @@ const uint kMatrixElements = 8u;                    // of a block that one invoc
 // The table has four parts of side * side words: for the left operand, then for the right one, which element i * side + k
 // stands at a position, then the position of an element.
 // Magnitudes that scales come from, as the bits of floats; those of the loop:
-const uint kLargestWeight = 0u;
-const uint kLargestState = 1u;   // of the initial state
-const uint kLargestMask = 2u;
-const uint kLargestCount = 3u;
+const uint kLargestState = 0u;   // of the initial state
+const uint kLargestMask = 1u;
+const uint kLargestCount = 2u;
+// In front of a right operand's blocks stands their numbers' largest magnitude.
+const uint kBlocksHeader = 16u;  // bytes
 
 struct TablePush {
     Address table;

@@ -20,7 +20,9 @@ void main() {
     uint first_block = ((gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * (kPackGroup / subgroup) +
                         gl_LocalInvocationID.x / subgroup) * kPackEach;
     uint batch = gl_WorkGroupID.z;
-    float down = scale_down(Words(p.largest).value);
+    uint largest = Words(p.largest).value;
+    float down = scale_down(largest);
+    if (right != 0 && first_block == 0 && batch == 0 && lane == 0) Words(p.out_ - kBlocksHeader).value = largest;
     Address table = p.table + Address((right != 0 ? right_elements : left_elements) + lane * kMatrixElements) * 4;
     uvec4 table_words[2] = {Vectors(table).value, Vectors(table + 16).value};
     uint i_in[kMatrixElements], k_in[kMatrixElements];   // of this invocation's elements, within a block

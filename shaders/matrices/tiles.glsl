@@ -121,7 +121,7 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
 
 // Of the product of a region: from here on tile_sum and store_operand scale by these.
 void find_scales(Params p, Tile tile, uint region) {
-    weights_up = scale_up(largest(p, kLargestWeight));
+    weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifdef TILE_SCALES
     find_factors(p, tile.direction, region, tile.first_row / tile_rows, p.params.first_depth, p.params.depth);
     operand_up = scale_up(reference);

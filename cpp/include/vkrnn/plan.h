@@ -89,14 +89,15 @@ struct Dispatch {
     bool after = true;                             // waits for what the dispatch before it wrote
     // The byte of the push constants where a loop writes its 32-bit counter.
     std::optional<std::uint32_t> counter = {};
-    // The packed buffer that it fills; a call that finds the buffer filled leaves the dispatch out.
+    // The packed buffer that it fills or prepares; a call that finds the buffer filled leaves the dispatch out.
     std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
 
-// Fills a buffer with zeros.
+// Fills a buffer with zeros. `fills` as of a dispatch.
 struct Clear {
     std::size_t buffer = 0;
+    std::size_t fills = kNoBuffer;
     bool operator==(const Clear&) const = default;
 };
 

@@ -75,7 +75,7 @@ public:
 private:
     struct Kept {
         HostStorage* storage;
-        HostStorage::Key key;
+        PackedKey key;
         std::shared_ptr<const PackedCopy> copy;
     };
 
@@ -85,7 +85,7 @@ private:
         for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
             const PlanBuffer& packed = plan_.buffers[buffer];
             if (packed.role != Role::packed || packed.packing.input != input) continue;
-            HostStorage::Key key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
+            PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
             if (auto copy = storage->packed(key)) {
                 at_[buffer] = copy->lease.data();
                 full_.push_back(buffer);

@@ -85,23 +85,15 @@ std::uint64_t Memory::unused() const {
     return unused_bytes_;
 }
 
-std::shared_ptr<const PackedCopy> HostStorage::packed(const Key& key) {
+std::shared_ptr<const PackedCopy> HostStorage::packed(const PackedKey& key) {
     const std::lock_guard lock(lease_->memory().mutex());
-    const auto found = std::ranges::find(copies_, key, &Copies::value_type::first);
-    if (found == copies_.end() || version() != found->second->version) return nullptr;
-    copies_.splice(copies_.begin(), copies_, found);
-    return copies_.front().second;
+    return copies_.find(key, version());
 }
 
-void HostStorage::keep(Key key, std::shared_ptr<const PackedCopy> copy) {
-    Copies dropped;  // destroyed without the mutex, which they take to give their memory back
-    Copies added;
-    added.emplace_front(std::move(key), std::move(copy));
+void HostStorage::keep(PackedKey key, std::shared_ptr<const PackedCopy> copy) {
+    PackedCopies<PackedCopy>::List dropped;  // destroyed without the mutex, which they take to give their memory back
     const std::lock_guard lock(lease_->memory().mutex());
-    const auto old = std::ranges::find(copies_, added.front().first, &Copies::value_type::first);
-    if (old != copies_.end()) dropped.splice(dropped.begin(), copies_, old);
-    copies_.splice(copies_.begin(), added);
-    if (copies_.size() > kMostCopies) dropped.splice(dropped.begin(), copies_, std::prev(copies_.end()));
+    dropped = copies_.keep(std::move(key), std::move(copy));
 }
 
 }  // namespace vkrnn::cpu

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fork_safe_mutex.h"
+#include "packed_copies.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cpu {
@@ -85,25 +86,17 @@ public:
     HostStorage(const std::shared_ptr<Memory>& memory, std::uint64_t bytes)
         : HostStorage(std::make_unique<Lease>(memory, bytes), bytes) {}
 
-    struct Key {
-        std::uint64_t offset, bytes;  // of what is packed
-        std::vector<std::int64_t> layout;
-        bool operator==(const Key&) const = default;
-    };
     // The copy of those elements as they are now; null where there is none.
-    std::shared_ptr<const PackedCopy> packed(const Key& key);
+    std::shared_ptr<const PackedCopy> packed(const PackedKey& key);
     // Keeps one that is full.
-    void keep(Key key, std::shared_ptr<const PackedCopy> copy);
+    void keep(PackedKey key, std::shared_ptr<const PackedCopy> copy);
 
 private:
-    static constexpr std::size_t kMostCopies = 8;
-    using Copies = std::list<std::pair<Key, std::shared_ptr<const PackedCopy>>>;
-
     HostStorage(std::unique_ptr<Lease> lease, std::uint64_t bytes)
         : Storage(bytes, lease->data()), lease_(std::move(lease)) {}
 
     std::unique_ptr<Lease> lease_;
-    Copies copies_;  // the latest first; the memory's mutex guards them
+    PackedCopies<PackedCopy> copies_;  // the memory's mutex guards them
 };
 
 }  // namespace vkrnn::cpu

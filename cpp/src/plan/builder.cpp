@@ -67,7 +67,7 @@ std::size_t PlanBuilder::input(Argument argument) {
     plan_.inputs.emplace_back(argument, buffer);
     if (integers || !is_half(plan_.spec.dtype)) return buffer;
     const std::size_t wide = scratch(name + " in float32", elements);
-    widened_.insert(wide);
+    widened_.emplace(wide, buffer);
     products_.convert(*this, "widen " + name, {buffer, wide, elements, false}, true);
     return wide;
 }
@@ -116,9 +116,8 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
 std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
                                 std::vector<std::int64_t> layout) {
     const std::size_t buffer = scratch(std::move(name), elements);
-    const bool is_input =
-        std::any_of(plan_.inputs.begin(), plan_.inputs.end(), [&](const auto& input) { return input.second == from; });
-    if (is_input) {
+    if (const auto widened = widened_.find(from); widened != widened_.end()) from = widened->second;
+    if (plan_.buffers.at(from).role == Role::input) {
         plan_.buffers[buffer].role = Role::packed;
         plan_.buffers[buffer].packing = {from, std::move(layout)};
     }
@@ -140,13 +139,13 @@ std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64
 }
 
 void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups,
-                           Block push, bool independent) {
+                           Block push, bool independent, std::size_t fills) {
     const bool after = waits(push, independent);
-    plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), after});
+    plan_.steps.emplace_back(Dispatch{label, kernel, groups, std::move(push), after, std::nullopt, fills});
 }
 
-void PlanBuilder::clear(std::size_t buffer) {
-    plan_.steps.emplace_back(Clear{buffer});
+void PlanBuilder::clear(std::size_t buffer, std::size_t fills) {
+    plan_.steps.emplace_back(Clear{buffer, fills});
     used_.insert(buffer);  // whatever follows waits for it
 }
 

@@ -1,6 +1,7 @@
 // Assembles a plan: buffers, kernels and steps.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
@@ -70,7 +71,7 @@ public:
     // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);
     // Makes a buffer for elements of `from` in another order, which `layout` stands for. Where `from` is an input, a
-    // later call with the same array finds them there and need not copy them again.
+    // later call with the same array finds them there and need not copy them again. The dispatches that fill it say so.
     std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
@@ -78,9 +79,10 @@ public:
     // another one since the last wait made.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
+    // `fills`: as Dispatch has it.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
-                  bool independent = false);
-    void clear(std::size_t buffer);
+                  bool independent = false, std::size_t fills = kNoBuffer);
+    void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
     void add(Step step);
     void count_flops(double flops) { plan_.flops += flops; }
 
@@ -107,7 +109,7 @@ private:
     Plan plan_;
     const Profile& profile_;
     const ProductStrategy& products_;
-    std::set<std::size_t> widened_;
+    std::map<std::size_t, std::size_t> widened_;  // the inputs of which buffers are copies in float32
     std::vector<Conversion> narrowings_;  // of results, to be done when all else is
     // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
     std::set<std::size_t> used_, fresh_;

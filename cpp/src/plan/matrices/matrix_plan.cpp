@@ -78,7 +78,6 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
       shape_(shape) {
     const std::size_t table = matrix_table(builder_);
     largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
-    find_largest(builder_, "largest weight", weight_, false, largest_, abi::kLargestWeight);
     if (!spec_.gradients) {
         if (spec_.has(Argument::init_state))
             find_largest(builder_, "largest state", inputs[Argument::init_state], false, largest_, abi::kLargestState);
@@ -136,7 +135,8 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const W
                           const std::vector<std::uint32_t>& more) {
     StepBlock views = views_;
     // Of a direction's blocks, in elements of four bytes.
-    views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks);
+    views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
+                  weights.blocks.first);
     views.first_depth(weights.first_block);
     const std::size_t params = builder_.constant("parameters", views.block());
     std::vector<std::uint32_t> made = constants({phase.number, keep});
@@ -152,7 +152,6 @@ std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
 MatrixSource MatrixPlan::weights_source() const {
     MatrixSource source;
     source.buffer = weight_;
-    source.largest = largest_;
     source.batches = spec_.D();
     source.batch_stride = spec_.G() * spec_.H * spec_.H;
     source.right = true;

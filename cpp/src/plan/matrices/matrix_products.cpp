@@ -133,7 +133,9 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Split split = best_split(p, shape_of(builder.sizes()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
-    const std::size_t a_largest = largest_of(builder, p.a), b_largest = largest_of(builder, p.b);
+    const std::size_t a_largest = largest_of(builder, p.a);
+    // The largest of a weight is kept with its blocks.
+    const std::size_t b_largest = p.b.sequence ? largest_of(builder, p.b) : kNoBuffer;
     const MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
     const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
@@ -141,11 +143,11 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     if (split.slabs > 1) c = {builder.scratch(label + " slabs", split.slabs * p.batches * size), 0, p.n, size, false};
 
     abi::MatrixProductPush push{};
-    push.a = builder.at(a.buffer, 0);
-    push.b = builder.at(b.buffer, 0);
+    push.a = builder.at(a.buffer, a.first);
+    push.b = builder.at(b.buffer, b.first);
     push.c = builder.at(c.buffer, c.offset);
     push.a_largest = builder.at(a_largest, 0);
-    push.b_largest = builder.at(b_largest, 0);
+    push.b_largest = builder.at(b.buffer, 0);
     push.a_batch = a.batch_vectors;
     push.b_batch = b.batch_vectors;
     push.c_batch = c.batch;

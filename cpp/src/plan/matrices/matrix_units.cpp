@@ -13,15 +13,12 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Ha
     return constants;
 }
 
-// What is different between two operands, as the name of the buffer of blocks.
-std::string name_of(const MatrixSource& s, std::int64_t i_blocks) {
-    std::string name = s.right ? "right blocks of buffer" : "left blocks of buffer";
-    for (const std::int64_t each :
-         {static_cast<std::int64_t>(s.buffer), static_cast<std::int64_t>(s.largest), s.offset, s.batches,
-          s.batch_stride, s.i_count, s.i_stride, s.runs, s.length, s.k_stride, s.run_stride, s.tiles.units,
-          s.tiles.columns, s.tiles.products, s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks})
-        name += ' ' + std::to_string(each);
-    return name;
+// What the contents of an operand's blocks depend on besides its numbers.
+std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t halves,
+                                    std::int64_t side) {
+    return {s.right,         s.offset,       s.batches,        s.batch_stride,      s.i_count,          s.i_stride, s.runs,
+            s.length,        s.k_stride,     s.run_stride,     s.tiles.units,       s.tiles.columns,    s.tiles.products,
+            s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks,  halves,              side};
 }
 
 std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
@@ -57,14 +54,15 @@ std::size_t matrix_table(PlanBuilder& builder) {
     return table;
 }
 
-std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count) {
+std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count,
+                        std::size_t fills) {
     const std::size_t buffer = builder.scratch(label, count);
-    builder.clear(buffer);
+    builder.clear(buffer, fills);
     return buffer;
 }
 
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
-                  std::int64_t at) {
+                  std::int64_t at, std::size_t fills) {
     const std::int64_t count = elements_of(builder, of);
     abi::LargestPush push{};
     push.in_ = builder.at(of, 0);
@@ -77,7 +75,7 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
     }
     const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
     builder.dispatch(label, builder.kernel("matrix_largest", matrix_constants(builder)), builder.groups(groups),
-                     make_block(push, abi::kLargestPlaces), at > 0);
+                     make_block(push, abi::kLargestPlaces), at > 0, fills);
 }
 
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
@@ -88,19 +86,30 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     blocks.k_blocks = source.runs * run_blocks;
     blocks.halves = builder.is_widened(source.buffer) ? 1 : 2;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
-    const std::string name = name_of(source, i_blocks);
+    blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
+    const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);
+    std::string name = "blocks of buffer " + std::to_string(source.buffer);
+    for (const std::int64_t each : layout) name += ' ' + std::to_string(each);
     if (const auto made = builder.find(name)) {
         blocks.buffer = *made;
         return blocks;
     }
-    blocks.buffer =
-        builder.scratch(name, source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)});
+    const std::int64_t elements =
+        blocks.first + source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)};
+    std::size_t largest = source.largest, fills = kNoBuffer;
+    if (largest == kNoBuffer) {
+        fills = blocks.buffer = builder.packed(name, elements, source.buffer, layout);
+        largest = add_largest(builder, label + ": largest", 1, fills);
+        find_largest(builder, label + ": largest", source.buffer, false, largest, 0, fills);
+    } else {
+        blocks.buffer = builder.scratch(name, elements);
+    }
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);
-    push.out_ = builder.at(blocks.buffer, 0);
+    push.out_ = builder.at(blocks.buffer, blocks.first);
     push.table = builder.at(matrix_table(builder), 0);
-    push.largest = builder.at(source.largest, 0);
+    push.largest = builder.at(largest, 0);
     push.in_batch = source.batch_stride;
     push.in_i = source.i_stride;
     push.in_k = source.k_stride;
@@ -122,7 +131,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
         label, builder.kernel("matrix_pack", std::move(constants)),
         builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),
                        source.batches),
-        make_block(push, abi::kMatrixPackPlaces));
+        make_block(push, abi::kMatrixPackPlaces), false, fills);
     return blocks;
 }
 

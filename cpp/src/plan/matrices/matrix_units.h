@@ -25,15 +25,16 @@ void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& h
 std::size_t matrix_table(PlanBuilder& builder);
 
 // A buffer of `count` zeros for magnitudes, and steps that find the largest of a buffer's numbers; of a sequence's, but
-// for those past the lengths.
-std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count);
+// for those past the lengths. `fills`: as Dispatch has it.
+std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count,
+                        std::size_t fills = kNoBuffer);
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
-                  std::int64_t at);
+                  std::int64_t at, std::size_t fills = kNoBuffer);
 
-// Numbers that become an operand. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
+// Numbers that become an operand. `largest` has their largest magnitude; kNoBuffer where packing is to find it. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
 // * k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
 struct MatrixSource {
-    std::size_t buffer = 0, largest = 0;
+    std::size_t buffer = 0, largest = kNoBuffer;
     std::int64_t offset = 0, batches = 1, batch_stride = 0;
     std::int64_t i_count = 0, i_stride = 0;
     std::int64_t runs = 1, length = 0, k_stride = 0, run_stride = 0;
@@ -49,12 +50,14 @@ struct MatrixSource {
 // An operand as blocks.
 struct MatrixBlocks {
     std::size_t buffer = 0;
+    std::int64_t first = 0;  // element of four bytes at which they begin; a right operand's header is at 0
     std::int64_t halves = 2;
     std::int64_t k_blocks = 0;
     std::int64_t batch_vectors = 0;  // 16-byte vectors from one batch to the next
 };
 
-// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends.
+// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends. Those
+// of an argument stay with an array from call to call.
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks);
 

@@ -15,13 +15,17 @@ std::size_t hash_of(const CachedCommands::Key& key) {
     for (const std::uint64_t address : key.addresses) {
         hash = (hash ^ address) * 0x9E3779B97F4A7C15u;
     }
+    for (const std::size_t buffer : key.full) {
+        hash = (hash ^ buffer) * 0x9E3779B97F4A7C15u;
+    }
     return hash;
 }
 
 }  // namespace
 
-CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name)
-    : plan(std::move(of)), label(name) {
+CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements,
+                         std::span<const std::size_t> filled, std::string_view name)
+    : plan(std::move(of)), label(name), full(filled.begin(), filled.end()) {
     addresses.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
         // Kernels read inputs through their addresses alone, and inputs may be imported anew for every call.

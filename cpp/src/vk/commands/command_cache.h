@@ -21,12 +21,14 @@ struct CachedCommands {
     // Identifies a call. Commands depend on the addresses of the plan's buffers, and on the allocations that hold them:
     // a command buffer becomes invalid with the Vulkan buffers that it refers to.
     struct Key {
-        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::string_view name);
+        Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::span<const std::size_t> filled,
+            std::string_view name);
         bool operator==(const Key&) const = default;
 
         std::shared_ptr<const Plan> plan;
         std::string label;
         std::vector<std::uint64_t> addresses;  // two numbers for each buffer: its address, its allocation
+        std::vector<std::size_t> full;         // packed buffers that the commands do not fill
     };
 
     // The commands are submitted to the stream.

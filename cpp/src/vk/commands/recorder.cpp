@@ -44,12 +44,12 @@ Recorder::Recorder(const LogicalDevice& device, std::uint32_t family, Pipelines&
       labels_(device.context().debug_labels()) {}
 
 Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
-                    std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
-                    const Poll& poll) {
+                    std::span<const std::size_t> full, std::span<const SliceCopy> before,
+                    std::span<const SliceCopy> after, std::string_view label, const Poll& poll) {
     to_cache_.reset();
     // An open command buffer holds uploads of this call, which must not be replayed.
     if (before.empty() && after.empty() && !stream_.is_open()) {
-        CachedCommands::Key key(plan, placements, label);
+        CachedCommands::Key key(plan, placements, full, label);
         if (CachedCommands* found = cache_.find(key)) {
             ++replayed_;
             dispatches_ += found->dispatches;
@@ -60,6 +60,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
         }
     }
     label_ = label;
+    full_ = full;
     poll_ = &poll;
     release_kernels();  // of a call that failed
     for (const Kernel& kernel : plan->kernels) {
@@ -130,7 +131,7 @@ void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::
 void Recorder::open() {
     bound_ = nullptr;
     recorded_ = 0;
-    computed_ = transferred_ = false;
+    computed_ = transferred_ = left_out_wait_ = false;
     if (labels_) {
         stream_.commands().beginDebugUtilsLabelEXT(DebugUtilsLabelEXT{.pLabelName = label_.c_str()});
     }
@@ -196,7 +197,14 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
     return ready;
 }
 
+bool Recorder::is_left_out(std::size_t fills) const {
+    return fills != kNoBuffer && std::find(full_.begin(), full_.end(), fills) != full_.end();
+}
+
 void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
+    if (is_left_out(clear.fills)) {
+        return;
+    }
     if (clear.buffer >= placements.size()) {
         throw std::out_of_range("a buffer to clear that the plan does not have");
     }
@@ -212,6 +220,10 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
 }
 
 void Recorder::step(const Dispatch& dispatch, std::span<const Slice> placements) {
+    if (is_left_out(dispatch.fills)) {
+        left_out_wait_ = left_out_wait_ || dispatch.after;
+        return;
+    }
     const Ready one = ready(dispatch, placements);
     split_if_full();
     const Label label(stream_.commands(), labels_, dispatch.label);
@@ -239,10 +251,11 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 }
 
 void Recorder::record(const Ready& ready, bool after) {
-    if (transferred_ || (after && computed_)) {
+    if (transferred_ || ((after || left_out_wait_) && computed_)) {
         barrier(Stage::eComputeShader, Access::eShaderRead | Access::eShaderWrite);
         computed_ = transferred_ = false;
     }
+    left_out_wait_ = false;
     const raii::CommandBuffer& commands = stream_.commands();
     if (bound_ != ready.pipeline) {
         commands.bindPipeline(PipelineBindPoint::eCompute, ready.pipeline);

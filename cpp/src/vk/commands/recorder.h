@@ -34,12 +34,12 @@ public:
 
     // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
     // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
-    // buffers. Recording starts in the stream's command buffer, opened here if none is, and goes on in further ones if
+    // buffers, `full` the packed ones that need not be filled. Recording starts in the stream's command buffer, opened here if none is, and goes on in further ones if
     // the plan is long. A call that fits into one command buffer and needs no copies is cached when it is repeated, and
     // replayed from then on. Throws Interrupted and vk::SystemError, like
     // Pipelines::get, and std::logic_error for a plan that contradicts itself.
     Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
-              std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
+              std::span<const std::size_t> full, std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
               const Poll& poll);
 
     // last_timing_slot() returns the slot that holds the timestamps of the last run. Once that run is done,
@@ -69,6 +69,8 @@ private:
     // Submits cached commands.
     Point submit(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
+    // Whether a step only fills a packed buffer that is full.
+    [[nodiscard]] bool is_left_out(std::size_t fills) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
@@ -99,6 +101,7 @@ private:
     std::vector<CommandBuffer> submitted_;
     std::vector<std::byte> block_;
     std::string label_;
+    std::span<const std::size_t> full_;
     const Poll* poll_ = nullptr;
     std::unique_ptr<CachedCommands> to_cache_;  // set while the run is recorded for the cache
     // State of the open command buffer.
@@ -106,6 +109,7 @@ private:
     std::uint32_t recorded_ = 0;
     // These are set while dispatches or transfers have written memory that no later command has waited for.
     bool computed_ = false;
+    bool left_out_wait_ = false;  // a dispatch that was left out would have waited
     bool transferred_ = false;
 };
 

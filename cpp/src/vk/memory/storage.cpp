@@ -6,6 +6,9 @@
 
 namespace vkrnn::vk {
 
+PackedCopy::PackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from)
+    : version(made_from), pool_(std::move(pool)), lease_(pool_->take(bytes, false)), used_(lease_.front().last_use) {}
+
 PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes)
     : Storage(bytes, lease.front().slice.host),
       pool_(std::move(pool)),
@@ -24,6 +27,7 @@ PoolStorage::~PoolStorage() {
         // In a fork the driver's objects must not be used, not even destroyed, so they leak.
         static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
         static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(copies_)));   // NOLINT(cppcoreguidelines-owning-memory)
     }
 }
 

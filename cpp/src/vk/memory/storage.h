@@ -4,10 +4,31 @@
 #include <atomic>
 #include <memory>
 
+#include "packed_copies.h"
 #include "vk/memory/pool.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::vk {
+
+// A packed copy of an array's elements, made from that version of its contents.
+class PackedCopy {
+public:
+    PackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from);
+    ~PackedCopy() { pool_->give_back(std::move(lease_), used_); }
+    PackedCopy(const PackedCopy&) = delete;
+    PackedCopy& operator=(const PackedCopy&) = delete;
+
+    [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
+    // Notes that commands up to the point use the copy.
+    void use(Point point) const { used_ = point; }
+
+    const std::uint64_t version;
+
+private:
+    std::shared_ptr<Pool> pool_;
+    Pool::Pieces lease_;
+    mutable std::atomic<Point> used_;
+};
 
 class PoolStorage final : public Storage {
 public:
@@ -30,6 +51,9 @@ public:
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
+    // Packed copies of the elements, for whoever holds the device's lock.
+    [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
+
 private:
     std::shared_ptr<Pool> pool_;
     Pool::Pieces lease_;
@@ -37,6 +61,7 @@ private:
     std::atomic<Point> used_, written_;  // start at the last use of the piece, which may still run
     std::atomic<Point> uploaded_ = 0;
     std::shared_ptr<const Timeline> uploads_;
+    PackedCopies<PackedCopy> copies_;
 };
 
 }  // namespace vkrnn::vk

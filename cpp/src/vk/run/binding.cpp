@@ -53,7 +53,46 @@ const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
 
 bool Binding::in_arena(std::size_t buffer) const {
     const Role role = plan_.buffers[buffer].role;
-    return role == Role::scratch || role == Role::constant;
+    const bool placed = placements_[buffer].bytes != 0;
+    return role == Role::scratch || role == Role::constant || (role == Role::packed && !placed);
+}
+
+void Binding::find_packed(std::span<const InputLocation> inputs) {
+    for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
+        if (!inputs[i].storage) {
+            continue;
+        }
+        PoolStorage& storage = pools_.own(*inputs[i].storage);
+        if (storage.slice().address == 0) {  // the host's memory
+            continue;
+        }
+        for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
+            const PlanBuffer& packed = plan_.buffers[at];
+            if (packed.role != Role::packed || packed.packing.input != plan_.inputs[i].second) {
+                continue;
+            }
+            PackedKey key{inputs[i].offset, plan_.buffers[plan_.inputs[i].second].bytes, packed.packing.layout};
+            std::shared_ptr<const PackedCopy> copy = storage.copies().find(key, storage.version());
+            if (copy) {
+                full_.push_back(at);
+            } else if (const auto version = storage.version()) {
+                copy = std::make_shared<const PackedCopy>(pools_.device, packed.bytes, *version);
+                made_.push_back({&storage, std::move(key), copy});
+            } else {
+                continue;
+            }
+            placements_[at] = copy->slice().part(0, packed.bytes);
+            packed_.push_back(std::move(copy));
+        }
+    }
+}
+
+void Binding::submitted(Point point) {
+    use_until(point);
+    for (Made& each : made_) {
+        // The dropped copies' memory goes back to the pool.
+        static_cast<void>(each.of->copies().keep(std::move(each.key), std::move(each.copy)));
+    }
 }
 
 std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
@@ -218,6 +257,9 @@ void Binding::use_until(Point point) {
     }
     for (PoolStorage* storage : written_) {
         storage->write(point);
+    }
+    for (const auto& copy : packed_) {
+        copy->use(point);
     }
 }
 

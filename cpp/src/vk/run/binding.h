@@ -33,11 +33,14 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Counts the bytes that the call allocates besides the arrays already on the device.
+    // Finds the packed copies that arrays of the call have, and takes memory for those that are to be made. First of all.
+    void find_packed(std::span<const InputLocation> inputs);
+
+    // Counts the bytes that the call allocates besides the arrays already on the device and their packed copies.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
                                                 std::span<const ResultLocation> results) const;
 
-    // Places scratch and constant buffers in the arena, which invalidates the scratch of earlier calls. Waits for the
+    // Places all buffers but arguments, results and packed copies of arrays in the arena, which invalidates the scratch of earlier calls. Waits for the
     // device if the arena has to grow. Throws vk::SystemError.
     void place_scratch(Arena& arena);
 
@@ -47,16 +50,19 @@ public:
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
-    // Arguments of Recorder::run: the slice of each plan buffer, and the copies before and after the plan's steps.
+    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers that are there from earlier calls, and
+    // the copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
+    [[nodiscard]] std::span<const std::size_t> full() const { return full_; }
     [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }
     [[nodiscard]] std::span<const SliceCopy> after() const { return after_; }
 
     // Returns the point of the upload timeline at which all arrays of the call have been uploaded.
     [[nodiscard]] Point arrays_uploaded() const;
 
-    // Notes that the call was submitted and is done when the timeline reaches the point.
-    void submitted(Point point) { use_until(point); }
+    // Notes that the call was submitted and is done when the timeline reaches the point. Leaves new packed copies with
+    // their arrays.
+    void submitted(Point point);
 
     // Called once the call is done. fetch() copies results from memory that the host sees. Large results may be in
     // memory that it does not see: has_downloads() tells whether there are any, and download() copies them, throwing
@@ -73,6 +79,12 @@ private:
     struct Download {
         void* to;
         Slice from;
+    };
+    // A packed copy that the call makes.
+    struct Made {
+        PoolStorage* of;
+        PackedKey key;
+        std::shared_ptr<const PackedCopy> copy;
     };
     [[nodiscard]] const PlanBuffer& buffer(std::size_t index, Role role) const;
     [[nodiscard]] bool in_arena(std::size_t buffer) const;
@@ -94,6 +106,9 @@ private:
     Pool::Pieces temporaries_, fetched_;
     std::vector<Allocation> imports_;
     std::vector<PoolStorage*> read_, written_;  // the caller keeps them alive
+    std::vector<std::size_t> full_;
+    std::vector<std::shared_ptr<const PackedCopy>> packed_;  // found or made
+    std::vector<Made> made_;
     std::uint64_t uploaded_ = 0, imported_ = 0, downloaded_ = 0;
 };
 
