@@ -179,7 +179,7 @@ protected:
     vk::Workers workers_{0};
     vk::Stream stream_{*timeline_};
     vk::Transfer transfer_{*timeline_, stream_, workers_};
-    vk::Recorder recorder_{*device_, timeline_->family(), pipelines_, stream_};
+    vk::Recorder recorder_{pool_, pipelines_, stream_};
 };
 
 TEST_F(FewPipelines, AreEnoughForCallsUnderWay) {

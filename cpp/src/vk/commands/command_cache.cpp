@@ -34,7 +34,10 @@ CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> 
     }
 }
 
-CachedCommands::~CachedCommands() { stream.settle(point); }
+CachedCommands::~CachedCommands() {
+    stream.settle(point);
+    pool.give_back(std::move(constants), point);
+}
 
 CachedCommands* CommandBufferCache::find(const CachedCommands::Key& key) {
     const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const auto& each) { return each->key == key; });

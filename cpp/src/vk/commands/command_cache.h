@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "vk/commands/stream.h"
+#include "vk/memory/pool.h"
 #include "vk/pipelines/pipelines.h"
 #include "vkrnn/plan.h"
 
@@ -31,8 +32,8 @@ struct CachedCommands {
         std::vector<std::size_t> full;         // packed buffers that the commands do not fill
     };
 
-    // The commands are submitted to the stream.
-    CachedCommands(Key what, Stream& to) : key(std::move(what)), stream(to) {}
+    // The commands are submitted to the stream. Constants lie in memory of their own.
+    CachedCommands(Key what, Stream& to, Pool& memory) : key(std::move(what)), stream(to), pool(memory) {}
     // Waits until the device is done with the commands.
     ~CachedCommands();
     CachedCommands(const CachedCommands&) = delete;
@@ -40,6 +41,8 @@ struct CachedCommands {
 
     Key key;
     Stream& stream;
+    Pool& pool;
+    Pool::Pieces constants;
     Commands commands;
     Point point = 0;  // the last submission of the commands
     std::uint64_t dispatches = 0;

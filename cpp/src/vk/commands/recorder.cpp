@@ -36,12 +36,13 @@ private:
 
 }  // namespace
 
-Recorder::Recorder(const LogicalDevice& device, std::uint32_t family, Pipelines& pipelines, Stream& stream)
-    : device_(device),
+Recorder::Recorder(Pool& pool, Pipelines& pipelines, Stream& stream)
+    : pool_(pool),
+      device_(*pool.timeline().device()),
       pipelines_(pipelines),
       stream_(stream),
-      timings_(device, family),
-      labels_(device.context().debug_labels()) {}
+      timings_(device_, pool.timeline().family()),
+      labels_(device_.context().debug_labels()) {}
 
 Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
                     std::span<const std::size_t> full, std::span<const SliceCopy> before,
@@ -56,7 +57,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
             return submit(*found);
         }
         if (plan->dispatches() <= stream_.capacity() && cache_.was_seen(key)) {
-            to_cache_ = std::make_unique<CachedCommands>(std::move(key), stream_);
+            to_cache_ = std::make_unique<CachedCommands>(std::move(key), stream_, pool_);
         }
     }
     label_ = label;
@@ -65,6 +66,11 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     release_kernels();  // of a call that failed
     for (const Kernel& kernel : plan->kernels) {
         plan_kernels_.push_back(pipelines_.get(kernel));
+    }
+    std::vector<Slice> with_constants;
+    if (to_cache_) {
+        with_constants = keep_constants(*plan, placements);
+        placements = with_constants;
     }
     if (!stream_.is_open()) {
         stream_.begin(poll, to_cache_ != nullptr);
@@ -106,20 +112,20 @@ Point Recorder::submit(CachedCommands& cached) {
 
 void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
                       std::span<const SliceCopy> after) {
-    const bool timed = to_cache_ == nullptr;  // cached commands have timestamps around them
-    if (timed && timings_.next()) {
-        timings_.reset(stream_.commands());
-    }
-    fill_constants(plan, placements);
-    copy(before);
-    transferred_ = true;  // uploads may have been recorded before
-    if (timed) {
+    const bool cached = to_cache_ != nullptr;  // its constants are there, and timestamps will be around it
+    if (!cached) {
+        if (timings_.next()) {
+            timings_.reset(stream_.commands());
+        }
+        fill_constants(plan, placements);
+        copy(before);
+        transferred_ = true;  // uploads may have been recorded before
         timings_.begin(stream_.commands());
     }
     for (const Step& next : plan.steps) {
         std::visit([&](const auto& s) { step(s, placements); }, next);
     }
-    if (timed) {
+    if (!cached) {
         timings_.end(stream_.commands());
     }
     if (!after.empty()) {
@@ -172,6 +178,29 @@ void Recorder::fill_constants(const Plan& plan, std::span<const Slice> placement
                 ArrayProxy<const std::byte>(static_cast<std::uint32_t>(bytes), block_.data() + at));
         }
     }
+}
+
+std::vector<Slice> Recorder::keep_constants(const Plan& plan, std::span<const Slice> placements) {
+    std::vector<Slice> placed(placements.begin(), placements.end());
+    std::uint64_t bytes = 0;
+    for (const PlanBuffer& buffer : plan.buffers) {
+        bytes += buffer.role == Role::constant ? align(buffer.bytes, kAlignment) : 0;
+    }
+    if (bytes == 0) {
+        return placed;
+    }
+    to_cache_->constants = pool_.take(bytes, false);
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+        if (plan.buffers[i].role == Role::constant) {
+            placed[i] = to_cache_->constants.front().slice.part(at, plan.buffers[i].bytes);
+            at += align(plan.buffers[i].bytes, kAlignment);
+        }
+    }
+    stream_.begin(*poll_);
+    fill_constants(plan, placed);
+    to_cache_->point = stream_.submit();
+    return placed;
 }
 
 void Recorder::copy(std::span<const SliceCopy> copies) {

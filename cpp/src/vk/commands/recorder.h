@@ -15,7 +15,7 @@
 #include "vk/commands/stream.h"
 #include "vk/commands/timings.h"
 #include "vk/device/vulkan.h"
-#include "vk/memory/allocation.h"
+#include "vk/memory/pool.h"
 #include "vk/pipelines/pipelines.h"
 #include "vkrnn/device.h"
 #include "vkrnn/plan.h"
@@ -30,7 +30,7 @@ struct SliceCopy {
 class Recorder {
 public:
     // All must outlive the recorder. Throws vk::SystemError.
-    Recorder(const LogicalDevice& device, std::uint32_t family, Pipelines& pipelines, Stream& stream);
+    Recorder(Pool& pool, Pipelines& pipelines, Stream& stream);
 
     // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
     // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
@@ -75,9 +75,11 @@ private:
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
     void record(const Ready& ready, bool after);
-    // Writes the constant buffers. They hold addresses of this call's buffers, so every call writes them; since the
-    // writes are commands, they wait until earlier calls have read theirs.
+    // Writes the constant buffers. They hold addresses of this call's buffers, so every call writes them, unless it is
+    // replayed; since the writes are commands, they wait until earlier calls have read theirs.
     void fill_constants(const Plan& plan, std::span<const Slice> placements);
+    // Writes them where the commands to be cached find them from then on. Returns the call's placements with those.
+    std::vector<Slice> keep_constants(const Plan& plan, std::span<const Slice> placements);
     void copy(std::span<const SliceCopy> copies);
     // Makes `stages` wait for all pending writes. The writes stay pending for other stages; the caller clears them.
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
@@ -87,6 +89,7 @@ private:
     // Submits the open command buffer and continues in another one if it holds enough dispatches.
     void split_if_full();
 
+    Pool& pool_;
     const LogicalDevice& device_;
     Pipelines& pipelines_;
     Stream& stream_;

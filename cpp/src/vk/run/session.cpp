@@ -25,7 +25,7 @@ Session::Session(SelectedDevice selected)
       transfer(*timeline, stream, workers),
       upload_stream(*upload_timeline),
       upload_transfer(*upload_timeline, upload_stream, workers),
-      recorder(*device, timeline->family(), pipelines, stream) {}
+      recorder(*pools.device, pipelines, stream) {}
 
 Session::~Session() {
     timeline->settle(timeline->submitted());
