@@ -122,16 +122,19 @@ void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::
     }
 }
 
-std::optional<double> Recorder::device_seconds(std::uint32_t slot) const {
+std::optional<double> Recorder::device_seconds(std::uint32_t slot) const noexcept {
     if (!*queries_) {
         return 0;
     }
-    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * slot, 2, 2 * sizeof(std::uint64_t),
-                                                                    sizeof(std::uint64_t), QueryResultFlagBits::e64);
-    if (result != Result::eSuccess || ticks[1] < ticks[0]) {
-        return std::nullopt;
+    try {
+        const auto [result, ticks] = queries_.getResults<std::uint64_t>(
+            2 * slot, 2, 2 * sizeof(std::uint64_t), sizeof(std::uint64_t), QueryResultFlagBits::e64);
+        if (result == Result::eSuccess && ticks[1] >= ticks[0]) {
+            return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
+        }
+    } catch (...) {  // nobody waits for a time: a device that was lost says so to who waits for it
     }
-    return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
+    return std::nullopt;
 }
 
 void Recorder::open() {

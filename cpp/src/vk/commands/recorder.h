@@ -45,7 +45,7 @@ public:
     // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later
     // run has overwritten the slot, 0 if the device has no timestamps.
     [[nodiscard]] std::uint32_t last_timing_slot() const { return timing_slot_; }
-    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const;
+    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const noexcept;
 
     // These are thread-safe.
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far
