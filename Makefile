@@ -24,7 +24,7 @@ CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -n
 BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean tsan need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -64,6 +64,12 @@ tidy: need-ci
 		-std=c++20 -Icpp/include -Icpp/src -Ishaders/include $$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
 	printf '%s\n' $(TIDY_VULKAN) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/debug --checks='-*,$(TIDY_ONE_FILE)'
 	printf '%s\n' $(TIDY_OTHERS) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/debug
+
+# By itself, because compiling takes minutes.
+tsan: need-ci
+	cmake --preset tsan
+	cmake --build --preset tsan -j $(JOBS)
+	ctest --preset tsan -j $(JOBS)
 
 format: $(VENV)/.dev need-ci
 	$(BIN)/ruff check --fix

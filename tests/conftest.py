@@ -12,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
+# Under VKRNN_VALIDATION=1 the layers also look for hazards between submissions.
+os.environ.setdefault("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT")
 
 import vkrnn  # noqa: E402
 from oracles import require  # noqa: E402

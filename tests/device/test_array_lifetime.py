@@ -299,6 +299,30 @@ def test_whoever_waits_first_is_told(own_vulkan: vkrnn.Device, wait: str) -> Non
     assert own_vulkan.lost
 
 
+@pytest.mark.parametrize("kind", ["forward", "training", "gradients"])
+def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> None:
+    """A call on NumPy arrays raises at once; nothing is held on to; a new device gives the same bits as before."""
+    arrays: dict[str, Any] = {**inputs(CASE)}
+    descriptor = CASE.descriptor(training=kind != "forward")
+    function: Callable[..., Any] = vkrnn.lstm
+    if kind == "gradients":
+        forward = vkrnn.lstm(**arrays, descriptor=descriptor, device="cpu (")
+        arrays |= above(CASE, forward, dtype_of("float32"))
+        function = vkrnn.lstm_gradients
+    # Results are the device's memory where NumPy sees it.
+    wanted = [array.copy() for array in function(**arrays, descriptor=descriptor, device=own_vulkan)]
+    own_vulkan.open().lose_for_test()
+    message = message_of(function, **arrays, descriptor=descriptor, device=own_vulkan)
+    assert re.fullmatch(rf"\[{function.__name__}\] the device was lost: .+; open a new vkrnn\.Device", message)
+    gc.collect()
+    own_vulkan.close()
+    assert own_vulkan.statistics()["bytes_allocated"] == 0
+    new = vkrnn.Device(own_vulkan.index)
+    for one, other in zip(function(**arrays, descriptor=descriptor, device=new), wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+    new.close()
+
+
 def test_a_new_device_after_a_lost_one(own_vulkan: vkrnn.Device) -> None:
     """Works; the arrays of the lost one may be dropped at any time."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)

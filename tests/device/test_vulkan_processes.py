@@ -81,6 +81,27 @@ def test_multiprocessing_that_forks() -> None:
     assert (done.returncode, done.stdout) == (0, f"{[300.0**3, 10.0**3, 300.0**3]}\n0\n"), done.stderr
 
 
+@needs_fork
+@pytest.mark.parametrize("milliseconds", [2, 10, 30])
+def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
+    """The child can load them itself: no lock of the loader's is taken."""
+    program = f"""
+        import signal, time
+        thread = threading.Thread(target=vkrnn.devices)
+        thread.start()
+        time.sleep({milliseconds} / 1000)
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)
+            print(len(vkrnn.devices()), flush=True)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        thread.join()
+    """
+    done = run(program, begin="import os, threading, vkrnn")
+    assert (done.returncode, done.stdout) == (0, f"{len(vkrnn.devices())}\n0\n"), done.stderr
+
+
 CALLS = {
     "numpy": "vkrnn.lstm(source, weight)",
     "long": "vkrnn.lstm(np.repeat(source, 100, axis=0), weight)",

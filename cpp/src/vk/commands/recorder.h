@@ -46,7 +46,9 @@ public:
     // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later
     // run has reset the slot, 0 if the device has no timestamps.
     [[nodiscard]] std::uint32_t last_timing_slot() const { return timings_.slot(); }
-    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const { return timings_.seconds(slot); }
+    [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const noexcept {
+        return timings_.seconds(slot);
+    }
 
     // These are thread-safe.
     [[nodiscard]] std::uint64_t dispatches() const { return dispatches_; }  // submitted so far

@@ -60,16 +60,19 @@ void Timings::around(CommandBuffer commands, bool first, std::vector<CommandBuff
     submitted.insert(submitted.end(), {*recorded_[2 * slot_], commands, *recorded_[2 * slot_ + 1]});
 }
 
-std::optional<double> Timings::seconds(std::uint32_t slot) const {
+std::optional<double> Timings::seconds(std::uint32_t slot) const noexcept {
     if (!*queries_) {
         return 0;
     }
-    const auto [result, ticks] = queries_.getResults<std::uint64_t>(2 * slot, 2, 2 * sizeof(std::uint64_t),
-                                                                    sizeof(std::uint64_t), QueryResultFlagBits::e64);
-    if (result != Result::eSuccess || ticks[1] < ticks[0]) {
-        return std::nullopt;
+    try {
+        const auto [result, ticks] = queries_.getResults<std::uint64_t>(
+            2 * slot, 2, 2 * sizeof(std::uint64_t), sizeof(std::uint64_t), QueryResultFlagBits::e64);
+        if (result == Result::eSuccess && ticks[1] >= ticks[0]) {
+            return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
+        }
+    } catch (...) {  // nobody waits for a time: a device that was lost says so to who waits for it
     }
-    return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
+    return std::nullopt;
 }
 
 }  // namespace vkrnn::vk

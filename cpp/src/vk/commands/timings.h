@@ -33,7 +33,7 @@ public:
 
     // Returns the seconds between the pair's timestamps; nothing if they are not written, or were reset, and 0 if the
     // device has none.
-    [[nodiscard]] std::optional<double> seconds(std::uint32_t slot) const;
+    [[nodiscard]] std::optional<double> seconds(std::uint32_t slot) const noexcept;
 
 private:
     static constexpr std::uint32_t kSlots = 64;

@@ -48,12 +48,18 @@ void Transfer::submitted(Point point) {
     recorded_ = 0;
 }
 
+void Transfer::discard() {
+    up_.use_until(timeline_.submitted());
+    down_.use_until(timeline_.submitted());
+}
+
 void Transfer::download(void* to, const Slice& from, const Poll& poll) {
     struct Part {
         std::uint64_t at;
         Slice slice;
         Point point;
     };
+    discard();
     std::deque<Part> parts;
     const auto finish_oldest = [&] {
         const Part& part = parts.front();

@@ -26,6 +26,10 @@ public:
     void upload(const Slice& to, const void* from, const Poll& poll);
     void submitted(Point point);
 
+    // Gives back the memory that a call reserved before it failed, once the device is done with what it submitted.
+    // Called before a call's first upload.
+    void discard();
+
     // Copies to the host and returns when that is done. No command buffer may be open. Throws like Ring::reserve.
     void download(void* to, const Slice& from, const Poll& poll);
 

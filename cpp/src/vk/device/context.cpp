@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 #endif
 
+#include "fork_safe_mutex.h"
 #include "reports.h"
 #include "vk/device/environment.h"
 #include "vk/device/profile.h"
@@ -72,11 +74,14 @@ raii::Context load() {
     }
 }
 
+std::atomic<bool> drivers_are_loaded = false;
+
 // Drivers have functions run at exit that wait for the driver's threads. A forked process has none of them: Mesa's
 // crashes or hangs there. What is registered last runs first, so a forked process registers a function that ends it.
 void leave_exit_to_the_parent() {
 #ifdef __GLIBC__
     static const int once = pthread_atfork(nullptr, nullptr, [] {
+        if (!drivers_are_loaded) return;
         static_cast<void>(on_exit(
             [](int status, void*) {
                 static_cast<void>(std::fflush(nullptr));
@@ -107,6 +112,11 @@ int rank(DeviceType type) {
 
 }  // namespace
 
+ForkSafeMutex& loader_mutex() {
+    static auto* const mutex = new ForkSafeMutex;
+    return *mutex;
+}
+
 long process_id() {
 #ifdef _WIN32
     return _getpid();
@@ -116,7 +126,7 @@ long process_id() {
 }
 
 Context::Context() : process_(process_id()), loader_(load()) {
-    leave_exit_to_the_parent();
+    drivers_are_loaded = true;
     try {
         create_instance();
     } catch (const ::vk::SystemError& error) {
@@ -176,11 +186,11 @@ void Context::create_instance() {
 }
 
 std::shared_ptr<const Context> Context::get() {
-    static std::mutex mutex;
+    leave_exit_to_the_parent();  // before the mutex: a fork that waits for it may hold what this needs
     // The pointer is never destroyed; see the header. A parent process's instance leaks, since it must not be used
     // here.
     static auto* const current = new std::shared_ptr<const Context>;
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(loader_mutex());
     if (*current && (*current)->process_ != process_id()) {
         new std::shared_ptr<const Context>(std::move(*current));
         current->reset();
@@ -202,6 +212,7 @@ std::vector<raii::PhysicalDevice> Context::physical_devices() const {
 
 std::vector<SkippedDevice> Context::skipped() const {
     std::vector<SkippedDevice> found;
+    const std::lock_guard lock(loader_mutex());
     for (const raii::PhysicalDevice& physical : physical_devices()) {
         if (auto reason = unusable(physical)) {
             const auto properties = physical.getProperties();
@@ -213,10 +224,13 @@ std::vector<SkippedDevice> Context::skipped() const {
 
 std::vector<Context::Candidate> Context::candidates() const {
     std::vector<Candidate> found;
-    for (raii::PhysicalDevice& physical : physical_devices()) {
-        if (unusable(physical)) continue;
-        Profile profile = read_profile(physical);
-        found.push_back({std::move(physical), std::move(profile)});
+    {
+        const std::lock_guard lock(loader_mutex());
+        for (raii::PhysicalDevice& physical : physical_devices()) {
+            if (unusable(physical)) continue;
+            Profile profile = read_profile(physical);
+            found.push_back({std::move(physical), std::move(profile)});
+        }
     }
     if (found.empty()) {
         std::string reasons;

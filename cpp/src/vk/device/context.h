@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "fork_safe_mutex.h"
 #include "vk/device/vulkan.h"
 #include "vkrnn/profile.h"
 
@@ -50,6 +51,10 @@ struct SelectedDevice {
     std::shared_ptr<const Context> context;
     Context::Candidate candidate;
 };
+
+// Held while the loader lists or opens devices. The loader has a lock of its own, which a process that is forked
+// meanwhile would find taken for ever.
+ForkSafeMutex& loader_mutex();
 
 // Returns the id of this process. Devices do not survive a fork.
 long process_id();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <vector>
 
 #include "vkrnn/error.h"
@@ -52,9 +53,16 @@ void Timeline::wait(Point point, const Poll& poll) const {
 }
 
 void Timeline::settle(Point point) const noexcept {
-    try {
-        wait(point, {});
-    } catch (...) {  // a lost device is done
+    constexpr int kTries = 1000;
+    constexpr auto kPause = std::chrono::milliseconds(10);
+    for (int i = 0; i < kTries; ++i) {
+        try {
+            return wait(point, {});
+        } catch (const ::vk::DeviceLostError&) {  // a lost device is done
+            return;
+        } catch (...) {  // the driver has no memory to wait with, while the device goes on working
+            std::this_thread::sleep_for(kPause);
+        }
     }
 }
 

@@ -36,7 +36,8 @@ public:
     // goes on working, and vk::SystemError.
     void wait(Point point, const Poll& poll) const;
 
-    // Waits until the device is done with all work up to the point, ignoring errors: a lost device is done.
+    // Waits until the device is done with all work up to the point: a lost device is done. Where the driver fails to
+    // wait, tries again for ten seconds.
     void settle(Point point) const noexcept;
 
     // Returns the point that the timeline has reached; nothing if the driver fails to tell.

@@ -270,8 +270,13 @@ void Binding::fetch() {
 }
 
 void Binding::download(Transfer& transfer, const Poll& poll) {
-    for (const Download& each : downloads_) {
-        transfer.download(each.to, each.from, poll);
+    try {
+        for (const Download& each : downloads_) {
+            transfer.download(each.to, each.from, poll);
+        }
+    } catch (...) {
+        point_ = pools_.device->timeline().submitted();  // a part may be under way
+        throw;
     }
 }
 

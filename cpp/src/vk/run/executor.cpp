@@ -224,6 +224,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
             locked.timeline->lose_next();
         }
         locked.stream.discard();  // drops the commands of a call that failed
+        locked.transfer.discard();
         binding.bind(inputs, results, locked.transfer, poll);
         locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
         locked.stream.start(first_capacity(*plan, profile_, wait), wait);
@@ -263,15 +264,15 @@ void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t 
         with_lock(mutex, kArray, poll, [&](Session& locked) {
             locked.upload_stream.begin(poll);
             locked.upload_stream.after(*locked.timeline, storage.used());
+            locked.upload_transfer.discard();
             try {
                 locked.upload_transfer.upload(slice, from, poll);
+                locked.upload_transfer.submitted(locked.upload_stream.submit());
             } catch (...) {
                 storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());  // a part may be under way
                 throw;
             }
-            const Point point = locked.upload_stream.submit();
-            locked.upload_transfer.submitted(point);
-            storage.upload(locked.upload_timeline, point);
+            storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());
         });
     }
     const std::lock_guard lock(state_mutex_);
@@ -280,13 +281,20 @@ void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t 
 
 void Executor::download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) {
     const auto session = session_to_wait_for(kArray);
-    const PoolStorage& storage = session->pools.own(*from.storage);
+    PoolStorage& storage = session->pools.own(*from.storage);
     const Slice slice = storage.slice().part(from.offset, bytes);
     wait_for_contents(*session, storage, poll);
     if (slice.host != nullptr) {
         session->workers.copy(to, slice.host, bytes);
     } else {
-        with_lock(submit_mutex_, kArray, poll, [&](Session& locked) { locked.transfer.download(to, slice, poll); });
+        with_lock(submit_mutex_, kArray, poll, [&](Session& locked) {
+            try {
+                locked.transfer.download(to, slice, poll);
+            } catch (...) {
+                storage.use(locked.timeline->submitted());  // a part may be under way
+                throw;
+            }
+        });
     }
     const std::lock_guard lock(state_mutex_);
     statistics_.bytes_downloaded += bytes;

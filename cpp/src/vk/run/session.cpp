@@ -1,6 +1,7 @@
 #include "vk/run/session.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "host_memory.h"
 
@@ -9,10 +10,15 @@ namespace {
 
 constexpr std::uint64_t kMostForHost = std::uint64_t{4} << 30;
 
+std::shared_ptr<const LogicalDevice> opened(SelectedDevice selected) {
+    const std::lock_guard lock(loader_mutex());
+    return std::make_shared<LogicalDevice>(std::move(selected));
+}
+
 }  // namespace
 
 Session::Session(SelectedDevice selected)
-    : device(std::make_shared<LogicalDevice>(std::move(selected))),
+    : device(opened(std::move(selected))),
       timeline(std::make_shared<Timeline>(device, device->call_queue())),
       upload_timeline(&device->upload_queue() == &device->call_queue()
                           ? timeline

@@ -1,0 +1,159 @@
+// Makes single Vulkan calls fail: the tests put functions of their own between the core and the driver.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "vk/device/context.h"
+#include "vk/device/vulkan.h"
+
+namespace vkrnn::test {
+
+class Faults {
+public:
+    static Faults& get() {
+        static Faults instance;
+        return instance;
+    }
+
+    // Makes the n-th call from now on that can fail so return the error instead of being made; n = 0 for none. Once a
+    // device is lost, all that says so does.
+    void arm(VkResult error, std::uint64_t n) {
+        error_ = error;
+        left_ = n;
+        lost_ = false;
+        failed_.clear();
+    }
+    // Ends that.
+    void disarm() {
+        left_ = 0;
+        lost_ = false;
+    }
+    // Returns the function that failed since arm(); empty if none did.
+    [[nodiscard]] const std::string& failed() const { return failed_; }
+
+    // Returns how many objects of Vulkan's exist that were made since the process began.
+    [[nodiscard]] std::int64_t objects() const { return objects_; }
+
+private:
+    // A function's name as a template argument, so that each function has a replacement of its own.
+    template <std::size_t kLength>
+    struct Name {
+        consteval Name(const char (&from)[kLength]) { std::copy_n(from, kLength, text); }
+        char text[kLength]{};
+    };
+
+    template <Name kName, class Function>
+    struct Hook;
+
+    template <Name kName, class... Args>
+    struct Hook<kName, VkResult(VKAPI_PTR*)(Args...)> {
+        static inline VkResult(VKAPI_PTR* real)(Args...) = nullptr;
+        static VKAPI_ATTR VkResult VKAPI_CALL call(Args... args) {
+            if (const VkResult error = get().next(kName.text); error != VK_SUCCESS) return error;
+            const VkResult result = real(args...);
+            const std::string_view name = kName.text;
+            get().objects_ += result >= 0 && (name.starts_with("vkCreate") || name.starts_with("vkAllocate"));
+            return result;
+        }
+    };
+
+    template <Name kName, class Result, class... Args>
+    struct Hook<kName, Result(VKAPI_PTR*)(Args...)> {
+        static inline Result(VKAPI_PTR* real)(Args...) = nullptr;
+        static VKAPI_ATTR Result VKAPI_CALL call(Args... args) {
+            const std::string_view name = kName.text;
+            get().objects_ -= name.starts_with("vkDestroy") || name.starts_with("vkFree");
+            return real(args...);
+        }
+    };
+
+    Faults() {
+        const auto context = vk::Context::get();
+        const auto candidates = context->candidates();
+        // The instance keeps its table of functions as long as it lives, and the process never destroys it.
+        using Table = std::remove_const_t<std::remove_pointer_t<decltype(candidates[0].physical.getDispatcher())>>;
+        auto& table = const_cast<Table&>(*candidates[0].physical.getDispatcher());
+        real_address_ = table.vkGetDeviceProcAddr;
+        table.vkGetDeviceProcAddr = address;
+        replace<"vkCreateDevice">(table.vkCreateDevice);
+        replace<"vkEnumeratePhysicalDevices">(table.vkEnumeratePhysicalDevices);
+        replace<"vkEnumerateDeviceExtensionProperties">(table.vkEnumerateDeviceExtensionProperties);
+    }
+
+    template <Name kName, class Function>
+    static void replace(Function& function) {
+        Hook<kName, Function>::real = function;
+        function = Hook<kName, Function>::call;
+    }
+
+    // Every function of a device that the core calls stands here: the others cannot be called.
+    static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL address(VkDevice device, const char* name) {
+        get().device_ = device;
+        const PFN_vkVoidFunction real = get().real_address_(device, name);
+        if (real == nullptr) return nullptr;
+        if (std::string_view(name) == "vkGetDeviceProcAddr") return reinterpret_cast<PFN_vkVoidFunction>(address);
+#define HOOK(function)                                       \
+    if (std::string_view(name) == #function) {               \
+        auto found = reinterpret_cast<PFN_##function>(real); \
+        replace<#function>(found);                           \
+        return reinterpret_cast<PFN_vkVoidFunction>(found);  \
+    }
+        // clang-format off
+        HOOK(vkAllocateCommandBuffers); HOOK(vkAllocateMemory); HOOK(vkBeginCommandBuffer); HOOK(vkBindBufferMemory);
+        HOOK(vkCmdBeginDebugUtilsLabelEXT); HOOK(vkCmdBindPipeline); HOOK(vkCmdCopyBuffer); HOOK(vkCmdDispatch);
+        HOOK(vkCmdEndDebugUtilsLabelEXT); HOOK(vkCmdFillBuffer); HOOK(vkCmdPipelineBarrier2); HOOK(vkCmdPushConstants);
+        HOOK(vkCmdResetQueryPool); HOOK(vkCmdUpdateBuffer); HOOK(vkCmdWriteTimestamp2); HOOK(vkCreateBuffer);
+        HOOK(vkCreateCommandPool); HOOK(vkCreateComputePipelines); HOOK(vkCreatePipelineCache);
+        HOOK(vkCreatePipelineLayout); HOOK(vkCreateQueryPool); HOOK(vkCreateSemaphore); HOOK(vkCreateShaderModule);
+        HOOK(vkDestroyBuffer); HOOK(vkDestroyCommandPool); HOOK(vkDestroyDevice); HOOK(vkDestroyPipeline);
+        HOOK(vkDestroyPipelineCache); HOOK(vkDestroyPipelineLayout); HOOK(vkDestroyQueryPool); HOOK(vkDestroySemaphore);
+        HOOK(vkDestroyShaderModule); HOOK(vkEndCommandBuffer); HOOK(vkFreeCommandBuffers); HOOK(vkFreeMemory);
+        HOOK(vkGetBufferDeviceAddress); HOOK(vkGetBufferMemoryRequirements); HOOK(vkGetDeviceQueue);
+        HOOK(vkGetMemoryHostPointerPropertiesEXT); HOOK(vkGetPipelineCacheData); HOOK(vkGetQueryPoolResults);
+        HOOK(vkGetSemaphoreCounterValue); HOOK(vkMapMemory); HOOK(vkQueueSubmit2); HOOK(vkResetCommandPool);
+        HOOK(vkWaitSemaphores);
+        // clang-format on
+#undef HOOK
+        return unknown;
+    }
+
+    static VKAPI_ATTR void VKAPI_CALL unknown() {
+        static_cast<void>(
+            std::fputs("The core calls a function of Vulkan that is not listed in vk_faults.h\n", stderr));
+        std::abort();
+    }
+
+    // Returns the error that a call of the function is to return.
+    VkResult next(std::string_view function) {
+        constexpr std::array<std::string_view, 5> kSayThatItIsLost{"vkCreateDevice", "vkGetQueryPoolResults",
+                                                                   "vkGetSemaphoreCounterValue", "vkQueueSubmit2",
+                                                                   "vkWaitSemaphores"};
+        const bool says_so = std::ranges::find(kSayThatItIsLost, function) != kSayThatItIsLost.end();
+        if (lost_ && says_so) return VK_ERROR_DEVICE_LOST;
+        if (left_ == 0 || (error_ == VK_ERROR_DEVICE_LOST && !says_so) || --left_ != 0) return VK_SUCCESS;
+        failed_ = function;
+        if (error_ == VK_ERROR_DEVICE_LOST && function != "vkCreateDevice") {
+            // A lost device does nothing any more: the core may destroy what it was working with.
+            reinterpret_cast<PFN_vkDeviceWaitIdle>(real_address_(device_, "vkDeviceWaitIdle"))(device_);
+            lost_ = true;
+        }
+        return error_;
+    }
+
+    PFN_vkGetDeviceProcAddr real_address_ = nullptr;
+    VkDevice device_ = nullptr;  // opened last
+    VkResult error_ = VK_SUCCESS;
+    std::uint64_t left_ = 0;  // calls up to the one that fails
+    bool lost_ = false;
+    std::string failed_;
+    std::int64_t objects_ = 0;
+};
+
+}  // namespace vkrnn::test

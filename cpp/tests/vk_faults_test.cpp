@@ -1,0 +1,234 @@
+// Every Vulkan call that can fail does so once: what the core makes of it is an error of the documented class or
+// nothing, and afterwards everything works.
+#include <functional>
+
+#include "vk_faults.h"
+#include "vk_plans.h"
+
+namespace vkrnn::test {
+namespace {
+
+class Failing : public EitherMemory {
+protected:
+    using Action = std::function<void()>;
+
+    struct Fault {
+        VkResult error;
+        std::uint64_t number;  // of the call that fails
+    };
+
+    // What is done with a device. Each can be done again where it failed.
+    std::vector<std::pair<std::string, Action>> actions() {
+        return {
+            {"open", [&] { device_ = open_vulkan(); }},
+            {"small call", [&] { expect_adds(*device_, 1000); }},
+            {"large call", [&] { expect_adds(*device_, 600'007); }},
+            {"call in parts", [&] { call_in_parts(); }},
+            {"copies up and down", [&] { copy_up_and_down(); }},
+            {"copy and clear", [&] { copy_and_clear(); }},
+            {"calls on arrays", [&] { call_on_arrays(); }},
+            {"memory that the host sees", [&] { return_to_the_host(); }},
+            {"memory that grows amid a call", [&] { grow_amid_a_call(); }},
+            {"dropped arrays", [&] { drop_amid_a_call(); }},
+            {"statistics", [&] { count_calls(); }},
+            {"close amid a call", [&] { close_amid_a_call(); }},
+            {"close after a call", [&] { close_after_a_call(); }},
+        };
+    }
+
+    // Does it on a new device while one Vulkan call fails. Returns whether one did.
+    bool does(const Action& action, const Fault& fault, const std::string& where) {
+        Faults& faults = Faults::get();
+        const std::int64_t objects = faults.objects();
+        device_ = open_vulkan();
+        faults.arm(fault.error, fault.number);
+        try {
+            action();
+        } catch (const std::exception&) {
+            expect_documented(fault.error, where);
+        }
+        faults.disarm();
+        const bool lost = device_->lost();
+        if (lost) {
+            const std::string late = "[Array] the device was lost in an earlier call; open a new vkrnn.Device";
+            EXPECT_EQ(message_of<DeviceError>([&] { device_->allocate(4, false); }), late);
+        }
+        if (lost || device_->closed()) {
+            device_->close();
+            EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
+            device_ = open_vulkan();
+        }
+        action();
+        if (!device_->closed()) {
+            expect_adds(*device_, 100);
+        }
+        device_->close();
+        EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
+        device_.reset();
+        EXPECT_EQ(faults.objects(), objects) << "after a failure of " << faults.failed();
+        return !faults.failed().empty();
+    }
+
+    // Checks the exception being handled.
+    void expect_documented(VkResult error, const std::string& where) {
+        const std::string function = Faults::get().failed();
+        try {
+            throw;
+        } catch (const MemoryError& caught) {
+            EXPECT_TRUE(error == VK_ERROR_OUT_OF_DEVICE_MEMORY || error == VK_ERROR_OUT_OF_HOST_MEMORY)
+                << where << ", " << function << ": " << caught.what();
+        } catch (const DeviceError& caught) {
+            EXPECT_TRUE(error == VK_ERROR_DEVICE_LOST || error == VK_ERROR_UNKNOWN || where.starts_with("open"))
+                << where << ", " << function << ": " << caught.what();
+        } catch (const std::exception& caught) {
+            ADD_FAILURE() << where << ", " << function << ": " << caught.what();
+        }
+    }
+
+    static SharedPlan shared(Plan plan) { return std::make_shared<const Plan>(std::move(plan)); }
+    Shared room(std::size_t words) { return device_->allocate(words * 4, true); }
+    void start(const SharedPlan& plan, const Shared& from, const Shared& to) {
+        const InputLocation input{.storage = from};
+        const ResultLocation result{.storage = to};
+        device_->run(plan, {&input, plan->inputs.size()}, {&result, 1}, false, "test", {});
+    }
+    Shared start_slow() {
+        Shared state = room(1);
+        start(shared(fold_plan(kSlow)), nullptr, state);
+        return state;
+    }
+
+    void call_in_parts() {
+        Plan plan = fold_plan(kLong);
+        plan.flops = 1e12;  // so that a command buffer takes few of its dispatches
+        EXPECT_EQ(run(*device_, plan, {}), Words{fold(kLong)});
+    }
+    void copy_up_and_down() {
+        for (const std::size_t words : {1000, 600'000}) {  // the larger in several parts
+            const Shared array = room(words);
+            write(array, counting(words));
+            EXPECT_TRUE(read(array) == counting(words));
+        }
+    }
+    void copy_and_clear() {
+        const Shared from = room(1000), to = room(1000);
+        write(from, counting(1000));
+        device_->copy({.storage = to}, {.storage = from}, 4000, {});
+        device_->clear(from, {});
+        EXPECT_EQ(read(to), counting(1000));
+        EXPECT_EQ(read(from), Words(1000, 0));
+    }
+    void call_on_arrays() {
+        const SharedPlan plan = shared(add_plan(1000));
+        const Shared from = room(1000), to = room(1000);
+        write(from, counting(1000));
+        for (int call = 0; call < 4; ++call) {  // recorded, recorded to be kept, repeated, repeated
+            start(plan, from, to);
+        }
+        device_->wait(*to, {});
+        EXPECT_EQ(read(to), plus_one(counting(1000)));
+    }
+    void return_to_the_host() {
+        const Shared result = device_->allocate_for_host(4000);
+        const Words words = counting(1000);
+        const InputLocation input{words.data()};
+        if (!result) return;  // copied to ordinary memory then
+        const ResultLocation location{.storage = result};
+        device_->run(shared(add_plan(1000)), {&input, 1}, {&location, 1}, true, "test", {});
+        EXPECT_EQ(Words(reinterpret_cast<const std::uint32_t*>(result->host()),
+                        reinterpret_cast<const std::uint32_t*>(result->host()) + 1000),
+                  plus_one(words));
+    }
+    // The first call's constants stand in memory that gives way to larger one.
+    void grow_amid_a_call() {
+        const Shared state = start_slow();
+        expect_adds(*device_, 40'000);
+        EXPECT_EQ(read(state), Words{fold(kSlow)});
+    }
+    void drop_amid_a_call() {
+        {
+            const Shared from = room(kLarge), to = room(kLarge);
+            write(from, counting(kLarge));
+            start_slow();
+            start(shared(add_plan(kLarge)), from, to);
+        }
+        const Shared next = room(kLarge);
+        write(next, counting(kLarge));
+        EXPECT_EQ(read(next), counting(kLarge));
+    }
+    void count_calls() {
+        start_slow();
+        device_->synchronize({});
+        EXPECT_GT(device_->statistics().calls, 0u);
+    }
+    void close_amid_a_call() {
+        start_slow();
+        device_->close();
+    }
+    void close_after_a_call() {
+        start_slow();
+        device_->synchronize({});
+        device_->close();
+    }
+
+    static constexpr std::size_t kLarge = 20'000;  // words: more than a small piece of a pool
+    static constexpr std::int64_t kLong = 100, kSlow = 150;
+};
+INSTANTIATE_TEST_SUITE_P(Memory, Failing, testing::Values(false, true),
+                         [](const auto& instance) { return instance.param ? "staging" : "direct"; });
+
+TEST_P(Failing, CallsOfVulkan) {
+    device_.reset();
+    int injected = 0;
+    std::vector<VkResult> errors{VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST};
+    // The rest of what a driver may say is treated alike, so that either memory and every second call are enough.
+    if (!GetParam()) {
+        errors.push_back(VK_ERROR_UNKNOWN);
+    }
+    for (const auto& [name, action] : actions()) {
+        for (const VkResult error : errors) {
+            std::uint64_t number = 1;
+            const auto told = [&] {
+                return error == VK_ERROR_UNKNOWN && number % 2 == 0 ? VK_ERROR_OUT_OF_HOST_MEMORY : error;
+            };
+            while (does(action, {told(), number}, name)) {
+                ASSERT_FALSE(HasFailure()) << name << ", call " << number << ", " << Faults::get().failed();
+                ++number;
+            }
+            injected += static_cast<int>(number) - 1;
+        }
+    }
+    RecordProperty("injected", injected);
+    EXPECT_GT(injected, 500);
+}
+
+// Memory for copies that a call reserved before it failed is there for later ones.
+TEST_P(Failing, CallsAgainAndAgain) {
+    constexpr std::size_t kWords = 1 << 18;
+    Plan impossible = add_plan(kWords);
+    impossible.kernels[0].shader = "nonesuch";  // which shows once the input is on its way
+    const Shared array = room(kWords);
+    const Words words = counting(kWords);
+    write(array, words);
+    for (int call = 0; call < 30; ++call) {
+        EXPECT_THROW(run(*device_, impossible, words), Error);
+    }
+    const std::vector<Action> copies{[&] { write(array, words); }, [&] { read(array); }};
+    for (const Action& copy : copies) {
+        for (std::uint64_t number = 1; number <= 6; ++number) {
+            for (int call = 0; call < 30; ++call) {
+                Faults::get().arm(VK_ERROR_OUT_OF_HOST_MEMORY, number);
+                try {
+                    copy();
+                } catch (const MemoryError&) {
+                }
+            }
+        }
+        Faults::get().disarm();
+        EXPECT_TRUE(read(array) == words);
+    }
+    expect_adds(*device_, kWords);
+}
+
+}  // namespace
+}  // namespace vkrnn::test
