@@ -92,6 +92,10 @@ TEST(Strategy, IsAmongThoseListed) {
     EXPECT_EQ(listed(with_matrix_units("another")),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
         << "how it holds matrices is not known";
+    Profile amd = profile_of(DeviceType::discrete_gpu, 64, 1024);
+    amd.vendor_id = 0x1002;
+    EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
+        << "its compilers keep a slice's weights in memory";
 }
 
 TEST(Strategy, IsWhatTheCallerFixed) {

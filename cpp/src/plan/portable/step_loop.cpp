@@ -79,7 +79,10 @@ std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, c
     const auto dispatches = static_cast<double>(forward_phases(spec).size());
     const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
                         recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
-    return Offer{static_cast<double>(spec.T) * step, sizes(profile, wanted)};
+    Offer made{static_cast<double>(spec.T) * step, sizes(profile, wanted)};
+    // Sums of more rows in float64 take more registers than some compilers for these GPUs give an invocation.
+    if (is_amd(profile) && spec.dtype == Dtype::float64) made.sizes["rows"] = size_or(wanted, "rows", 2);
+    return made;
 }
 
 void StepLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

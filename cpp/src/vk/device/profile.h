@@ -20,6 +20,9 @@ Profile read_profile(const raii::PhysicalDevice& physical);
 
 bool has_extension(const raii::PhysicalDevice& physical, const char* wanted);
 
+// Returns whether a pipeline can be told to use subgroups of that size.
+bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size);
+
 // Returns the first queue family that computes.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 
