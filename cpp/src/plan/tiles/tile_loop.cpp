@@ -216,6 +216,13 @@ Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(shape);
 }
 
+std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
+    std::vector<Sizes> found;
+    for (const TileShape& shape : kShapes)
+        if (fits(shape, 4, profile)) found.push_back(sizes_of(shape));
+    return found;
+}
+
 std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     std::optional<Offer> best;
