@@ -16,7 +16,9 @@ namespace vkrnn::vk {
 static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
 static std::vector<SkippedDevice> skipped() { return {}; }
 static std::vector<std::string> memory_types(std::size_t /*index*/) { return {}; }
-static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice& /*fixed*/) { return nullptr; }
+static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice& /*fixed*/, const Tuning& /*tuning*/) {
+    return nullptr;
+}
 }  // namespace vkrnn::vk
 #endif
 
@@ -86,14 +88,14 @@ std::vector<std::string> memory_types(std::size_t index) {
     return vk::memory_types(index - (index > listed.cpu ? 1 : 0));
 }
 
-std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fixed) {
+std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
     Listed listed = list(false);
     if (index >= listed.profiles.size()) listed = list(true);
     if (index >= listed.profiles.size())
         throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
                           std::to_string(listed.profiles.size()) + " is " + std::to_string(listed.profiles.size() - 1));
     if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(fixed);
-    return vk::open(index - (index > listed.cpu ? 1 : 0), fixed);
+    return vk::open(index - (index > listed.cpu ? 1 : 0), fixed, tuning);
 }
 
 }  // namespace vkrnn

@@ -92,6 +92,10 @@ TEST(Strategy, IsAmongThoseListed) {
     EXPECT_EQ(listed(with_matrix_units("another")),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
         << "how it holds matrices is not known";
+    Profile amd = profile_of(DeviceType::discrete_gpu, 64, 1024);
+    amd.vendor_id = 0x1002;
+    EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
+        << "its compilers keep a slice's weights in memory";
 }
 
 TEST(Strategy, IsWhatTheCallerFixed) {
@@ -174,6 +178,62 @@ TEST(Strategy, IsOneThatTheDeviceHas) {
     EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large),
               "[Device] schedule: expected 'steps' or 'tiles' or 'slices', got 'native'");
     EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
+}
+
+TEST(Strategy, IsWhatTheCallWasTunedWith) {
+    const Profile profile = profile_of(DeviceType::cpu, 8, 1024);
+    const StrategyChoice by_rules = chosen(profile);
+    const StrategyChoice tuned{"steps", "tiled", {{"lanes", 4}, {"rows", 2}, {"workgroup", 64}}};
+    ASSERT_NE(by_rules, tuned);
+    Spec spec = small_call();
+    const auto with = [&](const StrategyChoice& choice, const StrategyChoice& fixed = {}) {
+        return make_plan(spec, profile, fixed, {{tuned_call(small_call()), choice}}).choice;
+    };
+    EXPECT_EQ(with(tuned), tuned);
+    EXPECT_EQ(with(tuned, {"steps", "", {}}), by_rules) << "what the caller fixes wins";
+    EXPECT_EQ(with({"wishes", "", {}}), by_rules);
+    EXPECT_EQ(with({"", "", {{"lanes", 3}}}), by_rules);
+    EXPECT_EQ(with({"", "", {{"teeth", 32}}}), by_rules);
+    spec.T = 3;
+    EXPECT_EQ(with(tuned), tuned) << "T counts up to the next power of two";
+    spec.T = 5;
+    EXPECT_EQ(with(tuned), by_rules);
+}
+
+TEST(Strategy, IsTunedByWhatDecidesItsTime) {
+    Spec spec = small_call();
+    const TunedCall call = tuned_call(spec);
+    const auto other = [&](const auto& change) {
+        Spec changed = spec;
+        change(changed);
+        return tuned_call(changed) != call;
+    };
+    EXPECT_TRUE(other([](Spec& s) { s.gradients = true; }));
+    EXPECT_TRUE(other([](Spec& s) { s.descriptor.set(Flag::training, true); }));
+    EXPECT_TRUE(other([](Spec& s) { s.descriptor.set(Flag::bidirectional, true); }));
+    EXPECT_TRUE(other([](Spec& s) { s.dtype = Dtype::float16; }));
+    EXPECT_TRUE(other([](Spec& s) { s.N = 5; }));
+    EXPECT_TRUE(other([](Spec& s) { s.I = 5; }));
+    EXPECT_TRUE(other([](Spec& s) { s.H = 5; }));
+    EXPECT_FALSE(other([](Spec& s) { s.T = 3; }));
+    EXPECT_FALSE(other([](Spec& s) { s.descriptor.set(Flag::reverse, true); }));
+    spec.descriptor = default_descriptor(CellKind::gru);
+    Spec after = spec;
+    after.descriptor.set(Flag::reset_after, true);
+    EXPECT_NE(tuned_call(spec), tuned_call(after)) << "its steps have one phase";
+}
+
+// Sizes that are worth a measurement are sizes that can be fixed.
+TEST(Strategy, HasVariantsThatTheDeviceCanRun) {
+    for (const Profile& profile : {native(), with_matrix_units("NVIDIA"), profile_of(DeviceType::cpu, 8, 128)}) {
+        const StrategyVariants variants = list_variants(profile);
+        for (const auto& [name, all] : variants.schedule) {
+            EXPECT_EQ(all.at(0), Sizes{}) << name;
+            for (const Sizes& sizes : all) check_choice({name, "", sizes}, profile);
+        }
+        for (const auto& [name, all] : variants.gemm)
+            for (const Sizes& sizes : all) check_choice({"", name, sizes}, profile);
+    }
 }
 
 TEST(Strategy, HasSizesThatTheDeviceCanRun) {

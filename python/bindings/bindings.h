@@ -102,6 +102,7 @@ void register_threads(py::module_& module);
 void register_cells(py::module_& module);
 void register_plans(py::module_& module);
 void register_devices(py::module_& module);
+void register_tuned_calls(py::module_& module);  // takes calls, which are registered before it
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 

@@ -1,6 +1,7 @@
 // Devices: listed, opened, closed, counted. Whatever may wait for a driver runs without the GIL.
 #include "vkrnn/device.h"
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
@@ -44,8 +45,7 @@ std::uint32_t read_size(const std::string& name, py::handle object) {
     }
 }
 
-// Reads the options that fix strategies, and checks them.
-StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
+StrategyChoice read_choice(const py::dict& options) {
     StrategyChoice fixed;
     for (const auto& [key, value] : options) {
         const std::string name = utf8(key);
@@ -57,8 +57,72 @@ StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
             fixed.sizes[name] = read_size(name, value);
         }
     }
+    return fixed;
+}
+
+// Reads the options that fix strategies, and checks them.
+StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
+    StrategyChoice fixed = read_choice(options);
     check_choice(fixed, profile);
     return fixed;
+}
+
+// Every part of a tuned call by its name in an entry, but for the dtype.
+constexpr std::array kTunedSizes = std::to_array<std::pair<const char*, std::int64_t TunedCall::*>>({
+    {"T", &TunedCall::T},
+    {"N", &TunedCall::N},
+    {"I", &TunedCall::I},
+    {"H", &TunedCall::H},
+    {"D", &TunedCall::D},
+    {"phases", &TunedCall::phases},
+});
+
+py::dict tuned_call_of(const CheckedCall& checked) {
+    const TunedCall call = tuned_call(checked.call.spec);
+    py::dict entry;
+    entry["operation"] = call.operation;
+    entry["training"] = call.training;
+    entry["dtype"] = name_of(call.dtype);
+    for (const auto& [name, member] : kTunedSizes) entry[name] = call.*member;
+    return entry;
+}
+
+// Reads a dict as tuned_call_of makes it, with the strategies beside it. Throws ValueError where it is none.
+std::pair<const TunedCall, StrategyChoice> read_tuned(const py::dict& entry) {
+    try {
+        TunedCall call{.operation = entry["operation"].cast<std::string>(), .training = entry["training"].cast<bool>()};
+        const auto dtype = entry["dtype"].cast<std::string>();
+        const auto* const found = std::ranges::find(kDtypes, dtype, [](Dtype each) { return name_of(each); });
+        if (found == kDtypes.end()) throw ValueError("no dtype '" + dtype + "'");
+        call.dtype = *found;
+        for (const auto& [name, member] : kTunedSizes) call.*member = entry[name].cast<std::int64_t>();
+        return {std::move(call), read_choice(entry["strategy"].cast<py::dict>())};
+    } catch (const py::error_already_set& error) {
+        throw ValueError(error.what());
+    } catch (const py::cast_error& error) {
+        throw ValueError(error.what());
+    } catch (const TypeError& error) {
+        throw ValueError(error.what());
+    }
+}
+
+// A map by itself would become a dict.
+struct Tuned {
+    Tuning calls;
+};
+
+Tuned make_tuning(const std::vector<py::dict>& entries) {
+    Tuned tuned;
+    for (const py::dict& entry : entries) tuned.calls.insert(read_tuned(entry));
+    return tuned;
+}
+
+py::dict variants(const Profile& profile) {
+    const StrategyVariants found = list_variants(profile);
+    py::dict dict;
+    dict["schedule"] = found.schedule;
+    dict["gemm"] = found.gemm;
+    return dict;
 }
 
 py::dict strategies(const Profile& profile) {
@@ -75,8 +139,8 @@ class Opener {
 public:
     Opener(std::size_t index, StrategyChoice fixed) : index_(index), fixed_(std::move(fixed)) {}
 
-    std::shared_ptr<Device> open() {
-        if (!device_) device_ = Device::open(index_, fixed_);
+    std::shared_ptr<Device> open(const Tuned& tuning) {
+        if (!device_) device_ = Device::open(index_, fixed_, tuning.calls);
         return device_;
     }
 
@@ -141,6 +205,8 @@ void register_devices(py::module_& module) {
 
     py::class_<StrategyChoice>(module, "StrategyChoice", "What a device's options fix.");
 
+    py::class_<Tuned>(module, "Tuning", "The strategies that calls were tuned with.");
+
     py::class_<Device, std::shared_ptr<Device>>(module, "Device")
         .def_property_readonly("profile", &Device::profile)
         .def_property_readonly("closed", &Device::closed)
@@ -153,7 +219,7 @@ void register_devices(py::module_& module) {
 
     py::class_<Opener>(module, "Opener", "Opens a device at first use and keeps it.")
         .def(py::init<std::size_t, StrategyChoice>(), py::arg("index"), py::arg("fixed"))
-        .def("open", &Opener::open, WithoutGil());
+        .def("open", &Opener::open, py::arg("tuning"), WithoutGil());
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
     module.def("vulkan_problem", &vulkan_problem, WithoutGil());
@@ -178,9 +244,13 @@ void register_devices(py::module_& module) {
         return made;
     });
     module.def("list_strategies", &strategies, py::arg("profile"));
+    module.def("list_variants", &variants, py::arg("profile"));
+    module.def("make_tuning", &make_tuning, py::arg("entries"));
     module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
     module.def("validation_messages", &validation_messages);
     module.def("cache_directory", &cache_directory);
 }
+
+void register_tuned_calls(py::module_& module) { module.def("tuned_call", &tuned_call_of, py::arg("call")); }
 
 }  // namespace vkrnn::python

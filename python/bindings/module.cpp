@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module) {
     register_devices(module);
     register_arrays(module);
     register_calls(module);
+    register_tuned_calls(module);
 }

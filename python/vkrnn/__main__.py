@@ -1,4 +1,4 @@
-"""``python -m vkrnn``: what devices there are, whether they compute right, how fast they are, and a demonstration."""
+"""``python -m vkrnn``: what devices there are, whether they compute right, how fast they are, a demo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkrnn import _bench, _core, _info, demo
+from vkrnn import _bench, _core, _info, _tune, _tuning, demo
 from vkrnn._sample import check_samples, table, table_of
 from vkrnn.devices import Device, devices
 
@@ -19,13 +19,16 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command of the `arguments`, else of the process's; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | demo")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
     commands.add_parser("info", help="list versions, devices with all they can do, and why others are skipped")
     for name, text in (
         ("check", "compare all six operations with the float64 reference; the status is 1 if any is off"),
         ("bench", "time the cells beside NumPy, and PyTorch where it is installed"),
+        ("tune", "time a device's strategies, and keep the fastest for later calls"),
     ):
         command = commands.add_parser(name, help=text, description=text)
+        if name == "tune":
+            _tune.add_options(command)
         command.add_argument("--device", default=os.environ.get("VKRNN_DEVICE") or None, help=_DEVICE)
     demo.add_options(commands.add_parser("demo", help="train a forecaster on real data; needs the extra demo"))
     options = parser.parse_args(arguments)
@@ -39,10 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen = _devices(options.device)
     except ValueError as error:
         parser.error(str(error))
+    if options.command == "tune":
+        return _tune_device(chosen[0], options)
     return _check(chosen) if options.command == "check" else _time(chosen)
 
 
-_DEVICE = "position in vkrnn.devices() or a part of the name; all devices if not given, for bench the first"
+_DEVICE = "position in vkrnn.devices() or a part of the name; all devices if not given, for bench and tune the first"
 
 
 def _devices(selector: str | None) -> list[Device]:
@@ -78,6 +83,24 @@ def _time(chosen: Sequence[Device]) -> int:
         torch = "-" if row.torch is None else f"{row.torch:.2f}"
         rows.append((row.operation, f"{row.vkrnn:.2f}", f"{row.numpy:.2f}", torch))
     _say(*table(rows))
+    return 0
+
+
+def _tune_device(device: Device, options: argparse.Namespace) -> int:
+    _say(repr(device))
+    if device.driver == "native":
+        _say("The CPU has one strategy: there is nothing to tune.")
+        return 0
+    try:
+        if options.print:
+            _say(*_tune.shown(device))
+        elif options.forget:
+            _say("The table is removed." if _tuning.forget(device.profile) else "There is no table.")
+        else:
+            _tune.tune(device, options, _say)
+    except (OSError, ImportError, _core.DeviceError) as error:  # a folder, ml_dtypes, a driver
+        _say(f"  {error}")
+        return 1
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vkrnn import _core, operations
+from vkrnn import _core, _tuning, operations
 from vkrnn.arrays import empty
 from vkrnn.devices import Device, devices
 from vkrnn.plans import plan
@@ -51,6 +51,8 @@ def _describe_device(device: Device) -> Iterator[str]:
     yield f"  dtypes: {', '.join(dtypes)}"
     for part, names in device.strategies.items():
         yield f"  {part}: {', '.join(names)}"
+    if tuned := _tuning.read(device.profile):
+        yield f"  tuned: {len(tuned)} calls, in {_tuning.path_of(device.profile)}"
     own = [name for name, value in vars(type(device.profile)).items() if isinstance(value, property)]
     properties = {name: getattr(device.profile, name) for name in own if name not in _SHOWN}
     yield f"  properties: {', '.join(f'{name} {value}' for name, value in properties.items() if value != '')}"

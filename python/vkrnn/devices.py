@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Literal
 from weakref import WeakSet
 
-from vkrnn import _core
+from vkrnn import _core, _tuning
 from vkrnn._generics import Self
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
@@ -136,8 +136,10 @@ class Device:
         """Whether the driver lost the device; it stays so, a new `Device` works."""
         return self._opened is not None and self._opened.lost
 
-    def open(self, prefix: str = "[Device]") -> _core.Device:
+    def open(self, prefix: str = "[Device]", *, tuned: bool = True) -> _core.Device:
         """Return the opened device of the core, for use within the package; `prefix` begins the messages.
+
+        If it is opened by this, it reads the table that ``python -m vkrnn tune`` has made, where `tuned` is true.
 
         Raises
         ------
@@ -152,7 +154,9 @@ class Device:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
                 try:
-                    self._opened = self._opener.open()
+                    use = tuned and self.driver != "native" and not self._options
+                    tuning = _tuning.load(self._profile) if use else _core.make_tuning([])
+                    self._opened = self._opener.open(tuning)
                 finally:
                     _log()
                 _logger.info("opened %r", self)

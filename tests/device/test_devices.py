@@ -103,8 +103,8 @@ def test_wrong_types() -> None:
 
 def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
     """Every plan of the device has what an option fixes; the rest is as without it."""
-    listed = vulkan.strategies  # and those on matrix units, where the driver has them
-    assert listed["schedule"][:3] == ["steps", "tiles", "slices"]
+    listed = vulkan.strategies  # and others, where the device has them
+    assert listed["schedule"][:2] == ["steps", "tiles"]
     assert listed["gemm"][:2] == ["register", "tiled"]
     usual = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=vulkan).strategy
     for fixed in ({"gemm": "tiled"}, {"gemm": "register"}, {"schedule": "steps", "rows": 3}):

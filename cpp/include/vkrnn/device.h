@@ -118,8 +118,9 @@ std::vector<Report> take_reports();
 
 class Device {
 public:
-    // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`. Throws DeviceError.
-    static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {});
+    // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`, else those they were tuned
+    // with. Throws DeviceError.
+    static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
     virtual ~Device() = default;
 
     [[nodiscard]] virtual const Profile& profile() const = 0;

@@ -15,6 +15,7 @@
 #include "vkrnn/profile.h"
 #include "vkrnn/spec.h"
 #include "vkrnn/strategy.h"
+#include "vkrnn/tuning.h"
 
 namespace vkrnn {
 
@@ -129,9 +130,10 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 };
 
-// The plan with the strategies that are fixed, and those that suit the call for the rest. Throws NotImplementedError
-// where the device or a fixed strategy cannot run it.
-Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed = {});
+// The plan with the strategies that are fixed, and those that suit the call for the rest. If none are fixed, those that
+// the call was tuned with are taken, unless the device cannot run it so. Throws NotImplementedError where the device or
+// a fixed strategy cannot run the call.
+Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
 
 // The plan as text, one line per buffer and step; `label` is the caller's name for the call.
 std::string describe(const Plan& plan, std::string_view label = {});

@@ -29,6 +29,13 @@ struct StrategyNames {
 };
 StrategyNames list_strategies(const Profile& profile);
 
+// What a device can be tuned with: for each strategy of either part, by name, the sizes that are worth a measurement.
+// The first are none, which leaves them to the strategy.
+struct StrategyVariants {
+    std::map<std::string, std::vector<Sizes>> schedule, gemm;
+};
+StrategyVariants list_variants(const Profile& profile);
+
 // Throws ValueError where the device cannot run what is fixed, TypeError where no strategy has a size of that name.
 void check_choice(const StrategyChoice& fixed, const Profile& profile);
 

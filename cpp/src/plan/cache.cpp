@@ -2,13 +2,14 @@
 
 namespace vkrnn {
 
-std::shared_ptr<const Plan> PlanCache::get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
+std::shared_ptr<const Plan> PlanCache::get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
+                                           const Tuning& tuning) {
     const std::lock_guard lock(mutex_);
     if (const auto found = by_spec_.find(spec); found != by_spec_.end()) {
         plans_.splice(plans_.begin(), plans_, found->second);
         return plans_.front();
     }
-    plans_.push_front(std::make_shared<const Plan>(make_plan(spec, profile, fixed)));
+    plans_.push_front(std::make_shared<const Plan>(make_plan(spec, profile, fixed, tuning)));
     by_spec_.emplace(spec, plans_.begin());
     if (plans_.size() > capacity_) {
         by_spec_.erase(plans_.back()->spec);

@@ -17,7 +17,8 @@ public:
     explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
     // The plan for the spec; made by make_plan, whose exceptions pass through.
-    std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed);
+    std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
+                                    const Tuning& tuning = {});
 
     [[nodiscard]] std::size_t size() const;
 

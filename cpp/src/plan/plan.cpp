@@ -7,13 +7,13 @@
 
 namespace vkrnn {
 
-Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
+Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {
     if (spec.dtype == Dtype::float64 && !profile.float64)
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
                                   " float64 needs the device feature " + "shaderFloat64, which " + profile.name +
                                   " does not have");
     try {
-        const Chosen chosen = choose_strategies(spec, profile, fixed);
+        const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
         return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
     } catch (const TooLarge& error) {
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " a call with " + error.what());

@@ -2,6 +2,7 @@
 #include "strategy.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "vkrnn/error.h"
 
@@ -76,7 +77,43 @@ const Part& best_of(const Strategies<Part>& candidates, const std::string& optio
     return *best;
 }
 
+Chosen choose(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
+    Sizes sizes;
+    const auto& loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
+    const auto& products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
+    return {loop, products, {std::string(loop.name()), std::string(products.name()), std::move(sizes)}};
+}
+
+template <class Part>
+std::map<std::string, std::vector<Sizes>> variants_of(const Strategies<Part>& strategies, const Profile& profile) {
+    std::map<std::string, std::vector<Sizes>> found;
+    for (const Part* strategy : strategies) {
+        std::vector<Sizes>& all = found[std::string(strategy->name())];
+        all = strategy->variants(profile);
+        all.insert(all.begin(), Sizes{});
+    }
+    return found;
+}
+
 }  // namespace
+
+TunedCall tuned_call(const Spec& spec) {
+    const Cell& cell = spec.cell();
+    return {.operation = std::string(spec.gradients ? cell.gradients_name : cell.name),
+            .training = !spec.gradients && spec.descriptor.has(Flag::training),
+            .dtype = spec.dtype,
+            .T = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(spec.T))),
+            .N = spec.N,
+            .I = spec.I,
+            .H = spec.H,
+            .D = spec.D(),
+            .phases = spec.two_phases() ? 2 : 1};
+}
+
+StrategyVariants list_variants(const Profile& profile) {
+    return {variants_of(running(loop_strategies(), profile), profile),
+            variants_of(running(product_strategies(), profile), profile)};
+}
 
 StrategyNames list_strategies(const Profile& profile) {
     return {names_of(running(loop_strategies(), profile)), names_of(running(product_strategies(), profile))};
@@ -97,11 +134,16 @@ void check_choice(const StrategyChoice& fixed, const Profile& profile) {
     }
 }
 
-Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
-    Sizes sizes;
-    const auto& loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
-    const auto& products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
-    return {loop, products, {std::string(loop.name()), std::string(products.name()), std::move(sizes)}};
+Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {
+    const auto tuned = fixed == StrategyChoice{} ? tuning.find(tuned_call(spec)) : tuning.end();
+    if (tuned != tuning.end()) {
+        try {
+            check_choice(tuned->second, profile);
+            return choose(spec, profile, tuned->second);
+        } catch (const Error&) {  // it was for other kernels than these, or another call: the offers decide
+        }
+    }
+    return choose(spec, profile, fixed);
 }
 
 }  // namespace vkrnn

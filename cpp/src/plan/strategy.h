@@ -8,6 +8,7 @@
 
 #include "inputs.h"
 #include "vkrnn/strategy.h"
+#include "vkrnn/tuning.h"
 
 namespace vkrnn {
 
@@ -33,6 +34,9 @@ public:
     // Returns all sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the
     // device. Throws ValueError where the device cannot run a wanted value.
     [[nodiscard]] virtual Sizes sizes(const Profile& /*profile*/, const Sizes& /*wanted*/) const { return {}; }
+
+    // Returns sizes that are worth a measurement, on a device that it runs on, beside those that it would take.
+    [[nodiscard]] virtual std::vector<Sizes> variants(const Profile& /*profile*/) const { return {}; }
 
     // Returns the offer for a call, with the wanted sizes, on a device that it runs on; nothing where it does not fit.
     [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile,
@@ -87,8 +91,8 @@ struct Chosen {
     StrategyChoice choice;
 };
 
-// Takes for each part what the caller fixed, else the strategy that expects to be fastest. Throws NotImplementedError
-// where what is fixed does not fit the call.
-Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed);
+// Takes for each part what the caller fixed, else the strategy that expects to be fastest. If the caller fixed nothing,
+// what the call was tuned with comes first. Throws NotImplementedError where what is fixed does not fit the call.
+Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning);
 
 }  // namespace vkrnn

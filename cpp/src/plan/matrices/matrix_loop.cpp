@@ -69,6 +69,12 @@ Sizes MatrixLoop::sizes(const Profile& /*profile*/, const Sizes& wanted) const {
     return checked_sizes(kShapes[0], wanted);
 }
 
+std::vector<Sizes> MatrixLoop::variants(const Profile& /*profile*/) const {
+    std::vector<Sizes> found;
+    for (const MatrixShape& shape : kShapes) found.push_back(sizes_of(shape));
+    return found;
+}
+
 std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;

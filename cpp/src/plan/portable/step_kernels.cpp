@@ -8,6 +8,7 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kUsualMultiprocessors = 32;
+constexpr std::uint32_t kAmd = 0x1002;       // in PCI's list of vendors
 constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
 
 }  // namespace
@@ -64,6 +65,8 @@ void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
 std::int64_t multiprocessors(const Profile& profile) {
     return profile.compute_units != 0 ? profile.compute_units : kUsualMultiprocessors;
 }
+
+bool is_amd(const Profile& profile) { return profile.vendor_id == kAmd; }
 
 std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t otherwise) {
     const auto found = wanted.find(name);

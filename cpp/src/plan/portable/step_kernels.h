@@ -41,6 +41,9 @@ void require_size(bool holds, std::string_view name, const std::string& expected
 // Returns the number of a device's multiprocessors, or a usual one where it does not tell.
 std::int64_t multiprocessors(const Profile& profile);
 
+// Returns whether it is one of AMD's GPUs, whatever its driver.
+bool is_amd(const Profile& profile);
+
 // Registers of one of NVIDIA's multiprocessors, and the most that an invocation has.
 constexpr std::int64_t kRegisters = 65536;
 constexpr std::int64_t kMostRegisters = 255;

@@ -75,11 +75,22 @@ Sizes StepLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes;
 }
 
+std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
+    std::vector<Sizes> found;
+    for (const std::uint32_t lanes : {profile.subgroup_size, profile.subgroup_size / 4})
+        for (const std::uint32_t rows : {1U, 4U, 8U})
+            if (lanes > 1 && rows <= abi::kMaxRows) found.push_back({{"lanes", lanes}, {"rows", rows}});
+    return found;
+}
+
 std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     const auto dispatches = static_cast<double>(forward_phases(spec).size());
     const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
                         recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
-    return Offer{static_cast<double>(spec.T) * step, sizes(profile, wanted)};
+    Offer made{static_cast<double>(spec.T) * step, sizes(profile, wanted)};
+    // Sums of more rows in float64 take more registers than some compilers for these GPUs give an invocation.
+    if (is_amd(profile) && spec.dtype == Dtype::float64) made.sizes["rows"] = size_or(wanted, "rows", 2);
+    return made;
 }
 
 void StepLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

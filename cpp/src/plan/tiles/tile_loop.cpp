@@ -19,6 +19,14 @@ struct TileShape {
         return std::int64_t{teams} * depth_block * (rows() + columns());
     }
     [[nodiscard]] std::int64_t sum_elements() const { return rows() * columns(); }
+    // Elements in an invocation's registers: sums, what it multiplies, and what it loads meanwhile.
+    [[nodiscard]] std::int64_t register_elements() const {
+        const std::int64_t team = std::int64_t{row_lanes} * column_lanes;
+        const std::int64_t loads =
+            ceil_div(depth_block * rows() / 4, team) + ceil_div(depth_block * columns() / 4, team);
+        return std::int64_t{thread_rows} * thread_columns + thread_rows + thread_columns + 4 * loads;
+    }
+    bool operator==(const TileShape&) const = default;
 };
 
 // Those that were fastest for some size with an earlier version of the kernels on one H200; the first is the smallest.
@@ -53,6 +61,12 @@ bool fits(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
            shape.invocations() % profile.subgroup_size == 0 &&
            shape.invocations() <= std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x) &&
            elements * bytes <= profile.max_shared_memory;
+}
+
+// Compilers for AMD's GPUs may give an invocation no more than 128 registers, of 4 bytes. The cell needs some as well.
+bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
+    constexpr std::int64_t kMost = 112;
+    return !is_amd(profile) || shape.register_elements() * bytes / 4 <= kMost;
 }
 
 // Microseconds of one phase's step: what the busiest multiprocessor does.
@@ -202,12 +216,20 @@ Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(shape);
 }
 
+std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
+    std::vector<Sizes> found;
+    for (const TileShape& shape : kShapes)
+        if (fits(shape, 4, profile)) found.push_back(sizes_of(shape));
+    return found;
+}
+
 std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     std::optional<Offer> best;
     for (const TileShape& usual : kShapes) {
         const TileShape shape = with(usual, wanted);
         if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
+        if (shape == usual && !stays_in_registers(shape, element_bytes(spec), profile)) continue;  // nobody wants it
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }

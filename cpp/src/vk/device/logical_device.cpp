@@ -15,13 +15,6 @@ double tick_nanoseconds(const raii::PhysicalDevice& physical, std::uint32_t fami
     return has ? static_cast<double>(physical.getProperties().limits.timestampPeriod) : 0.0;
 }
 
-bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size) {
-    const auto properties = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan13Properties>()
-                                .get<PhysicalDeviceVulkan13Properties>();
-    return (properties.requiredSubgroupSizeStages & ShaderStageFlagBits::eCompute) &&
-           properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
-}
-
 // A discrete device imports nothing: copying to it is faster than letting it read host memory.
 std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unified) {
     if (!unified || !has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {

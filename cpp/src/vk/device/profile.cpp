@@ -92,6 +92,13 @@ bool has_extension(const raii::PhysicalDevice& physical, const char* wanted) {
     });
 }
 
+bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size) {
+    const auto properties = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan13Properties>()
+                                .get<PhysicalDeviceVulkan13Properties>();
+    return (properties.requiredSubgroupSizeStages & ShaderStageFlagBits::eCompute) &&
+           properties.minSubgroupSize <= size && size <= properties.maxSubgroupSize;
+}
+
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical) {
     const auto families = physical.getQueueFamilyProperties();
     std::optional<std::uint32_t> first;

@@ -20,6 +20,9 @@ Profile read_profile(const raii::PhysicalDevice& physical);
 
 bool has_extension(const raii::PhysicalDevice& physical, const char* wanted);
 
+// Returns whether a pipeline can be told to use subgroups of that size.
+bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size);
+
 // Returns a queue family that computes. One without graphics starts the next submission sooner: by 6 us on an H200.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 

@@ -1,11 +1,9 @@
 #include "vk/pipelines/pipelines.h"
 
 #include <chrono>
-#include <stdexcept>
 #include <vector>
 
 #include "vk/pipelines/cache_file.h"
-#include "vkrnn/device.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -28,9 +26,7 @@ Pipelines::Pipelines(const Timeline& timeline, std::size_t capacity)
     : timeline_(timeline), device_(*timeline.device()), capacity_(capacity) {
     const PhysicalDeviceProperties properties = device_.physical().getProperties();
     file_ = cache_file(properties);
-    const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
-    layout_ = raii::PipelineLayout(
-        device_.handle(), PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range});
+    layout_ = make_layout(device_.handle());
     cache_ = open_cache(device_.handle(), file_, properties);
 }
 
@@ -38,7 +34,10 @@ SharedKernel Pipelines::get(const Kernel& kernel) {
     auto found = pipelines_.find(kernel);
     if (found == pipelines_.end()) {
         make_room();
-        found = pipelines_.emplace(kernel, std::make_shared<CompiledKernel>(timeline_, compile(kernel))).first;
+        // Kernels rely on the profile's subgroup size; without it the driver may choose another one for each pipeline.
+        const std::uint32_t size = device_.fixes_subgroup_size() ? device_.profile().subgroup_size : 0;
+        auto compiled = compile_kernel(device_.handle(), kernel, layout_, cache_, size);
+        found = pipelines_.emplace(kernel, std::make_shared<CompiledKernel>(timeline_, std::move(compiled))).first;
         size_ = pipelines_.size();
         unsaved_ = true;
     }
@@ -61,33 +60,6 @@ void Pipelines::make_room() {
         pipelines_.erase(oldest);
     }
     size_ = pipelines_.size();
-}
-
-raii::Pipeline Pipelines::compile(const Kernel& kernel) {
-    const auto code = shader_code(kernel.shader);
-    if (code.empty()) {
-        throw std::invalid_argument("there is no shader named '" + kernel.shader + "'");
-    }
-    const raii::ShaderModule module(device_.handle(),
-                                    ShaderModuleCreateInfo{.codeSize = code.size_bytes(), .pCode = code.data()});
-    std::vector<SpecializationMapEntry> entries;
-    for (std::uint32_t id = 0; id < kernel.constants.size(); ++id) {
-        entries.push_back({.constantID = id, .offset = id * 4, .size = 4});
-    }
-    const SpecializationInfo specialization{.mapEntryCount = static_cast<std::uint32_t>(entries.size()),
-                                            .pMapEntries = entries.data(),
-                                            .dataSize = kernel.constants.size() * 4,
-                                            .pData = kernel.constants.data()};
-    // Kernels rely on the profile's subgroup size; without this the driver may choose another one for each pipeline.
-    const PipelineShaderStageRequiredSubgroupSizeCreateInfo size{.requiredSubgroupSize =
-                                                                     device_.profile().subgroup_size};
-    const ComputePipelineCreateInfo info{.stage = {.pNext = device_.fixes_subgroup_size() ? &size : nullptr,
-                                                   .stage = ShaderStageFlagBits::eCompute,
-                                                   .module = *module,
-                                                   .pName = "main",
-                                                   .pSpecializationInfo = &specialization},
-                                         .layout = *layout_};
-    return {device_.handle(), cache_, info};
 }
 
 void Pipelines::save(bool at_leisure) noexcept {

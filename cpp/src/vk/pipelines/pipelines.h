@@ -9,11 +9,10 @@
 
 #include "vk/device/timeline.h"
 #include "vk/device/vulkan.h"
+#include "vk/pipelines/compile.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn::vk {
-
-constexpr std::uint32_t kPushBytes = 128;  // Vulkan guarantees this many bytes of push constants
 
 // A compiled kernel. Whoever has recorded commands with it holds it until they are dropped, or notes where they end:
 // it waits for the device before it destroys the pipeline.
@@ -60,7 +59,6 @@ public:
     [[nodiscard]] std::size_t size() const { return size_; }  // thread-safe
 
 private:
-    raii::Pipeline compile(const Kernel& kernel);
     void make_room();
 
     const Timeline& timeline_;

@@ -39,9 +39,10 @@ void count_submitted(const Session& session, Statistics& statistics) {
 
 }  // namespace
 
-Executor::Executor(SelectedDevice selected, StrategyChoice fixed)
+Executor::Executor(SelectedDevice selected, StrategyChoice fixed, Tuning tuning)
     : profile_(selected.candidate.profile),
       fixed_(std::move(fixed)),
+      tuning_(std::move(tuning)),
       process_(process_id()),
       plans_(kPlans),
       session_(std::make_shared<Session>(std::move(selected))),
@@ -71,7 +72,7 @@ void Executor::close() {
     }
 }
 
-std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
+std::shared_ptr<const Plan> Executor::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_, tuning_); }
 
 void Executor::check_usable(const std::string& prefix) const {
     if (closed_) {

@@ -22,7 +22,7 @@ struct Session;
 class Executor final : public Device {
 public:
     // Throws vk::SystemError.
-    Executor(SelectedDevice selected, StrategyChoice fixed);
+    Executor(SelectedDevice selected, StrategyChoice fixed, Tuning tuning);
     ~Executor() override;
     Executor(const Executor&) = delete;
     Executor& operator=(const Executor&) = delete;
@@ -76,6 +76,7 @@ private:
 
     const Profile profile_;
     const StrategyChoice fixed_;
+    const Tuning tuning_;
     const long process_;  // the process that opened the device; forks cannot use it
     PlanCache plans_;
     InterruptibleMutex submit_mutex_;  // held while calls are recorded and submitted, and while results are copied

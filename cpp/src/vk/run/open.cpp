@@ -53,12 +53,12 @@ std::vector<std::string> memory_types(std::size_t index) {
     return lines;
 }
 
-std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed) {
+std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
     return translated("opening the device: ", [&]() -> std::shared_ptr<Device> {
         auto context = Context::get();
         auto candidates = context->candidates();
         SelectedDevice selected{std::move(context), std::move(candidates.at(index))};
-        return std::make_shared<Executor>(std::move(selected), fixed);
+        return std::make_shared<Executor>(std::move(selected), fixed, tuning);
     });
 }
 

@@ -21,7 +21,8 @@ std::vector<SkippedDevice> skipped();
 // Describes the memory of the device at `index` of list(). Throws DeviceError.
 std::vector<std::string> memory_types(std::size_t index);
 
-// Opens the device at `index` of list(). Calls use the strategies in `fixed`. Throws DeviceError.
-std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed);
+// Opens the device at `index` of list(). Calls use the strategies in `fixed`, else those they were tuned with. Throws
+// DeviceError.
+std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning = {});
 
 }  // namespace vkrnn::vk

@@ -1,0 +1,28 @@
+// Strategies that were measured to be fastest on a device, by the calls that they are for. Plain data: who measures and
+// where it is kept is none of the core's business.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "vkrnn/spec.h"
+#include "vkrnn/strategy.h"
+
+namespace vkrnn {
+
+// What of a call decides which strategy is fastest. Calls that differ in the rest share an entry.
+struct TunedCall {
+    std::string operation;  // "lstm", "lstm_gradients", ...
+    bool training = false;  // whether a forward call keeps what its gradients need
+    Dtype dtype = Dtype::float32;
+    std::int64_t T = 0, N = 0, I = 0, H = 0, D = 0;  // T: rounded up to a power of two
+    std::int64_t phases = 1;                         // of a step
+    auto operator<=>(const TunedCall&) const = default;
+};
+TunedCall tuned_call(const Spec& spec);
+
+using Tuning = std::map<TunedCall, StrategyChoice>;
+
+}  // namespace vkrnn

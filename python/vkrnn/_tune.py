@@ -1,0 +1,323 @@
+"""Measures the strategies of a device for the calls that a user names, and keeps the fastest."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import numpy as np
+
+from vkrnn import _core, _tuning
+from vkrnn._calls import bind
+from vkrnn._sample import SAMPLES, Sample, table
+from vkrnn.arrays import asarray
+from vkrnn.checks import Comparison
+from vkrnn.descriptors import GRUDescriptor
+from vkrnn.devices import Device
+from vkrnn.plans import plan
+
+__all__ = ["add_options", "shown", "tune"]
+
+Strategy = Mapping[str, str | int]
+
+_CELLS: dict[str, Sample] = {sample.forward.__name__: sample for sample in SAMPLES}
+_GRU = _CELLS["gru"]
+_CELLS |= {
+    "gru": Sample(_GRU.forward, _GRU.backward, 3, GRUDescriptor(training=True), _GRU.saved),
+    "gru_reset_after": _GRU,
+}
+_SIZES = [(64, 8, 128, 128), (128, 32, 256, 256)]
+_SIZES_HELP = "of calls; 64,8,128,128 and 128,32,256,256 if not given"
+_PASSES = ("forward", "training", "gradients")
+# How far answers of two strategies may be apart, as Comparison has it: roundings of long sums, nothing else.
+_TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "float16": 2e-2, "bfloat16": 1e-1}
+_WORTH = 1.03  # times faster than the rules' choice, below which that stays: times vary by so much
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options but for the device."""
+    parser.add_argument("--sizes", nargs="+", type=_sizes, default=_SIZES, metavar="T,N,I,H", help=_SIZES_HELP)
+    parser.add_argument("--cells", nargs="+", choices=_CELLS, default=list(_CELLS), help="all if not given")
+    parser.add_argument("--passes", nargs="+", choices=_PASSES, default=list(_PASSES), help="all if not given")
+    parser.add_argument("--dtypes", nargs="+", choices=_TOLERANCES, default=["float32"], help="float32 if not given")
+    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="time loops to try; all if not given")
+    parser.add_argument("--gemms", nargs="+", metavar="NAME", help="products to try; all if not given")
+    parser.add_argument("--seconds", type=float, default=0.1, help="that each is timed for; 0.1 if not given")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--print", action="store_true", help="show the table in force, and measure nothing")
+    group.add_argument("--forget", action="store_true", help="remove the table")
+
+
+def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Measure what the `options` name on the device, and keep what is faster than the rules' choice."""
+    kept = {_key(entry): entry for entry in _tuning.read(device.profile)}
+    rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
+    calls = list(_calls(options))
+    for number, call in enumerate(calls):
+        progress = _Progress(f"{number + 1}/{len(calls)} {call.label}", sys.stderr)
+        found = _Search(device, call, options, progress).run()
+        progress.clear()
+        if found is None:
+            say(f"  {call.label}: does not fit this device")
+            continue
+        kept.pop(_key(found.entry), None)
+        ratio = found.by_rules.seconds / found.fastest.seconds
+        if found.fastest is not found.by_rules:
+            kept[_key(found.entry)] = found.entry
+        times = [f"{1e3 * each.seconds:.3f}" for each in (found.by_rules, found.fastest)]
+        names = [_short(each.strategy) for each in (found.by_rules, found.fastest)]
+        rows.append((call.label, names[0], times[0], names[1], times[1], f"{ratio:.2f}"))
+    for line in table(rows):
+        say(line)
+    path = _tuning.save(device.profile, list(kept.values()))
+    say(f"{len(kept)} calls are in {path}" if path else "no cache folder is known: nothing was kept")
+
+
+def shown(device: Device) -> list[str]:
+    """Return the table in force as lines of text."""
+    entries = _tuning.read(device.profile)
+    rows = [("call", "strategy", "ms", "by the rules", "ratio")]
+    for entry in entries:
+        by_rules, tuned = map(float, entry["milliseconds"])
+        text = f"{_label(entry)}, T <= {entry['T']}"
+        rows.append((text, _long(entry["strategy"]), f"{tuned:.3f}", f"{by_rules:.3f}", f"{by_rules / tuned:.2f}"))
+    return [f"{len(entries)} calls in {_tuning.path_of(device.profile)}", *(table(rows) if entries else [])]
+
+
+def _sizes(text: str) -> tuple[int, int, int, int]:
+    numbers = [int(part) for part in text.split(",")]
+    if len(numbers) != 4 or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"expected T,N,I,H, got {text!r}")
+    return (numbers[0], numbers[1], numbers[2], numbers[3])
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One of the calls that are measured, with all that it takes but for the device."""
+
+    label: str
+    function: Callable[..., Any]
+    arguments: dict[str, Any]
+    dtype: str
+
+    def on(self, device: Device) -> Callable[[], Any]:
+        """Return the call with its arrays on the device."""
+        placed = {
+            name: asarray(value, device=device) if isinstance(value, np.ndarray) else value
+            for name, value in self.arguments.items()
+        }
+        return lambda: self.function(**placed)
+
+
+def _calls(options: argparse.Namespace) -> Iterator[_Call]:
+    rng = np.random.default_rng(0)
+    for name in options.cells:
+        sample = _CELLS[name]
+        for T, N, features, H in options.sizes:
+            given = sample.arguments(rng, features, H)
+            source, upstream = (rng.standard_normal((T, N, size), np.float32) for size in (features, H))
+            saved = {
+                # Contents do not matter for times, but strategies must agree on gradients of them.
+                "z_state": rng.standard_normal((T, N, sample.gates * H), np.float32),
+                "cell_output": rng.standard_normal((T, N, H), np.float32),
+                "output": rng.uniform(-1, 1, (T, N, H)).astype(np.float32),
+            }
+            kept = {argument: saved[result] for argument, result in sample.saved.items()}
+            forward = {"source": source, **given, "descriptor": _without_training(given["descriptor"])}
+            passes: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+                "forward": (sample.forward, forward),
+                "training": (sample.forward, {"source": source, **given}),
+                "gradients": (sample.backward, {"source": source, "source_gradient": upstream, **kept, **given}),
+            }
+            for dtype in options.dtypes:
+                for which in options.passes:
+                    function, arguments = passes[which]
+                    label = f"{name} {which} {dtype} {T},{N},{features},{H}"
+                    yield _Call(label, function, {key: _cast(value, dtype) for key, value in arguments.items()}, dtype)
+
+
+def _without_training(descriptor: Any) -> Any:
+    options = {name: getattr(descriptor, name) for name in type(descriptor).__dataclass_fields__}
+    return type(descriptor)(**{**options, "training": False})
+
+
+def _cast(value: Any, dtype: str) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if dtype == "bfloat16":
+        import ml_dtypes  # noqa: PLC0415  # of an extra
+
+        return value.astype(ml_dtypes.bfloat16)
+    return value.astype(dtype)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    strategy: Strategy
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Found:
+    entry: _tuning.Entry
+    by_rules: _Timed
+    fastest: _Timed
+
+
+@dataclass
+class _Search:
+    """Times strategies of one call: time loops beside the products of the rules' choice, then products."""
+
+    device: Device
+    call: _Call
+    options: argparse.Namespace
+    progress: _Progress
+    tried: set[tuple[tuple[str, str | int], ...]] = field(default_factory=set)
+    answer: dict[str, Any] = field(default_factory=dict)
+
+    def run(self) -> _Found | None:
+        """Return what was found; None if the device cannot make the call."""
+        by_rules = self._try({})
+        if by_rules is None:
+            return None
+        fastest = by_rules
+        variants = _core.list_variants(self.device.profile)
+        for part, wanted in (("schedule", self.options.schedules), ("gemm", self.options.gemms)):
+            other = "gemm" if part == "schedule" else "schedule"
+            before = fastest
+            beside = _sizes_of(before.strategy, other, variants)
+            names = [name for name in variants[part] if wanted is None or name in wanted]
+            candidates = [(name, sizes) for name in names for sizes in variants[part][name]]
+            for number, (name, sizes) in enumerate(candidates):
+                self.progress.show((number + 1) / len(candidates), f"{name} {_long(sizes)}")
+                timed = self._try({part: name, other: before.strategy[other], **beside, **sizes})
+                if timed is not None and timed.seconds < fastest.seconds:
+                    fastest = timed
+        if fastest is not by_rules:
+            by_rules, fastest = self._again(by_rules, fastest)
+            if by_rules.seconds < _WORTH * fastest.seconds:
+                fastest = by_rules
+        checked = bind("tune", self.call.function, (), self.call.arguments)
+        entry = {
+            **_core.tuned_call(checked.call),
+            "strategy": dict(fastest.strategy),
+            "milliseconds": [round(1e3 * each.seconds, 6) for each in (by_rules, fastest)],
+        }
+        return _Found(entry, by_rules, fastest)
+
+    def _try(self, strategy: Strategy) -> _Timed | None:
+        """Time the call so; None if that was done before, does not fit, or answers otherwise than the rules' choice."""
+        try:
+            device = _opened(self.device.index, strategy)
+        except (ValueError, TypeError):
+            return None
+        try:
+            complete = plan(self.call.function, **self.call.arguments, device=device).strategy
+            key = tuple(sorted(complete.items()))
+            if key in self.tried:
+                return None
+            self.tried.add(key)
+            call = self.call.on(device)
+            if not self._agrees(call()):
+                return None
+            return _Timed(complete, statistics.median(_times(call, device, self.options.seconds)))
+        except (NotImplementedError, MemoryError, _core.DeviceError):
+            return None
+        finally:
+            device.close()
+
+    def _agrees(self, results: Any) -> bool:
+        got = {name: np.asarray(getattr(results, name).numpy(), np.float64) for name in results._fields}
+        if not self.answer:
+            self.answer = got
+        bound = _TOLERANCES[self.call.dtype]
+        return all(Comparison.of(name, got[name], wanted).error <= bound for name, wanted in self.answer.items())
+
+    def _again(self, *both: _Timed) -> tuple[_Timed, _Timed]:
+        """Time two strategies in turns: what disturbs one then disturbs the other too."""
+        devices = [_opened(self.device.index, each.strategy) for each in both]
+        try:
+            calls = [self.call.on(device) for device in devices]
+            times: list[list[float]] = [[], []]
+            for _ in range(3):
+                for own, call, device in zip(times, calls, devices, strict=True):
+                    own.extend(_times(call, device, self.options.seconds))
+        finally:
+            for device in devices:
+                device.close()
+        first, second = (_Timed(each.strategy, statistics.median(own)) for each, own in zip(both, times, strict=True))
+        return first, second
+
+
+def _opened(index: int, strategy: Strategy) -> Device:
+    """Open a device that takes this strategy, or what its rules choose if there is none, whatever it was tuned with."""
+    device = Device(index, **strategy)  # type: ignore[arg-type]
+    device.open(tuned=False)
+    return device
+
+
+def _times(call: Callable[[], object], device: Device, seconds: float) -> list[float]:
+    """Return the seconds of calls on the device's own arrays, after a first one that prepares."""
+    call()
+    device.synchronize()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        device.synchronize()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def _sizes_of(strategy: Strategy, part: str, variants: Any) -> dict[str, int]:
+    """Return the sizes that belong to the strategy of that part: those that its variants name."""
+    names = {name for sizes in variants[part][strategy[part]] for name in sizes}
+    return {name: int(size) for name, size in strategy.items() if name in names}
+
+
+def _key(entry: _tuning.Entry) -> tuple[Any, ...]:
+    return tuple(value for name, value in entry.items() if name not in {"strategy", "milliseconds"})
+
+
+def _short(strategy: Strategy) -> str:
+    return f"{strategy['schedule']} {strategy['gemm']}"
+
+
+def _long(strategy: Strategy) -> str:
+    return ", ".join(
+        str(value) if name in {"schedule", "gemm"} else f"{name} {value}" for name, value in strategy.items()
+    )
+
+
+def _label(entry: _tuning.Entry) -> str:
+    training = " training" if entry["training"] else ""
+    sizes = ",".join(f"{name}={entry[name]}" for name in ("N", "I", "H", "D"))
+    phases = " (two phases)" if entry["phases"] > 1 else ""
+    return f"{entry['operation']}{training}{phases} {entry['dtype']} {sizes}"
+
+
+@dataclass
+class _Progress:
+    """A line on a terminal that says what is measured; nothing elsewhere."""
+
+    title: str
+    stream: TextIO
+
+    def show(self, done: float, what: str) -> None:
+        """Show how much of the call's strategies is done."""
+        if self.stream.isatty():
+            bar = "#" * int(20 * done)
+            self.stream.write(f"\r\x1b[K[{bar:<20}] {self.title}: {what}"[:120])
+            self.stream.flush()
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self.stream.isatty():
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()

@@ -1,0 +1,176 @@
+"""Tuned strategies: ``python -m vkrnn tune`` keeps them in a file, devices that are opened read it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from vkrnn import __main__ as command_line
+from vkrnn import _tune, _tuning
+
+SOURCE, WEIGHT = np.zeros((3, 2, 4), np.float32), np.zeros((4, 4), np.float32)
+CALL: dict[str, Any] = {"source": SOURCE, "recurrent_weight": WEIGHT, "input_weight": WEIGHT}
+TUNED = {"rows": 1}  # which no rule chooses for two batch rows
+ENTRY: dict[str, Any] = {
+    "operation": "single_gate_rnn",
+    "training": False,
+    "dtype": "float32",
+    "T": 4,
+    "N": 2,
+    "I": 4,
+    "H": 4,
+    "D": 1,
+    "phases": 1,
+    "strategy": {"schedule": "steps", "gemm": "register", **TUNED},
+    "milliseconds": [1.0, 0.5],
+}
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the position of a device that can be tuned, with a cache folder of the test's own."""
+    monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("VKRNN_TUNING", raising=False)
+    return next(device.index for device in vkrnn.devices() if device.driver != "native")
+
+
+def strategy(device: vkrnn.Device, **call: Any) -> dict[str, str | int]:
+    """Return what the device takes for the call, and close it."""
+    found = vkrnn.plan(vkrnn.single_gate_rnn, **{**CALL, **call}, device=device).strategy
+    device.close()
+    return found
+
+
+def times(_: Callable[[], object], device: vkrnn.Device, __: float) -> list[float]:
+    """Stand for measurements in which what TUNED says is fastest."""
+    return [0.5 if TUNED.items() <= device._options.items() else 1.0]
+
+
+def tune(index: int, *arguments: str) -> int:
+    """Run the command for a device."""
+    return command_line.main(["tune", "--device", str(index), *arguments])
+
+
+def tune_one(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune the one call, as if what TUNED says were fastest."""
+    monkeypatch.setattr(_tune, "_times", times)
+    sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
+    assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
+
+
+def test_a_device_reads_what_was_tuned(
+    index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The call and those with T up to the same power of two take it; others, and devices with options, do not."""
+    by_rules = strategy(vkrnn.Device(index))
+    assert by_rules.get("rows") != 1
+    tune_one(index, monkeypatch)
+    shown = capsys.readouterr().out
+    assert "single_gate_rnn forward float32 3,2,4,4" in shown
+    assert "1000.000" in shown
+    assert "500.000" in shown
+    assert "  2.00\n" in shown
+
+    tuned = strategy(vkrnn.Device(index))
+    assert tuned == {**tuned, "schedule": "steps", "gemm": "register", **TUNED}
+    assert strategy(vkrnn.Device(index), source=np.zeros((4, 2, 4), np.float32)) == tuned
+    assert strategy(vkrnn.Device(index), source=np.zeros((5, 2, 4), np.float32)) == by_rules
+    assert strategy(vkrnn.Device(index), source=np.zeros((3, 3, 4), np.float32)) == by_rules
+    assert strategy(vkrnn.Device(index, schedule="steps", rows=2))["rows"] == 2
+    assert strategy(vkrnn.Device(index, gemm="register")).get("rows") == by_rules.get("rows")
+    training = vkrnn.SingleGateRNNDescriptor(training=True)
+    assert strategy(vkrnn.Device(index), descriptor=training) == by_rules
+    monkeypatch.setenv("VKRNN_TUNING", "0")
+    assert strategy(vkrnn.Device(index)) == by_rules
+
+
+def test_the_table_is_shown_kept_and_forgotten(
+    index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--print`` shows it; a call that has nothing faster now leaves it, others stay; ``--forget`` removes it."""
+    path = _tuning.path_of(vkrnn.devices()[index].profile)
+    assert path is not None
+    tune_one(index, monkeypatch)
+    table = json.loads(path.read_text())
+    (entry,) = table["calls"]
+    assert (entry["operation"], entry["T"], entry["milliseconds"]) == ("single_gate_rnn", 4, [1000.0, 500.0])
+    path.write_text(json.dumps({**table, "calls": [entry, {**entry, "N": 7}]}))
+    capsys.readouterr()
+    assert tune(index, "--print") == 0
+    assert f"2 calls in {path}\n" in (shown := capsys.readouterr().out)
+    assert "single_gate_rnn float32 N=7,I=4,H=4,D=1, T <= 4  steps, register, " in shown
+
+    monkeypatch.setattr(_tune, "_times", lambda *_: [1.0])
+    sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
+    assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
+    assert json.loads(path.read_text())["calls"] == [{**entry, "N": 7}]
+    capsys.readouterr()
+    assert tune(index, "--forget") == 0
+    assert "The table is removed.\n" in capsys.readouterr().out
+    assert not path.exists()
+    assert tune(index, "--forget") == 0
+    assert "There is no table.\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", ["{", "[]", "null", "foreign", "version", "entry", "size", "binary"])
+def test_a_table_that_is_none_is_ignored(index: int, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One warning in the log, no error: the rules choose."""
+    path = _tuning.save(vkrnn.devices()[index].profile, [ENTRY])
+    assert path is not None
+    assert strategy(vkrnn.Device(index))["rows"] == 1
+    table = json.loads(path.read_text())
+    changed: dict[str, dict[str, Any]] = {
+        "foreign": {"device": "abacus"},
+        "version": {"vkrnn_tuning": 0},
+        "entry": {"calls": [{"operation": "lstm"}]},
+        "size": {"calls": [{**table["calls"][0], "N": "two"}]},
+    }
+    text = json.dumps({**table, **changed[wrong]}) if wrong in changed else wrong
+    path.write_bytes(b"\xff\xfe" if wrong == "binary" else text.encode())
+    with caplog.at_level(logging.WARNING, "vkrnn"):
+        assert strategy(vkrnn.Device(index)).get("rows") != 1
+        assert strategy(vkrnn.Device(index)).get("rows") != 1
+    (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert record.getMessage().startswith(f"{path} is ignored: ")
+
+
+def test_what_does_not_fit_any_more_is_skipped(index: int) -> None:
+    """A strategy that there is no longer, a size that it has no longer: the rules choose."""
+    by_rules = strategy(vkrnn.Device(index))
+    profile = vkrnn.devices()[index].profile
+    for changed in ({"schedule": "wishes"}, {"teeth": 3}, {"rows": 4000}):
+        _tuning.save(profile, [{**ENTRY, "strategy": {**ENTRY["strategy"], **changed}}])
+        assert strategy(vkrnn.Device(index)) == by_rules
+
+
+def test_answers_that_differ_are_not_taken(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy is only as good as its answer."""
+    agrees = _tune._Search._agrees
+
+    def wrong(search: Any, results: Any) -> bool:
+        return bool(agrees(search, results)) and len(search.tried) == 1  # the rules' choice is the first
+
+    monkeypatch.setattr(_tune._Search, "_agrees", wrong)
+    tune_one(index, monkeypatch)
+    assert _tuning.read(vkrnn.devices()[index].profile) == []
+
+
+def test_every_pass_is_measured(index: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """In earnest, for as short as it can be: whichever wins, each call has a row."""
+    options = ["--sizes", "2,1,3,2", "--seconds", "0", "--schedules", "steps", "--gemms", "register"]
+    assert tune(index, *options, "--cells", "gru", "--dtypes", "float16") == 0
+    rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines() if " 2,1,3,2 " in line]
+    assert rows == [["gru", which, "float16"] for which in ("forward", "training", "gradients")]
+
+
+def test_the_cpu_has_nothing_to_tune(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says so, and the status is 0."""
+    assert command_line.main(["tune", "--device", "cpu ("]) == 0
+    assert capsys.readouterr().out.endswith("The CPU has one strategy: there is nothing to tune.\n")
