@@ -42,6 +42,13 @@ public:
     [[nodiscard]] std::int64_t objects() const { return objects_; }
 
 private:
+    // How many objects a function makes or destroys, by its arguments.
+    static std::int64_t count(VkDevice, const VkCommandBufferAllocateInfo* info, VkCommandBuffer*) {
+        return info->commandBufferCount;
+    }
+    static std::int64_t count(VkDevice, VkCommandPool, std::uint32_t count, const VkCommandBuffer*) { return count; }
+    static std::int64_t count(auto...) { return 1; }
+
     // A function's name as a template argument, so that each function has a replacement of its own.
     template <std::size_t kLength>
     struct Name {
@@ -59,7 +66,8 @@ private:
             if (const VkResult error = get().next(kName.text); error != VK_SUCCESS) return error;
             const VkResult result = real(args...);
             const std::string_view name = kName.text;
-            get().objects_ += result >= 0 && (name.starts_with("vkCreate") || name.starts_with("vkAllocate"));
+            if (result >= 0 && (name.starts_with("vkCreate") || name.starts_with("vkAllocate")))
+                get().objects_ += count(args...);
             return result;
         }
     };
@@ -69,7 +77,7 @@ private:
         static inline Result(VKAPI_PTR* real)(Args...) = nullptr;
         static VKAPI_ATTR Result VKAPI_CALL call(Args... args) {
             const std::string_view name = kName.text;
-            get().objects_ -= name.starts_with("vkDestroy") || name.starts_with("vkFree");
+            if (name.starts_with("vkDestroy") || name.starts_with("vkFree")) get().objects_ -= count(args...);
             return real(args...);
         }
     };

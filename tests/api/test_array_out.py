@@ -107,7 +107,8 @@ def test_memory_is_used_again(either: vkrnn.Device, arrays: dict[str, Any]) -> N
     """The array's, every time; no more is held after many calls, and views show what is new."""
     resident, out = put(arrays, either), empties(either)
     places = [array.numpy().ctypes.data for array in out] if sees(either) else []
-    lstm(resident, out=out)
+    for _ in range(3):  # the third call is recorded to be repeated
+        lstm(resident, out=out)
     held = either.statistics()["bytes_allocated"]
     for step in range(20):
         resident["source"].copy_from(arrays["source"] * np.float32(step))
