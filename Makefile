@@ -107,11 +107,11 @@ clean:
 $(VENV)/.created:
 	sh .ci/need build
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip scikit-build-core pybind11 cmake ninja
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip scikit-build-core pybind11 cmake ninja
 	touch $@
 
 $(VENV)/.%: $(VENV)/.created $(SOURCES)
-	$(BIN)/python -m pip install --quiet --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
 	touch $@
 
 need-test need-ci: need-%:

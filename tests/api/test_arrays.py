@@ -183,7 +183,7 @@ def test_axes_that_numpy_cannot_have_either(either: vkrnn.Device) -> None:
 @pytest.mark.parametrize("dtype", KINDS)
 def test_copy_from(either: vkrnn.Device, dtype: str) -> None:
     """The source may change at once; any layout will do."""
-    array = vkrnn.empty((5, 3, 7), dtype, device=either)
+    array = vkrnn.empty((5, 3, 7), dtype_of(dtype), device=either)
     uploaded = either.statistics()["bytes_uploaded"]
     source = numbers((5, 3, 7), dtype)
     wanted = source.copy()

@@ -1,7 +1,7 @@
 """Thousands of drawn calls, half of them spoilt: no crash, no hang, no wrong answer, no error that nobody promised.
 
-One half of the draws is the same in every run, the other is drawn from VKRNN_FUZZ_SEED, which the header of the run
-shows; VKRNN_FUZZ_CALLS says how many there are.
+They are drawn from VKRNN_FUZZ_SEED, which the header of the run shows; VKRNN_FUZZ_CALLS says how many there are. Draws
+that are the same in every run are checked by test_soak.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import vkrnn
 from drawn_calls import check, draw
 from resident import opened
 
-CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "10000"))
+CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "5000"))
 PARTS = 20
 HANGS_AFTER = 120  # seconds
 
@@ -40,20 +40,16 @@ def run(seed: int, first: int, end: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("seed", ["fixed", "fresh"])
-def test_drawn_calls(seed: str, part: int) -> None:
-    number = 1 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
-    each = CALLS // 2 // PARTS
-    ended = run(number, part * each, (part + 1) * each)
+def test_drawn_calls(part: int) -> None:
+    each = CALLS // PARTS
+    ended = run(int(os.environ["VKRNN_FUZZ_SEED"]), part * each, (part + 1) * each)
     if each >= 100:
         assert ended["right"] > each / 3
         assert min(ended[how] for how in ("TypeError", "ValueError", "not finite")) > 0
 
 
-@pytest.mark.parametrize("seed", ["fixed", "fresh"])
-def test_drawn_calls_on_a_vulkan_device(seed: str) -> None:
+def test_drawn_calls_on_a_vulkan_device() -> None:
     """Fewer: most draws are a pipeline to compile."""
-    number = 2 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
     with opened("mapped") as device, device:
         assert vkrnn.default_device() is device
-        assert run(number, 0, CALLS // 100)["right"] > 0
+        assert run(int(os.environ["VKRNN_FUZZ_SEED"]), 0, CALLS // 50)["right"] > 0

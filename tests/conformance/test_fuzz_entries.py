@@ -15,7 +15,7 @@ import pytest
 import vkrnn
 from drawn_calls import DOCUMENTED, garbage
 
-CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "10000"))
+CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "5000"))
 # Beside the documented classes: of indices, of buffers and DLPack, of packages that are not installed.
 ALLOWED = (*DOCUMENTED, IndexError, BufferError, ImportError, StopIteration)
 # Some end the device that other tests run on, or make another one current, some are Python's own or pybind11's.
@@ -62,13 +62,12 @@ def parameters(entry: Callable[..., Any]) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize("seed", ["fixed", "fresh"])
-def test_arguments_that_make_no_sense(seed: str) -> None:
-    number = 3 if seed == "fixed" else int(os.environ["VKRNN_FUZZ_SEED"])
+def test_arguments_that_make_no_sense() -> None:
+    number = int(os.environ["VKRNN_FUZZ_SEED"])
     found = entries()
     names = list(found)
     ended: Counter[str] = Counter()
-    for i in range(CALLS // 4):
+    for i in range(CALLS // 2):
         rng = np.random.default_rng([number, i])
         name = names[rng.integers(len(names))]
         positional = [garbage(rng) for _ in range(rng.integers(4))]
@@ -85,4 +84,4 @@ def test_arguments_that_make_no_sense(seed: str) -> None:
             )
         ended[how] += 1
     assert ended["result"] > 0
-    assert ended["TypeError"] > CALLS / 10
+    assert ended["TypeError"] > CALLS / 5

@@ -289,14 +289,13 @@ def assert_same_bits(got: dict[str, Array], wanted: dict[str, Array]) -> None:
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.id)
 def test_the_same_bits_over_and_over(case: Case) -> None:
-    """On the same device with other calls between, and on devices opened anew."""
+    """On the same device with other calls between, and on a device opened anew."""
     wanted = everything(case)
-    for other in CASES[::97]:
+    for other in CASES[::140]:
         everything(other)
         assert_same_bits(everything(case), wanted)
-    for _ in range(2):
-        fresh = vkrnn.Device(vkrnn.default_device().index)
-        try:
-            assert_same_bits(everything(case, fresh), wanted)
-        finally:
-            fresh.close()
+    fresh = vkrnn.Device(vkrnn.default_device().index)
+    try:
+        assert_same_bits(everything(case, fresh), wanted)
+    finally:
+        fresh.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from bench.threads import COUNTS, threads_of
 from oracles import require
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("bench")  # one process runs what several tests look at
 FIELDS = (
     "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
 )
@@ -53,39 +56,54 @@ TABLE = re.compile(r"^\| [^|]+(\| [^|]+)+\|\n\| :-+ (\| -+: )+\|\n(\| [^|]+(\| [
 COPIES = {"upload", "download", "both at once"}
 
 
-def smoke(name: str, folder: Path, *options: str, **environment: str) -> list[dict[str, Any]]:
-    """Run a benchmark with tiny sizes and return its records."""
-    output = folder / f"{name}.jsonl"
-    command = [sys.executable, "-m", f"bench.{name}", "--smoke", *options, "--output", str(output)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert TABLE.search(done.stdout), done.stdout
-    return [json.loads(line) for line in output.read_text().splitlines()]
+@functools.cache
+def run(command: tuple[str, ...], environment: frozenset[tuple[str, str]]) -> str:
+    """Run a benchmark with tiny sizes and return its records, once for all tests that look at them."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "records.jsonl"
+        done = subprocess.run(
+            [sys.executable, "-m", *command, "--smoke", "--output", str(output)],
+            cwd=ROOT,
+            env=os.environ | dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert TABLE.search(done.stdout), done.stdout
+        return output.read_text()
+
+
+def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
+    """Return the records of a benchmark with tiny sizes."""
+    return [json.loads(line) for line in run((f"bench.{name}", *options), frozenset(environment.items())).splitlines()]
 
 
 NATIVE = next((str(device.index) for device in vkrnn.devices() if is_native(device)), None)
+# Nothing where it is the device that is taken without a name.
+ON_NATIVE = () if is_native(vkrnn.default_device()) else ("--device", str(NATIVE))
 VULKAN = next((str(device.index) for device in vkrnn.devices() if not is_native(device)), None)
 native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU device")
 vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
 
 
 @pytest.mark.parametrize("name", ["cells", "gemm", "overhead", "copies", "first_call", "scaling"])
-def test_smoke(name: str, tmp_path: Path) -> None:
+def test_smoke(name: str) -> None:
     """Every record has every field, plausible numbers, and vkrnn's answers were checked."""
-    complete(smoke(name, tmp_path))
+    complete(smoke(name))
 
 
 @native
 @pytest.mark.parametrize("name", ["cells", "products", "threads", "contention", "first_call"])
-def test_smoke_on_the_native_device(name: str, tmp_path: Path) -> None:
+def test_smoke_on_the_native_device(name: str) -> None:
     """The native CPU device has its own smoke run: some benchmarks are about it alone."""
-    complete(smoke(name, tmp_path, "--device", str(NATIVE)))
+    complete(smoke(name, *ON_NATIVE))
 
 
 @native
-def test_sizes_beside_their_neighbours(tmp_path: Path) -> None:
+def test_sizes_beside_their_neighbours() -> None:
     """Each operation at each odd size has a neighbour in the record."""
-    records = smoke("cells", tmp_path, "--more", "--device", str(NATIVE))
+    records = smoke("cells", "--more", "--device", str(NATIVE))
     complete(records)
     counts = Counter(record["op"] for record in records if record["measure"] == "host call")
     assert set(counts.values()) == {2}
@@ -103,17 +121,17 @@ def test_neighbours_cost_the_same(size: Sizes) -> None:
 
 
 @native
-def test_first_call_beside_the_second(tmp_path: Path) -> None:
+def test_first_call_beside_the_second() -> None:
     """On the native device there are no caches; NumPy's import stands beside vkrnn's."""
-    records = smoke("first_call", tmp_path, "--cells", "gru", "--device", str(NATIVE))
+    records = smoke("first_call", *ON_NATIVE)
     found = {(record["implementation"], record["measure"]) for record in records}
     assert found == {("vkrnn", "import"), ("vkrnn", "first call"), ("vkrnn", "second call"), ("numpy", "import")}
 
 
 @native
-def test_threads_are_in_the_record(tmp_path: Path) -> None:
+def test_threads_are_in_the_record() -> None:
     """One thread at least, and as many as the driver's field says."""
-    records = smoke("threads", tmp_path, "--cells", "lstm", "--device", str(NATIVE))
+    records = smoke("threads", *ON_NATIVE)
     counts = {count for count in COUNTS if count <= THREADS}
     for name in {record["implementation"] for record in records}:
         assert {threads_of(Record(**r)) for r in records if r["implementation"] == name} == counts
@@ -132,11 +150,11 @@ def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @native
-def test_onnxruntime_joins_in(tmp_path: Path) -> None:
+def test_onnxruntime_joins_in() -> None:
     """Forward LSTM and GRU, where it is installed."""
     require("onnx")
     require("onnxruntime")
-    records = smoke("cells", tmp_path, "--device", str(NATIVE))
+    records = smoke("cells", *ON_NATIVE)
     own = [record for record in records if record["implementation"] == "onnxruntime"]
     assert {record["op"] for record in own} == {"lstm", "gru"}
     assert all(record["error"] < 5e-6 for record in own)
@@ -157,9 +175,9 @@ def complete(records: list[dict[str, Any]], fields: str = FIELDS) -> None:
     assert all(record["checked"] and record["error"] < 5e-6 for record in own)
 
 
-def test_overhead_of_calls_on_arrays(tmp_path: Path) -> None:
+def test_overhead_of_calls_on_arrays() -> None:
     """Each operation is timed on arrays too, and makes a submission."""
-    records = smoke("overhead", tmp_path)
+    records = smoke("overhead")
     operations = {record["op"] for record in records}
     assert len(operations) == 6
     for measure in ("host call", "call on arrays", "submissions"):
@@ -168,9 +186,9 @@ def test_overhead_of_calls_on_arrays(tmp_path: Path) -> None:
 
 
 @vulkan
-def test_copies_to_memory_that_the_host_does_not_see(tmp_path: Path) -> None:
+def test_copies_to_memory_that_the_host_does_not_see() -> None:
     """All operations, checked, each beside NumPy's."""
-    records = smoke("copies", tmp_path, "--device", str(VULKAN), VKRNN_STAGING="1")
+    records = smoke("copies", "--device", str(VULKAN), VKRNN_STAGING="1")
     assert all(record["checked"] and record["error"] == 0 for record in records)
     for name, operations in {"vkrnn": {*COPIES, "NumPy call"}, "numpy": COPIES}.items():
         assert {record["op"] for record in records if record["implementation"] == name} == operations
@@ -190,9 +208,10 @@ def test_scaling_finds_exponents() -> None:
     assert found == pytest.approx({("T", "vkrnn"): 1.0, ("N", "vkrnn"): 0.5, ("H", "vkrnn"): 2.0})
 
 
-def test_cells_compares_with_others(tmp_path: Path) -> None:
+@native
+def test_cells_compares_with_others() -> None:
     """All three cells, forward and with gradients, beside NumPy, and all answers checked."""
-    records = smoke("cells", tmp_path, "--device", "cpu (")
+    records = smoke("cells", *ON_NATIVE)
     cells = ("single_gate_rnn", "lstm", "gru")
     operations = {*cells, *(f"{cell} + gradients" for cell in cells)}
     for implementation in ("vkrnn", "numpy"):
@@ -219,9 +238,9 @@ def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **chan
 
 
 @pytest.mark.parametrize("options", [(), ("--options",), ("--transfers",)], ids=["arrays", "options", "transfers"])
-def test_gpu_runs_anywhere(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
     """Whoever is not there is skipped; what a call does is in the record."""
-    records = smoke("gpu", tmp_path, *options)
+    records = smoke("gpu", *options)
     complete(records, GPU_FIELDS)
     assert {record["op"].split(" + ")[0] for record in records} == {"single_gate_rnn", "lstm", "gru"}
     for record in records:
@@ -234,10 +253,10 @@ def test_gpu_runs_anywhere(tmp_path: Path, options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_gpu_beside_torch(tmp_path: Path, torch: Any, dtype: str) -> None:
+def test_gpu_beside_torch(torch: Any, dtype: str) -> None:
     """PyTorch on the CPU stands for cuDNN: its answers are vkrnn's, gradients of the states included."""
     own = ("--device", str(VULKAN), "--vkrnn", "again: schedule=steps lanes=1") if VULKAN is not None else ()
-    records = smoke("gpu", tmp_path, "--torch", "cpu", "--dtype", dtype, "--vkrnn", "not there: schedule=no", *own)
+    records = smoke("gpu", "--torch", "cpu", "--dtype", dtype, "--vkrnn", "not there: schedule=no", *own)
     assert all(record["correct"] and record["errors"]["whole"] > 0 for record in records), torch.__version__
     names = {PLAIN, TORCH} | ({f"{PLAIN}, again"} if own else set())
     assert {record["implementation"] for record in records} == names
