@@ -110,7 +110,7 @@ private:
     const Profile& profile_;
     const ProductStrategy& products_;
     std::map<std::size_t, std::size_t> widened_;  // the inputs of which buffers are copies in float32
-    std::vector<Conversion> narrowings_;  // of results, to be done when all else is
+    std::vector<Conversion> narrowings_;          // of results, to be done when all else is
     // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
     std::set<std::size_t> used_, fresh_;
     bool after_loop_ = false;

@@ -16,9 +16,24 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Ha
 // What the contents of an operand's blocks depend on besides its numbers.
 std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t halves,
                                     std::int64_t side) {
-    return {s.right,         s.offset,       s.batches,        s.batch_stride,      s.i_count,          s.i_stride, s.runs,
-            s.length,        s.k_stride,     s.run_stride,     s.tiles.units,       s.tiles.columns,    s.tiles.products,
-            s.tiles.slot_stride, std::int64_t{s.tiles.gate_order}, i_blocks,  halves,              side};
+    return {s.right,
+            s.offset,
+            s.batches,
+            s.batch_stride,
+            s.i_count,
+            s.i_stride,
+            s.runs,
+            s.length,
+            s.k_stride,
+            s.run_stride,
+            s.tiles.units,
+            s.tiles.columns,
+            s.tiles.products,
+            s.tiles.slot_stride,
+            std::int64_t{s.tiles.gate_order},
+            i_blocks,
+            halves,
+            side};
 }
 
 std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
@@ -54,8 +69,7 @@ std::size_t matrix_table(PlanBuilder& builder) {
     return table;
 }
 
-std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count,
-                        std::size_t fills) {
+std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count, std::size_t fills) {
     const std::size_t buffer = builder.scratch(label, count);
     builder.clear(buffer, fills);
     return buffer;

@@ -31,7 +31,8 @@ std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
                   std::int64_t at, std::size_t fills = kNoBuffer);
 
-// Numbers that become an operand. `largest` has their largest magnitude; kNoBuffer where packing is to find it. Element (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
+// Numbers that become an operand. `largest` has their largest magnitude; kNoBuffer where packing is to find it. Element
+// (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
 // * k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
 struct MatrixSource {
     std::size_t buffer = 0, largest = kNoBuffer;
@@ -56,8 +57,8 @@ struct MatrixBlocks {
     std::int64_t batch_vectors = 0;  // 16-byte vectors from one batch to the next
 };
 
-// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends. Those
-// of an argument stay with an array from call to call.
+// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends.
+// Those of an argument stay with an array from call to call.
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks);
 

@@ -34,13 +34,13 @@ public:
 
     // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
     // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
-    // buffers, `full` the packed ones that need not be filled. Recording starts in the stream's command buffer, opened here if none is, and goes on in further ones if
-    // the plan is long. A call that fits into one command buffer and needs no copies is cached when it is repeated, and
-    // replayed from then on. Throws Interrupted and vk::SystemError, like
-    // Pipelines::get, and std::logic_error for a plan that contradicts itself.
+    // buffers, `full` the packed ones that need not be filled. Recording starts in the stream's command buffer, opened
+    // here if none is, and goes on in further ones if the plan is long. A call that fits into one command buffer and
+    // needs no copies is cached when it is repeated, and replayed from then on. Throws Interrupted and vk::SystemError,
+    // like Pipelines::get, and std::logic_error for a plan that contradicts itself.
     Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
-              std::span<const std::size_t> full, std::span<const SliceCopy> before, std::span<const SliceCopy> after, std::string_view label,
-              const Poll& poll);
+              std::span<const std::size_t> full, std::span<const SliceCopy> before, std::span<const SliceCopy> after,
+              std::string_view label, const Poll& poll);
 
     // last_timing_slot() returns the slot that holds the timestamps of the last run. Once that run is done,
     // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later

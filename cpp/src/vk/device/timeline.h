@@ -25,8 +25,8 @@ public:
 
     [[nodiscard]] std::uint32_t family() const { return queue_.family; }
 
-    // Submits the command buffers and returns the point at which they are done. If `other` is not null, the commands wait
-    // until that timeline has reached `other_point`. Called by one thread at a time. Throws vk::SystemError.
+    // Submits the command buffers and returns the point at which they are done. If `other` is not null, the commands
+    // wait until that timeline has reached `other_point`. Called by one thread at a time. Throws vk::SystemError.
     Point submit(std::span<const CommandBuffer> commands, const Timeline* other, Point other_point);
 
     // Returns the point of the last submission.

@@ -33,15 +33,16 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Finds the packed copies that arrays of the call have, and takes memory for those that are to be made. First of all.
+    // Finds the packed copies that arrays of the call have, and takes memory for those that are to be made. First of
+    // all.
     void find_packed(std::span<const InputLocation> inputs);
 
     // Counts the bytes that the call allocates besides the arrays already on the device and their packed copies.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
                                                 std::span<const ResultLocation> results) const;
 
-    // Places all buffers but arguments, results and packed copies of arrays in the arena, which invalidates the scratch of earlier calls. Waits for the
-    // device if the arena has to grow. Throws vk::SystemError.
+    // Places all buffers but arguments, results and packed copies of arrays in the arena, which invalidates the scratch
+    // of earlier calls. Waits for the device if the arena has to grow. Throws vk::SystemError.
     void place_scratch(Arena& arena);
 
     // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
@@ -50,8 +51,8 @@ public:
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
-    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers that are there from earlier calls, and
-    // the copies before and after the plan's steps.
+    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers that are there from earlier calls,
+    // and the copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
     [[nodiscard]] std::span<const std::size_t> full() const { return full_; }
     [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }

@@ -229,7 +229,8 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
         binding.bind(inputs, results, locked.transfer, poll);
         locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
         locked.stream.start(first_capacity(*plan, profile_, wait), wait);
-        point = locked.recorder.run(plan, binding.placements(), binding.full(), binding.before(), binding.after(), label, poll);
+        point = locked.recorder.run(plan, binding.placements(), binding.full(), binding.before(), binding.after(),
+                                    label, poll);
         locked.transfer.submitted(point);
         binding.submitted(point);
         {
