@@ -75,6 +75,34 @@ TEST_P(Replays, AreOfOnePlanAndOneMemory) {
     EXPECT_EQ(repeated(), 37u * 4);
 }
 
+TEST_P(Replays, FindWhatIsPackedUntilTheArrayIsWritten) {
+    constexpr std::size_t kCount = 300;
+    Plan packing = add_plan(kCount);
+    packing.buffers[1].role = Role::packed;
+    packing.buffers[1].packing = {0, {1}};
+    std::get<Dispatch>(packing.steps[0]).fills = 1;
+    const SharedPlan plan = shared(packing);
+    const Shared from = room(kCount), other = room(kCount), to = room(kCount);
+    write(other, Words(kCount, 5));
+    for (std::uint32_t round = 0; round < 3; ++round) {
+        write(from, Words(kCount, round));
+        for (int call = 0; call < 5; ++call) {
+            const std::uint64_t before = device_->statistics().dispatches;
+            start(plan, from, to);
+            EXPECT_EQ(read(to), Words(kCount, round + 1));
+            EXPECT_EQ(device_->statistics().dispatches - before, call == 0 ? 2u : 1u) << "call " << call;
+            start(plan, other, to);  // has a copy of its own
+            EXPECT_EQ(read(to), Words(kCount, 6));
+        }
+    }
+    EXPECT_GT(repeated(), 0u);
+    // What is no array is packed in each call.
+    const std::uint64_t before = device_->statistics().dispatches;
+    for (std::uint32_t call = 0; call < 3; ++call)
+        EXPECT_EQ(run(*device_, packing, Words(kCount, call)), Words(kCount, call + 1));
+    EXPECT_EQ(device_->statistics().dispatches - before, 6u);
+}
+
 // Makes more calls than the cache holds, and allocates and frees memory between them.
 TEST_P(Replays, AreForgottenInTime) {
     const SharedPlan plan = shared(add_plan(100)), large = shared(add_plan(2'000'000));
