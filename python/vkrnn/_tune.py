@@ -36,6 +36,7 @@ _SIZES_HELP = "of calls; 64,8,128,128 and 128,32,256,256 if not given"
 _PASSES = ("forward", "training", "gradients")
 # How far answers of two strategies may be apart, as Comparison has it: roundings of long sums, nothing else.
 _TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "float16": 2e-2, "bfloat16": 1e-1}
+_WARM_UP = 0.4  # seconds: an idle GPU's clock is slow
 _WORTH = 1.03  # times faster than the rules' choice, below which that stays: times vary by so much
 
 
@@ -262,8 +263,11 @@ def _opened(index: int, strategy: Strategy) -> Device:
 
 
 def _times(call: Callable[[], object], device: Device, seconds: float) -> list[float]:
-    """Return the seconds of calls on the device's own arrays, after a first one that prepares."""
+    """Return the seconds of calls on the device's own arrays, after those that prepare and wake it up."""
+    awake = time.perf_counter() + (0.0 if device.type == "cpu" else _WARM_UP)
     call()
+    while time.perf_counter() < awake:
+        call()
     device.synchronize()
     times: list[float] = []
     end = time.perf_counter() + seconds
