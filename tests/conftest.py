@@ -12,8 +12,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
-# Under VKRNN_VALIDATION=1 the layers also look for hazards between submissions.
-os.environ.setdefault("VK_LAYER_ENABLES", "VALIDATION_CHECK_ENABLE_SYNCHRONIZATION_VALIDATION_QUEUE_SUBMIT")
 # Before NumPy is imported. The reference's products are small, and OpenBLAS's threads spin while they wait for each
 # other: with them the large cases take six times the processor time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -326,7 +326,8 @@ def too_large(device: vkrnn.Device) -> dict[str, Array]:
 
 def test_a_call_that_cannot_fit(own: vkrnn.Device) -> None:
     """MemoryError says what is asked for and what is free; the next call works, and no memory stays behind."""
-    small_call(own)
+    for _ in range(3):  # the third call is recorded to be repeated
+        small_call(own)
     held = own.statistics()["bytes_allocated"]
     with pytest.raises(MemoryError, match=r"^\[lstm 'huge'\] .*\d.* [kMGTP]?i?B .*\d.* [kMGTP]?i?B .*free"):
         vkrnn.lstm(**too_large(own), name="huge", device=own)
