@@ -1,5 +1,7 @@
 #include "vk/commands/timings.h"
 
+#include <cstddef>
+
 #include "vk/device/logical_device.h"
 
 namespace vkrnn::vk {
@@ -55,9 +57,10 @@ void Timings::around(CommandBuffer commands, bool first, std::vector<CommandBuff
         return;
     }
     if (first) {
-        submitted.push_back(*recorded_[2 * kSlots]);
+        submitted.push_back(*recorded_.back());
     }
-    submitted.insert(submitted.end(), {*recorded_[2 * slot_], commands, *recorded_[2 * slot_ + 1]});
+    const std::size_t pair = std::size_t{2} * slot_;
+    submitted.insert(submitted.end(), {*recorded_[pair], commands, *recorded_[pair + 1]});
 }
 
 std::optional<double> Timings::seconds(std::uint32_t slot) const noexcept {
