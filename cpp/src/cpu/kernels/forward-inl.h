@@ -18,8 +18,8 @@ template <class C, class T>
 class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::kVectors, Base::L,
-        Base::member_, Base::mine_, Base::previous, Base::row, Base::rows_, Base::slot_, Base::steps_,
-        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
+        Base::member_, Base::mine_, Base::previous, Base::row, Base::rows_, Base::scales_product_, Base::slot_,
+        Base::steps_, Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -49,8 +49,10 @@ private:
         }
     }
 
-    // From so many batch rows on a step forms x W^T for itself, in the same tiles; below, for several steps at once, as
-    // each weight that is loaded should serve many rows.
+    // The sums of a gate for some batch rows begin with its bias, to which x W^T is added, and then the product with the
+    // recurrent weight; so the bits are the same wherever x W^T is formed. From so many batch rows on a step forms x W^T
+    // for itself, in the same tiles; below, for several steps at once, as each weight that is loaded should serve many
+    // rows.
     static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
 
     [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
@@ -68,9 +70,27 @@ private:
         std::int64_t count = 0;
         for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
             for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
-        std::memset(ahead_, 0, sizeof(T) * static_cast<std::size_t>(count * kGates * width));
+        start_sums(0, kGates, nullptr, count, mine_, ahead_, kGates * width, width);
         this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_,
-                             kGates * width, false);
+                             kGates * width, width, false);
+    }
+
+    // Sums of gates [first, end): the bias, plus x where it is given by row.
+    void start_sums(int first, int end, const T* const* x, std::int64_t count, Range vectors, T* sums,
+                    std::int64_t sums_row, std::int64_t sums_gate) const {
+        const Tag<T> d;
+        for (int g = first; g < end; ++g) {
+            const T* const bias = row(abi::kBias, 0, 0) + slot_[g] * views_[abi::kBias].slot;
+            const Stride x_slot = slot_[g] * views_[abi::kProjected].slot;
+            for (std::int64_t v = vectors.begin; v < vectors.end; ++v) {
+                const std::int64_t j = v * L, some = std::min(L, units_ - j);
+                const auto start = work_.adds_bias != 0 ? load_vector(bias + j, some) : hn::Zero(d);
+                T* const to = sums + (g - first) * sums_gate + (v - vectors.begin) * L;
+                for (std::int64_t i = 0; i < count; ++i)
+                    hn::StoreU(x == nullptr ? start : hn::Add(start, load_vector(x[i] + x_slot + j, some)), d,
+                               to + i * sums_row);
+            }
+        }
     }
 
     // The rows that a product multiplies.
@@ -93,6 +113,14 @@ private:
         }
     }
 
+    // Where the gates' sums of some batch rows stand. The candidate's product with the recurrent weight has sums of its
+    // own where the cell scales it.
+    struct Sums {
+        T* gates;
+        std::int64_t row, gate;
+        T* candidate;
+    };
+
     template <int First, int End, int Phase>
     void phase(std::int64_t k) {
         constexpr std::int64_t kCount = End - First;
@@ -100,60 +128,55 @@ private:
         if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
         const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
-        const bool fused = work_.features != 0 && !ahead;
-        const std::int64_t of_vector = height * kCount * L * (fused ? 2 : 1);
+        const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
+        const std::int64_t of_vector = height * (kCount + (apart ? 1 : 0)) * L;
         const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)});
-        T* const sums =
+        T* const memory =
             static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(of_vector * stripes.widest())));
         const T* operands[kChunkRows];
         for (std::int64_t stripe = 0; stripe < stripes.count(); ++stripe) {
             const Range vectors = stripes.at(stripe);
-            const std::int64_t width = (vectors.end - vectors.begin) * L, sums_row = kCount * width;
+            const std::int64_t width = (vectors.end - vectors.begin) * L;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
                 if (member_.stopped()) return;
                 const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
                 const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
-                T* const projected = sums + count * sums_row;
-                std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * sums_row * (fused ? 2 : 1)));
-                if (fused) {
+                Sums sums{memory, kCount * width, width, memory + count * kCount * width};
+                if (ahead) {
+                    const std::int64_t all = (mine_.end - mine_.begin) * L;
+                    const std::int64_t at = (k - projected_.begin) * (rows_.end - rows_.begin) + rows.begin;
+                    sums.gates = ahead_ + (at * kGates + First) * all + (vectors.begin - mine_.begin) * L;
+                    sums.row = kGates * all;
+                    sums.gate = all;
+                } else {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
-                    this->multiply_gates(operands, count, this->input_weights_, work_.features, First, End, vectors,
-                                         projected, sums_row, false);
+                    start_sums(First, End, work_.features != 0 ? nullptr : operands, count, vectors, sums.gates,
+                               sums.row, sums.gate);
+                    if (work_.features != 0)
+                        this->multiply_gates(operands, count, this->input_weights_, work_.features, First, End,
+                                             vectors, sums.gates, sums.row, sums.gate, false);
                 }
+                if (apart) std::memset(sums.candidate, 0, sizeof(T) * static_cast<std::size_t>(count * width));
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
-                    this->multiply_gates(operands, count, this->weights_, units_, First, End, vectors, sums, sums_row,
-                                         this->batch_ == 1);
+                    this->multiply_gates(operands, count, this->weights_, units_, First, apart ? End - 1 : End, vectors,
+                                         sums.gates, sums.row, sums.gate, this->batch_ == 1);
+                    if (apart)
+                        this->multiply_gates(operands, count, this->weights_, units_, End - 1, End, vectors,
+                                             sums.candidate, width, width, this->batch_ == 1);
                 }
-                for (std::int64_t i = 0; i < count; ++i) {
-                    const std::int64_t n = top + i;
-                    const T* x[kGates];
-                    for (int g = First; g < End; ++g) {
-                        if (fused) {
-                            x[g] = projected + i * sums_row + (g - First) * width;
-                        } else if (ahead) {
-                            const std::int64_t all = (mine_.end - mine_.begin) * L;
-                            const std::int64_t at =
-                                (k - projected_.begin) * (rows_.end - rows_.begin) + n - rows_.begin;
-                            x[g] = ahead_ + (at * kGates + g) * all + (vectors.begin - mine_.begin) * L;
-                        } else {
-                            x[g] = row(abi::kProjected, k, n) + slot_[g] * views_[abi::kProjected].slot +
-                                   vectors.begin * L;
-                        }
-                    }
-                    step<First, End, Phase>(k, n, vectors, x, sums + i * sums_row, width);
-                }
+                for (std::int64_t i = 0; i < count; ++i)
+                    step<First, End, Phase>(k, top + i, vectors, sums.gates + i * sums.row, sums.gate,
+                                            apart ? sums.candidate + i * width : nullptr);
             }
         }
     }
 
-    // The cell for some units of a batch row. x: by gate, for the first of the units. The sums of each gate are `width`
-    // elements apart.
+    // The cell for some units of a batch row, from the sums of its gates, which are `sums_gate` elements apart.
     template <int First, int End, int Phase>
-    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* const* x_at, const T* sums,
-                         std::int64_t width) {
+    HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
+                         const T* candidate) {
         if (this->has_ended(n, k)) return clear_results(k, n, this->units_of(vectors), Phase);
-        const T* const bias = row(abi::kBias, 0, 0);
         const T* const learned = row(abi::kVectors, 0, 0);
         const T* const hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
         T* const hidden = row(abi::kHidden, k, n);
@@ -165,7 +188,6 @@ private:
             cell_state = row(abi::kCell, k, n);
         }
         const bool keeps = keep_ || Phase == 1;
-        const Stride b_slot = views_[abi::kBias].slot;
         const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
         const Stride c_slot = views_[abi::kCell].slot;
         const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
@@ -174,10 +196,10 @@ private:
             const std::int64_t count = std::min(W, units.end - j), at = j - units.begin;
             Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
             for (int g = First; g < End; ++g) {
-                x[g] = load(x_at[g] + at, count);
-                if (work_.adds_bias != 0) x[g] += load(bias + slot_[g] * b_slot + j, count);
-                r[g] = load(sums + (g - First) * width + at, count);
+                x[g] = load(sums + (g - First) * sums_gate + at, count);
+                r[g] = 0.0;
             }
+            if (candidate != nullptr) r[End - 1] = load(candidate + at, count);
             // A vector per gate stands in the gates' order; a single one is its own slot 0.
             for (int i = 0; i < kVectors; ++i)
                 learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);

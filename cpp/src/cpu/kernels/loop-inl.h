@@ -198,20 +198,21 @@ protected:
         }
     }
 
-    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units.
+    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units. The sums
+    // of a row's gates are `sums_gate` elements apart.
     HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const T* weights, std::int64_t depth,
                                    int first, int end, Range vectors, T* sums, std::int64_t sums_row,
-                                   bool one_row) const {
+                                   std::int64_t sums_gate, bool one_row) const {
         const std::int64_t panel = depth * L, some = vectors.end - vectors.begin;
         // Where tiles do not divide the units, all gates are one product: then fewer of the tiles are narrow.
-        bool together = some == vectors_ && some % widest_tile(count) != 0;
+        bool together = some == vectors_ && sums_gate == some * L && some % widest_tile(count) != 0;
         for (int g = first + 1; g < end; ++g) together = together && slot_[g] == slot_[g - 1] + 1;
         if (together)
             return multiply(operand, count, weights + slot_[first] * vectors_ * panel, panel, depth,
                             (end - first) * some, sums, sums_row, one_row);
         for (int g = first; g < end; ++g)
             multiply(operand, count, weights + (slot_[g] * vectors_ + vectors.begin) * panel, panel, depth, some,
-                     sums + (g - first) * some * L, sums_row, one_row);
+                     sums + (g - first) * sums_gate, sums_row, one_row);
     }
 
     const LoopWork& work_;
