@@ -36,11 +36,28 @@ HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::in
     transpose_some(in, in_row, rows, columns, out, out_row);
 }
 #else
-HWY_INLINE void transpose_square(const float* in, Stride in_row, float* out, Stride out_row) {
-    const hn::FixedTag<float, 4> d;
-    const hn::FixedTag<double, 2> pairs;
-    const auto row0 = hn::LoadU(d, in), row1 = hn::LoadU(d, in + in_row);
-    const auto row2 = hn::LoadU(d, in + 2 * in_row), row3 = hn::LoadU(d, in + 3 * in_row);
+// As many columns of the matrix as a block of 16 bytes has elements.
+template <class T>
+inline constexpr std::int64_t kBlockColumns = 16 / sizeof(T);
+
+// The elements of one block from each row: of rows 0, kBlockColumns, ... for all blocks of a vector.
+template <class D, class T = hn::TFromD<D>>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const T* in, Stride in_row) {
+    if constexpr (hn::MaxLanes(D()) == kBlockColumns<T>) {
+        return hn::LoadU(d, in);
+    } else {
+        const hn::Half<D> half;
+        constexpr std::int64_t rows = hn::MaxLanes(D()) / 2;
+        return hn::Combine(d, load_blocks(half, in + rows * in_row, in_row), load_blocks(half, in, in_row));
+    }
+}
+
+// kBlockColumns columns of as many rows as a vector has lanes.
+template <class D>
+HWY_INLINE void transpose_rows(D d, const float* in, Stride in_row, float* out, Stride out_row) {
+    const hn::RepartitionToWide<D> pairs;
+    const auto row0 = load_blocks(d, in, in_row), row1 = load_blocks(d, in + in_row, in_row);
+    const auto row2 = load_blocks(d, in + 2 * in_row, in_row), row3 = load_blocks(d, in + 3 * in_row, in_row);
     const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
     const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
     const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
@@ -51,22 +68,28 @@ HWY_INLINE void transpose_square(const float* in, Stride in_row, float* out, Str
     hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), d, out + 3 * out_row);
 }
 
-HWY_INLINE void transpose_square(const double* in, Stride in_row, double* out, Stride out_row) {
-    transpose_some(in, in_row, 4, 4, out, out_row);
+template <class D>
+HWY_INLINE void transpose_rows(D d, const double* in, Stride in_row, double* out, Stride out_row) {
+    const auto row0 = load_blocks(d, in, in_row), row1 = load_blocks(d, in + in_row, in_row);
+    hn::StoreU(hn::InterleaveLower(d, row0, row1), d, out);
+    hn::StoreU(hn::InterleaveUpper(d, row0, row1), d, out + out_row);
 }
 
-// In squares, four rows of them at a time: whole lines of cache are read, and what is written stays near.
+// In bands of rows, along each of them: whole lines of cache are read, and where a band is as high as a vector has lanes
+// and so is out_row, what is written is contiguous.
 template <class T>
 HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out, Stride out_row) {
-    constexpr std::int64_t kSide = 4, kBand = 4 * kSide;
-    const std::int64_t square_rows = rows / kSide * kSide, square_columns = columns / kSide * kSide;
-    for (std::int64_t band = 0; band < square_columns; band += kBand)
-        for (std::int64_t r = 0; r < square_rows; r += kSide)
-            for (std::int64_t c = band; c < std::min(square_columns, band + kBand); c += kSide)
-                transpose_square(in + r * in_row + c, in_row, out + c * out_row + r, out_row);
-    transpose_some(in + square_columns, in_row, square_rows, columns - square_columns, out + square_columns * out_row,
-                   out_row);
-    transpose_some(in + square_rows * in_row, in_row, rows - square_rows, columns, out + square_rows, out_row);
+    constexpr std::int64_t L = kLanes<T>, kBlock = kBlockColumns<T>;
+    const std::int64_t whole = columns / kBlock * kBlock;
+    std::int64_t r = 0;
+    for (; r + L <= rows; r += L)
+        for (std::int64_t c = 0; c < whole; c += kBlock)
+            transpose_rows(Tag<T>(), in + r * in_row + c, in_row, out + c * out_row + r, out_row);
+    for (; r + kBlock <= rows; r += kBlock)
+        for (std::int64_t c = 0; c < whole; c += kBlock)
+            transpose_rows(hn::FixedTag<T, kBlock>(), in + r * in_row + c, in_row, out + c * out_row + r, out_row);
+    transpose_some(in + whole, in_row, r, columns - whole, out + whole * out_row, out_row);
+    transpose_some(in + r * in_row, in_row, rows - r, columns, out + r, out_row);
 }
 #endif
 
