@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "vkrnn/openmp.h"
 
 namespace vkrnn::python {
 namespace {
@@ -93,6 +94,10 @@ void register_threads(py::module_& module) {
     pthread_atfork(nullptr, nullptr, [] { inside = depth; });  // the child has one thread
 #endif
     module.def("stop_threads", &stop_threads, py::arg("threads"));
+    py::class_<OpenMP>(module, "OpenMP")
+        .def(py::init<const std::string&>(), py::arg("user"))
+        .def("__enter__", [](const OpenMP& self) { self.enter(); })
+        .def("__exit__", [](const OpenMP&, const py::args&) { OpenMP::leave(); });
 }
 
 }  // namespace vkrnn::python

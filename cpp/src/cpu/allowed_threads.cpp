@@ -14,6 +14,7 @@
 
 #include "team.h"
 #include "vkrnn/error.h"
+#include "vkrnn/openmp.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -74,8 +75,13 @@ unsigned by_variables() {
     return kNoLimit;
 }
 
+unsigned by_openmp() {
+    const OpenMP* const openmp = OpenMP::current();
+    return openmp != nullptr ? openmp->max_threads() : kNoLimit;
+}
+
 }  // namespace
 
-unsigned allowed_threads() { return std::min({by_affinity(), by_quota(), by_variables()}); }
+unsigned allowed_threads() { return std::min({by_affinity(), by_quota(), by_variables(), by_openmp()}); }
 
 }  // namespace vkrnn::cpu

@@ -16,6 +16,7 @@
 
 #include "sleep.h"
 #include "vkrnn/error.h"
+#include "vkrnn/openmp.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -221,6 +222,18 @@ public:
         return taken;
     }
 
+    // Whether there is room for so many threads that are not of the pool; they count until leave().
+    bool enter(unsigned threads, unsigned allowed) {
+        const std::lock_guard lock(mutex_);
+        if (running_ + threads > allowed) return false;
+        running_ += threads;
+        return true;
+    }
+    void leave(unsigned threads) {
+        const std::lock_guard lock(mutex_);
+        running_ -= threads;
+    }
+
     void give_back(const std::vector<Worker*>& workers) {
         const std::lock_guard lock(mutex_);
         running_ -= 1 + static_cast<unsigned>(workers.size());
@@ -365,7 +378,28 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     return going_on;
 }
 
+namespace {
+
+// Returns false where that cannot be done.
+bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bool()>& poll,
+                   const std::function<void(Member&)>& work) {
+    Pool& beside = pool();
+    const unsigned allowed = allowed_threads(), threads = std::min(wanted, allowed);
+    if (!beside.enter(threads, allowed)) return false;
+    Team team(threads, poll);
+    const bool run = openmp.run(threads, [&](unsigned rank) { team.work(work, rank); });
+    beside.leave(threads);
+    if (!run) return false;
+    team.account();
+    team.rethrow();
+    return true;
+}
+
+}  // namespace
+
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work) {
+    const OpenMP* const openmp = wanted > 1 ? OpenMP::current() : nullptr;
+    if (openmp != nullptr && run_on_openmp(*openmp, wanted, poll, work)) return;
     Pool& from = pool();
     const std::vector<Worker*> workers = from.take(wanted - 1, wanted > 1 ? allowed_threads() : 1);
     Team team(static_cast<unsigned>(workers.size()) + 1, poll);

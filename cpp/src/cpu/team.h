@@ -12,7 +12,8 @@ namespace vkrnn::cpu {
 class Team;
 
 // As many threads as a call may use now: no more than the affinity of the calling thread and the control group's quota
-// of processor time allow, nor than the environment variable VKRNN_NUM_THREADS says, else OMP_NUM_THREADS. Throws
+// of processor time allow, nor than the environment variable VKRNN_NUM_THREADS says, else OMP_NUM_THREADS, nor than the
+// OpenMP library has that the thread has entered. Throws
 // DeviceError where VKRNN_NUM_THREADS is no positive number.
 unsigned allowed_threads();
 
@@ -64,8 +65,9 @@ private:
 };
 
 // Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
-// are busy. The first asks `poll` now and then; where that says so, or a member throws, all are stopped. Throws
-// Interrupted, or what a member threw.
+// are busy. The others are those of the OpenMP library that the calling thread has entered, else our own. The first asks
+// `poll` now and then; where that says so, or a member throws, all are stopped. Throws Interrupted, or what a member
+// threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
 
 // The threads that wait for work. For tests.

@@ -17,6 +17,7 @@ from torch import Tensor
 from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
 from vkrnn.results import LSTMOutputs
 from vkrnn.torch._tensors import to_array, to_tensor
+from vkrnn.torch._threads import pytorch_threads
 
 __all__ = ["layer", "layer_backward"]
 
@@ -42,7 +43,8 @@ def _compute(
     given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
     D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
-    results = FORWARD[mode](**given, descriptor=how)
+    with pytorch_threads:
+        results = FORWARD[mode](**given, descriptor=how)
     ends = None if lengths is None else given["lengths"]
     cells = results.cell_output if isinstance(results, LSTMOutputs) else None
     return (
@@ -101,7 +103,8 @@ def _compute_backward(
         given["state_gradient"] = _side_by_side(d_h_n)
     if d_c_n is not None:
         given["cell_gradient"] = _side_by_side(d_c_n)
-    found = BACKWARD[mode](**given, descriptor=descriptor(mode, bidirectional=D == 2))._asdict()
+    with pytorch_threads:
+        found = BACKWARD[mode](**given, descriptor=descriptor(mode, bidirectional=D == 2))._asdict()
     gradients = [found["source"], *gradients_to_torch_layout(mode, found)]
     gradients += [_one_by_one(found[name], D) for name in ("init_state", "init_cell") if name in found]
     return [to_tensor(array) for array in gradients]

@@ -1,0 +1,123 @@
+// Teams on the threads of an OpenMP library.
+#include <dlfcn.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "cpu_team.h"
+#include "vkrnn/error.h"
+#include "vkrnn/openmp.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+constexpr const char* kLibrary = "libgomp.so.1";
+
+class OnOpenMP : public testing::Test {
+protected:
+    void SetUp() override {
+#ifdef __SANITIZE_THREAD__
+        GTEST_SKIP() << "ThreadSanitizer does not see how the threads of an OpenMP library wait for each other";
+#endif
+        void* const library = dlopen(kLibrary, RTLD_LAZY);
+        ASSERT_NE(library, nullptr) << "it comes with GCC";
+        set_threads_ = reinterpret_cast<void (*)(int)>(dlsym(library, "omp_set_num_threads"));
+        ASSERT_NE(set_threads_, nullptr);
+        set_threads_(3);
+    }
+    void TearDown() override { OpenMP::leave(); }
+
+    void (*set_threads_)(int) = nullptr;
+    const Threads allowed_{8};
+};
+
+std::set<std::thread::id> threads_of(unsigned wanted) {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    run_on_team(wanted, {}, [&](Member& member) {
+        {
+            const std::lock_guard lock(mutex);
+            threads.insert(std::this_thread::get_id());
+        }
+        EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), member.size());
+        EXPECT_EQ(threads.size(), member.size());
+    });
+    return threads;
+}
+
+TEST_F(OnOpenMP, CallsRunOnItsThreads) {
+    const std::set<std::thread::id> own = threads_of(3);
+    const std::size_t idle = idle_threads();
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    const std::set<std::thread::id> theirs = threads_of(3);
+    EXPECT_EQ(theirs.size(), 3u);
+    EXPECT_EQ(std::ranges::count_if(theirs, [&](auto id) { return own.contains(id); }), 1) << "the calling one";
+    EXPECT_EQ(threads_of(3), theirs) << "they are kept";
+    EXPECT_EQ(threads_of(2).size(), 2u);
+    EXPECT_EQ(idle_threads(), idle);
+    OpenMP::leave();
+    EXPECT_EQ(threads_of(3), own);
+}
+
+TEST_F(OnOpenMP, AreNoMoreThanItHas) {
+    const OpenMP openmp(kLibrary);
+    EXPECT_EQ(allowed_threads(), 8u);
+    openmp.enter();
+    EXPECT_EQ(allowed_threads(), 3u);
+    set_threads_(1);
+    EXPECT_EQ(allowed_threads(), 1u);
+    EXPECT_EQ(threads_of(3).size(), 1u);
+}
+
+TEST_F(OnOpenMP, OtherThreadsOfTheProcessRunOnOurs) {
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    std::thread([] {
+        EXPECT_EQ(OpenMP::current(), nullptr);
+        EXPECT_EQ(allowed_threads(), 8u);
+    }).join();
+    EXPECT_EQ(OpenMP::current(), &openmp);
+}
+
+TEST_F(OnOpenMP, WhatAMemberThrowsIsHandedOn) {
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    for (unsigned thrower = 0; thrower < 3; ++thrower) {
+        EXPECT_THROW(run_on_team(3, {},
+                                 [&](Member& member) {
+                                     if (member.rank() == thrower) throw std::runtime_error("from a member");
+                                     while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                                     }
+                                 }),
+                     std::runtime_error);
+        EXPECT_EQ(threads_of(3).size(), 3u) << "the next call";
+    }
+}
+
+TEST_F(OnOpenMP, AForkedChildRunsOnThreadsOfItsOwn) {
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    EXPECT_EQ(threads_of(3).size(), 3u);
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(20);  // ends a child that waits for ever
+        const bool right = OpenMP::current() == nullptr && allowed_threads() == 8 && threads_of(3).size() == 3;
+        _exit(right ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+}
+
+TEST(OpenMPLibrary, IsRefusedWhereThereIsNone) {
+    EXPECT_THROW(OpenMP("/nowhere/libtorch_cpu.so"), DeviceError);
+    EXPECT_THROW(OpenMP("libc.so.6"), DeviceError);
+}
+
+}  // namespace
+}  // namespace vkrnn::cpu
