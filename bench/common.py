@@ -62,7 +62,7 @@ class Record:
     """One measurement: a line of JSON. Times are in seconds; only `SUBMISSIONS` is none."""
 
     commit: str
-    implementation: str  # "vkrnn", "numpy", "torch", "onnxruntime"
+    implementation: str  # "vkrnn", "vkrnn.torch", "numpy", "torch", "onnxruntime"
     device: str
     driver: str  # a library and its version where there is no driver
     op: str  # "lstm", "lstm + gradients", ...

@@ -35,6 +35,8 @@ def main() -> None:
     assert (package / "py.typed").exists()
     assert (package / "_core.pyi").exists()
     assert not package.with_name("vkrnn.libs").exists(), "the wheel brings libraries along"
+    notices = {path.name for path in metadata.files("vkrnn") or () if "licenses" in path.parts}
+    assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt"}
 
     kinds = {device.driver != "native" for device in vkrnn.devices()}
     assert options.vulkan != "there" or True in kinds, "no Vulkan device was found"

@@ -150,6 +150,16 @@ def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @native
+def test_modules_beside_arrays(torch: Any) -> None:
+    """Calls on arrays, vkrnn's modules and PyTorch's own, each in all six operations, and all answers checked."""
+    records = [record for record in smoke("modules", *ON_NATIVE) if record["measure"] == "host call"]
+    complete(records)
+    assert all(record["checked"] for record in records), torch.__version__
+    for implementation in ("vkrnn", "vkrnn.torch", "torch"):
+        assert len({record["op"] for record in records if record["implementation"] == implementation}) == 6
+
+
+@native
 def test_onnxruntime_joins_in() -> None:
     """Forward LSTM and GRU, where it is installed."""
     require("onnx")

@@ -1,0 +1,87 @@
+"""The modules of `vkrnn.torch` beside the same calls on NumPy arrays, and beside PyTorch's own modules, on the CPU.
+
+``lstm`` is the forward call alone, under ``torch.no_grad``; ``lstm + gradients`` a training forward call and the
+gradients of all inputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import vkrnn
+
+from . import cells, common
+from .baseline_torch import TorchCell, find_torch, on_torch
+from .common import HOST_CALL, Contender, Problem, Record, Sizes, milliseconds, show, table, timed
+from .floors import disturbed, host_ratios
+from .problems import Arrays, on_vkrnn
+
+MODULE = "vkrnn.torch"
+FLOORS = {"vkrnn": 0.95, "torch": 1.0}  # of the other's time : the module's, on every row with gradients
+
+
+def on_module(torch: Any, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
+    """Return PyTorch's module, converted, as a contender. It computes on the device that calls run on by default."""
+    cell = TorchCell(torch, arrays, "cpu", gradients=gradients)
+    importlib.import_module(MODULE).convert(cell.module)
+    driver = f"{device.driver_version}, torch {torch.__version__}"
+    return Contender(MODULE, device.name, driver, lambda: {HOST_CALL: timed(cell.work)}, cell.answer)
+
+
+def problems(torch: Any, names: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:
+    """Yield every cell on every workload, forward first, then with gradients."""
+    for cell in names:
+        for size in sizes:
+            arrays = Arrays.draw(cell, size)
+            for gradients in (False, True):
+                found = [
+                    on_vkrnn(arrays, device, gradients=gradients),
+                    on_module(torch, arrays, device, gradients=gradients),
+                    on_torch(torch, arrays, gradients=gradients),
+                ]
+                yield arrays.problem(device, found, gradients=gradients)
+
+
+def row(records: Sequence[Record]) -> list[str]:
+    """Return a line of the table: times, what a module adds to a call, and how many times as long the others take."""
+    times = {record.implementation: record.median for record in records if record.measure == HOST_CALL}
+    arrays, module, torch = (times[name] for name in ("vkrnn", MODULE, "torch"))
+    columns = [*map(milliseconds, (arrays, module, torch)), f"{(module - arrays) * 1e6:.0f} us"]
+    return [records[0].op, records[0].workload, *columns, f"{arrays / module:.2f}", f"{torch / module:.2f}"]
+
+
+def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
+    """Yield a line for each floor."""
+    for other, floor in FLOORS.items():
+        ratios = host_ratios(groups, other, MODULE)
+        (op, workload), ratio = min(
+            ((where, ratio) for where, ratio in ratios.items() if where[0].endswith("gradients")),
+            key=lambda item: item[1],
+        )
+        what = f"{other}'s time : the module's, worst row ({op}, {workload})"
+        yield common.verdict(what, ratio, floor, "times", at_least=True)
+
+
+def main() -> None:
+    """Measure, print a table, say which floors were reached."""
+    parser = cells.arguments(__doc__ or "")
+    cells.add_sizes(parser)
+    options = parser.parse_args()
+    torch = find_torch()
+    if torch is None:
+        raise SystemExit("bench.modules needs PyTorch")
+    device = common.open_native(options.device)
+    sizes = cells.sizes_of(options, device)
+    count = len(options.cells) * len(sizes) * 2
+    found = problems(torch, options.cells, sizes, device)
+    with device:
+        groups = list(common.measure_all(found, count, common.pace_of(options), options.output))
+    show([repr(device), *common.settings(), "", "medians of whole calls", ""])
+    columns = ["arrays", "module", "torch's", "module - arrays", "arrays : module", "torch's : module"]
+    show([*table(["operation", "workload", *columns], map(row, groups)), "", *verdicts(groups), *disturbed(groups)])
+
+
+if __name__ == "__main__":
+    main()
