@@ -1,7 +1,9 @@
 // Teams of threads and how loops are shared between them.
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "cpu/split.h"
@@ -92,6 +94,26 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
     EXPECT_TRUE(contended());
     std::this_thread::sleep_for(400ms);
     EXPECT_FALSE(contended());
+}
+
+// A poll runs signal handlers, which may make calls.
+TEST(Team, ScratchOfACallAmidAnotherIsItsOwn) {
+    constexpr std::size_t kBytes = 100;
+    const auto fill = [](Member& member, std::size_t bytes, int value) {
+        return static_cast<char*>(std::memset(member.scratch(0, bytes), value, bytes));
+    };
+    int amid = 0;
+    const auto poll = [&] {
+        for (const std::size_t bytes : {kBytes, 1000 * kBytes})
+            run_on_team(1, {}, [&](Member& member) { fill(member, bytes, 2); });
+        ++amid;
+        return false;
+    };
+    run_on_team(1, poll, [&](Member& member) {
+        const char* const bytes = fill(member, kBytes, 1);
+        while (amid < 2) member.stopped();
+        EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 1));
+    });
 }
 
 TEST(Team, HandsOnWhatAMemberThrows) {

@@ -92,6 +92,22 @@ TEST_P(Call, LetsThePollsExceptionsThrough) {
     expect_adds(*device_, 100);
 }
 
+// A poll runs signal handlers. One may use the device, but not while its thread records commands.
+TEST_P(Call, AnotherAmidItIsRefused) {
+    expect_adds(*device_, 100);
+    std::string use, closing;
+    const Poll call = [&] {
+        use = message_of<DeviceError>([&] { run(*device_, add_plan(5), counting(5)); });
+        closing = message_of<DeviceError>([&] { device_->close(); });
+        return true;
+    };
+    EXPECT_THROW(run(*device_, fold_plan(2'000'000), {}, call), Interrupted);
+    const std::string expected = "the device is amid another call of this thread, which a signal interrupted";
+    EXPECT_EQ(use, "[test] " + expected);
+    EXPECT_EQ(closing, "[Device] " + expected);
+    expect_adds(*device_, 100);
+}
+
 TEST_P(Call, LostDevice) {
     expect_adds(*device_, 100);
     device_->lose_for_test();

@@ -66,7 +66,8 @@ def as_numpy(value: Any, where: str) -> Any:
     Raises
     ------
     TypeError
-        If it has a mask, is not in memory that the host sees, or cannot be shared; the message begins with `where`.
+        If it has a mask, is not in memory that the host sees, cannot be shared or is no array; the message begins with
+        `where`.
     ImportError
         If it is bfloat16, and the package ml_dtypes is not installed.
     """
@@ -76,7 +77,12 @@ def as_numpy(value: Any, where: str) -> Any:
         return value
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value, where)
-    return np.asarray(value) if hasattr(value, "__array__") else value
+    if not hasattr(value, "__array__"):
+        return value
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{where} expected an array, got a {type(value).__name__}: {error}") from error
 
 
 def as_numpy_integers(value: Any, where: str) -> Any:
@@ -93,15 +99,19 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
     kind = type(value).__name__
     try:
         device, _ = value.__dlpack_device__()
-        if int(device) not in _HOST:
-            raise TypeError(f"{where} expected memory of the CPU, got a {kind} on another device; copy it there first")
+        on_host = int(device) in _HOST
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
+    if not on_host:
+        raise TypeError(f"{where} expected memory of the CPU, got a {kind} on another device; copy it there first")
+    try:
         capsule = value.__dlpack__()
         tensor = _Tensor.from_address(_address(capsule, b"dltensor"))
         bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
         if bfloat16:
             tensor.code = _UNSIGNED  # which NumPy knows
         array: npt.NDArray[Any] = np.from_dlpack(_Exported(capsule))
-    except (BufferError, RuntimeError, ValueError) as error:
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
     if not bfloat16:
         return array

@@ -19,7 +19,7 @@ from vkrnn._generics import Self
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
-_lock = threading.Lock()
+_lock = threading.RLock()  # as that of a device, for signal handlers that make calls
 _by_selector: dict[str | None, Device] = {}  # None is the best device
 _by_index: dict[int, Device] = {}
 _all: WeakSet[Device] = WeakSet()
@@ -80,7 +80,7 @@ class Device:
         self._index, self._profile = _select(selector, "[Device] selector")
         self._options = {name: value for name, value in options.items() if value is not None}
         self._opener = _core.Opener(self._index, _core.make_choice(self._profile, self._options))
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._opened: _core.Device | None = None
         self._closed = False
         self._process = os.getpid()
@@ -316,9 +316,9 @@ def _after_fork() -> None:
     # A driver's threads and handles do not survive a fork: the child opens devices of its own, and leaves the parent's
     # alone.
     global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for device in list(_all):
-        device._lock = threading.Lock()  # noqa: SLF001
+        device._lock = threading.RLock()  # noqa: SLF001
     _inherited.extend(_by_index.values())
     _by_index.clear()
     _by_selector.clear()

@@ -102,6 +102,15 @@ def test_tensors_stay_what_they_are(torch: Any) -> None:
     assert (tensor == 1).all()
 
 
+@pytest.mark.parametrize("returned", [None, 3, "x", [1.0]])
+@pytest.mark.parametrize("methods", [("__array__",), ("__dlpack__",), ("__dlpack__", "__dlpack_device__")])
+def test_methods_that_return_no_array(arrays: Arrays, methods: tuple[str, ...], returned: Any) -> None:
+    members = {"__dlpack_device__": lambda _: (1, 0)} if returned else {}
+    members |= {name: lambda *_, **__: returned for name in methods}
+    with pytest.raises(TypeError, match=r"^\[lstm\] source: expected an array( that can be shared)?, got a Odd: "):
+        vkrnn.lstm(**{**arrays, "source": type("Odd", (), members)()})
+
+
 def test_tensors_that_cannot_be_shared(torch: Any, arrays: Arrays) -> None:
     """A tensor that gradients are wanted of, one elsewhere, and a dtype that no operation has."""
     with pytest.raises(TypeError) as caught:

@@ -1,4 +1,4 @@
-"""Five hundred signals at random moments of calls: each arrives, and the next call is right."""
+"""Signals in calls: five hundred at random moments, each of which arrives; handlers that make calls themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 import vkrnn
 from cases import Case, gradient_inputs, inputs
+from resident import is_native
 
 SIGNALS = 500
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
@@ -19,12 +20,14 @@ class Stop(Exception):  # noqa: N818
     """What the handler raises."""
 
 
+def raise_stop(*_: object) -> None:
+    """Raise what the test catches."""
+    raise Stop
+
+
 @pytest.fixture(name="_handler", autouse=True)
 def _stop_at_the_alarm() -> Iterator[None]:
-    def handle(*_: object) -> None:
-        raise Stop
-
-    before = signal.signal(signal.SIGALRM, handle)
+    before = signal.signal(signal.SIGALRM, raise_stop)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
@@ -56,3 +59,44 @@ def test_signals_at_random_moments(either: vkrnn.Device) -> None:
             assert_right()
     assert_right()
     assert not either.lost
+
+
+def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
+    """The call that it interrupts is right, and so is its own, unless the device is amid recording commands."""
+    long = Case("lstm", 1500, 8, 65, 66, {}, frozenset({"input_weight", "bias"}))
+    short = Case("lstm", 3, 70, 130, 131, {}, frozenset({"input_weight", "bias"}))
+    wanted = {case: vkrnn.lstm(**inputs(case), device=either).output for case in (long, short)}
+    amid: list[bool | str] = []
+
+    def call(*_: object) -> None:
+        try:
+            got = vkrnn.lstm(**inputs(short), device=either).output
+            amid.append(np.array_equal(got, wanted[short]))
+        except vkrnn.DeviceError as error:
+            amid.append(str(error))
+
+    signal.signal(signal.SIGALRM, call)
+    given = inputs(long)
+    while len(amid) < 20:
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        np.testing.assert_array_equal(vkrnn.lstm(**given, device=either).output, wanted[long])
+    refused = "[lstm] the device is amid another call of this thread, which a signal interrupted"
+    assert set(amid) <= ({True} if is_native(either) else {True, refused})
+
+
+def test_a_handler_that_closes_the_device(own: vkrnn.Device) -> None:
+    """It is closed, or the call is ended by the error that says why not, and it can be closed after that."""
+    case = Case("lstm", 1500, 8, 65, 66, {}, frozenset({"input_weight", "bias"}))
+    vkrnn.lstm(**inputs(case), device=own)
+    signal.signal(signal.SIGALRM, lambda *_: own.close())
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    def call_for_ever() -> None:
+        while True:
+            vkrnn.lstm(**inputs(case), device=own)
+
+    with pytest.raises(vkrnn.DeviceError, match=r"the device is (closed|amid another call of this thread)"):
+        call_for_ever()
+    own.close()
+    with pytest.raises(vkrnn.DeviceError, match="the device is closed"):
+        vkrnn.lstm(**inputs(case), device=own)

@@ -167,6 +167,28 @@ def test_a_handler_that_raises_while_a_device_is_opened() -> None:
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.parametrize("milliseconds", [2, 5, 10, 20, 40])
+def test_a_handler_that_makes_calls_while_a_device_is_opened(milliseconds: int) -> None:
+    """It may open the device itself."""
+    program = f"""
+        import signal
+        import numpy as np
+        import vkrnn
+        source, weight = np.ones((5, 3, 32), np.float32), np.ones((32, 8), np.float32)
+        made = []
+        def call(*_):
+            made.append(vkrnn.lstm(source, weight).output.shape)
+        signal.signal(signal.SIGALRM, call)
+        signal.setitimer(signal.ITIMER_REAL, {milliseconds} / 1000)
+        while not made:
+            vkrnn.lstm(source, weight)
+        print(*made)
+    """
+    done = run(program, begin="")
+    assert (done.returncode, done.stdout) == (0, "(5, 3, 8)\n"), done.stderr
+
+
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     """The CPU is there all the same, and the message says what Vulkan said."""
     manifest = tmp_path / "driver.json"

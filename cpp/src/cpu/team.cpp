@@ -5,7 +5,9 @@
 #include <csignal>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -85,6 +87,19 @@ Contention contention;
 
 bool contended() { return contention.holds(); }
 
+namespace {
+
+// The calls that the thread is amid: their polls run signal handlers, which may make another one.
+thread_local std::size_t calls_around = 0;
+struct Amid {
+    Amid() { ++calls_around; }
+    ~Amid() { --calls_around; }
+    Amid(const Amid&) = delete;
+    Amid& operator=(const Amid&) = delete;
+};
+
+}  // namespace
+
 class Team {
 public:
     Team(unsigned size, const std::function<bool()>& poll) : size_(size), poll_(poll), meetings_(size + 1) {}
@@ -109,7 +124,9 @@ public:
         const auto now = Clock::now();
         if (now - polled_ < kBetweenPolls) return;
         polled_ = now;
-        if (poll_ && !stopped() && poll_()) {
+        if (!poll_ || stopped()) return;
+        const Amid amid;
+        if (poll_()) {
             interrupted_ = true;
             stop();
         }
@@ -315,8 +332,9 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
         std::size_t size = 0;
         ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
     };
-    static thread_local Buffer buffers[4];
-    Buffer& buffer = buffers[number];
+    static thread_local std::deque<std::array<Buffer, 4>> buffers;  // for a call, for one amid that, and so on
+    while (buffers.size() <= calls_around) buffers.emplace_back();
+    Buffer& buffer = buffers[calls_around][number];
     if (buffer.size < bytes) {
         std::free(buffer.memory);  // NOLINT(cppcoreguidelines-no-malloc)
         buffer = {};

@@ -18,6 +18,7 @@ constexpr std::size_t kPlans = 512;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 const std::string kArray = "[Array] ";
+const std::string kDevice = "[Device] ";
 
 // Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
 constexpr std::uint64_t kChecked = 16 << 20;
@@ -58,8 +59,8 @@ void Executor::close() {
         closed_ = true;
         return;
     }
-    const InterruptibleMutex::Lock upload_lock = upload_mutex_.lock({});
-    const InterruptibleMutex::Lock submit_lock = submit_mutex_.lock({});
+    const InterruptibleMutex::Lock upload_lock = upload_mutex_.lock(kDevice, {});
+    const InterruptibleMutex::Lock submit_lock = submit_mutex_.lock(kDevice, {});
     closed_ = true;
     std::shared_ptr<Session> closing;
     {
@@ -107,7 +108,7 @@ std::shared_ptr<Session> Executor::session_to_wait_for(const std::string& prefix
 void Executor::with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
                          const std::function<void(Session&)>& body) {
     check_usable(prefix);
-    const InterruptibleMutex::Lock lock = mutex.lock(poll);
+    const InterruptibleMutex::Lock lock = mutex.lock(prefix, poll);
     check_usable(prefix);  // closed or lost meanwhile
     try {
         body(*session_);
@@ -351,9 +352,9 @@ void Executor::wait(const Storage& storage, const Poll& poll) {
 }
 
 void Executor::synchronize(const Poll& poll) {
-    const auto session = session_to_wait_for("[Device] ");
-    wait_for(*session->timeline, session->timeline->submitted(), "[Device] ", poll);
-    wait_for(*session->upload_timeline, session->upload_timeline->submitted(), "[Device] ", poll);
+    const auto session = session_to_wait_for(kDevice);
+    wait_for(*session->timeline, session->timeline->submitted(), kDevice, poll);
+    wait_for(*session->upload_timeline, session->upload_timeline->submitted(), kDevice, poll);
 }
 
 void Executor::retire(const Session& session) const {

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
+#include <thread>
 
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
@@ -30,9 +32,13 @@ public:
         InterruptibleMutex& mutex_;
     };
 
-    // Waits for the mutex. Throws Interrupted if the poll returns true.
-    Lock lock(const Poll& poll) {
+    // Waits for the mutex. Throws Interrupted if the poll returns true. Throws DeviceError if the thread holds the
+    // mutex: the poll of a call runs signal handlers, which may make another one.
+    Lock lock(const std::string& prefix, const Poll& poll) {
         std::unique_lock lock(mutex_);
+        if (taken_ && holder_ == std::this_thread::get_id()) {
+            throw DeviceError(prefix + "the device is amid another call of this thread, which a signal interrupted");
+        }
         while (!free_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !taken_; })) {
             lock.unlock();  // the poll may take another lock
             if (poll && poll()) {
@@ -41,6 +47,7 @@ public:
             lock.lock();
         }
         taken_ = true;
+        holder_ = std::this_thread::get_id();
         return Lock(*this);
     }
 
@@ -48,6 +55,7 @@ private:
     std::mutex mutex_;
     std::condition_variable free_;
     bool taken_ = false;
+    std::thread::id holder_;  // means something where it is taken
 };
 
 }  // namespace vkrnn::vk
