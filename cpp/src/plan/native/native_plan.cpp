@@ -147,7 +147,7 @@ void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock v
 }
 
 void NativeLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
-    loop(builder, "replay", "replay", pass.views, builder.spec().has(Argument::peephole));
+    loop(builder, "replay", "replay", pass.views, builder.spec().weighs_cell());
 }
 
 void NativeLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
