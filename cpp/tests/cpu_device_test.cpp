@@ -41,7 +41,7 @@ protected:
         for (const auto& [argument, buffer] : plan.inputs) storages.push_back(store(arrays.at(argument)));
         return storages;
     }
-    // Of the first result.
+    // Runs the plan and returns its first result.
     std::vector<float> run(const std::shared_ptr<const Plan>& plan, const Storages& inputs, const Poll& poll = {}) {
         std::vector<InputLocation> operands;
         for (const auto& input : inputs) operands.push_back({.host = nullptr, .storage = input});
@@ -189,7 +189,7 @@ TEST(Memory, KeepsNoMoreUnusedThanItsBound) {
     }
     EXPECT_EQ(memory.held(), memory.unused());
     EXPECT_GE(memory.unused(), 3 * kPiece);
-    // What was given back last is still there.
+    // The piece that was given back last is still kept.
     EXPECT_EQ(memory.take(kPiece).data, pieces.back().data);
     std::free(pieces.back().data);  // NOLINT(cppcoreguidelines-no-malloc)
 }

@@ -48,7 +48,7 @@ bool is_amd(const Profile& profile);
 constexpr std::int64_t kRegisters = 65536;
 constexpr std::int64_t kMostRegisters = 255;
 
-// The time in the offer of a strategy that is taken only where a caller fixes it.
+// The time in the offer of a strategy that is only taken if a caller fixes it.
 constexpr double kOnlyWhenAsked = 1e30;
 
 // The offer of a strategy whose costs are those of GPUs: on Vulkan on the CPU it is taken only where a caller fixes it.
