@@ -28,7 +28,7 @@ DESCRIPTORS: dict[str, Callable[..., Any]] = {
     "gru": lambda **flags: vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, **flags),
 }
 
-# What the gradients take besides the forward call's arguments: parameter, and the forward result that goes there.
+# The gradients take these besides the forward call's arguments: each parameter with the forward result that goes there.
 TAKEN = {
     "single_gate_rnn": {"z_state": "z_state"},
     "lstm": {"z_state": "z_state", "cell_output_fwd": "cell_output"},
