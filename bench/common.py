@@ -42,7 +42,7 @@ CHECK_TOLERANCE = 1e-4
 
 THREADS = len(os.sched_getaffinity(0))
 
-# What changes how fast somebody is; said where it is set.
+# Environment variables that change how fast a contender is. A record names those that are set.
 SETTINGS = (
     "VKRNN_NUM_THREADS",
     "VKRNN_CPU_TARGET",

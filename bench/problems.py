@@ -28,7 +28,7 @@ DESCRIPTORS: dict[str, Callable[..., Any]] = {
     "gru": lambda **flags: vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, **flags),
 }
 
-# What the gradients take besides the forward call's arguments: parameter, and the forward result that goes there.
+# The gradients take these besides the forward call's arguments: each parameter with the forward result that goes there.
 TAKEN = {
     "single_gate_rnn": {"z_state": "z_state"},
     "lstm": {"z_state": "z_state", "cell_output_fwd": "cell_output"},
@@ -205,6 +205,27 @@ def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Conten
 def on_vkrnn_with_weights_there(arrays: Arrays, device: vkrnn.Device) -> Contender:
     """Return vkrnn's forward call with weights that stay on the device from call to call."""
     return _contender(WEIGHTS_THERE, arrays.with_weights_on(device), device, gradients=False)
+
+
+def on_vkrnn_alone(
+    arrays: Arrays,
+    device: vkrnn.Device,
+    measure: Callable[[Callable[[], vkrnn.Results]], dict[str, float]],
+    *,
+    gradients: bool,
+) -> Contender:
+    """Return vkrnn's forward call, or its gradients' call by itself; `measure` makes the call and returns its times."""
+    forward = arrays.forward(vkrnn, training=True, device=device)
+
+    def work() -> vkrnn.Results:
+        if gradients:
+            return arrays.gradients(vkrnn, forward, device=device)
+        return arrays.forward(vkrnn, device=device)
+
+    def answer() -> Mapping[str, npt.NDArray[Any]]:
+        return named_gradients(work()) if gradients else {"output": work().output}
+
+    return Contender("vkrnn", device.name, device.driver_version, lambda: measure(work), answer)
 
 
 def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:

@@ -16,7 +16,7 @@ if(NOT HIGHWAY_HEADERS)
 endif()
 set(highway_include ${HIGHWAY_HEADERS})
 if(CMAKE_CROSSCOMPILING)
-    # What else is in their folder is for the build machine only.
+    # Their folder has other headers too, which are for the build machine only.
     set(highway_include ${CMAKE_CURRENT_BINARY_DIR}/highway)
     file(MAKE_DIRECTORY ${highway_include})
     file(CREATE_LINK ${HIGHWAY_HEADERS}/hwy ${highway_include}/hwy SYMBOLIC)
@@ -44,15 +44,15 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # Slow without optimization, even for tests; but what sanitizers add to inlined code takes many minutes to optimize.
+    # The kernels are slow without optimization, even for tests. What sanitizers add to inlined code takes minutes to
+    # optimize; allocating registers loop by loop alone takes GCC as long as all the rest.
     set(optimization -O3)
     if(VKRNN_SANITIZE)
-        set(optimization -O1 -g1)
+        set(optimization -O1 -g1 $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
     endif()
     # A compiler that fuses products with sums where it likes does so in one copy of a loop and not in another: then the
     # bits would depend on how units are shared among threads. The kernels fuse by name.
-    # Not every cell needs every parameter; what stores of vectors fill, GCC
-    # takes for uninitialized.
+    # Not every cell needs every parameter. GCC takes arrays that are filled by vectors for uninitialized.
     target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()

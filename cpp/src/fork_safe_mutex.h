@@ -6,7 +6,7 @@
 
 namespace vkrnn {
 
-// As std::mutex, with one rule: a thread that has one waits for no other of them and makes none.
+// A std::mutex with one rule: a thread that holds one waits for no other ForkSafeMutex and makes none.
 class ForkSafeMutex {
 public:
     ForkSafeMutex();

@@ -1,4 +1,4 @@
-// What users may want to know and no error says, for a log.
+// Collects messages for a log: what users may want to know and no error says.
 #pragma once
 
 #include <string>

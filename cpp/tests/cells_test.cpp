@@ -93,7 +93,7 @@ TEST(Cells, EveryGradientIsOfAParameter) {
             EXPECT_NE(std::ranges::find(row.gradients, argument, &Parameter::argument), row.gradients.end());
         }
         if (row.vectors) {
-            EXPECT_NE(std::ranges::find(row.gradient_order, *row.vectors), row.gradient_order.end());
+            EXPECT_NE(std::ranges::find(row.gradient_order, row.vectors->argument), row.gradient_order.end());
         }
     }
 }

@@ -116,7 +116,7 @@ std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& 
 
 inline double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Of a forward call of learning_spec(), the output [T, N, H].
+// Computes the output [T, N, H] of a forward call of learning_spec() in plain C++.
 inline std::vector<double> plain_output(const Spec& spec, const Arrays& arrays) {
     const std::int64_t N = spec.N, I = spec.I, H = spec.H, G = spec.G();
     const auto at = [&](Argument argument, std::int64_t i) { return arrays.at(argument)[static_cast<std::size_t>(i)]; };

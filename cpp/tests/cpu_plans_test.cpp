@@ -45,7 +45,7 @@ void check_activation(const Target& target, Activation activation) {
         if (std::isinf(expected)) {
             EXPECT_EQ(got, expected);
         } else {
-            // What is too small for an ordinary number may become zero.
+            // A result too small for a normalized number may become zero.
             const double tolerance =
                 kNear<T> * std::abs(expected) + 4 * static_cast<double>(std::numeric_limits<T>::min());
             EXPECT_NEAR(got, expected, activation == Activation::hard_sigmoid ? kNear<T> : tolerance)
@@ -199,7 +199,7 @@ TEST(Threads, HowManyThereAreChangesNoBitOfASingleRow) {
         for (const Spec& spec : all_cells({20, 1, 40, 200})) check_same_bits<float>(target, spec);
 }
 
-// Where somebody else has the processors, meetings take long and teams part in the middle of a loop.
+// When another program takes the processors, meetings take long and a team breaks up in the middle of a loop.
 TEST(Threads, WhoeverElseHasTheProcessorsChangesNoBit) {
     std::atomic<bool> ended = false;
     unsigned parted = 0;

@@ -64,7 +64,7 @@ using Aligned = std::vector<T, AlignedAllocator<T>>;
 
 inline std::uint64_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-// Of T, in a vector of this instruction set.
+// Returns how many elements of type T a vector of this instruction set has.
 template <class T>
 std::int64_t lanes_of(const Target& target) {
     return std::max<std::int64_t>(1, target.lanes * sizeof(float) / sizeof(T));

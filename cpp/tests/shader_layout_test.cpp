@@ -118,7 +118,7 @@ TEST(ShaderLayout, OfPushConstants) {
     }
 }
 
-// What kernels read through addresses, StepParams and what is in it, has names of abi.h too.
+// StepParams and the structs in it, which kernels read through addresses, have their names in abi.h too.
 TEST(ShaderLayout, OfEveryStruct) {
     std::set<std::string> met;
     for (const std::string_view kernel : shader_names()) {

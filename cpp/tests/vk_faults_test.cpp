@@ -17,7 +17,7 @@ protected:
         std::uint64_t number;  // of the call that fails
     };
 
-    // What is done with a device. Each can be done again where it failed.
+    // Returns the ways in which a device is used. Each can be tried again after it has failed.
     std::vector<std::pair<std::string, Action>> actions() {
         return {
             {"open", [&] { device_ = open_vulkan(); }},

@@ -96,7 +96,7 @@ TEST_P(Replays, FindWhatIsPackedUntilTheArrayIsWritten) {
         }
     }
     EXPECT_GT(repeated(), 0u);
-    // What is no array is packed in each call.
+    // An input in host memory is packed again in each call.
     const std::uint64_t before = device_->statistics().dispatches;
     for (std::uint32_t call = 0; call < 3; ++call)
         EXPECT_EQ(run(*device_, packing, Words(kCount, call)), Words(kCount, call + 1));

@@ -117,19 +117,12 @@ Tuned make_tuning(const std::vector<py::dict>& entries) {
     return tuned;
 }
 
-py::dict variants(const Profile& profile) {
-    const StrategyVariants found = list_variants(profile);
+// Returns what was listed, names or variants of strategies, by the option that takes it.
+template <typename Listed>
+py::dict by_option(const Listed& listed) {
     py::dict dict;
-    dict["schedule"] = found.schedule;
-    dict["gemm"] = found.gemm;
-    return dict;
-}
-
-py::dict strategies(const Profile& profile) {
-    const StrategyNames names = list_strategies(profile);
-    py::dict dict;
-    dict["schedule"] = names.schedule;
-    dict["gemm"] = names.gemm;
+    dict["schedule"] = listed.schedule;
+    dict["gemm"] = listed.gemm;
     return dict;
 }
 
@@ -243,8 +236,11 @@ void register_devices(py::module_& module) {
             made.emplace_back(told.severity == Severity::warning ? "WARNING" : "INFO", told.text);
         return made;
     });
-    module.def("list_strategies", &strategies, py::arg("profile"));
-    module.def("list_variants", &variants, py::arg("profile"));
+    module.def(
+        "list_strategies", [](const Profile& profile) { return by_option(list_strategies(profile)); },
+        py::arg("profile"));
+    module.def(
+        "list_variants", [](const Profile& profile) { return by_option(list_variants(profile)); }, py::arg("profile"));
     module.def("make_tuning", &make_tuning, py::arg("entries"));
     module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
     module.def("validation_messages", &validation_messages);

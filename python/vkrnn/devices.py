@@ -329,8 +329,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _finish() -> None:
-    # What drivers' threads use is destroyed after this: they must have nothing left to do. Python has joined all of its
-    # threads but daemons; dummies stand for threads of other libraries.
+    # After this the process destroys what the drivers' threads use, so these must have nothing left to do. Python has
+    # joined all of its threads but daemons; dummies stand for threads of other libraries.
     others = set(threading.enumerate()) - {threading.current_thread()}
     dummy = threading._DummyThread  # noqa: SLF001
     _core.stop_threads({thread.ident for thread in others if thread.ident and not isinstance(thread, dummy)})

@@ -50,7 +50,7 @@ _ABSENT = {
     "cell_output": "the descriptor has produce_cell=False",
     "z_state": "JAX keeps it by itself where gradients are asked for",
 }
-# Where the batch rows lie in the arguments that have some of their own for each example of a vmap, from the end.
+# The axis of the batch rows, counted from the end, in the arguments that can differ between the examples of a vmap.
 _ROWS = {"source": -2, "init_state": -2, "init_cell": -2, "lengths": -1}
 
 

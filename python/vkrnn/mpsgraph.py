@@ -299,7 +299,7 @@ def GRUGradients(
     raise NotImplementedError
 
 
-# As attributes of the module, so that an editor completes them.
+# They are attributes of the module, so that an editor completes them.
 globals().update({method.python: _by_position(method) for method in METHODS})
 
 if TYPE_CHECKING:  # a checker cannot compute the names

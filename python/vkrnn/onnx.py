@@ -240,7 +240,7 @@ class _Operator(OpRun):
         return _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
-        # What an output without a name is given, the evaluator hands to later nodes as their absent inputs.
+        # The evaluator would give later nodes the result of an output without a name in place of an absent input.
         return tuple(array if name else None for name, array in zip(self.onnx_node.output, res, strict=False))
 
 

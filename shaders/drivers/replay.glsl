@@ -1,5 +1,6 @@
-// Before the backward loop, for all steps at once: what each step's recurrent product multiplied, h[k-1] * m[k], recomputed
-// from what the forward pass kept and stored in source order, for the weight gradients; with peephole weights c[k-1] too.
+// Recomputes what each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, and stores
+// it in source order for the weights' gradients; with peephole weights c[k-1] too. Runs before the backward loop, for
+// all steps at once.
 // Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "step.glsl"
 

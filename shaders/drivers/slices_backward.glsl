@@ -6,7 +6,8 @@
 
 layout(constant_id = kToInitial) const uint to_initial = 0;
 
-// The states that the cell's gradient needs from before the step; after the step they are what the step after has before.
+// The states before a step that the cell's gradient needs. The loop runs back, so the next step that it makes has them
+// as its states after the step.
 #ifdef CELL_KEEPS_HIDDEN
 const bool needs_hidden = true;
 #else
@@ -20,7 +21,7 @@ const bool other_delta = scales_product != 0;   // the products multiply other d
 const bool other_delta = false;
 #endif
 
-// Read `turns` steps ahead: all that a step needs besides what the later step hands down.
+// These are read `turns` steps ahead: all that a step needs besides what the later step hands down.
 Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
 Real mask_ahead[turns][cells], q_ahead[turns][cells];
 Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step that is read next
@@ -30,7 +31,7 @@ Address mask_at[cells];                                           // at the one 
 int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
 uint saved_slot, init_slot, state_slot[cells];   // of the initial cell, and of the states read next
 
-// Written by a step.
+// These are written by a step.
 Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
 Address delta_at[cells], recurrent_delta_at[cells];   // at the step that is stored next
 int delta_step, recurrent_delta_step;
@@ -214,7 +215,7 @@ void main() {
         make_step(p, place, H, 1, k - 1, end);
     }
 
-    // For the dispatch of the steps before these, and as the gradient of the initial state.
+    // The dispatch of the steps before these goes on from here; before step 0 it is the gradient of the initial state.
     [[unroll]] for (uint cell = 0; cell < cells; ++cell)
         if (there[cell]) {
             Element e = element_of(p, place, cell, 0);

@@ -3,13 +3,13 @@
 #define PRODUCTS CELL_GATES
 #include "slices.glsl"
 
-// Read `turns` steps ahead: all that a step needs besides the state.
+// These are read `turns` steps ahead: all that a step needs besides the state.
 Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
 Address projected_at[cells], mask_at[cells];   // at the step that is read next, the mask at the one after
 int projected_step, mask_step;
 uint projected_slot;
 
-// Written by a step.
+// These are written by a step.
 Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
 Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step that is stored next
 int hidden_step, state_step, saved_step;

@@ -91,8 +91,8 @@ const uint kConvertPlaces = 2u;
 //   at[d] + bytes * (k * step[d] + n * row + slot * slot_stride + j * unit)
 // Slots are gates in the descriptor's order (or the vectors of a cell). Stride 0 broadcasts; absent tensors are views
 // of zeros or ones. Reverse order is a negative step.
-// Where batch rows have lengths of their own, a reversed row starts at its own end, and steps from its length on belong to
-// the rows past its end, which are zeros in every result.
+// If batch rows have lengths of their own, a reversed row starts at its own end. Its steps from its length on stand for
+// the rows of the time axis past its end, which are zeros in every result.
 struct Strides {
     Stride step[2];
     uint row, slot, unit;
@@ -208,7 +208,7 @@ const uint kDepthGroups = kStepConstants + 8u;      // along the sums
 const uint kScaleCount = kStepConstants + 9u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all, or half of them
 const uint kMatrixConstants = kStepConstants + 11u;
-// Of a persistent loop, after those:
+// The constants of a persistent loop follow those.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
 const uint kMostTurns = kMatrixConstants + 2u;      // after which a workgroup that waits gives up
@@ -219,11 +219,11 @@ const uint kMatrixElements = 8u;                    // of a block that one invoc
 
 // The table has four parts of side * side words: for the left operand, then for the right one, which element i * side + k
 // stands at a position, then the position of an element.
-// Magnitudes that scales come from, as the bits of floats; those of the loop:
+// Scales come from magnitudes, which are kept as the bits of floats. These are the loop's.
 const uint kLargestState = 0u;   // of the initial state
 const uint kLargestMask = 1u;
 const uint kLargestCount = 2u;
-// In front of a right operand's blocks stands their numbers' largest magnitude.
+// A right operand's blocks are preceded by the largest magnitude of their numbers.
 const uint kBlocksHeader = 16u;  // bytes
 
 struct TablePush {
@@ -231,7 +231,7 @@ struct TablePush {
 };
 const uint kTablePlaces = 1u;
 
-// The largest finite magnitude of so many float32 numbers; `out_` is zero before. Workgroups: x, y.
+// Finds the largest finite magnitude of `count` float32 numbers; `out_` is zero before. Workgroups: x, y.
 struct LargestPush {
     Address in_, out_;
     Address lengths;                   // N 32-bit integers

@@ -13,14 +13,14 @@ const Real kHighestExponent = Real(708.0lf);   // exp of less than minus this co
 const Real kLog2E = Real(1.4426950408889634lf);
 const Real kLn2High = Real(0.693147180369123816490lf), kLn2Low = Real(1.90821492927058770002e-10lf);
 
-// The integer nearest to x, and two to it.
+// Returns the integer nearest to x; `scale` is 2 to that power.
 Real nearest(Real x, out Real scale) {
     Real n = round(x);
     scale = packDouble2x32(uvec2(0, uint(int(n) + 1023) << 20));
     return n;
 }
 
-// By bits: a compiler may assume that x == x.
+// Looks at the bits, because a compiler may assume that x == x.
 bool is_nan(Real x) {
     uvec2 bits = unpackDouble2x32(x);
     uint high = bits.y & 0x7fffffffu;
@@ -41,8 +41,8 @@ const Real kHighestExponent = 87.0;   // exp of less than minus this counts as z
 const Real kLog2E = 1.44269504;
 const Real kLn2High = 0.693359375, kLn2Low = -2.12194440e-4;   // the first has few bits
 
-// The integer nearest to x, and two to it. Next to 1.5 * 2^23 numbers are integers, and the last bits of a number are
-// those of the integer: two additions are faster than rounding and converting.
+// Returns the integer nearest to x; `scale` is 2 to that power. Floats near 1.5 * 2^23 are integers, whose last bits
+// are those of the integer that was added: two additions are faster than rounding and converting.
 Real nearest(Real x, out Real scale) {
     precise Real shifted = x + 12582912.0;
     precise Real n = shifted - 12582912.0;
@@ -50,7 +50,7 @@ Real nearest(Real x, out Real scale) {
     return n;
 }
 
-// By bits: a compiler may assume that x == x.
+// Looks at the bits, because a compiler may assume that x == x.
 bool is_nan(Real x) { return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u; }
 
 // (exp(r) - 1 - r) / r^2, by a polynomial with the least relative error; |r| <= ln(2) / 2.
@@ -60,8 +60,8 @@ Real exp_tail(Real r) {
 }
 #endif
 
-// Sigmoid of x, or tanh of x: from exp(-|x|) = e or exp(-2 |x|) = e. Near 1 the results are 1 minus something small: that
-// hides the few units by which a driver's division may be off.
+// Returns tanh(x), or the sigmoid of x, from e = exp(-2 |x|) or exp(-|x|). Near 1 the result is 1 minus something
+// small, which hides the few units in the last place by which a driver's division may be off.
 Real logistic(bool tangent, Real x) {
     Real size = tangent ? 2.0 * abs(x) : abs(x), scale;
     Real exponent = -min(size, kHighestExponent);
@@ -76,8 +76,8 @@ Real logistic(bool tangent, Real x) {
     return tangent && x < 0.0 ? -y : y;
 }
 
-// exp(x) for x <= 0; exactly 1 at 0. It shares no function with an `out` parameter with logistic: handing one on costs an
-// LSTM's slices four times as long on an H200.
+// Returns exp(x) for x <= 0; exactly 1 at 0. It shares no function with logistic that has an `out` parameter: handing
+// one on makes an LSTM's slices take four times as long on an H200.
 Real exponential(Real x) {
     Real scale, exponent = max(x, -kHighestExponent);
     Real n = nearest(exponent * kLog2E, scale);
@@ -95,7 +95,7 @@ Real activate(uint kind, Real x) {
     return is_nan(x) ? x : y;
 }
 
-// The derivative, from the activation's value y.
+// Returns the derivative, from the activation's value y.
 Real derivative(uint kind, Real y) {
     if (kind == kRelu) return y > 0.0 ? 1.0 : 0.0;
     if (kind == kTanh) return (1.0 - y) * (1.0 + y);

@@ -56,8 +56,8 @@ CellInputs load_cell(Params p, Element e) {
     return inputs;
 }
 
-// From the product `through`. dr: what the products of the steps before multiply, by gate; of a second phase only that of
-// the gate that scales the candidate's operand, of a first one all others.
+// Forms and stores the deltas, given the product `through`. dr has, for each gate, what the product of the step before
+// multiplies. A second phase forms only that of the gate that scales the candidate's operand, a first one all others.
 void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
     uint d = e.direction, n = e.n, j = e.j;
     int k = e.k;

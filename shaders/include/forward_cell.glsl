@@ -46,7 +46,8 @@ void clear_step(Params p, Element e) {
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
 }
 
-// From the products r. Returns the element of what the next product multiplies; zero where the row has ended.
+// Forms and stores the new state from the products r. Returns this element of what the next step's product multiplies;
+// zero if the row has ended.
 Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
     if (has_ended(p, e.n, e.k)) {
         clear_step(p, e);

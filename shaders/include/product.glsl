@@ -29,7 +29,7 @@ Position position(uint units, uint batch) {
     return Position(gl_WorkGroupID.z, group % blocks * block + local / lanes, group / blocks * rows, local % lanes);
 }
 
-// Four elements of a row of `depth` elements; zeros past its end.
+// Loads four elements of a row of `depth` elements; zeros past its end.
 Real4 load_four(Address row, uint first, uint depth) {
     if (vector_loads != 0) return load4(row, first);
     Real4 run;

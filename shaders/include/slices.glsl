@@ -21,12 +21,12 @@ layout(constant_id = kSliceInvocations) const uint invocations = 1;
 
 const uint row_fours = slice_runs * slice_lanes;      // of one row of what the products multiply
 const uint side_fours = slice_rows * row_fours;
-// Lanes that share products of some units share the cells of these units and all rows: so many cells, of which each lane
-// has a part, or the first lanes have one.
+// The lanes that share the products of some units also share the cells of these units in all rows. There are
+// shared_cells of them: each lane has several, or the first lanes have one each.
 const uint shared_cells = slice_rows * slice_units;
 const uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
 const uint kMostLevels = 7;   // of sums over lanes: a subgroup has at most 128
-// Steps of one iteration: an invocation reads what they need so many steps ahead.
+// How many steps one iteration makes; an invocation also reads its inputs that many steps ahead.
 const uint turns = 2;
 
 shared Real4 sides[2 * side_fours];
@@ -60,11 +60,12 @@ Place this_place() {
                  invocation / slice_lanes * slice_units, own_cell, lane < shared_cells);
 }
 
-// Row in the slice and unit of an invocation's cell.
+// Return the row in the slice, and the unit, of an invocation's cell.
 uint row_of(Place place, const uint cell) { return (place.own_cell + cell) / slice_units; }
 uint unit_of(Place place, const uint cell) { return place.first_unit + (place.own_cell + cell) % slice_units; }
 
-// An invocation's cell; in place of one that is not there, the nearest that is: it may be formed too, but not stored.
+// Returns the element of an invocation's cell. If there is no such cell, that of the nearest one stands in, which may
+// be computed but is not stored.
 Element element_of(Params p, Place place, const uint cell, int step) {
     return Element(place.direction, min(place.first_row + row_of(place, cell), p.params.N - 1),
                    min(unit_of(place, cell), p.params.H - 1), step);
@@ -76,15 +77,16 @@ void find_cell(Params p, Place place, const uint cell) {
     ends[cell] = length_of(p, min(n, p.params.N - 1));
 }
 
-// Returns the address of a cell's element of a view at a step; a step past the row's end stands for the last one. The parameters are
-// read and most of an address is formed before the loop: a step would do little else otherwise.
+// Returns the address of a cell's element of a view at a step; a step past the row's end stands for the last one. The
+// parameters are read and most of an address is formed before the loop: a step would do little else otherwise.
 Address find(Params p, uint view, Element e, int step, int end) {
     step = min(step, end - 1);
     if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
 }
 
-// Bytes from a step to the next: 32 bits are enough for what SliceLoop offers. Bytes from slot to slot.
+// Return the bytes from a step to the next, and from a slot to the next. 32 bits are enough where SliceLoop makes an
+// offer.
 int step_bytes(Params p, uint view, uint direction) {
     return int(p.params.strides[view].step[direction]) * int(kElementBytes);
 }
@@ -97,7 +99,7 @@ void move(inout Address at, int bytes, bool moves) {
 Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
 Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }   // of the cell states
 
-// Before the first step: the weights that stay, and zeros for what the products multiply.
+// Prepares the first step: loads the weights that stay, and fills what the products multiply with zeros.
 void start_slice(Params p, Place place) {
     Address weights = p.params.weights[place.direction];
     [[unroll]] for (uint four = 0; four < register_fours; ++four)
@@ -113,7 +115,7 @@ void set_operand(const uint side, Place place, const uint cell, uint k, Real val
     sides[side * side_fours + row_of(place, cell) * row_fours + k / 4][k % 4] = value;
 }
 
-// Sums of one side with the weights, for the invocation's cells.
+// Multiplies one side of the operand by the weights, which gives the sums of the invocation's cells.
 void multiply(Params p, Place place, const uint side) {
     Address weights = p.params.weights[place.direction];
     Real all[shared_cells][PRODUCTS];
@@ -140,7 +142,7 @@ void multiply(Params p, Place place, const uint side) {
                     all[cell][g] += operand[cell / slice_units][c] * weight[cell % slice_units][g][c];
     }
 
-    // While lanes have several cells, two that add up share them.
+    // As long as lanes have several cells, two lanes that add up their sums share the cells between them.
     [[unroll]] for (uint level = 0; level < kMostLevels; ++level)
         if (1 << level < slice_lanes) {
             const uint apart = 1 << level, keeps = shared_cells / apart / 2;

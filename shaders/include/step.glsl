@@ -26,12 +26,12 @@ struct Element {
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
-// How many steps a batch row has.
+// Returns how many steps a batch row has.
 int length_of(Params p, uint n) {
     return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
 }
 
-// Whether a batch row has ended before a step.
+// Returns whether a batch row has ended before a step.
 bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 Address time_address(Params p, uint view, uint direction, int step, uint n) {
@@ -39,8 +39,8 @@ Address time_address(Params p, uint view, uint direction, int step, uint n) {
                    step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
 }
 
-// A tensor's element for one direction, step and batch row: where slot 0, unit 0 stands. A step past the row's end reads
-// the last one; nobody uses what it reads.
+// Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
+// end it is that of the last step, and nobody uses what is read there.
 Address row_address(Params p, uint view, uint direction, int step, uint n) {
     if (has_lengths != 0) {
         int end = length_of(p, n);
@@ -58,7 +58,7 @@ Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot,
 void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
     store(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0, value);
 }
-// Zero in the row that step `step`, past the end of batch row n, stands for: row `step` of the time axis.
+// Stores zero for a step past the end of batch row n, which stands for row `step` of the time axis in every direction.
 void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
     store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
@@ -66,7 +66,7 @@ void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot
 Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
 }
-// The state that step `step` starts from.
+// Loads the state that step `step` starts from.
 Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
     return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
                      : load_view(p, sequence, direction, step - 1, n, slot, j);

@@ -15,7 +15,7 @@ bool find_cell(Params p, Tile tile, uint cell, int step, out Element e) {
     return cell < cells && e.n < p.params.N && e.j < p.params.H;
 }
 
-// Whether this phase forms the delta of a gate.
+// Returns whether this phase forms the delta of a gate.
 bool forms(uint gate) {
 #ifdef CELL_SCALE
     if (phase != 0) return (gate == CELL_SCALE) == (phase == 2);

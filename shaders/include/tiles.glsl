@@ -24,7 +24,7 @@ const uint tile_rows = thread_rows * row_lanes;
 const uint tile_columns = thread_columns * column_lanes;
 const uint team_size = row_lanes * column_lanes;
 const uint invocations = team_size * teams;
-// In vectors of four elements:
+// The same numbers in vectors of four elements.
 const uint thread_row_fours = thread_rows / 4, thread_column_fours = thread_columns / 4;
 const uint row_fours = tile_rows / 4, column_fours = tile_columns / 4;
 const uint operand_fours = depth_block * row_fours, weight_fours = depth_block * column_fours;   // of a block

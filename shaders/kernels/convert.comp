@@ -1,4 +1,4 @@
-// Between float32 and the 16-bit types, by whole words, so that no 16-bit feature is needed.
+// Converts between float32 and the 16-bit types, by whole words, so that the device needs no feature for 16 bits.
 // Rounds to nearest even, by bits, so that every device gives the same.
 #version 460
 #extension GL_GOOGLE_include_directive : require

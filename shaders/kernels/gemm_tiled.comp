@@ -16,7 +16,7 @@ const uint kBlock = 128;   // products summed before they join the total: keeps 
 shared Real a_tile[kDepth][kTile + 4];
 shared Real b_tile[kDepth][kTile + 4];
 
-// Four elements from (major, minor) on along the contiguous (minor) axis; zeros past either end.
+// Loads four elements from (major, minor) on along the contiguous (minor) axis; zeros past either end.
 Real4 load_run(Address base, uint ld, uint major, uint major_end, uint minor, uint minor_end) {
     if (major >= major_end) return Real4(0);
     Stride row = Stride(major) * ld;
@@ -26,7 +26,7 @@ Real4 load_run(Address base, uint ld, uint major, uint major_end, uint minor, ui
     return run;
 }
 
-// This invocation's four elements of the tile at (i0, k0).
+// Loads this invocation's four elements of the tile at (i0, k0).
 Real4 fetch(Address base, uint ld, bool columns, uint i0, uint i_end, uint k0, uint k_end) {
     uint t = gl_LocalInvocationIndex;
     return columns ? load_run(base, ld, k0 + t / 16, k_end, i0 + t % 16 * 4, i_end)

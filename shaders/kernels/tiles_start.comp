@@ -1,4 +1,4 @@
-// Before a forward loop of tiles: what the first step's product multiplies, h0 * m[0].
+// Stores what the first step's product multiplies, h0 * m[0], before a forward loop of tiles.
 // Workgroups: x, y number (unit, row) in groups, rows fastest; z is the direction.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -1,4 +1,4 @@
-// The transpose of each of a batch of matrices. Workgroups: x, y number elements of the source in groups; z is the batch.
+// Transposes each of a batch of matrices. Workgroups: x, y number elements of the source in groups; z is the batch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"

@@ -1,4 +1,4 @@
-// The largest finite magnitude of so many numbers: see LargestPush.
+// Finds the largest finite magnitude of a buffer's numbers: see LargestPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
@@ -13,7 +13,7 @@ uint magnitude(uint bits) {
     return bits < 0x7f800000u ? bits : 0;
 }
 
-// Whether a number is one of a step past the end of its batch row.
+// Returns whether a number belongs to a step past the end of its batch row.
 bool past(uint at) {
     uint row = at / p.row;
     return row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;

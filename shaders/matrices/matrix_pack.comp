@@ -1,4 +1,4 @@
-// Blocks of an operand from float32 numbers: see MatrixPackPush.
+// Makes the blocks of an operand from float32 numbers: see MatrixPackPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
@@ -8,7 +8,8 @@ layout(constant_id = kMatrixRows) const uint right = 0;   // 1: the right operan
 const uint halves = right != 0 ? right_halves : left_halves;
 layout(push_constant, std430) uniform Push { MatrixPackPush p; };
 
-// A number below 2^15; one past a sequence's length may be larger than any that counts, but must stay finite.
+// Returns a scaled number, below 2^15. One past a sequence's length may be larger than all that count, but must stay
+// finite.
 float scaled(float value, float down) {
     const float most = 65504.0;   // of a half
     bool is_finite = (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u;
@@ -34,7 +35,7 @@ void main() {
     [[unroll]] for (uint each = 0; each < kPackEach; ++each) {
         uint at = first_block + each, i_block, k_block;
         if (at >= p.i_blocks * p.k_blocks) return;
-        // Along what is contiguous in memory.
+        // Neighbouring invocations load what is contiguous in memory.
         if (p.in_i == 1) {
             i_block = at % p.i_blocks;
             k_block = at / p.i_blocks;

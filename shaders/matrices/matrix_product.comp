@@ -1,4 +1,4 @@
-// A product of two operands in blocks: see MatrixProductPush.
+// Forms a product of two operands in blocks: see MatrixProductPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/multiply.glsl"

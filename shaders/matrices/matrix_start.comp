@@ -1,5 +1,5 @@
-// Before a loop: zeros for the operand's units past the last one, in all regions, and where the loop runs forward what the
-// first step multiplies, h0 * m[0]. Workgroups: x, y number (row, slot, padded unit) in groups, units fastest; z is the
+// Prepares a loop: stores zeros for the operand's units past the last one, in all regions, and for a forward loop what
+// the first step multiplies, h0 * m[0]. Workgroups: x, y number (row, slot, padded unit) in groups, units fastest; z is the
 // direction.
 #version 460
 #extension GL_GOOGLE_include_directive : require

@@ -11,7 +11,7 @@ layout(constant_id = kDepthGroups) const uint depth_groups = 1;
 layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
 layout(constant_id = kScaleCount) const uint scale_count = 1;
 
-// Where an operand's blocks lie, in 16-byte vectors.
+// The place of an operand's blocks, in 16-byte vectors.
 struct Blocks {
     Address base;
     Stride first;        // of the subgroup's first i block, k block 0
@@ -19,7 +19,7 @@ struct Blocks {
 };
 
 #ifdef TILE_SCALES
-// Of the left operand's k block, relative to the largest of all.
+// Returns the scale of the left operand's k block, relative to the largest one of all.
 float16_t left_factor(uint k_block);
 #endif
 

@@ -15,7 +15,8 @@ layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: ba
 RightMatrix kept[kept_blocks][matrix_columns][right_halves];
 shared bool met;
 
-// The word that tells whether a workgroup gave up; the counters follow, in cache lines of their own.
+// Returns the address of the word that tells whether a workgroup gave up; the counters follow, each in a cache line of
+// its own.
 Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
 Address counter(Params p, Tile tile) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
@@ -30,7 +31,7 @@ void arrive(Address at) {
                   gl_SemanticsRelease | gl_SemanticsMakeAvailable);
 }
 
-// Waits until so many parts are stored. False: it gave up.
+// Waits until so many parts are stored. Returns false if it gave up.
 bool wait(Params p, Address at, uint parts) {
     if (invocation() == 0) {
         uint turns = 0;
@@ -59,7 +60,7 @@ void keep_weights(Params p, Tile tile) {
     }
 }
 
-// As multiply, with the weights that this subgroup keeps.
+// Does what multiply does, with the weights that this subgroup keeps.
 void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];

@@ -26,12 +26,12 @@ Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
 uint largest(Params p, uint which) { return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value; }
 uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0)); }
 
-// What the sums are multiplied by, one after the other: together the factors may be too small for a float.
+// The sums are multiplied by these, one after the other: the product of both may be too small for a float.
 float weights_up, operand_up;
 #ifdef TILE_SCALES
-float slot_scales[4];   // what an element of the operand is multiplied by before it is split, by slot
+float slot_scales[4];   // an element of the operand is multiplied by that of its slot before it is split
 #else
-float operand_down;     // the same for all
+float operand_down;     // every element of the operand is multiplied by this before it is split
 #endif
 
 uint k_blocks(Params p) { return p.params.strides[kTileOperand].slot; }          // of the whole operand
@@ -67,7 +67,7 @@ float16_t left_factor(uint k_block) {
     return float16_t(factors[tile]);
 }
 
-// From here on left_factor has the factors of a region's tiles, of which the product takes those of `depth` k blocks.
+// Prepares left_factor for the tiles of a region, of which the product takes `depth` k blocks from `first` on.
 void find_factors(Params p, uint direction, uint region, uint row_tile, uint first, uint depth) {
     product_run_blocks = run_blocks(p);
     product_unit_tiles = unit_tiles(p);
@@ -119,7 +119,7 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
 }
 #endif
 
-// Of the product of a region: from here on tile_sum and store_operand scale by these.
+// Finds the scales of the product of a region, by which tile_sum and store_operand then multiply.
 void find_scales(Params p, Tile tile, uint region) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifdef TILE_SCALES
@@ -133,7 +133,7 @@ void find_scales(Params p, Tile tile, uint region) {
 #endif
 }
 
-// A subgroup's share of the tile.
+// The position of an invocation's subgroup in the tile, and its own within the subgroup.
 uint lane() { return invocation() % subgroup; }
 uint column_group() { return invocation() / subgroup % column_groups; }
 uint depth_group() { return invocation() / subgroup / column_groups; }

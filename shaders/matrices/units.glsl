@@ -1,5 +1,5 @@
-// What all kernels share that use matrix units: blocks of half-precision numbers, their scales, and the sums of a
-// subgroup. See abi.h for the order in memory.
+// All kernels on matrix units share this: blocks of half-precision numbers, their scales, and the sums of a subgroup.
+// See abi.h for the order in memory.
 #ifndef VKRNN_MATRIX_UNITS_GLSL
 #define VKRNN_MATRIX_UNITS_GLSL
 #pragma use_vulkan_memory_model
@@ -40,7 +40,7 @@ uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent +
 float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
 float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
 
-// The power of two that is not above such a magnitude.
+// Returns the largest power of two that is not above such a magnitude.
 float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
 
 float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
@@ -58,7 +58,7 @@ uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2),
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
-// The vector of this invocation in the block that begins at a vector.
+// Loads this invocation's vector of the block whose first vector is `first`.
 uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_address(base, first + lane)).value; }
 
 #define FILL_MATRIX(MATRIX, VECTOR)                                   \

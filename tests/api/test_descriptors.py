@@ -14,7 +14,7 @@ import pytest
 from cases import ACTIVATIONS, DESCRIPTORS, FLAGS
 from vkrnn.descriptors import Activation, LSTMDescriptor, SingleGateRNNDescriptor, _Descriptor
 
-# By the case table, in the order of the signature.
+# The case table's names, in the order of the signature.
 OUTPUTS = {"lstm": ("produce_cell",)}
 DEFAULTS: dict[type[Any], dict[str, Any]] = {
     kind: dict.fromkeys(("reverse", "bidirectional", "training", *OUTPUTS.get(cell, ()), *FLAGS[cell]), False)

@@ -170,7 +170,7 @@ def test_gru_with_the_reset_before_has_a_product_for_each_operand(
     made = labelled(after, "gradient of recurrent_weight")
     assert {step["shader"] for step in made} == {"gemm_tiled"}
     assert len(made) <= 2 * case.D
-    # What was given but not used has a gradient of zeros, which is no work.
+    # An argument that is given but not used has a gradient of zeros, which takes no work.
     planned = plan(case, portable, gradients=True)
     assert {"kind": "clear", "buffer": "gradient of secondary_bias"} in planned.steps
     assert not labelled(after, "gradient of secondary_bias")

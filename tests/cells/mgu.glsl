@@ -35,7 +35,7 @@ void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real 
     cell_forward_second(x, scaled, before, after, kept);
 }
 
-// Where there are two phases, the first one has the part of df that f gets as the update gate.
+// Where a step has two phases, the first one forms the part of df that f gets as the update gate.
 void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {
     Real share = (1.0 - zoneout()) * kept[0];

@@ -97,7 +97,7 @@ inline Arrays make_upstream(const Problem& problem) {
     return upstream;
 }
 
-// From the cell's equations.
+// What the cell's equations say that a call returns.
 struct Expected {
     std::vector<double> output;  // [T, N, DH], zeros past the end of a batch row
     double loss = 0;
@@ -178,7 +178,7 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
     return expected;
 }
 
-// By finite differences, in the order of the results.
+// Returns the gradients by finite differences, in the order of the results.
 inline std::vector<double> slopes(const Problem& problem, Arrays arrays, const Arrays& upstream) {
     constexpr double kStep = 1e-5;
     std::vector<double> all;

@@ -21,7 +21,6 @@ Cell minimal_gated_unit() {
         .other_slots = {0, 1},
         .cell_states = 0,
         .vectors = std::nullopt,
-        .vector_count = 0,
         .candidate = Candidate{.scales_product = Flag::reset_after},
         .bounds = std::vector<Bound>{{0, true}, {1, false}},
         .properties = {{"reverse", Flag::reverse},
@@ -65,7 +64,6 @@ Cell slstm() {
         .other_slots = {0, 2, 1, 3},
         .cell_states = 3,
         .vectors = std::nullopt,
-        .vector_count = 0,
         .candidate = std::nullopt,
         .bounds = std::nullopt,  // c / n of the initial cell may be anything
         .properties = {{"reverse", Flag::reverse},

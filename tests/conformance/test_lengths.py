@@ -155,7 +155,7 @@ def test_steps_by_hand() -> None:
         return vkrnn.reference.single_gate_rnn(x, weight, lengths=[2, 3], descriptor=descriptor).output.tolist()
 
     assert rows() == [[[1], [2]], [[10.5], [21]], [[0], [210.5]]]
-    # In the order of the steps, from each sequence's own end.
+    # A reversed call makes its steps from each sequence's own end.
     assert rows(reverse=True) == [[[10], [200]], [[6], [120]], [[0], [62]]]
     # Aligned with the source.
     assert rows(bidirectional=True) == [[[1, 6], [2, 62]], [[10.5, 10], [21, 120]], [[0, 0], [210.5, 200]]]
@@ -316,7 +316,7 @@ def test_the_device_agrees_with_the_reference(case: Case) -> None:
     for array in (*got, got_gradients.source):
         rows = np.broadcast_to(past_the_end(array, lengths), array.shape)
         assert not array[rows].any(), "something stands past an end"
-    # What training keeps changes nothing else.
+    # Training keeps more results and changes no other.
     plain_call = getattr(vkrnn, case.cell)(**arrays, lengths=lengths, descriptor=case.descriptor(training=False))
     np.testing.assert_array_equal(plain_call.output, got.output)
 

@@ -176,7 +176,7 @@ def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObjec
     if case.cell == "lstm":
         late["init_cell"] = first["cell_output"][-1]
     second = run(two, late, up_late)
-    # What came back for the carried state goes on into the first part.
+    # The gradient of the state that was carried over goes on into the first part.
     up_early["state_gradient"] = second["d init_state"]
     if case.cell == "lstm":
         up_early["cell_gradient"] = second["d init_cell"]

@@ -15,7 +15,7 @@ from cases import CASES, Case, inputs
 from resident import VULKAN_WAYS, above, assert_same, dtype_of, opened, put
 
 THREADS = 4
-# Of every cell and direction, few sizes alike.
+# These are of every cell and direction, and few have the same sizes.
 CHOSEN = [case for case in CASES if not case.tags][3::61]
 
 

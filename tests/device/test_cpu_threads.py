@@ -46,7 +46,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# As many as one likes
+# Any number of threads
 
 
 def everything(case: Case, device: vkrnn.Device | None = None, lengths: Array | None = None) -> dict[str, Array]:

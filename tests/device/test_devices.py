@@ -160,7 +160,7 @@ def test_statistics_count(own: vkrnn.Device) -> None:
     read, not_read = ("bytes_imported", "bytes_uploaded") if is_native(own) else ("bytes_uploaded", "bytes_imported")
     assert after[read] == before[read] + SOURCE.nbytes + WEIGHT.nbytes
     assert after[not_read] == before[not_read]
-    # Where the host sees the device's memory, the results stay where they are.
+    # If the host sees the device's memory, results are not copied.
     copied = 0 if sees(own) else SOURCE.nbytes
     assert after["bytes_downloaded"] == before["bytes_downloaded"] + copied
     assert after["last_host_seconds"] > 0

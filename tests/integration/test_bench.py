@@ -80,7 +80,7 @@ def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
 
 
 NATIVE = next((str(device.index) for device in vkrnn.devices() if is_native(device)), None)
-# Nothing where it is the device that is taken without a name.
+# The option that selects the CPU itself, which is not needed where that is the default device.
 ON_NATIVE = () if is_native(vkrnn.default_device()) else ("--device", str(NATIVE))
 VULKAN = next((str(device.index) for device in vkrnn.devices() if not is_native(device)), None)
 native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU device")

@@ -23,8 +23,8 @@ both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"
 every_case = pytest.mark.parametrize(
     ("bias", "hx", "lengths"), CASES, ids=["everything", "nothing optional", "with lengths"]
 )
-# What torch checks of an operator is its structure: RNN_RELU has that of RNN_TANH, and each argument and direction is
-# there in one of these.
+# torch checks an operator's structure. RNN_RELU has the same as RNN_TANH, and each argument and direction is there in
+# one of these.
 every_structure = pytest.mark.parametrize(
     ("D", "bias", "hx", "lengths"),
     [(1, True, True, False), (2, False, False, False), (2, True, True, True)],

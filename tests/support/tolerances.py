@@ -30,9 +30,9 @@ FLOAT32_RATIO = 2
 # the order of their sums. All but the first are asked only where its limit is missed.
 FLOAT32_ORDERS = 4
 
-# What the device may be off in each of its dtypes, against float64 on the same inputs, relative to the largest value or
-# to 1. The 16-bit types are storage: sums and the carried state are float32, so that besides float32's own error there
-# is one rounding of the result, half an epsilon. In float64 it is some thousands of roundings of 2^-53.
+# How far the device may be off in each of its dtypes, against float64 on the same inputs, relative to the largest value
+# or to 1. The 16-bit types are storage: sums and the carried state are float32, so that besides float32's own error
+# there is one rounding of the result, half an epsilon. In float64 it is some thousands of roundings of 2^-53.
 DTYPES = {
     "float64": 1e-12,
     "float32": FLOAT32,

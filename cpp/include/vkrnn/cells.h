@@ -81,6 +81,12 @@ struct Candidate {
     std::optional<Flag> scales_product;  // with this flag the product is scaled instead: one phase forms all gates
 };
 
+// The learned vectors that the cell itself reads, with a value for each unit and direction.
+struct Vectors {
+    Argument argument;
+    bool weigh_cell;  // one for each gate weighs the previous cell state; otherwise one is added to a scaled product
+};
+
 // One of the conditions for |h| to stay within the largest of 1 and its initial values.
 struct Bound {
     std::size_t activation_slot;
@@ -97,8 +103,7 @@ struct Cell {
     std::array<std::uint8_t, 4> slots;        // position of each canonical gate in the default order ...
     std::array<std::uint8_t, 4> other_slots;  // ... and in the other one (forget_gate_last, reset_gate_first)
     std::uint32_t cell_states;                // states besides h, which make up a cell argument: 1 is the LSTM's c
-    std::optional<Argument> vectors;  // the per-unit learned vectors the cell itself reads: peephole, secondary_bias
-    std::uint32_t vector_count;       // H-vectors in it per direction
+    std::optional<Vectors> vectors;
     std::optional<Candidate> candidate;
     std::optional<std::vector<Bound>> bounds;  // none where |h| may grow whatever the activations
     std::vector<Property> properties;

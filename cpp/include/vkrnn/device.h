@@ -106,7 +106,7 @@ std::vector<SkippedDevice> skipped_devices(bool complete = true);
 // Describes the memory of the device at `index` of list_devices(): a line for each heap and type of Vulkan's.
 std::vector<std::string> memory_types(std::size_t index);
 
-// What is no error and belongs in a log.
+// How serious a report is. Reports are no errors; they belong in a log.
 enum class Severity : std::uint8_t { info, warning };
 struct Report {
     Severity severity = Severity::info;

@@ -90,12 +90,12 @@ struct Dispatch {
     bool after = true;                             // waits for what the dispatch before it wrote
     // The byte of the push constants where a loop writes its 32-bit counter.
     std::optional<std::uint32_t> counter = {};
-    // The packed buffer that it fills or prepares; a call that finds the buffer filled leaves the dispatch out.
+    // The packed buffer that the dispatch fills or prepares; a call that finds it filled leaves the dispatch out.
     std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
 
-// Fills a buffer with zeros. `fills` as of a dispatch.
+// Fills a buffer with zeros. `fills` is that of Dispatch.
 struct Clear {
     std::size_t buffer = 0;
     std::size_t fills = kNoBuffer;
@@ -130,12 +130,12 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 };
 
-// The plan with the strategies that are fixed, and those that suit the call for the rest. If none are fixed, those that
-// the call was tuned with are taken, unless the device cannot run it so. Throws NotImplementedError where the device or
-// a fixed strategy cannot run the call.
+// Returns the plan with the strategies that are fixed, and for the rest those that suit the call. If none are fixed,
+// those that the call was tuned with are taken, unless the device cannot run it with them. Throws NotImplementedError
+// where the device or a fixed strategy cannot run the call.
 Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
 
-// The plan as text, one line per buffer and step; `label` is the caller's name for the call.
+// Returns the plan as text, one line per buffer and step; `label` is the caller's name for the call.
 std::string describe(const Plan& plan, std::string_view label = {});
 
 }  // namespace vkrnn

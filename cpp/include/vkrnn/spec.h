@@ -46,6 +46,13 @@ struct Spec {
         const auto& candidate = cell().candidate;
         return candidate && candidate->scales_product && descriptor.has(*candidate->scales_product);
     }
+    // Returns the cell's learned vectors if the call has them; null otherwise.
+    [[nodiscard]] const Vectors* vectors() const {
+        const auto& vectors = cell().vectors;
+        return vectors && has(vectors->argument) ? &*vectors : nullptr;
+    }
+    // Returns whether learned vectors weigh the previous cell state, so that their gradients need that state.
+    [[nodiscard]] bool weighs_cell() const { return vectors() != nullptr && vectors()->weigh_cell; }
     auto operator<=>(const Spec&) const = default;
 };
 

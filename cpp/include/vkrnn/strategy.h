@@ -29,8 +29,8 @@ struct StrategyNames {
 };
 StrategyNames list_strategies(const Profile& profile);
 
-// What a device can be tuned with: for each strategy of either part, by name, the sizes that are worth a measurement.
-// The first are none, which leaves them to the strategy.
+// The choices among which tuning measures: for each strategy of either part, by name, the sizes that are worth a
+// measurement. The first entry of each is empty, which leaves the sizes to the strategy.
 struct StrategyVariants {
     std::map<std::string, std::vector<Sizes>> schedule, gemm;
 };

@@ -12,7 +12,7 @@
 
 namespace vkrnn {
 
-// What of a call decides which strategy is fastest. Calls that differ in the rest share an entry.
+// The properties of a call that decide which strategy is fastest. Calls that differ in nothing else share an entry.
 struct TunedCall {
     std::string operation;  // "lstm", "lstm_gradients", ...
     bool training = false;  // whether a forward call keeps what its gradients need

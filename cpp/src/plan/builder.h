@@ -65,7 +65,7 @@ public:
     std::size_t scratch(std::string name, std::int64_t elements);
     // Returns the first buffer of that name, if there is one.
     [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
-    // Whether the buffer's float32 numbers are those of an argument of a 16-bit type.
+    // Returns whether the buffer's float32 numbers were widened from an argument of a 16-bit type.
     [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
     [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
     // Returns the buffer that already has these contents, or a new one.
@@ -79,7 +79,7 @@ public:
     // another one since the last wait made.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
-    // `fills`: as Dispatch has it.
+    // `fills` is that of Dispatch.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
@@ -103,7 +103,7 @@ private:
     std::size_t add_result(std::string name, const TensorShape& shape);
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
-    // Whether a dispatch of these push constants must wait; notes what it makes.
+    // Returns whether a dispatch with these push constants must wait, and notes which buffers it makes.
     bool waits(const Block& push, bool independent);
 
     Plan plan_;
@@ -116,7 +116,7 @@ private:
     bool after_loop_ = false;
 };
 
-// A number of a plan that the kernels, which count in 32 bits, have no room for: make_plan refuses the call.
+// Thrown if a number of a plan exceeds the 32 bits that kernels count in; make_plan then refuses the call.
 struct TooLarge : std::length_error {
     using std::length_error::length_error;
 };

@@ -1,4 +1,4 @@
-// The plans a device made lately.
+// A cache of the plans that a device made last.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ class PlanCache {
 public:
     explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
-    // The plan for the spec; made by make_plan, whose exceptions pass through.
+    // Returns the plan for the spec. If it is new, make_plan makes it, whose exceptions pass through.
     std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
                                     const Tuning& tuning = {});
 

@@ -43,7 +43,7 @@ private:
         weight_ = loop_.backward_weight(builder_);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) scaled_operand_ = builder_.scratch("scaled operand", T * N * D * H);
-        if (has(Argument::peephole)) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
+        if (weighs_cell_) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
         if (scales_product_) product_ = builder_.scratch("candidate product", T * N * D * H);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
@@ -69,7 +69,7 @@ private:
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
         if (phases_) block.sequence(abi::kScaledOperand, scaled_operand_, 1, Order::source);
-        if (has(Argument::peephole)) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
+        if (weighs_cell_) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
         if (scales_product_) block.sequence(abi::kProduct, product_, 1, Order::source);
         return block;
     }
@@ -131,19 +131,20 @@ private:
             RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::bias), 0};
             builder_.row_sum("gradient of bias", sum, true);
         }
-        if (has(Argument::peephole)) {
-            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::peephole), 0};
+        const Vectors* vectors = spec_.vectors();
+        if (vectors == nullptr) return;
+        const std::size_t out = result(vectors->argument);
+        const std::string label = "gradient of " + std::string(name_of(vectors->argument));
+        if (weighs_cell_) {
+            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, out, 0};
             sum.factor = RowSum::Term{previous_cell_, 0, D * H, H, 0};
-            builder_.row_sum("gradient of peephole", sum, true);
-        }
-        if (has(Argument::secondary_bias)) {
-            if (scales_product_) {
-                RowSum sum{T * N, D, 1, H, {}, {}, result(Argument::secondary_bias), 0};
-                sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
-                builder_.row_sum("gradient of secondary_bias", sum, true);
-            } else {
-                builder_.clear(result(Argument::secondary_bias));  // given, but not used
-            }
+            builder_.row_sum(label, sum, true);
+        } else if (scales_product_) {
+            RowSum sum{T * N, D, 1, H, {}, {}, out, 0};
+            sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
+            builder_.row_sum(label, sum, true);
+        } else {
+            builder_.clear(out);  // given, but not used
         }
     }
 
@@ -157,6 +158,7 @@ private:
     const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
+    const bool weighs_cell_ = spec_.weighs_cell();
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;

@@ -13,10 +13,9 @@ Inputs::Inputs(PlanBuilder& builder) : spec_(builder.spec()) {
 }
 
 void Inputs::set(StepBlock& block) const {
-    const Cell& cell = spec_.cell();
     if (spec_.has(Argument::bias)) block.vector(abi::kBias, (*this)[Argument::bias], spec_.G());
-    if (cell.vectors && spec_.has(*cell.vectors))
-        block.vector(abi::kVectors, (*this)[*cell.vectors], cell.vector_count);
+    if (const Vectors* vectors = spec_.vectors())
+        block.vector(abi::kVectors, (*this)[vectors->argument], vectors->weigh_cell ? spec_.G() : 1);
     if (spec_.has(Argument::mask)) block.mask((*this)[Argument::mask]);
     if (spec_.has(Argument::init_state)) block.state(abi::kInitHidden, (*this)[Argument::init_state]);
     if (spec_.has(Argument::lengths)) block.lengths((*this)[Argument::lengths]);

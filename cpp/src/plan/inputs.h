@@ -5,7 +5,7 @@
 
 namespace vkrnn {
 
-// One buffer per argument that is present, in the order of the operation's parameters.
+// Adds a buffer for each argument that is present, in the order of the operation's parameters.
 class Inputs {
 public:
     explicit Inputs(PlanBuilder& builder);

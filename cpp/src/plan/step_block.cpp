@@ -139,7 +139,6 @@ static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
 static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kStepConstants);
 
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
-    const Cell& cell = spec.cell();
     std::vector<std::uint32_t> constants(abi::kStepConstants);
     constants[abi::kHasMask] = spec.has(Argument::mask);
     constants[abi::kPhase] = options.phase;
@@ -147,7 +146,7 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     constants[abi::kScalesProduct] = spec.scales_product();
     constants[abi::kOptions] = spec.descriptor.cell_options();
     constants[abi::kKeep] = options.keep;
-    constants[abi::kHasVectors] = cell.vectors && spec.has(*cell.vectors);
+    constants[abi::kHasVectors] = spec.vectors() != nullptr;
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);

@@ -3,7 +3,7 @@
 #include "matrices/tiles.glsl"
 #include "tile_forward.glsl"
 
-// What the first step multiplies, for a workgroup that makes all steps of its rows.
+// Stores what the first step multiplies, for a workgroup that makes all steps of its rows.
 void start_alone(Params p, Tile tile) {
     find_scales(p, tile, 0);
     for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {

@@ -7,13 +7,13 @@
 namespace vkrnn {
 namespace {
 
-// Those that were fastest for some size on one H200.
+// Each of these shapes was the fastest one for some size on an H200.
 constexpr MatrixShape kShapes[] = {{1, 1, 1, 4}, {1, 1, 1, 8},  {1, 1, 1, 16}, {1, 2, 1, 8}, {1, 2, 1, 16},
                                    {1, 3, 1, 8}, {2, 1, 1, 16}, {2, 2, 1, 8},  {2, 3, 1, 6}, {2, 2, 2, 4},
                                    {2, 2, 4, 2}, {4, 1, 1, 8},  {4, 2, 2, 2},  {4, 2, 2, 4}};
 
-// What an H200's steps showed. A multiprocessor's operands come as fast as it asks for them: each subgroup for those of
-// one k block at a time.
+// These constants were fitted to the times of steps on an H200. A multiprocessor receives its operands as fast as it
+// asks for them, and each subgroup asks for those of one k block at a time.
 constexpr double kMicrosecondsPerStep = 3.3;
 constexpr double kMicrosecondsPerGroup = 0.4;
 constexpr double kMicrosecondsPerRequest = 0.8;
@@ -22,7 +22,7 @@ constexpr double kFlopsPerMicrosecond = 1.55e6;     // of products of halves
 constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory by each row of tiles
 constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits for it
 
-// Microseconds of one phase's step: what the busiest multiprocessor does.
+// Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,
                   std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;

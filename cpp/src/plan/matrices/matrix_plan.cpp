@@ -5,17 +5,17 @@
 namespace vkrnn {
 namespace {
 
-// Bytes of so many depth groups' sums in shared memory.
+// Returns the bytes of shared memory that the sums of `slots` depth groups take.
 std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_t slots) {
     return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
 }
 
-// Scales of a row tile's deltas.
+// Returns how many scales the deltas of a row tile have.
 std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
 }
 
-// How many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
+// Returns how many depth groups' sums lie in shared memory at a time: all, or half of them; 0 if neither fits.
 std::uint32_t sum_slots(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     constexpr std::int64_t kOtherBytes = 64;
     const std::int64_t room =
@@ -134,7 +134,7 @@ MatrixPlan::Weights MatrixPlan::packed(const Phase& phase, const MatrixSource& s
 Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
                           const std::vector<std::uint32_t>& more) {
     StepBlock views = views_;
-    // Of a direction's blocks, in elements of four bytes.
+    // Blocks are addressed in elements of four bytes, four of which are a 16-byte vector.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
                   weights.blocks.first);
     views.first_depth(weights.first_block);

@@ -1,4 +1,4 @@
-// What the time loops on matrix units share: the shape of a workgroup's tile, and the planning of a loop.
+// The time loops on matrix units share this: the shape of a workgroup's tile, and the planning of a loop.
 #pragma once
 
 #include "matrix_units.h"
@@ -17,19 +17,20 @@ struct MatrixShape {
     [[nodiscard]] std::int64_t tile_columns(std::int64_t side) const { return columns * side * column_groups; }
 };
 
-// Its sizes by the names under which a caller fixes them; of those that are not wanted, those of a shape.
+// sizes_of() returns a shape's sizes by the names under which a caller fixes them, with_sizes() the shape with the
+// wanted sizes in place of its own.
 Sizes sizes_of(const MatrixShape& shape);
 MatrixShape with_sizes(const MatrixShape& shape, const Sizes& wanted);
-// Throws ValueError where a size is out of range.
+// Returns the sizes of such a shape. Throws ValueError if one is out of range.
 Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted);
 
-// Whether a loop with such a tile fits the call and the device.
+// Returns whether a loop with such a tile fits the call and the device.
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile);
 
-// Whether the hidden state stays within the largest of 1 and its initial values, so that it can be scaled beforehand.
+// Returns whether |h| never exceeds the largest of 1 and its initial values, so that its scale is known beforehand.
 bool is_bounded(const Spec& spec);
 
-// That of a plan's strategy.
+// Returns the shape that a plan's strategy was given.
 MatrixShape shape_of(const PlanBuilder& builder);
 
 // The planning of one loop. `regions`: how many steps' operands are kept; `slots`: how many a unit has in one.
@@ -49,7 +50,7 @@ public:
     Weights forward_weights(const Phase& phase);
     Weights backward_weights(const Phase& phase);
 
-    // A phase's dispatch. `more`: constants after those of all such kernels.
+    // Returns a phase's dispatch. `more` are constants that follow those of all such kernels.
     Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
                   const std::vector<std::uint32_t>& more = {});
 

@@ -8,14 +8,14 @@
 namespace vkrnn {
 namespace {
 
-// Rates of one H200.
+// These rates were measured on an H200.
 constexpr double kFlopsPerMicrosecond = 1e8;
-constexpr double kMicrosecondsPerCall = 30;  // of what prepares the operands
-// Below so many operations preparing the operands takes longer than the tiled product.
+constexpr double kMicrosecondsPerCall = 30;  // to prepare the operands
+// A product with fewer operations than this is formed by the tiled kernel before the operands would be prepared.
 constexpr double kLeastFlops = 2e8;
 constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
 
-// What a workgroup forms.
+// The tile of C that a workgroup forms: matrices of a subgroup, and subgroups, in both directions.
 struct Shape {
     std::uint32_t rows, columns, row_groups, column_groups;
 
@@ -59,7 +59,7 @@ Split split_of(const Product& p, const Shape& shape, bool splittable, const Prof
     return split;
 }
 
-// Smaller tiles where those of the usual size are too few for the multiprocessors.
+// Halves the tiles as long as there are too few of them for the multiprocessors.
 Split best_split(const Product& p, Shape shape, bool splittable, const Profile& profile) {
     Split split = split_of(p, shape, splittable, profile);
     while (4 * split.tiles_m * split.tiles_n * p.batches * split.slabs < 3 * multiprocessors(profile) && shape.halve())
@@ -67,7 +67,7 @@ Split best_split(const Product& p, Shape shape, bool splittable, const Profile& 
     return split;
 }
 
-// An operand of a product; `extent` is that of i.
+// Describes an operand of a product; `extent` is the number of its rows, or of its columns if it is the right one.
 MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t largest, bool right) {
     MatrixSource source;
     source.buffer = matrix.buffer;
@@ -83,7 +83,7 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
     return source;
 }
 
-// The largest magnitude in a matrix's buffer, found once in a plan.
+// Returns the buffer with the largest magnitude of a matrix's buffer, which is looked for once in a plan.
 std::size_t largest_of(PlanBuilder& builder, const Matrix& matrix) {
     const std::string name = "largest of buffer " + std::to_string(matrix.buffer);
     if (const auto made = builder.find(name)) return *made;

@@ -13,7 +13,7 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Ha
     return constants;
 }
 
-// What the contents of an operand's blocks depend on besides its numbers.
+// Returns all that the contents of an operand's blocks depend on besides its numbers.
 std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t halves,
                                     std::int64_t side) {
     return {s.right,
@@ -42,7 +42,8 @@ std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
 
 }  // namespace
 
-// The kernels give each invocation eight elements of a matrix. Other drivers repeat elements, or were not tried.
+// The kernels expect each invocation to hold eight elements of a matrix. Drivers not named here repeat elements among
+// invocations, or were not tried.
 bool has_matrix_units(const Profile& profile) {
     const bool known = profile.driver == "NVIDIA" || profile.driver == "llvmpipe";
     return known && profile.matrix_side != 0 &&

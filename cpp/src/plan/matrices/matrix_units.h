@@ -1,39 +1,39 @@
-// What the strategies on matrix units share: operands as blocks of half-precision numbers.
+// Strategies on matrix units share this: operands as blocks of half-precision numbers.
 #pragma once
 
 #include "plan/strategy.h"
 
 namespace vkrnn {
 
-// Whether the device has matrix units of which the kernels know how they are used.
+// Returns whether the device has matrix units that the kernels can use.
 bool has_matrix_units(const Profile& profile);
 
-// How many halves the numbers of an operand are split into: those of a 16-bit type's arguments are halves themselves.
+// How many half-precision numbers each number of an operand is split into; arguments of a 16-bit type need only one.
 struct Halves {
     std::int64_t left = 2, right = 2;
 
-    // Products of their halves that count.
+    // Returns how many products of halves are formed: all but that of two low halves, which is too small to count.
     [[nodiscard]] std::int64_t products() const { return left + right - 1; }
 };
-// Of a time loop, whose left operand is a state or deltas, and whose right one are the weights.
+// Returns the halves of a time loop, which multiplies a state or deltas (left) by the weights (right).
 Halves loop_halves(const Spec& spec);
 
-// Specialization constants that all kernels on matrix units have.
+// Sets the specialization constants that all kernels on matrix units have.
 void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile);
 
-// A buffer with the places of elements in blocks; one for a plan.
+// Returns the plan's buffer that tells where elements stand in blocks; the first call adds it.
 std::size_t matrix_table(PlanBuilder& builder);
 
-// A buffer of `count` zeros for magnitudes, and steps that find the largest of a buffer's numbers; of a sequence's, but
-// for those past the lengths. `fills`: as Dispatch has it.
+// add_largest() adds a buffer of `count` zeros for magnitudes. find_largest() adds the step that puts the largest
+// magnitude of a buffer there; of a sequence it leaves out what is past the lengths. `fills` is that of Dispatch.
 std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count,
                         std::size_t fills = kNoBuffer);
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
                   std::int64_t at, std::size_t fills = kNoBuffer);
 
-// Numbers that become an operand. `largest` has their largest magnitude; kNoBuffer where packing is to find it. Element
-// (i, k) of a batch stands at offset + batch * batch_stride + i * i_stride + k
-// * k_stride, all in elements, where k counts in runs of `length`, `run` elements apart.
+// Numbers that become an operand. `largest` has their largest magnitude; if it is kNoBuffer, packing finds it. The sums
+// go over `runs` runs of `length` numbers each: number k of a run of row i stands at offset + batch * batch_stride +
+// i * i_stride + run * run_stride + k * k_stride, all in elements.
 struct MatrixSource {
     std::size_t buffer = 0, largest = kNoBuffer;
     std::int64_t offset = 0, batches = 1, batch_stride = 0;
@@ -57,8 +57,8 @@ struct MatrixBlocks {
     std::int64_t batch_vectors = 0;  // 16-byte vectors from one batch to the next
 };
 
-// Adds the steps that make an operand's blocks, unless the plan has them: `i_blocks` of them, zeros past the ends.
-// Those of an argument stay with an array from call to call.
+// Adds the steps that make an operand's blocks, `i_blocks` of them with zeros past the ends, unless the plan has these
+// blocks already. If the operand is an argument, its array keeps the blocks from call to call.
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
                          std::int64_t i_blocks);
 

@@ -13,7 +13,7 @@ constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
-// What an H200's steps showed.
+// These constants were fitted to the times of steps on an H200.
 constexpr double kMicrosecondsPerStep = 2.7;
 constexpr double kMicrosecondsPerStepBack = 4.0;
 constexpr double kMicrosecondsPerBlock = 0.03;  // of one subgroup: its loads, one after the other
@@ -23,7 +23,7 @@ constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
 constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
 constexpr double kDispatchMicroseconds = 10;
 
-// How a call is laid out.
+// The numbers that follow from a shape and a call: workgroups, and what each invocation holds.
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
 
@@ -37,7 +37,7 @@ struct Layout {
         kept_blocks = ceil_div(blocks, shape.depth_groups);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
-        // In words: a half-precision matrix takes four of each invocation, one of sums eight.
+        // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
         const std::int64_t rows = shape.rows, columns = shape.columns;
         registers = 4 * (kept_blocks * columns * halves.right + rows * halves.left) + 8 * rows * columns +
                     (spec.gradients ? 48 + 4 * spec.G() * cells : 40);
@@ -63,7 +63,7 @@ double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spe
            flops / kFlopsPerMicrosecond;
 }
 
-// The dispatches of all steps, and after each the one that makes them again where it gave up.
+// Adds the dispatches of all steps. Each is followed by one that makes the same steps again if the first gave up.
 void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights& weights) {
     const Spec& spec = builder.spec();
     const Phase phase = (spec.gradients ? backward_phases(spec) : forward_phases(spec)).front();

@@ -20,7 +20,7 @@ constexpr std::int64_t kMostUnits = 16;
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;  // their bytes are counted by 32 bits
 constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
-// Cycles of an H200's multiprocessor.
+// These are rates of one of an H200's multiprocessors.
 constexpr double kCyclesPerMicrosecond = 1900;
 constexpr double kProductsPerCycle = 128;
 constexpr double kIssuesPerCycle = 4;  // instructions of subgroups
@@ -54,7 +54,7 @@ struct Layout {
     [[nodiscard]] std::int64_t cells() const {
         return std::max<std::int64_t>(1, std::int64_t{shape.rows} * shape.units / shape.lanes);
     }
-    // That an invocation takes part in at each step.
+    // Returns how many values an invocation exchanges with others of its subgroup at each step.
     [[nodiscard]] std::int64_t shuffles() const {
         std::int64_t count = 0;
         for (std::int64_t left = values(), apart = 1; apart < shape.lanes; apart *= 2)
@@ -70,13 +70,13 @@ struct Layout {
     }
 };
 
-// Registers of an invocation besides the weights'.
+// Estimates the registers that an invocation takes besides those that hold weights.
 std::int64_t other_registers(const Layout& layout, const Spec& spec) {
     return 34 + 13 * spec.G() + std::int64_t{4} * layout.shape.rows + layout.values() +
            (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
-// As many fours of weights as registers hold.
+// Returns how many groups of four weights an invocation can keep in its registers.
 std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, kRegisters / layout.invocations / 8 * 8);
@@ -84,8 +84,8 @@ std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShap
         std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0, kMostHeld));
 }
 
-// Microseconds of a step of all slices: what the busiest multiprocessor does. Slices on the same one share its rates,
-// but wait at the same time.
+// Estimates the microseconds that a step of all slices takes, which the busiest multiprocessor decides. Slices on the
+// same one share its rates, but their waits overlap.
 double step_cost(const Layout& layout, const Spec& spec, const Profile& profile) {
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
@@ -130,8 +130,8 @@ Layout layout_of(const PlanBuilder& builder) {
     return {shape, builder.spec(), builder.profile()};
 }
 
-// Where the loops of a driver end after so many iterations in all, a dispatch makes no more steps than it can even if
-// nothing is unrolled.
+// Returns how many steps a dispatch makes. Some drivers end a shader's loops after so many iterations in all; there a
+// dispatch makes only as many steps as stay below that even if the compiler unrolls nothing.
 std::int64_t steps_of(const Layout& layout, const Profile& profile) {
     const std::int64_t steps = layout.shape.steps;
     if (profile.max_loop_iterations == 0) return steps;

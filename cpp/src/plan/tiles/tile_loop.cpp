@@ -29,7 +29,8 @@ struct TileShape {
     bool operator==(const TileShape&) const = default;
 };
 
-// Those that were fastest for some size with an earlier version of the kernels on one H200; the first is the smallest.
+// Each of these shapes was the fastest one for some size on an H200, with an earlier version of the kernels. The first
+// is the smallest.
 constexpr TileShape kShapes[] = {
     {4, 4, 1, 4, 16, 4}, {4, 4, 2, 4, 8, 4}, {4, 4, 2, 4, 32, 4}, {4, 4, 4, 4, 16, 4}, {8, 4, 2, 8, 16, 8},
     {8, 8, 4, 2, 32, 4}, {8, 4, 4, 8, 8, 8}, {8, 8, 4, 4, 16, 4}, {8, 8, 4, 8, 8, 4},
@@ -69,7 +70,7 @@ bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profil
     return !is_amd(profile) || shape.register_elements() * bytes / 4 <= kMost;
 }
 
-// Microseconds of one phase's step: what the busiest multiprocessor does.
+// Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
 double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, std::int64_t columns,
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
@@ -119,14 +120,14 @@ public:
     TilePlan(PlanBuilder& builder, std::size_t weight)
         : builder_(builder), spec_(builder.spec()), shape_(shape_of(builder.sizes())), weight_(weight) {}
 
-    // A buffer for the operand: regions of [slots * H][rows].
+    // Adds a buffer for the operand: regions of [slots * H][rows].
     void add_operand(StepBlock& views, std::int64_t regions, std::int64_t slots) {
         const std::int64_t rows = row_tiles() * shape_.rows();
         const std::size_t buffer = builder_.scratch("operand tiles", spec_.D() * regions * slots * spec_.H * rows);
         views.tile_operand(buffer, regions, slots, rows);
     }
 
-    // Puts the first step's operand there.
+    // Adds the dispatch that fills it with the first step's operand.
     void start(const StepBlock& views) {
         std::vector<std::uint32_t> constants = step_constants(spec_, {}, abi::kStepConstants);
         constants[abi::kLocalSize] = abi::kElementwiseGroup;

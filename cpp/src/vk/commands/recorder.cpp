@@ -100,8 +100,8 @@ void Recorder::release_kernels() {
 
 Point Recorder::submit(CachedCommands& cached) {
     submitted_.clear();
-    const bool first = timings_.next();
-    timings_.around(*cached.commands.buffer, first, submitted_);
+    timings_.next();
+    timings_.around(*cached.commands.buffer, submitted_);
     cached.point = stream_.submit(submitted_);
     timings_.submitted();
     for (const SharedKernel& kernel : cached.kernels) {
@@ -114,12 +114,10 @@ void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::
                       std::span<const SliceCopy> after) {
     const bool cached = to_cache_ != nullptr;  // its constants are there, and timestamps will be around it
     if (!cached) {
-        if (timings_.next()) {
-            timings_.reset(stream_.commands());
-        }
         fill_constants(plan, placements);
         copy(before);
         transferred_ = true;  // uploads may have been recorded before
+        timings_.next();
         timings_.begin(stream_.commands());
     }
     for (const Step& next : plan.steps) {

@@ -103,7 +103,7 @@ private:
     // State of the current run; members keep their memory between runs.
     std::vector<SharedKernel> plan_kernels_;
     std::vector<Ready> body_;
-    std::vector<CommandBuffer> submitted_;
+    std::vector<CommandBufferSubmitInfo> submitted_;
     std::vector<std::byte> block_;
     std::string label_;
     std::span<const std::size_t> full_;

@@ -70,7 +70,7 @@ void Stream::end() {
 Point Stream::submit() {
     end();
     Slot& slot = slots_[current_];
-    slot.point = submit(std::array{*slot.commands.buffer});
+    slot.point = submit(std::array{CommandBufferSubmitInfo{.commandBuffer = *slot.commands.buffer}});
     return slot.point;
 }
 
@@ -79,7 +79,7 @@ Commands Stream::take() {
     return std::exchange(slots_[current_].commands, {});
 }
 
-Point Stream::submit(std::span<const CommandBuffer> commands) {
+Point Stream::submit(std::span<const CommandBufferSubmitInfo> commands) {
     const Point point = timeline_.submit(commands, std::exchange(other_, nullptr), other_point_);
     submitted_at_[loop_submissions_++ % 2] = Clock::now();
     return point;

@@ -46,7 +46,7 @@ public:
     // it is in flight, and must keep it until the timeline has reached the points of all its submissions.
     [[nodiscard]] Commands take();
     // Submits command buffers that run one after the other. Like submit() otherwise.
-    Point submit(std::span<const CommandBuffer> commands);
+    Point submit(std::span<const CommandBufferSubmitInfo> commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
     // Returns the point of the last submission.

@@ -29,10 +29,9 @@ Timings::Timings(const LogicalDevice& device, std::uint32_t family) : device_(de
     }
 }
 
-bool Timings::next() {
+void Timings::next() {
     slot_ = (slot_ + 1) % kSlots;
     must_reset_ = must_reset_ || slot_ == 0;
-    return must_reset_;
 }
 
 void Timings::reset(const raii::CommandBuffer& commands) const {
@@ -41,7 +40,12 @@ void Timings::reset(const raii::CommandBuffer& commands) const {
     }
 }
 
-void Timings::begin(const raii::CommandBuffer& commands) const { write(commands, 2 * slot_); }
+void Timings::begin(const raii::CommandBuffer& commands) const {
+    if (must_reset_) {
+        reset(commands);
+    }
+    write(commands, 2 * slot_);
+}
 
 void Timings::end(const raii::CommandBuffer& commands) const { write(commands, 2 * slot_ + 1); }
 
@@ -51,16 +55,18 @@ void Timings::write(const raii::CommandBuffer& commands, std::uint32_t which) co
     }
 }
 
-void Timings::around(CommandBuffer commands, bool first, std::vector<CommandBuffer>& submitted) const {
+void Timings::around(CommandBuffer commands, std::vector<CommandBufferSubmitInfo>& submitted) const {
+    const auto add = [&](CommandBuffer each) { submitted.push_back({.commandBuffer = each}); };
     if (!*queries_) {
-        submitted.push_back(commands);
-        return;
+        return add(commands);
     }
-    if (first) {
-        submitted.push_back(*recorded_.back());
+    if (must_reset_) {
+        add(*recorded_.back());
     }
     const std::size_t pair = std::size_t{2} * slot_;
-    submitted.insert(submitted.end(), {*recorded_[pair], commands, *recorded_[pair + 1]});
+    add(*recorded_[pair]);
+    add(commands);
+    add(*recorded_[pair + 1]);
 }
 
 std::optional<double> Timings::seconds(std::uint32_t slot) const noexcept {

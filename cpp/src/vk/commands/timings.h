@@ -1,4 +1,4 @@
-// Timestamps around calls.
+// Measures calls by timestamps around them.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ public:
     // The device must outlive the object. Commands are submitted to queues of the family. Throws vk::SystemError.
     Timings(const LogicalDevice& device, std::uint32_t family);
 
-    // Moves on to the next pair. Returns whether the pairs must be reset first, until submitted() says that they were.
-    bool next();
+    // Moves on to the next pair.
+    void next();
+    // Notes that the commands of the current pair were submitted, and the reset with them if it was due.
     void submitted() { must_reset_ = false; }
     [[nodiscard]] std::uint32_t slot() const { return slot_; }
 
-    // These record a reset of all pairs, or the begin or the end of the current one.
-    void reset(const raii::CommandBuffer& commands) const;
+    // These record the first timestamp of the current pair, after a reset of all pairs if that is due, and the second.
     void begin(const raii::CommandBuffer& commands) const;
     void end(const raii::CommandBuffer& commands) const;
 
-    // Appends the command buffer to be submitted, with such commands around it. `first`: what next() returned.
-    void around(CommandBuffer commands, bool first, std::vector<CommandBuffer>& submitted) const;
+    // Appends the command buffer to be submitted, with such commands around it.
+    void around(CommandBuffer commands, std::vector<CommandBufferSubmitInfo>& submitted) const;
 
     // Returns the seconds between the pair's timestamps; nothing if they are not written, or were reset, and 0 if the
     // device has none.
@@ -38,6 +38,7 @@ public:
 private:
     static constexpr std::uint32_t kSlots = 64;
 
+    void reset(const raii::CommandBuffer& commands) const;
     void write(const raii::CommandBuffer& commands, std::uint32_t which) const;
 
     const LogicalDevice& device_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
-#include <vector>
 
 #include "vkrnn/error.h"
 
@@ -15,12 +14,8 @@ Timeline::Timeline(std::shared_ptr<const LogicalDevice> device, const LogicalDev
     semaphore_ = raii::Semaphore(device_->handle(), SemaphoreCreateInfo{.pNext = &type});
 }
 
-Point Timeline::submit(std::span<const CommandBuffer> commands, const Timeline* other, Point other_point) {
+Point Timeline::submit(std::span<const CommandBufferSubmitInfo> commands, const Timeline* other, Point other_point) {
     const Point point = submitted_ + 1;
-    std::vector<CommandBufferSubmitInfo> buffers;
-    for (const CommandBuffer& each : commands) {
-        buffers.push_back({.commandBuffer = each});
-    }
     const SemaphoreSubmitInfo wait{.semaphore = other != nullptr ? *other->semaphore_ : nullptr,
                                    .value = other_point,
                                    .stageMask = PipelineStageFlagBits2::eAllCommands};
@@ -28,8 +23,8 @@ Point Timeline::submit(std::span<const CommandBuffer> commands, const Timeline* 
         .semaphore = *semaphore_, .value = point, .stageMask = PipelineStageFlagBits2::eAllCommands};
     queue_.queue.submit2(SubmitInfo2{.waitSemaphoreInfoCount = other != nullptr ? 1u : 0u,
                                      .pWaitSemaphoreInfos = &wait,
-                                     .commandBufferInfoCount = static_cast<std::uint32_t>(buffers.size()),
-                                     .pCommandBufferInfos = buffers.data(),
+                                     .commandBufferInfoCount = static_cast<std::uint32_t>(commands.size()),
+                                     .pCommandBufferInfos = commands.data(),
                                      .signalSemaphoreInfoCount = 1,
                                      .pSignalSemaphoreInfos = &signal});
     submitted_ = point;

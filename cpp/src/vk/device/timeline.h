@@ -27,7 +27,7 @@ public:
 
     // Submits the command buffers and returns the point at which they are done. If `other` is not null, the commands
     // wait until that timeline has reached `other_point`. Called by one thread at a time. Throws vk::SystemError.
-    Point submit(std::span<const CommandBuffer> commands, const Timeline* other, Point other_point);
+    Point submit(std::span<const CommandBufferSubmitInfo> commands, const Timeline* other, Point other_point);
 
     // Returns the point of the last submission.
     [[nodiscard]] Point submitted() const { return submitted_; }
