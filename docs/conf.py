@@ -7,9 +7,12 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+from docutils import nodes
+from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
+from sphinx.writers.html5 import HTML5Translator
 
 import vkrnn
 
@@ -62,8 +65,21 @@ def lead_to_start(app: Sphinx, _error: Exception | None) -> None:
     (Path(app.outdir) / "index.html").write_text(f'<meta http-equiv="refresh" content="0; url={root_doc}.html">\n')
 
 
+def write_inline(translator: HTML5Translator, node: nodes.math) -> None:
+    """Write an equation as MathML, which browsers draw by themselves: no script is loaded from elsewhere."""
+    translator.body.append(convert(node.astext()))
+    raise nodes.SkipNode
+
+
+def write_block(translator: HTML5Translator, node: nodes.math_block) -> None:
+    """Write an equation between paragraphs likewise."""
+    translator.body.append(convert(node.astext(), display="block"))
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
+    app.add_html_math_renderer("mathml", (write_inline, None), (write_block, None))
     app.connect("include-read", lead_from_docs)
     app.connect("env-check-consistency", require_public_names)
     app.connect("build-finished", lead_to_start)

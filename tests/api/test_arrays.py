@@ -267,7 +267,7 @@ def test_parts(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None
 @pytest.mark.parametrize("dtype", KINDS)
 def test_parts_share_memory(either: vkrnn.Device, dtype: str) -> None:
     """With the array and with one another, and keep it."""
-    array = vkrnn.zeros((5, 3), dtype, device=either)
+    array = vkrnn.zeros((5, 3), dtype_of(dtype), device=either)
     array[2].copy_from(numbers((3,), dtype))
     wanted = np.zeros((5, 3), dtype_of(dtype))
     wanted[2] = numbers((3,), dtype)
