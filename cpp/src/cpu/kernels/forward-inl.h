@@ -65,14 +65,15 @@ private:
         const std::int64_t rows = rows_.end - rows_.begin, width = (mine_.end - mine_.begin) * L;
         projected_ = {k, std::min(steps_, k + kAheadRows / rows)};
         projected_for_ = mine_;
-        ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * kGates * width)));
+        ahead_row_ = kGates * width + L;  // rows a power of two apart would share few sets of the cache
+        ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * ahead_row_)));
         const T* features[kAheadRows];
         std::int64_t count = 0;
         for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
             for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
-        start_sums(0, kGates, nullptr, count, mine_, ahead_, kGates * width, width);
-        this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_,
-                             kGates * width, width, false);
+        start_sums(0, kGates, nullptr, count, mine_, ahead_, ahead_row_, width);
+        this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_, ahead_row_,
+                             width, false);
     }
 
     // Sums of gates [first, end): the bias, plus x where it is given by row.
@@ -145,8 +146,8 @@ private:
                 if (ahead) {
                     const std::int64_t all = (mine_.end - mine_.begin) * L;
                     const std::int64_t at = (k - projected_.begin) * (rows_.end - rows_.begin) + rows.begin;
-                    sums.gates = ahead_ + (at * kGates + First) * all + (vectors.begin - mine_.begin) * L;
-                    sums.row = kGates * all;
+                    sums.gates = ahead_ + at * ahead_row_ + First * all + (vectors.begin - mine_.begin) * L;
+                    sums.row = ahead_row_;
                     sums.gate = all;
                 } else {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
@@ -236,6 +237,7 @@ private:
     // x W^T formed ahead: of those steps, for those units.
     Range projected_{0, 0}, projected_for_{0, 0};
     T* ahead_ = nullptr;
+    std::int64_t ahead_row_ = 0;  // from a row of it to the next
 };
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
