@@ -53,27 +53,49 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-def draw_case(rng: Generator) -> Case:
-    """Draw a cell, its options and sizes; now and then a large one."""
+@dataclass(frozen=True)
+class Options:
+    """What a Vulkan driver compiles kernels for, but for a few that sizes decide."""
+
+    cell: str
+    of_descriptor: Mapping[str, Any]
+    present: frozenset[str]
+    dtype: np.dtype[Any]
+    has_lengths: bool
+    gradients: bool
+
+
+def draw_options(rng: Generator) -> Options:
+    """Draw a cell, its options, which arguments there are, and their dtype."""
     cell = str(rng.choice(list(GATES)))
     options: dict[str, Any] = {}
     direction = rng.integers(4)
     options |= {"reverse": True} if direction == 1 else {"bidirectional": True} if direction == 2 else {}
     options |= {name: True for name in FLAGS[cell] if rng.random() < 0.4}
     options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.random() < 0.3}
-    names = (*OPTIONAL[cell], *UPSTREAM[cell])
+    gradients = bool(rng.random() < 0.5)
+    if not gradients:
+        names = ["training"] + ["produce_cell"] * (cell == "lstm")
+        options |= {name: True for name in names if rng.random() < 0.4}
+    names = [*OPTIONAL[cell], *UPSTREAM[cell]]
     present = frozenset(name for name in names if rng.random() < 0.6)
+    dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
+    return Options(cell, options, present, dtype, has_lengths=bool(rng.random() < 0.3), gradients=gradients)
+
+
+def draw_case(rng: Generator, of: Options) -> Case:
+    """Draw sizes; now and then a large one."""
     largest = 40 if rng.random() < 0.05 else 7
     T, N, H, features = (int(rng.integers(1, largest + 1)) for _ in range(4))
     T = min(T, 16)
-    if "input_weight" not in present:
-        features = (2 if options.get("bidirectional") else 1) * GATES[cell] * H
+    directions = 2 if of.of_descriptor.get("bidirectional") else 1
+    if "input_weight" not in of.present:
+        features = directions * GATES[of.cell] * H
     mask_shape = None
-    if "mask" in present and rng.random() < 0.5:
-        whole = (T, N, (2 if options.get("bidirectional") else 1) * H)
-        mask_shape = tuple(int(size) if rng.random() < 0.6 else 1 for size in whole)
-    seed = int(rng.integers(1, 1 << 30))
-    return Case(cell, T, N, features, H, options, present, mask_shape, seed, lenient=bool(rng.random() < 0.1))
+    if "mask" in of.present and rng.random() < 0.5:
+        mask_shape = tuple(size if rng.random() < 0.6 else 1 for size in (T, N, directions * H))
+    seed, lenient = int(rng.integers(1, 1 << 30)), bool(rng.random() < 0.1)
+    return Case(of.cell, T, N, features, H, of.of_descriptor, of.present, mask_shape, seed, lenient=lenient)
 
 
 LAYOUTS: dict[str, Callable[[Array], Array]] = {
@@ -191,31 +213,32 @@ SPOIL = (
 )  # fmt: skip
 
 
-def draw(rng: Generator) -> Drawn:
+def draw(rng: Generator, of: Options) -> Drawn:
     """Draw a call. One of the gradients takes what a forward call on the device leaves."""
-    case = draw_case(rng)
-    dtype = dtype_of(str(rng.choice(list(DTYPES), p=[0.2, 0.5, 0.15, 0.15])))
-    arrays: dict[str, Any] = {name: array.astype(dtype) for name, array in inputs(case).items()}
+    case = draw_case(rng, of)
+    arrays: dict[str, Any] = {name: array.astype(of.dtype) for name, array in inputs(case).items()}
     lengths: dict[str, Any] = {}
-    if rng.random() < 0.3:
+    if of.has_lengths:
         drawn = rng.integers(1, case.T + 1, case.N)
         lengths = {"lengths": drawn.tolist() if rng.random() < 0.3 else drawn.astype(str(rng.choice(["i4", "u1"])))}
     function = case.cell
-    if rng.random() < 0.5:
+    if of.gradients:
         training = case.descriptor(training=True)
         above = gradient_inputs(case, getattr(vkrnn, function)(**arrays, **lengths, descriptor=training))
-        arrays |= {name: array.astype(dtype, copy=False) for name, array in above.items()}
+        arrays |= {name: array.astype(of.dtype, copy=False) for name, array in above.items()}
         function += "_gradients"
-        more = {}
-    else:
-        names = ["training"] + ["produce_cell"] * (case.cell == "lstm")
-        more = {name: True for name in names if rng.random() < 0.4}
-    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], {**case.options, **more})
+    call = Drawn(function, lay_out(rng, arrays) | lengths, DESCRIPTORS[case.cell], dict(of.of_descriptor))
     if rng.random() < 0.5:
         spoil = SPOIL[rng.integers(len(SPOIL))]
         spoil(rng, call)
         call.spoilt = spoil.__name__[1:].replace("_", " ")
     return call
+
+
+def drawn(seed: int, number: int, calls_of_options: int = 1) -> Drawn:
+    """Return a seed's call of that number. So many calls in a row have the same options."""
+    of = draw_options(np.random.default_rng([seed, number // calls_of_options]))
+    return draw(np.random.default_rng([seed, number, 1]), of)
 
 
 def check(call: Drawn) -> str:
