@@ -258,14 +258,21 @@ def zeros(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, devi
 def _make(
     user: str, shape: Sequence[int] | int, dtype: npt.DTypeLike, device: DeviceLike | None, *, host_writes: bool
 ) -> Array:
-    axes = [operator.index(axis) for axis in np.atleast_1d(np.asarray(shape, object))]
+    try:
+        axes = [operator.index(axis) for axis in np.atleast_1d(np.asarray(shape, object))]
+    except TypeError:
+        raise TypeError(f"[{user}] shape: expected an int or a sequence of ints, got {shape!r}") from None
     if any(axis < 0 for axis in axes):
         raise ValueError(f"[{user}] shape: expected axes of at least 0, got {axes}")
     if any(axis >= 2**63 for axis in axes):
         raise ValueError(f"[{user}] shape: expected axes below 2**63, got {axes}")
-    native = _native(np.dtype(dtype))
-    if native.name not in _DTYPES:
-        raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {native}")
+    try:
+        native = _native(np.dtype(dtype))
+    except TypeError:
+        native = None
+    if native is None or native.name not in _DTYPES:
+        got = repr(dtype) if native is None else native
+        raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {got}")
     owner = resolve(device, f"[{user}]")
     return Array(owner, owner.open("[Array]"), native, axes, host_writes)
 

@@ -122,7 +122,11 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], type[Exception], str]]
     (vkrnn.empty, (3, "int64"), TypeError, f"[empty] dtype: expected {ANY}, got int64"),
     (vkrnn.zeros, (3, "complex64"), TypeError, f"[zeros] dtype: expected {ANY}, got complex64"),
     (vkrnn.empty, ((3, -1),), ValueError, "[empty] shape: expected axes of at least 0, got [3, -1]"),
+    (vkrnn.zeros, (3, "f5"), TypeError, f"[zeros] dtype: expected {ANY}, got 'f5'"),
+    (vkrnn.zeros, (3, 5.0), TypeError, f"[zeros] dtype: expected {ANY}, got 5.0"),
     (vkrnn.zeros, (-2,), ValueError, "[zeros] shape: expected axes of at least 0, got [-2]"),
+    (vkrnn.zeros, (1.5,), TypeError, "[zeros] shape: expected an int or a sequence of ints, got 1.5"),
+    (vkrnn.empty, ([[1]],), TypeError, "[empty] shape: expected an int or a sequence of ints, got [[1]]"),
 ]
 
 

@@ -48,7 +48,9 @@ def test_drawn_calls(part: int) -> None:
     ended = run(int(os.environ["VKRNN_FUZZ_SEED"]), part * each, (part + 1) * each)
     if each >= 100:
         assert ended["right"] > each / 3
-        assert min(ended[how] for how in ("TypeError", "ValueError", "not finite")) > 0
+        assert min(ended["TypeError"], ended["ValueError"]) > 0
+    if each >= 1000:  # one in fifty is not finite
+        assert ended["not finite"] > 0
 
 
 def test_drawn_calls_on_a_vulkan_device() -> None:
