@@ -58,7 +58,6 @@ TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-dep
 
 tidy: need-ci
 	cmake --preset debug -DVKRNN_PYTHON=OFF
-	cmake --build --preset debug -j $(JOBS) --target vkrnn_shaders
 	printf '#include "%s"\n' $(TIDY_VULKAN:cpp/src/%=%) > build/debug/vulkan.cpp
 	clang-tidy --quiet --checks='-clang-analyzer-*,-bugprone-suspicious-include' build/debug/vulkan.cpp -- \
 		-std=c++20 -Icpp/include -Icpp/src -Ishaders/include $$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
