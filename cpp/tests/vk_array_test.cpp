@@ -216,12 +216,16 @@ TEST_P(Arrays, WaitingMayBeInterrupted) {
     Plan plan = fold_plan(100);
     plan.buffers.push_back(buffer("large", Role::scratch, 256 << 20));
     const int clears = device_->profile().type == DeviceType::cpu ? 20 : 2000;
-    plan.steps.insert(plan.steps.end(), static_cast<std::size_t>(clears), Clear{2});
+    const auto fold_step = std::get<Loop>(plan.steps.back()).body;
+    for (int i = 0; i < clears; ++i) {  // a dispatch between two clears has the later one wait
+        plan.steps.emplace_back(Clear{2});
+        plan.steps.emplace_back(Loop{1, 100 + i, 1, fold_step});
+    }
     const Shared result = device_->allocate(4, false);
     start(plan, {}, {.storage = result});
     EXPECT_THROW(device_->wait(*result, [] { return true; }), Interrupted);
     EXPECT_THROW(device_->synchronize([] { return true; }), Interrupted);
-    EXPECT_EQ(words_of(result), Words{fold(100)});
+    EXPECT_EQ(words_of(result), Words{fold(100 + clears)});
 }
 
 TEST_P(Arrays, LargerThanTheRing) {
