@@ -7,17 +7,16 @@ understates the product's speed a little. The gradients' call has two such produ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 import vkrnn
 from vkrnn import reference
 
 from . import common
 from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, cpu_name, milliseconds, show, table, timed
-from .problems import Arrays, named_gradients
+from .problems import Arrays, named_gradients, on_vkrnn_alone
 
 # T=1: [N, I] times [I, H]. The last one has as few rows as a short sequence of a small batch.
 SIZES = (Sizes(1, 1024, 8192, 128), Sizes(1, 512, 16384, 256), Sizes(1, 32, 32768, 512))
@@ -25,24 +24,6 @@ GPU_SIZES = (Sizes(1, 4096, 32768, 512), Sizes(1, 512, 65536, 1024))
 SMOKE_SIZES = (Sizes(1, 13, 257, 3),)
 
 CELL = "single_gate_rnn"
-
-
-def _on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
-    forward = arrays.forward(vkrnn, training=True, device=device)
-
-    def work() -> vkrnn.Results:
-        if gradients:
-            return arrays.gradients(vkrnn, forward, device=device)
-        return arrays.forward(vkrnn, device=device)
-
-    def run() -> dict[str, float]:
-        work()
-        return {DEVICE: device.statistics()["last_device_seconds"]}
-
-    def answer() -> Mapping[str, npt.NDArray[np.float32]]:
-        return named_gradients(work()) if gradients else {"output": work().output}
-
-    return Contender("vkrnn", device.name, device.driver_version, run, answer)
 
 
 def _on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
@@ -58,6 +39,11 @@ def _on_numpy(arrays: Arrays, *, gradients: bool) -> Contender:
 
 def problems(sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:
     """Yield the projection and its gradients for every size."""
+
+    def measure(work: Callable[[], vkrnn.Results]) -> dict[str, float]:
+        work()
+        return {DEVICE: device.statistics()["last_device_seconds"]}
+
     for size in sizes:
         arrays = Arrays.draw(CELL, size)
         forward = arrays.forward(reference, training=True)
@@ -71,7 +57,10 @@ def problems(sizes: Sequence[Sizes], device: vkrnn.Device) -> Iterator[Problem]:
                 bytes=both_bytes - moved if gradients else moved,
                 flops=both_flops - flops if gradients else flops,
                 ideal=ideal,
-                contenders=[_on_vkrnn(arrays, device, gradients=gradients), _on_numpy(arrays, gradients=gradients)],
+                contenders=[
+                    on_vkrnn_alone(arrays, device, measure, gradients=gradients),
+                    _on_numpy(arrays, gradients=gradients),
+                ],
             )
 
 

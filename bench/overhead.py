@@ -7,7 +7,7 @@ same processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -31,32 +31,13 @@ from .common import (
     table,
     timed,
 )
-from .problems import GATES, Arrays, named_gradients
+from .problems import GATES, Arrays, named_gradients, on_vkrnn_alone
 
 SIZES = Sizes(8, 1, 8, 8)
 FLOOR_SECONDS = 200e-6
 RESIDENT_FLOOR_SECONDS = 30e-6
 MOST_CALLS = 2000
 ROW = 16  # calls on arrays between two waits; the host may run further ahead than that before it has to wait
-
-
-def _contender(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
-    forward = arrays.forward(vkrnn, training=True, device=device)
-
-    def work() -> vkrnn.Results:
-        if gradients:
-            return arrays.gradients(vkrnn, forward, device=device)
-        return arrays.forward(vkrnn, device=device)
-
-    def run() -> dict[str, float]:
-        host = timed(work)
-        counted = device.statistics()
-        return {HOST_CALL: host, SUBMIT: counted["last_host_seconds"], DEVICE: counted["last_device_seconds"]}
-
-    def answer() -> Mapping[str, npt.NDArray[np.float32]]:
-        return named_gradients(work()) if gradients else {"output": work().output}
-
-    return Contender("vkrnn", device.name, device.driver_version, run, answer)
 
 
 def _on_arrays(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
@@ -89,13 +70,22 @@ def _on_arrays(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Cont
 
 def problems(device: vkrnn.Device) -> Iterator[Problem]:
     """Yield forward and gradients of each cell."""
+
+    def measure(work: Callable[[], vkrnn.Results]) -> dict[str, float]:
+        host = timed(work)
+        counted = device.statistics()
+        return {HOST_CALL: host, SUBMIT: counted["last_host_seconds"], DEVICE: counted["last_device_seconds"]}
+
     for cell in GATES:
         arrays = Arrays.draw(cell, SIZES)
         forward = arrays.forward(reference, training=True)
         for gradients in (False, True):
             ideal = named_gradients(arrays.gradients(reference, forward)) if gradients else {"output": forward.output}
             moved, flops = arrays.cost(device, gradients=gradients)
-            contenders = [make(arrays, device, gradients=gradients) for make in (_contender, _on_arrays)]
+            contenders = [
+                on_vkrnn_alone(arrays, device, measure, gradients=gradients),
+                _on_arrays(arrays, device, gradients=gradients),
+            ]
             op = f"{cell}_gradients" if gradients else cell
             yield Problem(op, str(SIZES), moved, flops, ideal, contenders)
 

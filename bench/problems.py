@@ -207,6 +207,27 @@ def on_vkrnn_with_weights_there(arrays: Arrays, device: vkrnn.Device) -> Contend
     return _contender(WEIGHTS_THERE, arrays.with_weights_on(device), device, gradients=False)
 
 
+def on_vkrnn_alone(
+    arrays: Arrays,
+    device: vkrnn.Device,
+    measure: Callable[[Callable[[], vkrnn.Results]], dict[str, float]],
+    *,
+    gradients: bool,
+) -> Contender:
+    """Return vkrnn's forward call, or its gradients' call by itself; `measure` makes the call and returns its times."""
+    forward = arrays.forward(vkrnn, training=True, device=device)
+
+    def work() -> vkrnn.Results:
+        if gradients:
+            return arrays.gradients(vkrnn, forward, device=device)
+        return arrays.forward(vkrnn, device=device)
+
+    def answer() -> Mapping[str, npt.NDArray[Any]]:
+        return named_gradients(work()) if gradients else {"output": work().output}
+
+    return Contender("vkrnn", device.name, device.driver_version, lambda: measure(work), answer)
+
+
 def _contender(name: str, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
     def run() -> dict[str, float]:
         totals = {HOST_CALL: 0.0, SUBMIT: 0.0, DEVICE: 0.0}
