@@ -80,7 +80,7 @@ public:
     virtual void backward(PlanBuilder& builder, const BackwardPass& pass) const = 0;
 };
 
-// All strategies there are.
+// Return all strategies.
 std::span<const LoopStrategy* const> loop_strategies();
 std::span<const ProductStrategy* const> product_strategies();
 

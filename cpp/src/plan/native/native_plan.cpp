@@ -6,7 +6,7 @@ namespace vkrnn {
 
 namespace {
 
-// Elements that a vector holds while the call computes.
+// Returns how many elements a vector holds while the call computes.
 std::int64_t lanes_of(const PlanBuilder& builder) {
     const std::int64_t lanes = builder.profile().subgroup_size;
     return builder.spec().dtype == Dtype::float64 ? std::max<std::int64_t>(1, lanes / 2) : lanes;
@@ -18,7 +18,7 @@ struct Panels {
     std::int64_t in_n, in_k, in_batch;
 };
 
-// A buffer with the panels of an argument. They stay with an array from call to call.
+// Returns a buffer with the panels of an argument. An array keeps its panels from call to call.
 std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels) {
     const std::int64_t lanes = lanes_of(builder);
     const std::size_t buffer =
@@ -56,7 +56,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
 
 bool NativeProducts::runs_on(const Profile& profile) const { return profile.driver == kNativeDriver; }
 
-// There is no other to compare with.
+// The offer names no time, because the CPU has no other strategy to compare with.
 std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/,
                                            const Sizes& /*wanted*/) const {
     return Offer{};

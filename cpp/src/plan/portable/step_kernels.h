@@ -17,7 +17,8 @@ struct Phase {
 std::vector<Phase> forward_phases(const Spec& spec);
 std::vector<Phase> backward_phases(const Spec& spec);
 
-// Specialization constants of a step kernel: those that the call decides, and as many more as `all`, zeros.
+// Returns `all` specialization constants of a step kernel: those that the call decides, then zeros for the strategy to
+// set.
 std::vector<std::uint32_t> step_constants(const Spec& spec, const StepOptions& options, std::uint32_t all);
 
 std::size_t step_kernel(PlanBuilder& builder, const std::string& driver, std::vector<std::uint32_t> constants);

@@ -8,12 +8,12 @@
 namespace vkrnn {
 namespace {
 
-// Roughly, on a GPU of a data center.
+// These are rough rates of a data center's GPU.
 constexpr double kMicrosecondsPerDispatch = 4;  // of a small step, with the barrier before it
 constexpr double kFlopsPerMicrosecond = 1e7;
 constexpr double kWeightBytesPerMicrosecond = 4e6;
 
-// Batch rows an invocation takes: no more than there are, and a power of two.
+// Returns how many batch rows an invocation takes: a power of two, and not twice as many as there are.
 std::uint32_t rows_of(const PlanBuilder& builder) {
     const std::uint32_t rows = builder.size("rows");
     const auto batch = static_cast<std::uint32_t>(std::min<std::int64_t>(builder.spec().N, rows));
@@ -30,7 +30,7 @@ std::size_t loop_kernel(PlanBuilder& builder, const std::string& driver, const S
     return step_kernel(builder, driver, std::move(constants));
 }
 
-// Workgroups of one step over all units, batch rows and directions.
+// Returns the workgroups of one step over all units, batch rows and directions.
 std::array<std::uint32_t, 3> step_groups(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
     const std::int64_t unit_blocks = ceil_div(spec.H, builder.size("workgroup") / builder.size("lanes"));

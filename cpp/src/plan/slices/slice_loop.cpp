@@ -20,7 +20,7 @@ constexpr std::int64_t kMostUnits = 16;
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;  // their bytes are counted by 32 bits
 constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
-// Cycles of an H200's multiprocessor.
+// These are rates of one of an H200's multiprocessors.
 constexpr double kCyclesPerMicrosecond = 1900;
 constexpr double kProductsPerCycle = 128;
 constexpr double kIssuesPerCycle = 4;  // instructions of subgroups
@@ -54,7 +54,7 @@ struct Layout {
     [[nodiscard]] std::int64_t cells() const {
         return std::max<std::int64_t>(1, std::int64_t{shape.rows} * shape.units / shape.lanes);
     }
-    // That an invocation takes part in at each step.
+    // Returns how many values an invocation exchanges with others of its subgroup at each step.
     [[nodiscard]] std::int64_t shuffles() const {
         std::int64_t count = 0;
         for (std::int64_t left = values(), apart = 1; apart < shape.lanes; apart *= 2)

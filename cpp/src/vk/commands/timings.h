@@ -1,4 +1,4 @@
-// Timestamps around calls.
+// Measures calls by timestamps around them.
 #pragma once
 
 #include <cstdint>
