@@ -37,29 +37,31 @@ SOME, FEW = COVERING + COSTLY[::3], COVERING[: len(COVERING) // 2] + COSTLY[::3]
 def on_every_target(cases: Sequence[Case], where_costly: Sequence[Case]) -> pytest.MarkDecorator:
     """Parametrize a test by target and case.
 
-    Those of a target stay in one process under xdist's loadgroup, so that its kernels are compiled once.
+    Those of a target stay in one process under xdist's loadgroup, so that kernels that cases share are compiled once.
     """
     drawn = [
         pytest.param(target, case, id=f"{name}-{case.id}", marks=pytest.mark.xdist_group(name))
         for target, name, is_costly in TARGETS
         for case in (where_costly if is_costly else cases)
     ]
-    return pytest.mark.parametrize(("target", "case"), drawn, indirect=["target"])
+    return pytest.mark.parametrize(("target", "case"), drawn)
 
 
-@pytest.fixture(name="target", scope="module")
-def _target(request: pytest.FixtureRequest) -> Target:
-    """Return a device of this machine, which chooses its strategies or has some fixed."""
-    target: Target = request.param
-    return target
+@pytest.fixture(name="devices", scope="module")
+def _devices() -> Iterator[dict[Target, vkrnn.Device]]:
+    """Keep the targets' devices open from case to case: a fixture with a parameter would end with each test."""
+    devices: dict[Target, vkrnn.Device] = {}
+    yield devices
+    for device in devices.values():
+        device.close()
 
 
-@pytest.fixture(name="device", scope="module")
-def _device(target: Target) -> Iterator[vkrnn.Device]:
+@pytest.fixture(name="device")
+def _device(target: Target, devices: dict[Target, vkrnn.Device]) -> vkrnn.Device:
     """Return the target's device."""
-    device = target.opened()
-    yield device
-    device.close()
+    if target not in devices:
+        devices[target] = target.opened()
+    return devices[target]
 
 
 def forward_names(case: Case) -> list[str]:
