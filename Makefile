@@ -24,7 +24,8 @@ CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -n
 BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean tsan need-build need-test need-ci
+.PHONY: demo test test-cpp test-python lint tidy tidy-as-one tidy-each format bench wheel sdist site notebooks clean
+.PHONY: tsan need-build need-test need-ci
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -58,9 +59,14 @@ TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-dep
 
 tidy: need-ci
 	cmake --preset debug -DVKRNN_PYTHON=OFF
+	$(MAKE) -j 2 tidy-as-one tidy-each
+
+tidy-as-one:
 	printf '#include "%s"\n' $(TIDY_VULKAN:cpp/src/%=%) > build/debug/vulkan.cpp
 	clang-tidy --quiet --checks='-clang-analyzer-*,-bugprone-suspicious-include' build/debug/vulkan.cpp -- \
 		-std=c++20 -Icpp/include -Icpp/src -Ishaders/include $$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
+
+tidy-each:
 	printf '%s\n' $(TIDY_VULKAN) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/debug --checks='-*,$(TIDY_ONE_FILE)'
 	printf '%s\n' $(TIDY_OTHERS) | xargs -P $(JOBS) -n 1 clang-tidy --quiet -p build/debug
 

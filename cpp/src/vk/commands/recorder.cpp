@@ -236,7 +236,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
         throw std::out_of_range("a buffer to clear that the plan does not have");
     }
     if (computed_) {
-        barrier(Stage::eClear, Access::eTransferWrite);
+        barrier(Stage::eAllTransfer, Access::eTransferWrite);
     }
     const Slice& slice = placements[clear.buffer];
     if (slice.bytes != 0) {
