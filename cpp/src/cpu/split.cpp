@@ -16,7 +16,8 @@ constexpr double kCell = 15;                          // of a vector
 constexpr double kStep = 60;                          // what a step of a thread takes besides
 constexpr double kMeeting = 500, kMeetingOfMember = 180;
 constexpr double kContendedMeeting = 1e5;
-constexpr double kThread = 4000;  // until a thread has begun and is waited for
+constexpr double kThread = 4000;                      // until a thread has begun and is waited for
+constexpr double kContendedThread = 1e6;              // where it waits for a processor first
 
 // Bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {
@@ -51,7 +52,8 @@ double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     }
     const std::int64_t groups = shape.directions * split.row_parts;
     const std::int64_t rounds = (groups + split.teams - 1) / split.teams;
-    return static_cast<double>(shape.steps * rounds) * step + kThread * (split.threads() - 1);
+    const double thread = contended ? kContendedThread : kThread;
+    return static_cast<double>(shape.steps * rounds) * step + thread * (split.threads() - 1);
 }
 
 }  // namespace

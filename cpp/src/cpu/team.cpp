@@ -32,8 +32,9 @@ constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinInMeeting = 20us;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
-// Waiting in a meeting that takes longer than this and than half of the work before it is lost time.
-constexpr auto kLost = 60us;
+// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two kernels
+// a thread may have more to do than another one, or have slept as the call began.
+constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
 
 // What the loops in which threads met took of late, in the whole process. Where more than half of it is lost, somebody
 // else must have the processors; that is then taken to be so for a while, and where it turns out to be so again after
@@ -147,15 +148,14 @@ public:
         }
     }
 
-    // To be called when all have come back. All meet at the first meeting between two kernels, where the threads that a
-    // kernel does not need wait as well.
+    // To be called when all have come back. All meet at the first meeting between two kernels and after the last one.
     void account() const {
-        Clock::duration lost{0}, taken{0};
-        for (std::size_t i = 1; i < meetings_.size(); ++i) {
-            lost += meetings_[i].lost_;
-            taken += meetings_[i].ended_ - meetings_[i].began_;
-        }
-        if (taken.count() != 0) contention.add(lost, taken);
+        Clock::duration lost{0};
+        for (const Meeting& meeting : meetings_) lost += meeting.lost_;
+        const Clock::duration taken = meetings_[0].ended_ - meetings_[0].began_;
+        if (taken.count() == 0) return;
+        contention.add(lost, taken);
+        if (contention.shows({}, {})) contention.begin(Clock::now());
     }
 
     void rethrow() const {
@@ -381,7 +381,9 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     if (stopped()) return 0;
     meeting.ended_ = Clock::now();
     const auto waited = meeting.ended_ - come;
-    if (waited > std::max<Clock::duration>(kLost, worked / 2)) meeting.lost_ += waited;
+    const Clock::duration usual = which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
+                                             : std::max<Clock::duration>(kLost, worked / 2);
+    if (waited > usual) meeting.lost_ += waited;
     const bool gives_up = may_part && contention.shows(meeting.lost_, meeting.ended_ - meeting.began_);
     if (gives_up) {
         contention.begin(meeting.ended_);

@@ -12,11 +12,13 @@ HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 namespace {
 
-// A thread is worth about 20 us of work.
+// A thread is worth about 20 us of work, and so many times as much where it would wait for a processor.
 constexpr double kWorthAThread = 1e6;  // multiplications and additions in products
 constexpr double kBytesWorthAThread = 128 << 10;
+constexpr double kContendedWorth = 50;
 
 unsigned threads_for(double work, double worth, unsigned most) {
+    if (contended()) worth *= kContendedWorth;
     return static_cast<unsigned>(std::clamp(work / worth, 1.0, static_cast<double>(most)));
 }
 
