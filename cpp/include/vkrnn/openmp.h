@@ -6,13 +6,13 @@
 
 namespace vkrnn {
 
-// The OpenMP library that a loaded library, PyTorch's say, runs its parallel regions with. After a region its threads spin
-// for a while, and threads of our own would have to share the processors with them. Calls on the CPU device run on these
-// threads instead, where the calling thread has said so by enter().
+// The OpenMP library that a loaded library, PyTorch's say, runs its parallel regions with. After a region its threads
+// spin for a while, and threads of our own would have to share the processors with them. Calls on the CPU device run on
+// these threads instead, where the calling thread has said so by enter().
 class OpenMP {
 public:
-    // `user`: the path of the library that uses OpenMP. Throws DeviceError where that is not loaded, or where its OpenMP
-    // has no GOMP_parallel, the interface of GCC's library, which LLVM's and Intel's have too on Linux.
+    // `user`: the path of the library that uses OpenMP. Throws DeviceError where that is not loaded, or where its
+    // OpenMP has no GOMP_parallel, the interface of GCC's library, which LLVM's and Intel's have too on Linux.
     explicit OpenMP(const std::string& user);
 
     // Until leave(), current() is this object in the calling thread.
@@ -25,8 +25,8 @@ public:
     // As many threads as a parallel region of the calling thread may have.
     [[nodiscard]] unsigned max_threads() const;
 
-    // Calls `body` with ranks 0, the calling thread, to threads - 1, at the same time. It must not throw. Returns false,
-    // without a call, where there cannot be so many.
+    // Calls `body` with ranks 0, the calling thread, to threads - 1, at the same time. It must not throw. Returns
+    // false, without a call, where there cannot be so many.
     [[nodiscard]] bool run(unsigned threads, const std::function<void(unsigned)>& body) const;
 
 private:

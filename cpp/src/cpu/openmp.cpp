@@ -55,7 +55,8 @@ void OpenMP::run_region(void* data) {
 
 bool OpenMP::run(unsigned threads, const std::function<void(unsigned)>& body) const {
     Region region{*this, threads, body};
-    // Always all of them: GCC's library ends threads that a smaller region does not need, and the next makes them again.
+    // Always all of them: GCC's library ends threads that a smaller region does not need, and the next makes them
+    // again.
     parallel_(&run_region, &region, max_threads(), 0);
     return region.is_run;
 }

@@ -16,8 +16,8 @@ constexpr double kCell = 15;                          // of a vector
 constexpr double kStep = 60;                          // what a step of a thread takes besides
 constexpr double kMeeting = 500, kMeetingOfMember = 180;
 constexpr double kContendedMeeting = 1e5;
-constexpr double kThread = 4000;                      // until a thread has begun and is waited for
-constexpr double kContendedThread = 1e6;              // where it waits for a processor first
+constexpr double kThread = 4000;          // until a thread has begun and is waited for
+constexpr double kContendedThread = 1e6;  // where it waits for a processor first
 
 // Bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {

@@ -32,8 +32,8 @@ constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinInMeeting = 20us;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
-// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two kernels
-// a thread may have more to do than another one, or have slept as the call began.
+// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two
+// kernels a thread may have more to do than another one, or have slept as the call began.
 constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
 
 // What the loops in which threads met took of late, in the whole process. Where more than half of it is lost, somebody

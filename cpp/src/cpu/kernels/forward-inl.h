@@ -49,10 +49,10 @@ private:
         }
     }
 
-    // The sums of a gate for some batch rows begin with its bias, to which x W^T is added, and then the product with the
-    // recurrent weight; so the bits are the same wherever x W^T is formed. From so many batch rows on a step forms x W^T
-    // for itself, in the same tiles; below, for several steps at once, as each weight that is loaded should serve many
-    // rows.
+    // The sums of a gate for some batch rows begin with its bias, to which x W^T is added, and then the product with
+    // the recurrent weight; so the bits are the same wherever x W^T is formed. From so many batch rows on a step forms
+    // x W^T for itself, in the same tiles; below, for several steps at once, as each weight that is loaded should serve
+    // many rows.
     static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
 
     [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
@@ -72,8 +72,8 @@ private:
         for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
             for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
         start_sums(0, kGates, nullptr, count, mine_, ahead_, ahead_row_, width);
-        this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_, ahead_row_,
-                             width, false);
+        this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_,
+                             ahead_row_, width, false);
     }
 
     // Sums of gates [first, end): the bias, plus x where it is given by row.
@@ -154,8 +154,8 @@ private:
                     start_sums(First, End, work_.features != 0 ? nullptr : operands, count, vectors, sums.gates,
                                sums.row, sums.gate);
                     if (work_.features != 0)
-                        this->multiply_gates(operands, count, this->input_weights_, work_.features, First, End,
-                                             vectors, sums.gates, sums.row, sums.gate, false);
+                        this->multiply_gates(operands, count, this->input_weights_, work_.features, First, End, vectors,
+                                             sums.gates, sums.row, sums.gate, false);
                 }
                 if (apart) std::memset(sums.candidate, 0, sizeof(T) * static_cast<std::size_t>(count * width));
                 if (multiplies) {

@@ -198,8 +198,8 @@ protected:
         }
     }
 
-    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units. The sums
-    // of a row's gates are `sums_gate` elements apart.
+    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units. The
+    // sums of a row's gates are `sums_gate` elements apart.
     HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const T* weights, std::int64_t depth,
                                    int first, int end, Range vectors, T* sums, std::int64_t sums_row,
                                    std::int64_t sums_gate, bool one_row) const {

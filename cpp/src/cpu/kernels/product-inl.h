@@ -41,7 +41,7 @@ template <class T>
 inline constexpr std::int64_t kBlockColumns = 16 / sizeof(T);
 
 // The elements of one block from each row: of rows 0, kBlockColumns, ... for all blocks of a vector.
-template <class D, class T = hn::TFromD<D>>
+template <class D, class T = hn::TFromD<D> >
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* in, Stride in_row) {
     if constexpr (hn::MaxLanes(D()) == kBlockColumns<T>) {
         return hn::LoadU(d, in);
@@ -75,8 +75,8 @@ HWY_INLINE void transpose_rows(D d, const double* in, Stride in_row, double* out
     hn::StoreU(hn::InterleaveUpper(d, row0, row1), d, out + out_row);
 }
 
-// In bands of rows, along each of them: whole lines of cache are read, and where a band is as high as a vector has lanes
-// and so is out_row, what is written is contiguous.
+// In bands of rows, along each of them: whole lines of cache are read, and where a band is as high as a vector has
+// lanes and so is out_row, what is written is contiguous.
 template <class T>
 HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out, Stride out_row) {
     constexpr std::int64_t L = kLanes<T>, kBlock = kBlockColumns<T>;
