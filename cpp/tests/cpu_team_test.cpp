@@ -96,6 +96,22 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
     EXPECT_FALSE(contended());
 }
 
+TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
+    const Threads allowed(2);
+    unsigned size = 2;
+    for (int call = 0; call < 100 && size == 2 && !contended(); ++call) {
+        run_on_team(2, {}, [&](Member& member) {
+            if (member.rank() == 0) size = member.size();
+            if (member.rank() == 1) std::this_thread::sleep_for(1ms);
+            EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), member.size());
+        });
+    }
+    if (size == 1) GTEST_SKIP() << "one thread alone";
+    EXPECT_TRUE(contended());
+    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
+    EXPECT_FALSE(contended());
+}
+
 // A poll runs signal handlers, which may make calls.
 TEST(Team, ScratchOfACallAmidAnotherIsItsOwn) {
     constexpr std::size_t kBytes = 100;
@@ -232,6 +248,13 @@ TEST(Split, UsesThreadsWhereThereIsWork) {
     EXPECT_EQ(choose_split(shape_of(1, 1, 1, 8), 16, false).threads(), 1u);
     EXPECT_GT(choose_split(shape_of(100, 64, 1, 512), 16, false).threads(), 8u);
     EXPECT_GT(choose_split(shape_of(100, 1, 1, 1024), 4, false).unit_parts, 1u);
+}
+
+TEST(Split, UsesThreadsForLongWorkOnlyWhereTheyWaitForProcessors) {
+    const LoopShape brief = shape_of(64, 8, 1, 128), long_one = shape_of(1000, 64, 1, 512);
+    EXPECT_EQ(choose_split(brief, 2, false).threads(), 2u);
+    EXPECT_EQ(choose_split(brief, 2, true).threads(), 1u);
+    EXPECT_EQ(choose_split(long_one, 2, true).threads(), 2u);
 }
 
 TEST(Split, PartsCoverTheWholeOnce) {
