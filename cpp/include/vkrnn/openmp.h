@@ -30,7 +30,7 @@ public:
     [[nodiscard]] bool run(unsigned threads, const std::function<void(unsigned)>& body) const;
 
 private:
-    static void run_region(void* region);
+    static void run_region(void* data);
 
     void (*parallel_)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
     int (*thread_number_)() = nullptr;
