@@ -24,7 +24,8 @@ struct LoopShape {
     std::int64_t meetings;  // in a step
 };
 
-// The split that should take the least time with at most so many threads. `contended`: meetings take long.
+// The split that should take the least time with at most so many threads. `contended`: meetings take long,
+// and threads begin late.
 Split choose_split(const LoopShape& shape, unsigned most, bool contended);
 
 // [begin, end) of part `which` of `parts` about equal ones.

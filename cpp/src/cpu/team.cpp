@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "contention.h"
 #include "sleep.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -35,60 +36,6 @@ constexpr auto kBetweenPolls = 20ms;
 // Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two
 // kernels a thread may have more to do than another one, or have slept as the call began.
 constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
-
-// What the loops in which threads met took of late, in the whole process. Where more than half of it is lost, somebody
-// else must have the processors; that is then taken to be so for a while, and where it turns out to be so again after
-// that, for longer. A single wait says nothing: threads are interrupted on a quiet machine too.
-class Contention {
-public:
-    using Duration = Clock::duration;
-
-    [[nodiscard]] bool holds() const { return ticks(Clock::now()) < until_.load(std::memory_order_relaxed); }
-
-    // Whether it is so, with what the loop under way has taken.
-    [[nodiscard]] bool shows(Duration lost, Duration taken) const {
-        const Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
-        return all_lost > kMuchLost.count() && 2 * all_lost > taken_.load(std::memory_order_relaxed) + taken.count();
-    }
-
-    // To be called with what the loops of a call took.
-    void add(Duration lost, Duration taken) {
-        Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
-        Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
-        if (all_taken > kRemembered.count()) {
-            all_lost /= 2;
-            all_taken /= 2;
-        }
-        lost_.store(all_lost, std::memory_order_relaxed);
-        taken_.store(all_taken, std::memory_order_relaxed);
-    }
-
-    void begin(Clock::time_point now) {
-        const bool again = ticks(now) < until_.load(std::memory_order_relaxed) + for_.load(std::memory_order_relaxed);
-        const Duration length =
-            again ? std::min<Duration>(2 * Duration(for_.load(std::memory_order_relaxed)), kLongest) : kShortest;
-        for_.store(length.count(), std::memory_order_relaxed);
-        until_.store(ticks(now + length), std::memory_order_relaxed);
-        lost_.store(0, std::memory_order_relaxed);
-        taken_.store(0, std::memory_order_relaxed);
-    }
-
-private:
-    using Rep = Clock::rep;
-    static constexpr Duration kMuchLost = 10ms, kRemembered = 100ms, kShortest = 300ms, kLongest = 1200ms;
-    static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
-
-    // Updates that several threads make at once may be lost; that does no harm.
-    std::atomic<Rep> lost_ = 0, taken_ = 0, until_ = 0, for_ = 0;
-};
-
-Contention contention;
-
-}  // namespace
-
-bool contended() { return contention.holds(); }
-
-namespace {
 
 // The calls that the thread is amid: their polls run signal handlers, which may make another one.
 thread_local std::size_t calls_around = 0;
@@ -167,7 +114,7 @@ private:
     const unsigned size_;
     const std::function<bool()>& poll_;
     std::vector<Meeting> meetings_;
-    const bool contended_ = cpu::contended();
+    const bool contended_ = contention.holds();
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
     Clock::time_point polled_ = Clock::now();
@@ -190,7 +137,7 @@ struct Worker {
     void run() {
         for (std::uint32_t last = 0;; ++last) {
             if (!spin_until([&] { return turn.load(std::memory_order_acquire) != last; },
-                            contended() ? Clock::duration::zero() : kSpinForWork)) {
+                            contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
                 sleeps = 1;
                 while (turn.load() == last) sleep_while(turn, last, 1h);
                 sleeps = 0;
@@ -316,6 +263,8 @@ Pool& pool() {
 }
 
 }  // namespace
+
+bool contended() { return contention.holds(); }
 
 unsigned Member::size() const { return team_.size(); }
 

@@ -13,11 +13,11 @@ class Team;
 
 // As many threads as a call may use now: no more than the affinity of the calling thread and the control group's quota
 // of processor time allow, nor than the environment variable VKRNN_NUM_THREADS says, else OMP_NUM_THREADS, nor than the
-// OpenMP library has that the thread has entered. Throws
-// DeviceError where VKRNN_NUM_THREADS is no positive number.
+// OpenMP library has that the thread has entered. Throws DeviceError where VKRNN_NUM_THREADS is no positive number.
 unsigned allowed_threads();
 
-// Whether meetings have been slow of late: then threads had better not meet in every time step.
+// Whether threads have waited long for each other of late: then they had better not meet in every time step, and short
+// work had better have one.
 bool contended();
 
 // Where some of a team wait for each other.

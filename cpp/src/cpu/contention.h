@@ -1,0 +1,60 @@
+// Whether somebody else has the processors.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+namespace vkrnn::cpu {
+
+// What calls of several threads took of late, in the whole process. Where more than half of it is lost, somebody else
+// must have the processors; that is then taken to be so for a while, and where it turns out to be so again after that,
+// for longer. A single wait says nothing: threads are interrupted on a quiet machine too.
+class Contention {
+public:
+    using Clock = std::chrono::steady_clock;
+    using Duration = Clock::duration;
+
+    [[nodiscard]] bool holds() const { return ticks(Clock::now()) < until_.load(std::memory_order_relaxed); }
+
+    // Whether it is so, with what the call under way has taken.
+    [[nodiscard]] bool shows(Duration lost, Duration taken) const {
+        const Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
+        return all_lost > kMuchLost.count() && 2 * all_lost > taken_.load(std::memory_order_relaxed) + taken.count();
+    }
+
+    // To be called with what a call took.
+    void add(Duration lost, Duration taken) {
+        Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
+        Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
+        if (all_taken > kRemembered.count()) {
+            all_lost /= 2;
+            all_taken /= 2;
+        }
+        lost_.store(all_lost, std::memory_order_relaxed);
+        taken_.store(all_taken, std::memory_order_relaxed);
+    }
+
+    void begin(Clock::time_point now) {
+        const bool again = ticks(now) < until_.load(std::memory_order_relaxed) + for_.load(std::memory_order_relaxed);
+        const Duration length =
+            again ? std::min<Duration>(2 * Duration(for_.load(std::memory_order_relaxed)), kLongest) : kShortest;
+        for_.store(length.count(), std::memory_order_relaxed);
+        until_.store(ticks(now + length), std::memory_order_relaxed);
+        lost_.store(0, std::memory_order_relaxed);
+        taken_.store(0, std::memory_order_relaxed);
+    }
+
+private:
+    using Rep = Clock::rep;
+    static constexpr Duration kMuchLost = std::chrono::milliseconds(10), kRemembered = std::chrono::milliseconds(100);
+    static constexpr Duration kShortest = std::chrono::milliseconds(300), kLongest = std::chrono::milliseconds(1200);
+    static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
+
+    // Updates that several threads make at once may be lost; that does no harm.
+    std::atomic<Rep> lost_ = 0, taken_ = 0, until_ = 0, for_ = 0;
+};
+
+inline Contention contention;
+
+}  // namespace vkrnn::cpu
