@@ -207,13 +207,15 @@ const uint kColumnGroups = kStepConstants + 7u;     // along the columns
 const uint kDepthGroups = kStepConstants + 8u;      // along the sums
 const uint kScaleCount = kStepConstants + 9u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all, or half of them
-const uint kMatrixConstants = kStepConstants + 11u;
+const uint kBlocksAhead = kStepConstants + 11u;     // k blocks that are loaded ahead of their products, 1 or 2
+const uint kMatrixConstants = kStepConstants + 12u;
 // The constants of a persistent loop follow those.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
-const uint kAlone = kMatrixConstants + 1u;          // 1: a workgroup has all columns of its rows and waits for no other
-const uint kMostTurns = kMatrixConstants + 2u;      // after which a workgroup that waits gives up
-const uint kPersistentToInitial = kMatrixConstants + 3u;   // 1: backward goes on to the gradient of the initial state
-const uint kPersistentConstants = kMatrixConstants + 4u;
+const uint kStreams = kMatrixConstants + 1u;        // 1: there are others, which it loads in every step
+const uint kAlone = kMatrixConstants + 2u;          // 1: a workgroup has all columns of its rows and waits for no other
+const uint kMostTurns = kMatrixConstants + 3u;      // after which a workgroup that waits gives up
+const uint kPersistentToInitial = kMatrixConstants + 4u;   // 1: backward goes on to the gradient of the initial state
+const uint kPersistentConstants = kMatrixConstants + 5u;
 const uint kMeetingBytes = 128u;                    // from one counter to the next
 const uint kMatrixElements = 8u;                    // of a block that one invocation holds
 

@@ -37,7 +37,7 @@ void main() {
     right.first = batch * p.b_batch + Stride(j_block) * p.k_blocks * right_vectors;
     right.i_apart = p.k_blocks * right_vectors;
     SumMatrix sums[matrix_rows][matrix_columns];
-    multiply_blocks(left, right, slab * p.chunk, min(p.k_blocks, (slab + 1) * p.chunk), 1, lane, sums);
+    multiply_blocks(left, right, Run(slab * p.chunk, min(p.k_blocks, (slab + 1) * p.chunk), 1, lane), sums);
 
     // No `continue` in these loops: one with it is not unrolled by NVIDIA's driver, and the sums would go to memory.
     float a_up = scale_up(Words(p.a_largest).value), b_up = scale_up(Words(p.b_largest).value);

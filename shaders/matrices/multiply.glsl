@@ -10,6 +10,7 @@ layout(constant_id = kColumnGroups) const uint column_groups = 1;
 layout(constant_id = kDepthGroups) const uint depth_groups = 1;
 layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
 layout(constant_id = kScaleCount) const uint scale_count = 1;
+layout(constant_id = kBlocksAhead) const uint blocks_ahead = 1;
 
 // The place of an operand's blocks, in 16-byte vectors.
 struct Blocks {
@@ -41,41 +42,81 @@ void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_c
     }
 }
 
-// Loads the operands' k block.
-#define LOAD_BLOCKS(K)                                                                                                    \
+// What is loaded ahead of the products. Two k blocks' have names of their own: NVIDIA's driver keeps in memory what the
+// turn of a loop indexes.
+uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
+uvec4 right_0[matrix_columns][right_halves], right_1[matrix_columns][right_halves];
+
+#define LOAD_LEFT(TURN, K)                                                                                                \
     [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                     \
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                 \
-            next_left[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup +               \
-                                                        Stride(r) * left.i_apart, lane);                                  \
+            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup +             \
+                                                          Stride(r) * left.i_apart, lane);
+#define LOAD_RIGHT(TURN, K)                                                                                               \
     [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                    \
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c)                                                              \
-            next_right[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup +           \
-                                                          Stride(c) * right.i_apart, lane);
+            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup +         \
+                                                            Stride(c) * right.i_apart, lane);
 
-void multiply_blocks(Blocks left, Blocks right, uint k_begin, uint k_end, uint k_step, uint lane,
-                     out SumMatrix sums[matrix_rows][matrix_columns]) {
+// The k blocks from `begin` to `end` by `step` that a subgroup sums, and the invocation's number in it.
+struct Run {
+    uint begin, end, step, lane;
+};
+
+// Load the first k blocks of a run, which must not be empty.
+void load_first_left(Blocks left, Run run) {
+    uint lane = run.lane;
+    LOAD_LEFT(0, run.begin)
+    if (blocks_ahead > 1) { LOAD_LEFT(1, min(run.begin + run.step, run.end - 1)) }
+}
+void load_first_right(Blocks right, Run run) {
+    uint lane = run.lane;
+    LOAD_RIGHT(0, run.begin)
+    if (blocks_ahead > 1) { LOAD_RIGHT(1, min(run.begin + run.step, run.end - 1)) }
+}
+
+#ifdef TILE_SCALES
+#define SCALE_LEFT(K)                                                                                                     \
+    float16_t factor = left_factor(K);                                                                                    \
+    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                     \
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
+#else
+#define SCALE_LEFT(K)
+#endif
+
+// Adds the product of k block K, which is there, and loads a later one; past the end anything that is there will do.
+#define ADD_BLOCK(TURN, K)                                                                                                \
+    {                                                                                                                     \
+        LeftMatrix a[matrix_rows][left_halves];                                                                           \
+        RightMatrix b[matrix_columns][right_halves];                                                                      \
+        [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])                     \
+        [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                \
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h])                 \
+        SCALE_LEFT(K)                                                                                                     \
+        uint next = min((K) + run.step * blocks_ahead, run.end - 1);                                                      \
+        LOAD_LEFT(TURN, next)                                                                                             \
+        LOAD_RIGHT(TURN, next)                                                                                            \
+        multiply_add(a, b, sums);                                                                                         \
+    }
+
+// Adds the products of a run whose first k blocks are loaded.
+void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_rows][matrix_columns]) {
+    uint k = run.begin, lane = run.lane;
+    for (; k + (blocks_ahead - 1) * run.step < run.end; k += blocks_ahead * run.step) {
+        ADD_BLOCK(0, k)
+        if (blocks_ahead > 1) ADD_BLOCK(1, k + run.step)
+    }
+    if (blocks_ahead > 1 && k < run.end) ADD_BLOCK(0, k)
+}
+
+void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = SumMatrix(0.0);
-    uvec4 next_left[matrix_rows][left_halves], next_right[matrix_columns][right_halves];
-    if (k_begin < k_end) {
-        LOAD_BLOCKS(k_begin)
-    }
-    for (uint k = k_begin; k < k_end; k += k_step) {
-        LeftMatrix a[matrix_rows][left_halves];
-        RightMatrix b[matrix_columns][right_halves];
-        [[unroll]] for (uint h = 0; h < left_halves; ++h)
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], next_left[r][h])
-        [[unroll]] for (uint h = 0; h < right_halves; ++h)
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], next_right[c][h])
-#ifdef TILE_SCALES
-        float16_t factor = left_factor(k);
-        [[unroll]] for (uint h = 0; h < left_halves; ++h)
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
-#endif
-        uint next = min(k + k_step, k_end - 1);   // past the end anything there will do
-        LOAD_BLOCKS(next)
-        multiply_add(a, b, sums);
-    }
+    if (run.begin >= run.end) return;
+    load_first_left(left, run);
+    load_first_right(right, run);
+    add_run(left, right, run, sums);
 }
 
 #endif

@@ -1,5 +1,5 @@
 // All steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps the
-// tile's weights in registers. A step multiplies what all tiles of the same rows stored at the step before: when a
+// tile's weights in registers, or the first of them, and loads the others in every step. A step multiplies what all tiles of the same rows stored at the step before: when a
 // workgroup has stored its part it adds 1 to its rows' counter, and before the next product it waits for the others.
 //
 // A device need not run all workgroups at once. One that has waited for too many turns gives up, which all others find out
@@ -8,6 +8,7 @@
 //
 // Included before it: tile_forward.glsl or tile_backward.glsl.
 layout(constant_id = kKeptBlocks) const uint kept_blocks = 1;   // k blocks of weights that a subgroup keeps
+layout(constant_id = kStreams) const uint streams = 0;          // 1: it loads the others in every step
 layout(constant_id = kAlone) const uint alone = 0;              // 1: this is the second dispatch
 layout(constant_id = kMostTurns) const uint most_turns = 0;
 layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: backward goes on to step -1
@@ -60,7 +61,11 @@ void keep_weights(Params p, Tile tile) {
     }
 }
 
-// Does what multiply does, with the weights that this subgroup keeps.
+// Returns the k blocks whose weights this subgroup loads in every step.
+Run streamed(Params p) { return Run(depth_group() + kept_blocks * depth_groups, p.params.depth, depth_groups, lane()); }
+bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
+
+// Does what multiply does, with the weights that this subgroup keeps and those whose first blocks are loaded.
 void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];
@@ -80,6 +85,10 @@ void multiply_kept(Params p, Tile tile, uint region) {
 #endif
             }
         multiply_add(a, kept[i], found);
+    }
+    if (is_streamed(p)) {
+        load_first_left(left, streamed(p));
+        add_run(left, weight_blocks(p, tile), streamed(p), found);
     }
     share_sums(found);
 }
@@ -114,6 +123,7 @@ void main() {
 #endif
     for (int step = push.step; step != end; step += increment) {
         CellInputs early = load_early(p, tile, step);
+        if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));   // weights need not wait
         if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
         if (has_product(p, step)) {
 #ifdef TILE_SCALES

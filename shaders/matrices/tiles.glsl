@@ -181,8 +181,8 @@ void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
 void multiply(Params p, Tile tile, uint region) {
     find_scales(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];
-    multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), depth_group(), p.params.depth, depth_groups,
-                    lane(), found);
+    Run run = Run(depth_group(), p.params.depth, depth_groups, lane());
+    multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), run, found);
     share_sums(found);
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,10 +20,11 @@ if not INDICES:
     pytest.skip("no device here has matrix units", allow_module_level=True)
 
 
-@pytest.fixture(name="device", params=INDICES)
+@pytest.fixture(name="device", params=itertools.product(INDICES, ({}, {"kept_blocks": 1, "depth_groups": 2})))
 def _device(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
     # A workgroup gives up before its first turn; the rows stand in several tiles, and so do the units.
-    device = vkrnn.Device(request.param, schedule="persistent", matrix_rows=1, matrix_columns=1, most_turns=0)
+    index, sizes = request.param
+    device = vkrnn.Device(index, schedule="persistent", matrix_rows=1, matrix_columns=1, most_turns=0, **sizes)
     yield device
     device.close()
 

@@ -14,6 +14,8 @@ from vkrnn.results import Results
 
 # Fixed beside a strategy: on a device that is a CPU it would choose one lane, and no GPU does.
 SIZES: dict[str, dict[str, int]] = {"steps": {"lanes": 8, "rows": 4}}
+# Fixed beside a strategy for a target of its own: otherwise only large states are computed so.
+MORE_SIZES: dict[str, dict[str, int]] = {"persistent": {"kept_blocks": 1, "depth_groups": 2, "blocks_ahead": 2}}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ def forced(index: int) -> list[Target]:
         if "lanes" in sizes:
             sizes["lanes"] = min(sizes["lanes"], device.profile.subgroup_size)
         targets.append(Target(index, tuple({"schedule": loop, "gemm": product, **sizes}.items())))
+    for loop, sizes in MORE_SIZES.items():
+        if loop in loops:
+            targets.append(Target(index, tuple({"schedule": loop, "gemm": others[0], **sizes}.items())))
     return targets
 
 

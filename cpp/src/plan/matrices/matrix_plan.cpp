@@ -31,22 +31,27 @@ Sizes sizes_of(const MatrixShape& shape) {
     return {{"matrix_rows", shape.rows},
             {"matrix_columns", shape.columns},
             {"column_groups", shape.column_groups},
-            {"depth_groups", shape.depth_groups}};
+            {"depth_groups", shape.depth_groups},
+            {"blocks_ahead", shape.blocks_ahead}};
 }
 
 MatrixShape with_sizes(const MatrixShape& shape, const Sizes& wanted) {
     return {size_or(wanted, "matrix_rows", shape.rows), size_or(wanted, "matrix_columns", shape.columns),
-            size_or(wanted, "column_groups", shape.column_groups), size_or(wanted, "depth_groups", shape.depth_groups)};
+            size_or(wanted, "column_groups", shape.column_groups), size_or(wanted, "depth_groups", shape.depth_groups),
+            size_or(wanted, "blocks_ahead", shape.blocks_ahead)};
 }
 
 MatrixShape shape_of(const PlanBuilder& builder) {
     return {builder.size("matrix_rows"), builder.size("matrix_columns"), builder.size("column_groups"),
-            builder.size("depth_groups")};
+            builder.size("depth_groups"), builder.size("blocks_ahead")};
 }
 
 Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted) {
     Sizes sizes = sizes_of(with_sizes(shape, wanted));
-    for (const auto& [name, size] : sizes) require_size(size >= 1 && size <= 32, name, "1 to 32", size);
+    for (const auto& [name, size] : sizes) {
+        const std::uint32_t most = name == "blocks_ahead" ? 2 : 32;
+        require_size(size >= 1 && size <= most, name, "1 to " + std::to_string(most), size);
+    }
     return sizes;
 }
 
@@ -167,6 +172,7 @@ std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) con
     made[abi::kRowGroups] = 1;
     made[abi::kColumnGroups] = shape_.column_groups;
     made[abi::kDepthGroups] = shape_.depth_groups;
+    made[abi::kBlocksAhead] = shape_.blocks_ahead;
     made[abi::kMatrixSumSlots] = sum_slots(shape_, spec_, builder_.profile());
     made[abi::kScaleCount] = u32(scale_count(shape_, spec_, builder_.profile()));
     return made;

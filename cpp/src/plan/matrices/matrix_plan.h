@@ -8,9 +8,9 @@
 namespace vkrnn {
 
 // Matrices of a subgroup along the batch rows and along the columns; subgroups of a workgroup along the columns and
-// along the sums.
+// along the sums; k blocks that a subgroup loads ahead of their products.
 struct MatrixShape {
-    std::uint32_t rows, columns, column_groups, depth_groups;
+    std::uint32_t rows, columns, column_groups, depth_groups, blocks_ahead = 1;
 
     [[nodiscard]] std::uint32_t subgroups() const { return column_groups * depth_groups; }
     [[nodiscard]] std::int64_t tile_rows(std::int64_t side) const { return rows * side; }

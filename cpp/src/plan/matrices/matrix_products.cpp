@@ -166,6 +166,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     constants[abi::kRowGroups] = shape.row_groups;
     constants[abi::kColumnGroups] = shape.column_groups;
     constants[abi::kDepthGroups] = 1;
+    constants[abi::kBlocksAhead] = 1;
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
                      builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches),
                      make_block(push, abi::kMatrixProductPlaces));

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "matrix_plan.h"
+#include "matrix_cost.h"
 
 namespace vkrnn {
 namespace {
 
 constexpr MatrixShape kUsual{1, 1, 1, 8};
+constexpr const char* kKeptSize = "kept_blocks";
+constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
@@ -22,24 +24,31 @@ constexpr double kMicrosecondsPerDelta = 2.2;   // backward, of such a cell's ga
 constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
 constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
 constexpr double kDispatchMicroseconds = 10;
+constexpr double kMicrosecondsOfDispatch = 1.2;  // of a step of its own, which one that loads its weights here saves
 
 // The numbers that follow from a shape and a call: workgroups, and what each invocation holds.
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
+    bool streams;  // whether weights that are not kept are loaded in every step
 
-    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const Halves halves = loop_halves(spec);
         const std::int64_t products = spec.gradients ? 1 : spec.G();
         const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
         const std::int64_t units = shape.tile_columns(side) / products;
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
-        kept_blocks = ceil_div(blocks, shape.depth_groups);
+        const std::int64_t all = ceil_div(blocks, shape.depth_groups);
+        kept_blocks = std::min(all, most_kept);
+        streams = kept_blocks < all;
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
         const std::int64_t rows = shape.rows, columns = shape.columns;
-        registers = 4 * (kept_blocks * columns * halves.right + rows * halves.left) + 8 * rows * columns +
+        const std::int64_t loaded =
+            rows * halves.left +
+            (streams ? shape.blocks_ahead * (rows * halves.left + columns * halves.right) + columns * halves.right : 0);
+        registers = 4 * (kept_blocks * columns * halves.right + loaded) + 8 * rows * columns +
                     (spec.gradients ? 48 + 4 * spec.G() * cells : 40);
     }
 
@@ -74,14 +83,15 @@ void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights&
     plan.views().meeting(meeting);
 
     const MatrixShape shape = shape_of(builder);
-    const Layout layout(shape, spec, builder.profile());
+    const Layout layout(shape, spec, builder.profile(), builder.size(kKeptSize));
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
     Loop loop{ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
     for (const bool alone : {false, true}) {
-        Dispatch made = plan.step(phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
-                                  {u32(layout.kept_blocks), alone, builder.size("most_turns"), to_initial});
+        Dispatch made =
+            plan.step(phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
+                      {u32(layout.kept_blocks), layout.streams, alone, builder.size("most_turns"), to_initial});
         const std::uint32_t count = u32(steps);
         std::memcpy(made.push.bytes.data() + abi::kStepsByte, &count, sizeof(count));
         if (alone) {
@@ -99,6 +109,8 @@ bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_u
 
 Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     Sizes sizes = checked_sizes(kUsual, wanted);
+    sizes[kKeptSize] = size_or(wanted, kKeptSize, kAllBlocks);
+    require_size(sizes[kKeptSize] >= 1, kKeptSize, "1 or more", sizes[kKeptSize]);
     sizes["most_turns"] = size_or(wanted, "most_turns", profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns);
     return sizes;
 }
@@ -107,17 +119,31 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     std::optional<Offer> best;
+    const auto consider = [&](const MatrixShape& usual, std::uint32_t kept, const auto& step_microseconds) {
+        const MatrixShape shape = with_sizes(usual, wanted);
+        if (!fits(shape, spec, profile)) return;
+        const Layout layout(shape, spec, profile, size_or(wanted, kKeptSize, kept));
+        if (!layout.fits(profile)) return;
+        const double microseconds = static_cast<double>(spec.T) * step_microseconds(shape, layout);
+        if (best && best->microseconds <= microseconds) return;
+        best = Offer{microseconds, sizes_of(shape)};
+        best->sizes[kKeptSize] = u32(layout.kept_blocks);
+    };
+    const auto keeping = [&](const MatrixShape& shape, const Layout& layout) {
+        return step_cost(shape, layout, spec, profile);
+    };
     for (const std::uint32_t rows : {1U, 2U})
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t column_groups : {1U, 2U, 4U})
-                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U}) {
-                    const MatrixShape shape = with_sizes({rows, columns, column_groups, depth_groups}, wanted);
-                    if (!fits(shape, spec, profile)) continue;
-                    const Layout layout(shape, spec, profile);
-                    if (!layout.fits(profile)) continue;
-                    const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout, spec, profile);
-                    if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
-                }
+                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
+                    consider({rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
+    // Where the weights do not fit. Backward it was not measured whether this saves anything.
+    if (!best && !spec.gradients) {
+        const auto loading = [&](const MatrixShape& shape, const Layout& /*layout*/) {
+            return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch;
+        };
+        for (const MatrixShape& shape : loading_shapes()) consider(shape, 1, loading);
+    }
     if (!best) return best;
     best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
     best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);

@@ -1,13 +1,14 @@
-// The time loop as one dispatch for all steps, with the weights in the registers of workgroups that run at the same
-// time and wait for each other between steps; the products on matrix units.
+// The time loop as one dispatch for all steps, with the weights, or a part of them, in the registers of workgroups that
+// run at the same time and wait for each other between steps; the products on matrix units.
 #pragma once
 
 #include "plan/strategy.h"
 
 namespace vkrnn {
 
-// Its sizes: those of MatrixLoop, and `most_turns`, after which a workgroup that waits for others gives up. The call is
-// then made again by a slower dispatch, which needs no two workgroups at the same time.
+// Its sizes: those of MatrixLoop; `kept_blocks`, k blocks of weights that a subgroup keeps at most, which loads the
+// others in every step; `most_turns`, after which a workgroup that waits for others gives up. The call is then made
+// again by a slower dispatch, which needs no two workgroups at the same time.
 class PersistentLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "persistent"; }
