@@ -113,9 +113,10 @@ void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_row
 void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = SumMatrix(0.0);
-    if (run.begin >= run.end) return;
-    load_first_left(left, run);
-    load_first_right(right, run);
+    if (run.begin < run.end) {
+        load_first_left(left, run);
+        load_first_right(right, run);
+    }
     add_run(left, right, run, sums);
 }
 
