@@ -8,8 +8,9 @@
 namespace vkrnn::cpu {
 
 // What calls of several threads took of late, in the whole process. Where more than half of it is lost, somebody else
-// must have the processors; that is then taken to be so for a while, and where it turns out to be so again after that,
-// for longer. A single wait says nothing: threads are interrupted on a quiet machine too.
+// must have the processors; that is then taken to be so for a while, and where it turns out to be so again soon after
+// that, for four times as long. A single wait says nothing: threads are interrupted on a quiet machine too. The first while is
+// short, because threads of other libraries spin for milliseconds when their work is done.
 class Contention {
 public:
     using Clock = std::chrono::steady_clock;
@@ -36,9 +37,9 @@ public:
     }
 
     void begin(Clock::time_point now) {
-        const bool again = ticks(now) < until_.load(std::memory_order_relaxed) + for_.load(std::memory_order_relaxed);
-        const Duration length =
-            again ? std::min<Duration>(2 * Duration(for_.load(std::memory_order_relaxed)), kLongest) : kShortest;
+        const Duration last(for_.load(std::memory_order_relaxed));
+        const Rep soon = until_.load(std::memory_order_relaxed) + std::max<Duration>(last, kSoon).count();
+        const Duration length = ticks(now) < soon ? std::clamp<Duration>(4 * last, kShortest, kLongest) : kShortest;
         for_.store(length.count(), std::memory_order_relaxed);
         until_.store(ticks(now + length), std::memory_order_relaxed);
         lost_.store(0, std::memory_order_relaxed);
@@ -48,7 +49,8 @@ public:
 private:
     using Rep = Clock::rep;
     static constexpr Duration kMuchLost = std::chrono::milliseconds(10), kRemembered = std::chrono::milliseconds(100);
-    static constexpr Duration kShortest = std::chrono::milliseconds(300), kLongest = std::chrono::milliseconds(1200);
+    static constexpr Duration kShortest = std::chrono::milliseconds(20), kLongest = std::chrono::milliseconds(1200);
+    static constexpr Duration kSoon = std::chrono::milliseconds(300);
     static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
     // Updates that several threads make at once may be lost; that does no harm.
