@@ -28,6 +28,7 @@ MODULES = ["vkrnn", *(module.name for module in pkgutil.walk_packages(vkrnn.__pa
 
 
 EXTRAS = {
+    "vkrnn.jax": "jax",
     "vkrnn.onnx": "onnx",
     "vkrnn.torch": "torch",
 }  # modules, and the packages without which they cannot be imported
