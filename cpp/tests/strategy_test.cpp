@@ -123,6 +123,32 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
     }
 }
 
+// Weights that do not fit in all registers are loaded in every step, but for the first ones; backward a step is a
+// dispatch.
+TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
+    Profile profile = with_matrix_units("NVIDIA");
+    profile.compute_units = 132;
+    const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients) {
+        Spec spec = small_call();
+        spec.T = N;
+        spec.N = N;
+        spec.I = spec.H = H;
+        spec.gradients = gradients;
+        return make_plan(spec, profile).choice;
+    };
+    const StrategyChoice small = choice_of(64, 512, false), large = choice_of(64, 1024, false);
+    EXPECT_EQ(small.schedule, "persistent");
+    EXPECT_GT(small.sizes.at("kept_blocks"), 1u);
+    EXPECT_EQ(large.schedule, "persistent");
+    EXPECT_EQ(large.sizes.at("kept_blocks"), 1u);
+    EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
+    EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
+    EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"kept_blocks", 0}}}, profile),
+              "[Device] kept_blocks: expected 1 or more, got 0");
+    EXPECT_EQ(refusal<ValueError>({"matrices", "", {{"blocks_ahead", 3}}}, profile),
+              "[Device] blocks_ahead: expected 1 to 2, got 3");
+}
+
 Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
     spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
     return make_plan(spec, profile, {"steps", "matrices", sizes});

@@ -9,8 +9,8 @@ namespace vkrnn::cpu {
 
 // What calls of several threads took of late, in the whole process. Where more than half of it is lost, somebody else
 // must have the processors; that is then taken to be so for a while, and where it turns out to be so again soon after
-// that, for four times as long. A single wait says nothing: threads are interrupted on a quiet machine too. The first while is
-// short, because threads of other libraries spin for milliseconds when their work is done.
+// that, for four times as long. A single wait says nothing: threads are interrupted on a quiet machine too. The first
+// while is short, because threads of other libraries spin for milliseconds when their work is done.
 class Contention {
 public:
     using Clock = std::chrono::steady_clock;
