@@ -1,6 +1,7 @@
 // All steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps the
-// tile's weights in registers, or the first of them, and loads the others in every step. A step multiplies what all tiles of the same rows stored at the step before: when a
-// workgroup has stored its part it adds 1 to its rows' counter, and before the next product it waits for the others.
+// tile's weights in registers; where they do not fit it keeps the first ones and loads the others in every step. A step
+// multiplies what all tiles of the same rows stored at the step before: when a workgroup has stored its part it adds 1 to
+// its rows' counter, and before the next product it waits for the others.
 //
 // A device need not run all workgroups at once. One that has waited for too many turns gives up, which all others find out
 // in the same way. So a second dispatch follows, whose workgroups have all columns of their rows and wait for nobody: if
