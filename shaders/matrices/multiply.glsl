@@ -110,6 +110,7 @@ void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_row
     if (blocks_ahead > 1 && k < run.end) ADD_BLOCK(0, k)
 }
 
+// Sums a run. It must not return early: NVIDIA's driver then keeps the sums in memory.
 void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
     [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = SumMatrix(0.0);
