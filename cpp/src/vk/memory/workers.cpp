@@ -31,7 +31,7 @@ Workers::~Workers() {
 void Workers::start() {
     try {
         while (threads_.size() < helpers_) {
-            threads_.emplace_back([this, index = threads_.size() + 1] { work(index); });
+            threads_.emplace_back([this, index = threads_.size() + 1, done = job_] { work(index, done); });
         }
     } catch (const std::system_error&) {  // the process may have no more of them
     }
@@ -62,8 +62,7 @@ void Workers::copy(void* to, const void* from, std::uint64_t bytes) {
     end_.wait(lock, [this] { return busy_ == 0; });
 }
 
-void Workers::work(std::size_t index) {
-    std::uint64_t done = 0;
+void Workers::work(std::size_t index, std::uint64_t done) {
     std::unique_lock lock(mutex_);
     while (true) {
         begin_.wait(lock, [&] { return stop_ || job_ != done; });

@@ -25,7 +25,7 @@ public:
 private:
     static std::size_t usual_helpers();
     void start();
-    void work(std::size_t index);
+    void work(std::size_t index, std::uint64_t done);  // `done`: the last job that was there before the thread
     void copy_share(std::size_t index) const;
 
     const std::size_t helpers_;
