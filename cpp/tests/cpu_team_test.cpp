@@ -77,7 +77,7 @@ TEST(Team, SomeOfItMeetByThemselves) {
 
 TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
     const Threads allowed(3);
-    std::atomic<unsigned> parted = 0;
+    std::atomic<unsigned> parted = 0, noticed = 0;  // at once: it soon no longer holds
     unsigned size = 0;
     run_on_team(3, {}, [&](Member& member) {
         if (member.rank() == 0) size = member.size();
@@ -85,13 +85,14 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
             if (member.rank() != 0) std::this_thread::sleep_for(1ms);
             if (member.meet(1, member.rank(), member.size(), true) == 1) {
                 ++parted;
+                if (contended()) ++noticed;
                 return;
             }
         }
     });
     if (size == 1) GTEST_SKIP() << "one thread alone";
     EXPECT_EQ(parted, size) << "all hear of it in the same round";
-    EXPECT_TRUE(contended());
+    EXPECT_GT(noticed, 0u);
     std::this_thread::sleep_for(400ms);
     EXPECT_FALSE(contended());
 }
@@ -99,15 +100,17 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
 TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
     const Threads allowed(2);
     unsigned size = 2;
-    for (int call = 0; call < 100 && size == 2 && !contended(); ++call) {
+    bool noticed = false;
+    for (int call = 0; call < 100 && size == 2 && !noticed; ++call) {
         run_on_team(2, {}, [&](Member& member) {
             if (member.rank() == 0) size = member.size();
             if (member.rank() == 1) std::this_thread::sleep_for(1ms);
             EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), member.size());
         });
+        noticed = contended();
     }
     if (size == 1) GTEST_SKIP() << "one thread alone";
-    EXPECT_TRUE(contended());
+    EXPECT_TRUE(noticed);
     for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
     EXPECT_FALSE(contended());
 }
