@@ -256,8 +256,7 @@ def check(call: Drawn) -> str:
         assert text.startswith((f"[{call.function}] ", f"[{name}] ")) or pythons_own, f"no prefix: {text}"
         return type(error).__name__
     on_host = {name: _on_host(value) for name, value in call.arguments.items() if name not in ("out", "device")}
-    with np.errstate(all="ignore"):
-        wanted = getattr(vkrnn.reference, call.function)(**on_host, descriptor=descriptor)._asdict()
+    wanted = _of_reference(call, on_host, descriptor)
     results = {name: _on_host(array) for name, array in got._asdict().items()}
     assert list(results) == list(wanted)
     dtype = next(iter(results.values())).dtype.name
@@ -276,13 +275,17 @@ def check(call: Drawn) -> str:
     return "right"
 
 
+def _of_reference(call: Drawn, arguments: Mapping[str, Any], descriptor: Any) -> dict[str, Array]:
+    """Return the reference's results by name; a state that grows without bound may overflow."""
+    with np.errstate(all="ignore"):
+        return dict(getattr(vkrnn.reference, call.function)(**arguments, descriptor=descriptor)._asdict())
+
+
 def _hidden_from_caller(call: Drawn, arguments: Mapping[str, Any]) -> list[Array]:
     """Return all that a forward call computes on the way: a cell state may be too large for a finite output's dtype."""
     if call.function.endswith("_gradients"):
         return []
-    training = call.descriptor(**{**call.options, "training": True})
-    with np.errstate(all="ignore"):
-        return [*getattr(vkrnn.reference, call.function)(**arguments, descriptor=training)._asdict().values()]
+    return [*_of_reference(call, arguments, call.descriptor(**{**call.options, "training": True})).values()]
 
 
 def _change_by_rounding(
@@ -303,8 +306,7 @@ def _change_by_rounding(
             return value.astype(np.float64) * (1 + rounding * rng.choice([-1, 1], value.shape))
 
         changed = {name: moved(value) for name, value in arguments.items()}
-        with np.errstate(all="ignore"):  # where a state grows without bound it may overflow
-            other = getattr(vkrnn.reference, call.function)(**changed, descriptor=descriptor)._asdict()
+        other = _of_reference(call, changed, descriptor)
         for name, array in wanted.items():
             limits[name] = max(limits[name], DTYPES[dtype] + CHANGES * scaled_error(other[name], array))
     return limits
