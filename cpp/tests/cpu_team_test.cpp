@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "cpu/contention.h"
 #include "cpu/split.h"
 #include "cpu_team.h"
 #include "vkrnn/error.h"
@@ -95,6 +96,41 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
     EXPECT_GT(noticed, 0u);
     std::this_thread::sleep_for(400ms);
     EXPECT_FALSE(contended());
+}
+
+TEST(Contention, LastsLongerWhereItShowsAgainNotWhereManyNoticeIt) {
+    Contention contention;
+    const Contention::Clock::time_point first = Contention::Clock::now(), second = first + 100ms;
+    for (int team = 0; team < 8; ++team) contention.begin(first + team * 1us);
+    EXPECT_TRUE(contention.holds(first + 15ms));
+    EXPECT_FALSE(contention.holds(first + 25ms));
+    for (int team = 0; team < 8; ++team) contention.begin(second + team * 1us);
+    EXPECT_TRUE(contention.holds(second + 75ms));
+    EXPECT_FALSE(contention.holds(second + 85ms));
+}
+
+// Four teams beside each other wait for two of nine milliseconds each, which the call has lost once.
+TEST(Team, CountsOnceWhatTeamsLoseBesideEachOther) {
+    const Threads allowed(8);
+    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
+    ASSERT_FALSE(contended());
+    unsigned size = 8;
+    bool noticed = false;
+    for (int call = 0; call < 10 && size == 8 && !noticed; ++call) {
+        run_on_team(8, {}, [&](Member& member) {
+            if (member.rank() == 0) size = member.size();
+            if (member.size() != 8) return;
+            const unsigned team = member.rank() / 2, own = member.rank() % 2;
+            std::this_thread::sleep_for(own == 0 ? 1ms : 3ms);
+            member.meet(1 + team, own, 2, false);
+            std::this_thread::sleep_for(6ms);
+            member.meet(1 + team, own, 2, false);
+            member.meet(0, member.rank(), 8, false);
+        });
+        noticed = contended();
+    }
+    if (size < 8) GTEST_SKIP() << size << " threads";
+    EXPECT_FALSE(noticed);
 }
 
 TEST(Team, NoticesThatMembersComeLateBetweenKernels) {

@@ -16,7 +16,9 @@ public:
     using Clock = std::chrono::steady_clock;
     using Duration = Clock::duration;
 
-    [[nodiscard]] bool holds() const { return ticks(Clock::now()) < until_.load(std::memory_order_relaxed); }
+    [[nodiscard]] bool holds(Clock::time_point now = Clock::now()) const {
+        return ticks(now) < until_.load(std::memory_order_relaxed);
+    }
 
     // Whether it is so, with what the call under way has taken.
     [[nodiscard]] bool shows(Duration lost, Duration taken) const {
@@ -36,14 +38,17 @@ public:
         taken_.store(all_taken, std::memory_order_relaxed);
     }
 
+    // Several teams of a call may notice the same: while it holds already, it is not for longer.
     void begin(Clock::time_point now) {
-        const Duration last(for_.load(std::memory_order_relaxed));
-        const Rep soon = until_.load(std::memory_order_relaxed) + std::max<Duration>(last, kSoon).count();
-        const Duration length = ticks(now) < soon ? std::clamp<Duration>(4 * last, kShortest, kLongest) : kShortest;
-        for_.store(length.count(), std::memory_order_relaxed);
-        until_.store(ticks(now + length), std::memory_order_relaxed);
         lost_.store(0, std::memory_order_relaxed);
         taken_.store(0, std::memory_order_relaxed);
+        Rep until = until_.load(std::memory_order_relaxed);
+        if (ticks(now) < until) return;
+        const Duration last(for_.load(std::memory_order_relaxed));
+        const Rep soon = until + std::max<Duration>(last, kSoon).count();
+        const Duration length = ticks(now) < soon ? std::clamp<Duration>(4 * last, kShortest, kLongest) : kShortest;
+        if (until_.compare_exchange_strong(until, ticks(now + length), std::memory_order_relaxed))
+            for_.store(length.count(), std::memory_order_relaxed);
     }
 
 private:

@@ -95,10 +95,12 @@ public:
         }
     }
 
-    // To be called when all have come back. All meet at the first meeting between two kernels and after the last one.
+    // To be called when all have come back. All meet at the first meeting between two kernels and after the last one,
+    // and some at a time in the others, beside each other: then the call has lost what those lost who lost the most.
     void account() const {
         Clock::duration lost{0};
-        for (const Meeting& meeting : meetings_) lost += meeting.lost_;
+        for (std::size_t i = 1; i < meetings_.size(); ++i) lost = std::max(lost, meetings_[i].lost_);
+        lost += meetings_[0].lost_;
         const Clock::duration taken = meetings_[0].ended_ - meetings_[0].began_;
         if (taken.count() == 0) return;
         contention.add(lost, taken);
