@@ -172,7 +172,10 @@ class _Found:
 
 @dataclass
 class _Search:
-    """Times strategies of one call: time loops beside the products of the rules' choice, then products."""
+    """Times strategies of one call: time loops beside the products of the rules' choice, then products.
+
+    Where the options leave out what the rules choose, each stands beside all that they name.
+    """
 
     device: Device
     call: _Call
@@ -188,15 +191,20 @@ class _Search:
             return None
         fastest = by_rules
         variants = _core.list_variants(self.device.profile)
-        for part, wanted in (("schedule", self.options.schedules), ("gemm", self.options.gemms)):
-            other = "gemm" if part == "schedule" else "schedule"
-            before = fastest
-            beside = _sizes_of(before.strategy, other, variants)
-            names = [name for name in variants[part] if wanted is None or name in wanted]
-            candidates = [(name, sizes) for name in names for sizes in variants[part][name]]
-            for number, (name, sizes) in enumerate(candidates):
-                self.progress.show((number + 1) / len(candidates), f"{name} {_long(sizes)}")
-                timed = self._try({part: name, other: before.strategy[other], **beside, **sizes})
+        wanted = {"schedule": self.options.schedules, "gemm": self.options.gemms}
+        for part, other in (("schedule", "gemm"), ("gemm", "schedule")):
+            names = [name for name in variants[part] if wanted[part] is None or name in wanted[part]]
+            found = fastest.strategy
+            if wanted[other] is None or found[other] in wanted[other]:
+                beside = [{other: found[other], **_sizes_of(found, other, variants)}]
+            else:
+                beside = [{other: name} for name in wanted[other]]
+            candidates = [
+                {part: name, **sizes, **rest} for name in names for sizes in variants[part][name] for rest in beside
+            ]
+            for number, candidate in enumerate(candidates):
+                self.progress.show((number + 1) / len(candidates), _long(candidate))
+                timed = self._try(candidate)
                 if timed is not None and timed.seconds < fastest.seconds:
                     fastest = timed
         if fastest is not by_rules:

@@ -119,6 +119,26 @@ def test_the_table_is_shown_kept_and_forgotten(
     assert "There is no table.\n" in capsys.readouterr().out
 
 
+def test_only_what_is_named_is_tried(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the rules' choice, also where that is named neither as a time loop nor as a product."""
+    by_rules = strategy(vkrnn.Device(index))
+    schedule = "tiles" if by_rules["schedule"] == "steps" else "steps"
+    gemm = "register" if by_rules["gemm"] == "tiled" else "tiled"
+    tried = []
+
+    def recorded(_: object, device: vkrnn.Device, __: float) -> list[float]:
+        tried.append({**device._options})
+        return [1.0]
+
+    monkeypatch.setattr(_tune, "_times", recorded)
+    sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
+    assert tune(index, *sizes, "--schedules", schedule, "--gemms", gemm) == 0
+    first, *others = tried
+    assert first == {}
+    assert others
+    assert all({"schedule": schedule, "gemm": gemm}.items() <= options.items() for options in others)
+
+
 @pytest.mark.parametrize("wrong", ["{", "[]", "null", "foreign", "version", "entry", "size", "binary"])
 def test_a_table_that_is_none_is_ignored(index: int, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     """One warning in the log, no error: the rules choose."""

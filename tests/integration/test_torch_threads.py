@@ -33,6 +33,7 @@ def count(name, call):
 def step():
     lstm(source)[0].sum().backward()
 
+vkrnn.devices()  # drivers that are loaded may have threads of their own
 torch.set_num_threads(1)
 count("module, one thread", step)
 torch.set_num_threads(2)
