@@ -24,6 +24,11 @@ unsigned members_of(unsigned wanted) {
     return size;
 }
 
+bool contention_ends() {
+    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
+    return !contended();
+}
+
 TEST(Team, HasAsManyMembersAsAreAllowed) {
     for (const unsigned threads : {1U, 2U, 5U, 8U}) {
         const Threads allowed(threads);
@@ -112,8 +117,7 @@ TEST(Contention, LastsLongerWhereItShowsAgainNotWhereManyNoticeIt) {
 // Four teams beside each other wait for two of nine milliseconds each, which the call has lost once.
 TEST(Team, CountsOnceWhatTeamsLoseBesideEachOther) {
     const Threads allowed(8);
-    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
-    ASSERT_FALSE(contended());
+    ASSERT_TRUE(contention_ends());
     unsigned size = 8;
     bool noticed = false;
     for (int call = 0; call < 10 && size == 8 && !noticed; ++call) {
@@ -147,8 +151,7 @@ TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
     }
     if (size == 1) GTEST_SKIP() << "one thread alone";
     EXPECT_TRUE(noticed);
-    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
-    EXPECT_FALSE(contended());
+    EXPECT_TRUE(contention_ends());
 }
 
 // A poll runs signal handlers, which may make calls.

@@ -191,16 +191,22 @@ class _Search:
             return None
         fastest = by_rules
         variants = _core.list_variants(self.device.profile)
-        wanted = {"schedule": self.options.schedules, "gemm": self.options.gemms}
+        wanted = {
+            "schedule": self.options.schedules or variants["schedule"],
+            "gemm": self.options.gemms or variants["gemm"],
+        }
+        names = {part: [name for name in variants[part] if name in wanted[part]] for part in wanted}
         for part, other in (("schedule", "gemm"), ("gemm", "schedule")):
-            names = [name for name in variants[part] if wanted[part] is None or name in wanted[part]]
             found = fastest.strategy
-            if wanted[other] is None or found[other] in wanted[other]:
+            if found[other] in names[other]:
                 beside = [{other: found[other], **_sizes_of(found, other, variants)}]
             else:
-                beside = [{other: name} for name in wanted[other]]
+                beside = [{other: name} for name in names[other]]
             candidates = [
-                {part: name, **sizes, **rest} for name in names for sizes in variants[part][name] for rest in beside
+                {part: name, **sizes, **rest}
+                for name in names[part]
+                for sizes in variants[part][name]
+                for rest in beside
             ]
             for number, candidate in enumerate(candidates):
                 self.progress.show((number + 1) / len(candidates), _long(candidate))

@@ -354,7 +354,7 @@ INTERRUPTED = """
     given = arguments(T)
     given["source"][:] = 1
     whole, wanted = seconds(given)
-    soon = 0
+    times = []
     for _ in range(5):  # others may have the processors while one is measured
         timer = threading.Timer(whole / 8, os.kill, (os.getpid(), signal.SIGINT))
         start = time.perf_counter()
@@ -363,9 +363,9 @@ INTERRUPTED = """
             vkrnn.single_gate_rnn(**given)
             print("finished")
         except KeyboardInterrupt:
-            soon += time.perf_counter() - start < whole * 0.7
+            times.append(time.perf_counter() - start)
         timer.join()
-    print("soon", soon > 0)
+    print("soon", sorted(times)[2] < whole * 0.7)
     print("right", np.array_equal(seconds(given)[1], wanted))
 """
 
