@@ -1,4 +1,6 @@
 // Teams of threads and how loops are shared between them.
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -114,27 +116,41 @@ TEST(Contention, LastsLongerWhereItShowsAgainNotWhereManyNoticeIt) {
     EXPECT_FALSE(contention.holds(second + 85ms));
 }
 
-// Four teams beside each other wait for two of nine milliseconds each, which the call has lost once.
+// Four teams beside each other wait for two of nine milliseconds each, which the call has lost once. Where others have
+// the processors they may wait for longer: then contention shows rightly, but not before a call has lost half of its
+// time.
 TEST(Team, CountsOnceWhatTeamsLoseBesideEachOther) {
+    using Duration = Contention::Duration;
     const Threads allowed(8);
+    contention.begin(Contention::Clock::now());  // forgets what tests before this lost
     ASSERT_TRUE(contention_ends());
     unsigned size = 8;
-    bool noticed = false;
+    bool noticed = false, much_lost = false;
     for (int call = 0; call < 10 && size == 8 && !noticed; ++call) {
+        std::array<Duration, 4> lost{};
+        Duration taken{};
         run_on_team(8, {}, [&](Member& member) {
             if (member.rank() == 0) size = member.size();
             if (member.size() != 8) return;
+            const auto began = Contention::Clock::now();
             const unsigned team = member.rank() / 2, own = member.rank() % 2;
+            const auto meet = [&](unsigned which, unsigned number, unsigned members) {
+                const auto come = Contention::Clock::now();
+                member.meet(which, number, members, false);
+                if (number == 0) lost.at(team) += Contention::Clock::now() - come;
+            };
             std::this_thread::sleep_for(own == 0 ? 1ms : 3ms);
-            member.meet(1 + team, own, 2, false);
+            meet(1 + team, own, 2);
             std::this_thread::sleep_for(6ms);
-            member.meet(1 + team, own, 2, false);
-            member.meet(0, member.rank(), 8, false);
+            meet(1 + team, own, 2);
+            meet(0, member.rank(), 8);
+            if (member.rank() == 0) taken = Contention::Clock::now() - began;
         });
         noticed = contended();
+        much_lost = much_lost || 2 * *std::ranges::max_element(lost) > taken;
     }
     if (size < 8) GTEST_SKIP() << size << " threads";
-    EXPECT_FALSE(noticed);
+    EXPECT_TRUE(!noticed || much_lost);
 }
 
 TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
