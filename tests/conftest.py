@@ -82,6 +82,20 @@ def vulkan(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
         yield device
 
 
+@pytest.fixture(scope="module", params=["native", "mapped"])
+def kind(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    """Return the CPU itself, then a Vulkan device, for a module's tests."""
+    with opened(request.param) as device:
+        yield device
+
+
+@pytest.fixture
+def current(kind: vkrnn.Device) -> Iterator[vkrnn.Device]:
+    """Have a test's calls run on the CPU itself, then on a Vulkan device."""
+    with kind:
+        yield kind
+
+
 @pytest.fixture(scope="session")
 def torch() -> Any:
     """Return PyTorch, or skip where it is not installed."""

@@ -1,18 +1,9 @@
-"""Long, large, too large, interrupted, many at once: what a call must survive, and the next call after it."""
+"""Long, large, too large: what a call must survive, and the next call after it."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,29 +12,15 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, GATES, Case, gradient_inputs, inputs
+from cases import GATES, Case, gradient_inputs, inputs
 from comparison import assert_close, limits
 from float32 import Program
-from resident import is_native, opened, position
-from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn import GRUDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
 
 STORAGE_BUFFER = 128 << 20  # bytes: the most that a storage buffer of lavapipe's may have
 ITERATIONS = 65_535  # after which lavapipe 22.3 silently ends a shader's loops
-
-
-@pytest.fixture(name="kind", scope="module", params=["native", "mapped"])
-def _kind(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
-    with opened(request.param) as device:
-        yield device
-
-
-@pytest.fixture(name="current")
-def _current(kind: vkrnn.Device) -> Iterator[vkrnn.Device]:
-    """Have a test's calls run on the CPU itself, then on a Vulkan device."""
-    with kind:
-        yield kind
 
 
 everywhere = pytest.mark.usefixtures("current")
@@ -341,186 +318,3 @@ def test_a_call_that_no_machine_has_room_for(own: vkrnn.Device) -> None:
     with pytest.raises(MemoryError, match=r"^\[single_gate_rnn\] .*\d.* [kMGTP]?i?B .*\d.* [kMGTP]?i?B .*free"):
         vkrnn.single_gate_rnn(source, np.zeros((4, 4), np.float32), device=own)
     small_call(own)
-
-
-# Interrupted
-
-
-INTERRUPTED = """
-    import signal
-    import numpy as np
-    import vkrnn
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
-    device = vkrnn.default_device()
-    steps = 20_000_000
-    source, weight = np.ones((steps, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
-    (short,) = vkrnn.single_gate_rnn(source[:10], weight)
-    before = device.statistics()["dispatches"]
-    try:
-        print("running", flush=True)
-        vkrnn.single_gate_rnn(source, weight, device=device)
-        print("finished")
-    except KeyboardInterrupt:
-        made = device.statistics()["dispatches"] - before
-        print("interrupted", 0 < made < steps)
-    (again,) = vkrnn.single_gate_rnn(source[:10], weight, device=device)
-    print("right", np.array_equal(short, again), device.lost, device.closed)
-"""
-
-
-def test_an_interrupted_call() -> None:
-    """Ctrl-C in the midst of a long call is a KeyboardInterrupt, and the next call on the same device is right."""
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
-        env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            time.sleep(1)  # for the call to get under way; the script checks that it did
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert out.splitlines() == ["interrupted True", "right True False False"], err
-    assert process.returncode == 0
-
-
-# Many
-
-
-def mixed(device: vkrnn.Device | None, case: Case) -> dict[str, Array]:
-    """Run a case forward and backward."""
-    arrays = inputs(case)
-    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
-    above = gradient_inputs(case, forward)
-    gradients = getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=device)
-    found: dict[str, Array] = forward._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
-    return found
-
-
-MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c for c in CASES if "wide" in c.tags][::5]]
-
-
-def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
-    """The device holds no more after the last round than after the first: memory, pipelines, plans."""
-
-    def a_round() -> int:
-        for case in MIXED:
-            mixed(own, case)
-        with pytest.raises(ValueError, match="recurrent_weight"):
-            vkrnn.lstm(np.ones((5, 3, 8), np.float32), np.ones((8, 3), np.float32), device=own)
-        return 2 * len(MIXED)
-
-    a_round()
-    counted = ("bytes_allocated", "pipelines", "plans")
-    first = {name: own.statistics()[name] for name in counted}
-    assert all(count or (name == "pipelines" and is_native(own)) for name, count in first.items())
-    calls = own.statistics()["calls"]
-    while own.statistics()["calls"] < calls + 1000:
-        a_round()
-    assert {name: own.statistics()[name] for name in counted} == first
-
-
-@everywhere
-def test_devices_are_opened_and_dropped() -> None:
-    """One after the other, some of them closed by nobody; the default device has its own memory."""
-    held = vkrnn.default_device().open().statistics()["bytes_allocated"]
-    for _ in range(5):
-        closed, dropped = (vkrnn.Device(vkrnn.default_device().index) for _ in range(2))
-        small_call(closed)
-        small_call(dropped)
-        assert closed.statistics()["bytes_allocated"] > 0
-        closed.close()
-        del dropped
-        gc.collect()
-    assert vkrnn.default_device().statistics()["bytes_allocated"] == held
-    small_call()
-
-
-def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
-    """The call that loses it and all later ones raise; other devices, also new ones, give the same bits as ever."""
-    case = MIXED[3]
-    with opened("native") as native, opened("mapped") as other:
-        wanted = {device: mixed(device, case) for device in (native, other)}
-        mixed(own_vulkan, case)
-        own_vulkan.open().lose_for_test()
-        for _ in range(2):
-            with pytest.raises(vkrnn.DeviceError, match="lost"):
-                mixed(own_vulkan, case)
-            assert own_vulkan.lost
-        with opened("mapped") as fresh:
-            for device, right in ((native, wanted[native]), (other, wanted[other]), (fresh, wanted[other])):
-                for name, array in mixed(device, case).items():
-                    np.testing.assert_array_equal(array, right[name], err_msg=name)
-
-
-def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
-    """Threads that run calls at the same time get the bits that each gets alone."""
-    wanted = [mixed(own, case) for case in MIXED]
-
-    def work(first: int) -> None:
-        for i in range(3 * len(MIXED)):
-            at = (first + i * (first + 1)) % len(MIXED)
-            for name, array in mixed(own, MIXED[at]).items():
-                np.testing.assert_array_equal(array, wanted[at][name], err_msg=f"{MIXED[at].id}: {name}")
-
-    with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(work, first) for first in range(4)]:
-            future.result()
-
-
-def test_other_threads_run_while_the_device_works(current: vkrnn.Device) -> None:
-    """The interpreter's lock is released: with switching turned off, another thread only runs where it is given up."""
-    source = np.ones((10_000_000 if is_native(current) else 100_000, 1, 1), np.float32)
-    weight = np.full((1, 1), 0.5, np.float32)
-    vkrnn.single_gate_rnn(source[:5], weight)
-    ticks, done, ready = 0, False, threading.Event()
-
-    def tick() -> None:
-        nonlocal ticks
-        while not done:
-            ticks += 1
-            ready.set()
-            time.sleep(0.001)  # gives the lock up, and needs it to go on
-
-    interval = sys.getswitchinterval()
-    thread = threading.Thread(target=tick)
-    sys.setswitchinterval(1000)
-    try:
-        thread.start()
-        ready.wait()
-        before = ticks
-        vkrnn.single_gate_rnn(source, weight)
-        made = ticks - before
-    finally:
-        done = True
-        sys.setswitchinterval(interval)
-        thread.join()
-    assert made > 10
-
-
-DESCRIPTORS = [
-    SingleGateRNNDescriptor(activation="hard_sigmoid", reverse=True),
-    LSTMDescriptor(training=True, forget_gate_last=True, cell_gate_activation="relu"),
-    GRUDescriptor(bidirectional=True, flip_z=True, reset_after=True),
-]
-
-
-def test_descriptors_and_results_cross_processes() -> None:
-    """A descriptor goes to a process of its own, which runs with it; the results come back with their names."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for cell, descriptor in zip(GATES, DESCRIPTORS, strict=True):
-            gates = GATES[cell] * (2 if descriptor.bidirectional else 1)
-            weight = uniform(2, *([2] if descriptor.bidirectional else []), 4 * GATES[cell], 4)
-            arguments = (uniform(1, 5, 3, 4 * gates), weight)
-            theirs = pool.submit(getattr(vkrnn, cell), *arguments, descriptor=descriptor).result()
-            ours = getattr(vkrnn, cell)(*arguments, descriptor=descriptor)
-            assert repr(theirs) == repr(ours)
-            assert pool.submit(repr, descriptor).result() == repr(descriptor)
-            for name, array in ours._asdict().items():
-                np.testing.assert_array_equal(getattr(theirs, name), array)

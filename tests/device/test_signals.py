@@ -1,8 +1,13 @@
-"""Signals in calls: five hundred at random moments, each of which arrives; handlers that make calls themselves."""
+"""Signals in calls: five hundred at random moments, each of which arrives; Ctrl-C; handlers that make calls."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+import textwrap
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,7 +15,7 @@ import pytest
 
 import vkrnn
 from cases import Case, gradient_inputs, inputs
-from resident import is_native
+from resident import is_native, position
 
 SIGNALS = 500
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
@@ -100,3 +105,47 @@ def test_a_handler_that_closes_the_device(own: vkrnn.Device) -> None:
     own.close()
     with pytest.raises(vkrnn.DeviceError, match="the device is closed"):
         vkrnn.lstm(**inputs(case), device=own)
+
+
+INTERRUPTED = """
+    import signal
+    import numpy as np
+    import vkrnn
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+    device = vkrnn.default_device()
+    steps = 20_000_000
+    source, weight = np.ones((steps, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
+    (short,) = vkrnn.single_gate_rnn(source[:10], weight)
+    before = device.statistics()["dispatches"]
+    try:
+        print("running", flush=True)
+        vkrnn.single_gate_rnn(source, weight, device=device)
+        print("finished")
+    except KeyboardInterrupt:
+        made = device.statistics()["dispatches"] - before
+        print("interrupted", 0 < made < steps)
+    (again,) = vkrnn.single_gate_rnn(source[:10], weight, device=device)
+    print("right", np.array_equal(short, again), device.lost, device.closed)
+"""
+
+
+def test_an_interrupted_call() -> None:
+    """Ctrl-C in the midst of a long call is a KeyboardInterrupt, and the next call on the same device is right."""
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
+        env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            time.sleep(1)  # for the call to get under way; the script checks that it did
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert out.splitlines() == ["interrupted True", "right True False False"], err
+    assert process.returncode == 0

@@ -1,0 +1,166 @@
+"""Many calls, devices, threads and processes: what each gets is what it gets alone, and nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from cases import CASES, GATES, Case, gradient_inputs, inputs
+from resident import is_native, opened
+from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+
+Array = NDArray[Any]
+
+
+@pytest.fixture(name="own", params=["native", "mapped"])
+def _own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
+    with opened(request.param) as device:
+        yield device
+
+
+def mixed(device: vkrnn.Device | None, case: Case) -> dict[str, Array]:
+    """Run a case forward and backward."""
+    arrays = inputs(case)
+    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
+    above = gradient_inputs(case, forward)
+    gradients = getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=device)
+    found: dict[str, Array] = forward._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
+    return found
+
+
+MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c for c in CASES if "wide" in c.tags][::5]]
+
+
+def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
+    """The device holds no more after the last round than after the first: memory, pipelines, plans."""
+
+    def a_round() -> int:
+        for case in MIXED:
+            mixed(own, case)
+        with pytest.raises(ValueError, match="recurrent_weight"):
+            vkrnn.lstm(np.ones((5, 3, 8), np.float32), np.ones((8, 3), np.float32), device=own)
+        return 2 * len(MIXED)
+
+    a_round()
+    counted = ("bytes_allocated", "pipelines", "plans")
+    first = {name: own.statistics()[name] for name in counted}
+    assert all(count or (name == "pipelines" and is_native(own)) for name, count in first.items())
+    calls = own.statistics()["calls"]
+    while own.statistics()["calls"] < calls + 1000:
+        a_round()
+    assert {name: own.statistics()[name] for name in counted} == first
+
+
+@pytest.mark.usefixtures("current")
+def test_devices_are_opened_and_dropped() -> None:
+    """One after the other, some of them closed by nobody; the default device has its own memory."""
+    case = MIXED[3]
+    wanted = mixed(None, case)
+    held = vkrnn.default_device().open().statistics()["bytes_allocated"]
+    for _ in range(5):
+        closed, dropped = (vkrnn.Device(vkrnn.default_device().index) for _ in range(2))
+        mixed(closed, case)
+        mixed(dropped, case)
+        assert closed.statistics()["bytes_allocated"] > 0
+        closed.close()
+        del dropped
+        gc.collect()
+    assert vkrnn.default_device().statistics()["bytes_allocated"] == held
+    for name, array in mixed(None, case).items():
+        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+
+
+def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
+    """The call that loses it and all later ones raise; other devices, also new ones, give the same bits as ever."""
+    case = MIXED[3]
+    with opened("native") as native, opened("mapped") as other:
+        wanted = {device: mixed(device, case) for device in (native, other)}
+        mixed(own_vulkan, case)
+        own_vulkan.open().lose_for_test()
+        for _ in range(2):
+            with pytest.raises(vkrnn.DeviceError, match="lost"):
+                mixed(own_vulkan, case)
+            assert own_vulkan.lost
+        with opened("mapped") as fresh:
+            for device, right in ((native, wanted[native]), (other, wanted[other]), (fresh, wanted[other])):
+                for name, array in mixed(device, case).items():
+                    np.testing.assert_array_equal(array, right[name], err_msg=name)
+
+
+def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
+    """Threads that run calls at the same time get the bits that each gets alone."""
+    wanted = [mixed(own, case) for case in MIXED]
+
+    def work(first: int) -> None:
+        for i in range(3 * len(MIXED)):
+            at = (first + i * (first + 1)) % len(MIXED)
+            for name, array in mixed(own, MIXED[at]).items():
+                np.testing.assert_array_equal(array, wanted[at][name], err_msg=f"{MIXED[at].id}: {name}")
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(work, first) for first in range(4)]:
+            future.result()
+
+
+def test_other_threads_run_while_the_device_works(current: vkrnn.Device) -> None:
+    """The interpreter's lock is released: with switching turned off, another thread only runs where it is given up."""
+    source = np.ones((10_000_000 if is_native(current) else 100_000, 1, 1), np.float32)
+    weight = np.full((1, 1), 0.5, np.float32)
+    vkrnn.single_gate_rnn(source[:5], weight)
+    ticks, done, ready = 0, False, threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done:
+            ticks += 1
+            ready.set()
+            time.sleep(0.001)  # gives the lock up, and needs it to go on
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=tick)
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        ready.wait()
+        before = ticks
+        vkrnn.single_gate_rnn(source, weight)
+        made = ticks - before
+    finally:
+        done = True
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert made > 10
+
+
+DESCRIPTORS = [
+    SingleGateRNNDescriptor(activation="hard_sigmoid", reverse=True),
+    LSTMDescriptor(training=True, forget_gate_last=True, cell_gate_activation="relu"),
+    GRUDescriptor(bidirectional=True, flip_z=True, reset_after=True),
+]
+
+
+def test_descriptors_and_results_cross_processes() -> None:
+    """A descriptor goes to a process of its own, which runs with it; the results come back with their names."""
+    rng = np.random.default_rng(1)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for cell, descriptor in zip(GATES, DESCRIPTORS, strict=True):
+            gates = GATES[cell] * (2 if descriptor.bidirectional else 1)
+            weight = rng.random((*([2] if descriptor.bidirectional else []), 4 * GATES[cell], 4), np.float32)
+            arguments = (rng.random((5, 3, 4 * gates), np.float32), weight)
+            theirs = pool.submit(getattr(vkrnn, cell), *arguments, descriptor=descriptor).result()
+            ours = getattr(vkrnn, cell)(*arguments, descriptor=descriptor)
+            assert repr(theirs) == repr(ours)
+            assert pool.submit(repr, descriptor).result() == repr(descriptor)
+            for name, array in ours._asdict().items():
+                np.testing.assert_array_equal(getattr(theirs, name), array)
