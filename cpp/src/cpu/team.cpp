@@ -31,6 +31,8 @@ using namespace std::chrono_literals;
 // meeting at the least.
 constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinInMeeting = 20us;
+// What comes before that spinning: looks without a pause, or at the clock, in between.
+constexpr int kLooks = 100;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
 // Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two
@@ -60,10 +62,8 @@ public:
     void stop() {
         stopped_ = true;
         for (Meeting& meeting : meetings_) {
-            for (std::atomic<std::uint32_t>* word : {&meeting.arrived_, &meeting.round_}) {
-                word->fetch_add(1U << 16);
-                wake_all(*word);
-            }
+            meeting.state_.fetch_or(Meeting::kStopped);
+            wake_all(meeting.state_);
         }
     }
 
@@ -98,13 +98,13 @@ public:
     // To be called when all have come back. All meet at the first meeting between two kernels and after the last one,
     // and some at a time in the others, beside each other: then the call has lost what those lost who lost the most.
     void account() const {
+        if (size_ == 1) return;
         Clock::duration lost{0};
         for (std::size_t i = 1; i < meetings_.size(); ++i) lost = std::max(lost, meetings_[i].lost_);
         lost += meetings_[0].lost_;
-        const Clock::duration taken = meetings_[0].ended_ - meetings_[0].began_;
-        if (taken.count() == 0) return;
-        contention.add(lost, taken);
-        if (contention.shows({}, {})) contention.begin(Clock::now());
+        const Clock::time_point now = Clock::now();
+        contention.add(lost, now - meetings_[0].began_);
+        if (contention.shows({}, {})) contention.begin(now);
     }
 
     void rethrow() const {
@@ -299,54 +299,70 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
     return buffer.memory;
 }
 
+Meeting::Arrival Meeting::arrival(std::uint32_t state, unsigned members) {
+    const std::uint32_t round = state / kRound, before = state % kRound / kArrival;
+    if (before < members) return {round, before};
+    return {(round + 1) % kRound, before - members};  // who came last has yet to say so
+}
+
+std::uint32_t Meeting::arrive(unsigned members) {
+    const Arrival own = arrival(state_.fetch_add(kArrival), members);
+    if (own.before + 1 == members) {
+        state_.fetch_add(kRound - members * kArrival);
+        if (sleepers_.load() != 0) wake_all(state_);
+    }
+    return own.round;
+}
+
+void Meeting::saw(Clock::time_point come, Clock::duration usual) {
+    seen_ = Clock::now();
+    unseen_ = 0;
+    if (seen_ - come > usual) lost_ += seen_ - come;
+}
+
+void Meeting::announce(bool may_part) {
+    const bool parts = may_part && contention.shows(lost_, seen_ - began_);
+    const std::uint32_t parts_in = parts ? rounds_ % kRound : kNoRound;
+    if (parts_in_.load(std::memory_order_relaxed) != parts_in) parts_in_.store(parts_in, std::memory_order_relaxed);
+    if (parts) {
+        began_ = Clock::now();
+        lost_ = {};
+        contention.begin(began_);
+    }
+    ++rounds_;
+    ++unseen_;
+}
+
 unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_part) {
     if (members == 1) return stopped() ? 0 : 1;
     Meeting& meeting = team_.meeting(which);
-    if (own != 0) {
-        const std::uint32_t round = meeting.round_.load();
-        meeting.arrived_.fetch_add(1);
-        if (meeting.first_sleeps_.load() != 0) wake_all(meeting.arrived_);
-        const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round || team_.stopped(); };
-        if (!spin_until(ended, kSpinInMeeting)) {
+    const bool first = own == 0;
+    if (first) meeting.announce(may_part);
+    const std::uint32_t round = meeting.arrive(members);
+    const auto ended_in = [&](std::uint32_t state) {
+        return (state & Meeting::kStopped) != 0 || Meeting::arrival(state, members).round != round;
+    };
+    const auto ended = [&] { return ended_in(meeting.state_.load(std::memory_order_acquire)); };
+    bool over = false;
+    for (int i = 0; i < kLooks && !over; ++i) over = ended();
+    if (!over) {
+        const auto come = Clock::now();
+        const auto worked = first ? (come - meeting.seen_) / meeting.unseen_ : Clock::duration::zero();
+        const auto limit = std::max<Clock::duration>(kSpinInMeeting, std::min<Clock::duration>(worked / 4, 200us));
+        if (!spin_until(ended, limit)) {
             meeting.sleepers_.fetch_add(1);
-            while (!ended()) sleep_while(meeting.round_, round, kBetweenPolls);
+            for (auto state = meeting.state_.load(); !ended_in(state); state = meeting.state_.load()) {
+                sleep_while(meeting.state_, state, kBetweenPolls);
+                if (rank_ == 0) team_.poll();
+            }
             meeting.sleepers_.fetch_sub(1);
         }
-        return team_.stopped() ? 0 : meeting.going_on_.load(std::memory_order_relaxed);
+        if (first)
+            meeting.saw(come, which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
+                                         : std::max<Clock::duration>(kLost, worked / 2));
     }
-
-    const auto come = Clock::now();
-    const auto worked = come - meeting.ended_;
-    const auto all_here = [&] { return meeting.arrived_.load(std::memory_order_acquire) == members - 1; };
-    const auto limit = std::max<Clock::duration>(kSpinInMeeting, std::min<Clock::duration>(worked / 4, 200us));
-    if (!spin_until([&] { return all_here() || team_.stopped(); }, limit)) {
-        meeting.first_sleeps_ = 1;
-        for (;;) {
-            const std::uint32_t arrived = meeting.arrived_.load();
-            if (arrived == members - 1 || team_.stopped()) break;
-            sleep_while(meeting.arrived_, arrived, kBetweenPolls);
-            if (rank_ == 0) team_.poll();
-        }
-        meeting.first_sleeps_ = 0;
-    }
-    if (stopped()) return 0;
-    meeting.ended_ = Clock::now();
-    const auto waited = meeting.ended_ - come;
-    const Clock::duration usual = which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
-                                             : std::max<Clock::duration>(kLost, worked / 2);
-    if (waited > usual) meeting.lost_ += waited;
-    const bool gives_up = may_part && contention.shows(meeting.lost_, meeting.ended_ - meeting.began_);
-    if (gives_up) {
-        contention.begin(meeting.ended_);
-        meeting.lost_ = {};
-        meeting.began_ = meeting.ended_;
-    }
-    const unsigned going_on = gives_up ? 1 : members;
-    meeting.going_on_.store(going_on, std::memory_order_relaxed);
-    meeting.arrived_.store(0);
-    meeting.round_.fetch_add(1);
-    if (meeting.sleepers_.load() != 0) wake_all(meeting.round_);
-    return going_on;
+    if (first ? stopped() : team_.stopped()) return 0;
+    return meeting.parts_in_.load(std::memory_order_relaxed) == round ? 1 : members;
 }
 
 namespace {

@@ -20,19 +20,35 @@ unsigned allowed_threads();
 // work had better have one.
 bool contended();
 
-// Where some of a team wait for each other.
+// Where some of a team wait for each other, in one round after another.
 class Meeting {
     friend class Member;
     friend class Team;
 
-    alignas(64) std::atomic<std::uint32_t> arrived_ = 0;
-    alignas(64) std::atomic<std::uint32_t> round_ = 0;
-    std::atomic<std::uint32_t> sleepers_ = 0;  // of those that wait for the round to end
-    alignas(64) std::atomic<std::uint32_t> first_sleeps_ = 0;
-    std::atomic<std::uint32_t> going_on_ = 0;
-    // The first member's: when the meeting was made, when its last round ended, and how much time waiting has taken.
-    std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), ended_ = began_;
+    // The round's number modulo 2^16 above how many have arrived in it (15 bits) above whether the team has been
+    // stopped (one bit). Who comes last begins the next round; others may arrive in that one before it has.
+    alignas(64) std::atomic<std::uint32_t> state_ = 0;
+    std::atomic<std::uint32_t> sleepers_ = 0;
+    // The round in which all but the first member leave.
+    alignas(64) std::atomic<std::uint32_t> parts_in_ = kNoRound;
+    // The first member's: the rounds so far, those since it last looked at the clock, when the meeting was made and
+    // when it last looked, and how much time waiting has taken.
+    alignas(64) std::uint32_t rounds_ = 0, unseen_ = 0;
+    std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), seen_ = began_;
     std::chrono::steady_clock::duration lost_{0};
+
+    static constexpr std::uint32_t kStopped = 1, kArrival = 2, kRound = 1U << 16, kNoRound = kRound;
+    struct Arrival {
+        std::uint32_t round, before;  // how many had arrived in the round
+    };
+    // What it would be to arrive in that state.
+    static Arrival arrival(std::uint32_t state, unsigned members);
+    // Returns the round that the member arrived in.
+    std::uint32_t arrive(unsigned members);
+    // For the first member, before it arrives: settles whether the others leave in this round.
+    void announce(bool may_part);
+    // For the first member, which came then and has waited until now; more than `usual` is lost time.
+    void saw(std::chrono::steady_clock::time_point come, std::chrono::steady_clock::duration usual);
 };
 
 // One thread's part in a team.
