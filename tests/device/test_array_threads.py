@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 
 import vkrnn
 from cases import CASES, Case, inputs
-from resident import VULKAN_WAYS, above, assert_same, dtype_of, opened, put
+from resident import VULKAN_WAYS, WAYS, above, assert_same, dtype_of, opened, put
 
-THREADS = 4
+THREADS = 8
 # These are of every cell and direction, and few have the same sizes.
 CHOSEN = [case for case in CASES if not case.tags][3::61]
 
@@ -121,6 +122,20 @@ def test_several_devices(ways: tuple[str, str]) -> None:
                 each.on_arrays(device, put(each.arrays, device))
 
         together(work, THREADS + 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_for_each_thread(way: str) -> None:
+    """Eight devices at a time give the bits of another one."""
+    with ExitStack() as stack:
+        other, *own = (stack.enter_context(opened(way)) for _ in range(1 + THREADS))
+        wanted = everything(other)[::3]
+
+        def work(thread: int) -> None:
+            for each in wanted:
+                each.on_arrays(own[thread], put(each.arrays, own[thread]))
+
+        together(work)
 
 
 def test_closed_under_others_hands(own: vkrnn.Device) -> None:

@@ -150,10 +150,11 @@ DESCRIPTORS = [
 ]
 
 
-def test_descriptors_and_results_cross_processes() -> None:
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_descriptors_and_results_cross_processes(start: str) -> None:
     """A descriptor goes to a process of its own, which runs with it; the results come back with their names."""
     rng = np.random.default_rng(1)
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(start)) as pool:
         for cell, descriptor in zip(GATES, DESCRIPTORS, strict=True):
             gates = GATES[cell] * (2 if descriptor.bidirectional else 1)
             weight = rng.random((*([2] if descriptor.bidirectional else []), 4 * GATES[cell], 4), np.float32)
