@@ -225,6 +225,14 @@ def test_sums_over_many_features() -> None:
 
 
 @everywhere
+@pytest.mark.parametrize("cell", GATES)
+def test_weights_beyond_a_processors_caches(cell: str) -> None:
+    """The CPU takes the units in several parts, the other way round in every other step."""
+    case = Case(cell, 5, 3, 7, 700, present=frozenset({"input_weight"}))
+    compare(case, lambda _, shape: uniform(5, *shape))
+
+
+@everywhere
 def test_an_input_beyond_a_storage_buffer() -> None:
     """A source of 140 MiB, forward and gradients, the gradient of the source as large as that."""
     T, N, I, H = 12, 1_024, 3_000, 3

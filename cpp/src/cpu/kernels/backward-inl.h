@@ -125,11 +125,12 @@ private:
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
         const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
         const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
-        const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)});
+        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
+        const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)},
+                              depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const sums =
             static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(height * stripes.widest() * L)));
         const T* operands[kChunkRows];
-        const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
         for (std::int64_t stripe = 0; stripe < stripes.count(); ++stripe) {
             const Range vectors = stripes.at(stripe);
             const std::int64_t width = (vectors.end - vectors.begin) * L;

@@ -131,7 +131,9 @@ private:
         const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
         const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
         const std::int64_t of_vector = height * (kCount + (apart ? 1 : 0)) * L;
-        const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)});
+        const std::int64_t depth = units_ + (ahead ? 0 : work_.features);
+        const Stripes stripes(mine_, widest_tile(height), of_vector * std::int64_t{sizeof(T)},
+                              kCount * depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
         T* const memory =
             static_cast<T*>(member_.scratch(0, sizeof(T) * static_cast<std::size_t>(of_vector * stripes.widest())));
         const T* operands[kChunkRows];

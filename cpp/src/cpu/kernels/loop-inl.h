@@ -20,15 +20,19 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // Batch rows whose sums are formed, and then handed to the cell, together: the weights are loaded once for them all.
 inline constexpr std::int64_t kChunkRows = 96;
 
-// Bytes of sums that leave room for the weights in the nearest cache.
-inline constexpr std::int64_t kSumBytes = 8192;
+// Bytes of sums that leave room for the weights in the nearest cache, and of weights that are a small part of what the
+// next one holds.
+inline constexpr std::int64_t kSumBytes = 8192, kWeightBytes = 256 << 10;
 
 // The parts of a range of vectors of units whose sums are formed, and then handed to the cell, together: at least as
-// wide as a tile, and as wide as their sums allow, because the cell has much to prepare for each.
+// wide as a tile, and else as wide as their sums and weights allow, because the cell has much to prepare for each. Each
+// step takes them the other way round than the one before: where the weights do not fit into the caches, it finds there
+// those that were used last.
 class Stripes {
 public:
-    Stripes(Range vectors, std::int64_t tile, std::int64_t bytes_of_vector) : vectors_(vectors) {
-        const std::int64_t most = std::max(tile, kSumBytes / bytes_of_vector / 2 * 2);
+    Stripes(Range vectors, std::int64_t tile, std::int64_t sum_bytes, std::int64_t weight_bytes, bool back)
+        : vectors_(vectors), back_(back) {
+        const std::int64_t most = std::max(tile, std::min(kSumBytes / sum_bytes, kWeightBytes / weight_bytes) / 2 * 2);
         together_ = most % 2 == 0 ? 2 : 1;  // cells compute two vectors at a time
         groups_ = (vectors.end - vectors.begin + together_ - 1) / together_;
         count_ = (groups_ * together_ + most - 1) / most;
@@ -36,7 +40,8 @@ public:
 
     [[nodiscard]] std::int64_t count() const { return count_; }
     [[nodiscard]] std::int64_t widest() const { return count_ == 0 ? 0 : (groups_ + count_ - 1) / count_ * together_; }
-    [[nodiscard]] Range at(std::int64_t stripe) const {
+    [[nodiscard]] Range at(std::int64_t number) const {
+        const std::int64_t stripe = back_ ? count_ - 1 - number : number;
         const Range groups = part_of(groups_, stripe, count_);
         return {vectors_.begin + groups.begin * together_,
                 std::min(vectors_.end, vectors_.begin + groups.end * together_)};
@@ -44,6 +49,7 @@ public:
 
 private:
     Range vectors_;
+    bool back_;
     std::int64_t together_, groups_, count_;
 };
 
