@@ -60,7 +60,7 @@ Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, cons
 }
 
 template <class Part>
-const Part& best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
+const Part* best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
                     const Profile& profile, const StrategyChoice& fixed, Sizes& sizes) {
     const Part* best = nullptr;
     Offer least;
@@ -74,14 +74,14 @@ const Part& best_of(const Strategies<Part>& candidates, const std::string& optio
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + option + " " +
                                   quoted(names_of(candidates)) + " does not fit this call on " + profile.name);
     sizes.merge(least.sizes);
-    return *best;
+    return best;
 }
 
 Chosen choose(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
     Sizes sizes;
-    const auto& loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
-    const auto& products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
-    return {loop, products, {std::string(loop.name()), std::string(products.name()), std::move(sizes)}};
+    const auto* const loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
+    const auto* const products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
+    return {*loop, *products, {std::string(loop->name()), std::string(products->name()), std::move(sizes)}};
 }
 
 template <class Part>
