@@ -6,12 +6,20 @@ NumPy's, ``LSTMOutputs[vkrnn.Array]`` arrays on a device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vkrnn._generics import A, Self
 
 __all__ = ["GRUGradients", "Gradients", "LSTMGradients", "LSTMOutputs", "Outputs", "Results"]
+
+
+def _checked(function: str, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"[{function}] results: expected names, got {type(name).__name__}")
+        yield name
 
 
 class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
@@ -34,6 +42,8 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
 
     Raises
     ------
+    TypeError
+        If a name is no string.
     ValueError
         If `names` and `arrays` differ in length, if a name stands twice, or if a name is both there and absent.
 
@@ -60,10 +70,11 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         cls, function: str, names: Iterable[str], arrays: Iterable[A], reasons: Mapping[str, str] | None = None
     ) -> Self:
         """Pair the names with the arrays."""
-        self = super().__new__(cls, arrays)
-        fields, absent = tuple(names), dict(reasons or {})
+        fields, absent = tuple(_checked(function, names)), dict(reasons or {})
+        self = super().__new__(cls, islice(arrays, len(fields) + 1))  # an iterable may have no end
         if len(fields) != len(self):
-            raise ValueError(f"[{function}] results: {len(fields)} names for {len(self)} arrays")
+            many = "more" if len(self) > len(fields) else len(self)
+            raise ValueError(f"[{function}] results: {len(fields)} names for {many} arrays")
         if len({*fields, *absent}) != len(fields) + len(absent):
             raise ValueError(f"[{function}] results: a name stands twice in {[*fields, *absent]}")
         self.__dict__.update(_function=function, _fields=fields, _reasons=absent)

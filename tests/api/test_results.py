@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -93,11 +94,20 @@ def test_it_is_read_only(results: Results) -> None:
     ("names", "arrays", "reasons", "message"),
     [
         (["output"], [], {}, "[lstm] results: 1 names for 0 arrays"),
+        (["output"], itertools.repeat(1), {}, "[lstm] results: 1 names for more arrays"),
         (["a", "a"], [1, 2], {}, "[lstm] results: a name stands twice in ['a', 'a']"),
         (["a"], [1], {"a": "no"}, "[lstm] results: a name stands twice in ['a', 'a']"),
     ],
 )
-def test_names_and_arrays_must_fit(names: list[str], arrays: list[Any], reasons: dict[str, str], message: str) -> None:
+def test_names_and_arrays_must_fit(
+    names: list[str], arrays: Iterable[Any], reasons: dict[str, str], message: str
+) -> None:
     with pytest.raises(ValueError, match="results") as caught:
         Results("lstm", names, arrays, reasons)
     assert str(caught.value) == message
+
+
+def test_names_are_strings() -> None:
+    """The first that is none is refused, however many follow."""
+    with pytest.raises(TypeError, match=r"^\[lstm\] results: expected names, got ndarray$"):
+        Results("lstm", np.broadcast_to(np.float32(0), (2**40, 2**20)), [1])  # type: ignore[arg-type]

@@ -28,6 +28,8 @@ LEFT_OUT = {
     "__new__",
     "__getattr__",
     "__getattribute__",
+    "__buffer__",
+    "__release_buffer__",
 }
 LEFT_OUT |= {"__enter__", "__exit__", "__setattr__", "__delattr__", "__doc__", "_pybind11_conduit_v1_"}
 
