@@ -14,8 +14,8 @@ namespace {
 // So many products are added up before they are added to what was there, which keeps errors small.
 inline constexpr std::int64_t kRun = 128;
 
-// Keeps a vector in its register. GCC would rather load it again for each of a few rows, although loads are scarcer than
-// registers there: three rows took longer than four.
+// Keeps a vector in its register. GCC would rather load it again for each of a few rows, although loads are scarcer
+// than registers there: three rows took longer than four.
 template <class V>
 HWY_INLINE void hold([[maybe_unused]] V& vector) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
