@@ -13,6 +13,7 @@ import vkrnn
 import vkrnn.reference
 from cases import ACTIVATIONS, CASES, GATES, NAMES, Case, gradient_inputs, inputs
 from comparison import assert_close
+from resident import assert_same_bits, everything
 from targets import devices
 from tolerances import ACTIVATION
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -268,23 +269,6 @@ def test_nan_in_one_sequence_stays_in_it(cell: str) -> None:
 
 
 LARGE = [case for case in CASES if "large" in case.tags]
-
-
-def everything(case: Case, device: vkrnn.Device | None = None) -> dict[str, Array]:
-    """Return what a case's forward call and gradients give on a device."""
-    arrays = inputs(case)
-    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
-    above = gradient_inputs(case, forward)
-    gradients = getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=device)
-    found: dict[str, Array] = forward._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
-    return found
-
-
-def assert_same_bits(got: dict[str, Array], wanted: dict[str, Array]) -> None:
-    """Compare bit for bit."""
-    assert list(got) == list(wanted)
-    for name, array in wanted.items():
-        np.testing.assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
 
 
 @pytest.mark.parametrize("case", LARGE, ids=lambda case: case.id)

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal  # imported at once: a child forked amid an import waits for ever
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
-from resident import opened
+from cases import GATES, OPTIONAL, UPSTREAM, Case, inputs
+from resident import assert_same_bits, everything, opened
 
 Array = NDArray[Any]
 
@@ -47,24 +46,6 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 # Any number of threads
-
-
-def everything(case: Case, device: vkrnn.Device | None = None, lengths: Array | None = None) -> dict[str, Array]:
-    """Return what a case's training call and its gradients give."""
-    arrays = inputs(case)
-    forward, gradients = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
-    trained = forward(**arrays, lengths=lengths, descriptor=case.descriptor(training=True), device=device)
-    above = gradient_inputs(case, trained)
-    changed = gradients(**arrays, **above, lengths=lengths, descriptor=case.descriptor(), device=device)
-    found: dict[str, Array] = trained._asdict() | {f"d {name}": array for name, array in changed._asdict().items()}
-    return found
-
-
-def assert_same_bits(got: dict[str, Array], wanted: dict[str, Array]) -> None:
-    """Compare bit for bit."""
-    assert list(got) == list(wanted)
-    for name, array in wanted.items():
-        assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
 
 
 # T, N, I, H: one row whose units are shared, small, rows to share, more of both, and many rows of few units.

@@ -22,7 +22,6 @@ Array = NDArray[Any]
 STORAGE_BUFFER = 128 << 20  # bytes: the most that a storage buffer of lavapipe's may have
 ITERATIONS = 65_535  # after which lavapipe 22.3 silently ends a shader's loops
 
-
 everywhere = pytest.mark.usefixtures("current")
 
 

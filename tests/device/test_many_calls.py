@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import CASES, GATES, Case, gradient_inputs, inputs
-from resident import is_native, opened
+from cases import CASES, GATES
+from resident import assert_same_bits, everything, is_native, opened
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
@@ -29,28 +29,17 @@ def _own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
         yield device
 
 
-def mixed(device: vkrnn.Device | None, case: Case) -> dict[str, Array]:
-    """Run a case forward and backward."""
-    arrays = inputs(case)
-    forward = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=True), device=device)
-    above = gradient_inputs(case, forward)
-    gradients = getattr(vkrnn, f"{case.cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=device)
-    found: dict[str, Array] = forward._asdict() | {f"d {name}": array for name, array in gradients._asdict().items()}
-    return found
-
-
 MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c for c in CASES if "wide" in c.tags][::5]]
 
 
 def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
     """The device holds no more after the last round than after the first: memory, pipelines, plans."""
 
-    def a_round() -> int:
+    def a_round() -> None:
         for case in MIXED:
-            mixed(own, case)
+            everything(case, own)
         with pytest.raises(ValueError, match="recurrent_weight"):
             vkrnn.lstm(np.ones((5, 3, 8), np.float32), np.ones((8, 3), np.float32), device=own)
-        return 2 * len(MIXED)
 
     a_round()
     counted = ("bytes_allocated", "pipelines", "plans")
@@ -66,47 +55,44 @@ def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
 def test_devices_are_opened_and_dropped() -> None:
     """One after the other, some of them closed by nobody; the default device has its own memory."""
     case = MIXED[3]
-    wanted = mixed(None, case)
+    wanted = everything(case)
     held = vkrnn.default_device().open().statistics()["bytes_allocated"]
     for _ in range(5):
         closed, dropped = (vkrnn.Device(vkrnn.default_device().index) for _ in range(2))
-        mixed(closed, case)
-        mixed(dropped, case)
+        everything(case, closed)
+        everything(case, dropped)
         assert closed.statistics()["bytes_allocated"] > 0
         closed.close()
         del dropped
         gc.collect()
     assert vkrnn.default_device().statistics()["bytes_allocated"] == held
-    for name, array in mixed(None, case).items():
-        np.testing.assert_array_equal(array, wanted[name], err_msg=name)
+    assert_same_bits(everything(case), wanted)
 
 
 def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
     """The call that loses it and all later ones raise; other devices, also new ones, give the same bits as ever."""
     case = MIXED[3]
     with opened("native") as native, opened("mapped") as other:
-        wanted = {device: mixed(device, case) for device in (native, other)}
-        mixed(own_vulkan, case)
+        wanted = {device: everything(case, device) for device in (native, other)}
+        everything(case, own_vulkan)
         own_vulkan.open().lose_for_test()
         for _ in range(2):
             with pytest.raises(vkrnn.DeviceError, match="lost"):
-                mixed(own_vulkan, case)
+                everything(case, own_vulkan)
             assert own_vulkan.lost
         with opened("mapped") as fresh:
             for device, right in ((native, wanted[native]), (other, wanted[other]), (fresh, wanted[other])):
-                for name, array in mixed(device, case).items():
-                    np.testing.assert_array_equal(array, right[name], err_msg=name)
+                assert_same_bits(everything(case, device), right)
 
 
 def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
     """Threads that run calls at the same time get the bits that each gets alone."""
-    wanted = [mixed(own, case) for case in MIXED]
+    wanted = [everything(case, own) for case in MIXED]
 
     def work(first: int) -> None:
         for i in range(3 * len(MIXED)):
             at = (first + i * (first + 1)) % len(MIXED)
-            for name, array in mixed(own, MIXED[at]).items():
-                np.testing.assert_array_equal(array, wanted[at][name], err_msg=f"{MIXED[at].id}: {name}")
+            assert_same_bits(everything(MIXED[at], own), wanted[at])
 
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(work, first) for first in range(4)]:

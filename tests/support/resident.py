@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal  # imported at once: a child forked amid an import waits for ever
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import Case, gradient_inputs
+from cases import Case, gradient_inputs, inputs
 from vkrnn.results import Results
 
 Array = NDArray[Any]
@@ -101,6 +102,24 @@ def above(case: Case, forward: Results, dtype: np.dtype[Any], device: vkrnn.Devi
         name: array if isinstance(array, vkrnn.Array) else vkrnn.asarray(array.astype(dtype), device=device)
         for name, array in taken.items()
     }
+
+
+def everything(case: Case, device: vkrnn.Device | None = None, lengths: Array | None = None) -> dict[str, Array]:
+    """Return what a case's training call and its gradients give."""
+    arrays = inputs(case)
+    forward, gradients = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
+    trained = forward(**arrays, lengths=lengths, descriptor=case.descriptor(training=True), device=device)
+    upstream = gradient_inputs(case, trained)
+    changed = gradients(**arrays, **upstream, lengths=lengths, descriptor=case.descriptor(), device=device)
+    found: dict[str, Array] = trained._asdict() | {f"d {name}": array for name, array in changed._asdict().items()}
+    return found
+
+
+def assert_same_bits(got: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+    """Compare results in float32 bit for bit."""
+    assert list(got) == list(wanted)
+    for name, array in wanted.items():
+        assert_array_equal(got[name].view(np.uint32), array.view(np.uint32), err_msg=name)
 
 
 def assert_same_array(got: Any, wanted: Array) -> None:
