@@ -361,7 +361,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
             meeting.saw(come, which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
                                          : std::max<Clock::duration>(kLost, worked / 2));
     }
-    if (first ? stopped() : team_.stopped()) return 0;
+    if (stopped()) return 0;
     return meeting.parts_in_.load(std::memory_order_relaxed) == round ? 1 : members;
 }
 

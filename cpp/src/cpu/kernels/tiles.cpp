@@ -39,8 +39,7 @@ void multiply_tile(const T* const* rows, std::int64_t depth, const T* HWY_RESTRI
             Vector<T> a[M];
             for (int m = 0; m < M; ++m) a[m] = hn::Set(d, row[m][k]);
             for (int u = 0; u < U; ++u) {
-                auto loaded = hn::LoadU(d, b + u * panel);
-                if constexpr (M > 1) hold(loaded);
+                const auto loaded = hn::LoadU(d, b + u * panel);
                 for (int m = 0; m < M; ++m) sum[s][m][u] = hn::MulAdd(a[m], loaded, sum[s][m][u]);
             }
         } else {
