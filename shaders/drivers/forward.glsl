@@ -28,8 +28,9 @@ void main() {
         uint n = at.row + first + at.lane;
         if (at.lane < rows - first && n < N && at.unit < H) {
             Element e = Element(at.direction, n, unit, k);
-            Real next = cell_step(p, e, load_cell(p, e), r);
-            if (phase == 1) store_view(p, kScaledOperand, at.direction, k, n, 0, unit, next);
+            CellResults made = form_cell(p, e, load_cell(p, e), r);
+            if (phase == 1) store_view(p, kScaledOperand, at.direction, k, n, 0, unit, made.operand);
+            store_cell(p, e, made);
         }
     }
 }

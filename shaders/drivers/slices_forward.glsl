@@ -1,4 +1,4 @@
-// Steps forward of a slice. A cell does what cell_step of forward_cell.glsl does.
+// Steps forward of a slice. A cell does what form_cell and store_cell of forward_cell.glsl do.
 #include "forward_cell.glsl"
 #define PRODUCTS CELL_GATES
 #include "slices.glsl"

@@ -46,33 +46,50 @@ void clear_step(Params p, Element e) {
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
 }
 
-// Forms and stores the new state from the products r. Returns this element of what the next step's product multiplies;
-// zero if the row has ended.
-Real cell_step(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
-    if (has_ended(p, e.n, e.k)) {
-        clear_step(p, e);
-        return 0.0;
-    }
-    Real kept[CELL_GATES] = inputs.kept, after[CELL_STATES];
+// What a step makes of an element. `operand` is what the next product multiplies; zero if the row has ended.
+struct CellResults {
+    bool ended;
+    Real kept[CELL_GATES], after[CELL_STATES], operand;
+};
+
+// Forms the new state from the products r.
+CellResults form_cell(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
+    CellResults made;
+    made.ended = has_ended(p, e.n, e.k);
+    made.kept = inputs.kept;
 #ifdef CELL_SCALE
-    if (phase == 1) {
-        cell_forward_first(inputs.x, r, kept);
-        for (uint g = 0; g < CELL_CANDIDATE; ++g)
-            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
-        return inputs.before[0] * inputs.mask * kept[CELL_SCALE];
-    }
-    if (phase == 2)
-        cell_forward_second(inputs.x, r, inputs.before, after, kept);
+    if (phase == 1)
+        cell_forward_first(inputs.x, r, made.kept);
+    else if (phase == 2)
+        cell_forward_second(inputs.x, r, inputs.before, made.after, made.kept);
     else
 #endif
-        cell_forward(inputs.x, r, inputs.v, inputs.before, after, kept);
+        cell_forward(inputs.x, r, inputs.v, inputs.before, made.after, made.kept);
+    made.operand = made.after[0] * inputs.mask;
+#ifdef CELL_SCALE
+    if (phase == 1) made.operand = inputs.before[0] * inputs.mask * made.kept[CELL_SCALE];
+#endif
+    if (made.ended) made.operand = 0.0;
+    return made;
+}
 
-    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, after[0]);
-    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j, after[s]);
+void store_cell(Params p, Element e, CellResults made) {
+    if (made.ended) {
+        clear_step(p, e);
+        return;
+    }
+#ifdef CELL_SCALE
+    if (phase == 1) {
+        for (uint g = 0; g < CELL_CANDIDATE; ++g)
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+        return;
+    }
+#endif
+    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
     if (keep != 0)
         for (uint g = first_product; g < CELL_GATES; ++g)
-            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, kept[g]);
-    return after[0] * inputs.mask;
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
 }
 
 #endif

@@ -19,8 +19,9 @@ void finish_cell(Params p, uint cell, Element e, CellInputs inputs) {
     for (uint g = 0; g < CELL_GATES; ++g) r[g] = 0.0;
     for (uint g = first_product; g < end_product; ++g)
         r[g] = tile_sum(cell / units, cell % units * products + g - first_product);
-    Real next = cell_step(p, e, inputs, r);
-    store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, next);
+    CellResults made = form_cell(p, e, inputs, r);
+    store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, made.operand);   // others may wait for it
+    store_cell(p, e, made);
 }
 
 #include "tile_early.glsl"
