@@ -128,13 +128,13 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
 TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
     Profile profile = with_matrix_units("NVIDIA");
     profile.compute_units = 132;
-    const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients) {
+    const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients, const StrategyChoice& fixed = {}) {
         Spec spec = small_call();
         spec.T = N;
         spec.N = N;
         spec.I = spec.H = H;
         spec.gradients = gradients;
-        return make_plan(spec, profile).choice;
+        return make_plan(spec, profile, fixed).choice;
     };
     const StrategyChoice small = choice_of(64, 512, false), large = choice_of(64, 1024, false);
     EXPECT_EQ(small.schedule, "persistent");
@@ -143,8 +143,13 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
     EXPECT_EQ(large.sizes.at("kept_blocks"), 1u);
     EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
+    EXPECT_EQ(choice_of(16, 256, false).sizes.at("tagged"), 1u);
+    EXPECT_EQ(large.sizes.at("tagged"), 0u) << "all weights, and the words to wait for, in every step";
+    EXPECT_THROW(choice_of(64, 1024, false, {"persistent", "", {{"tagged", 1}}}), NotImplementedError);
     EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"kept_blocks", 0}}}, profile),
               "[Device] kept_blocks: expected 1 or more, got 0");
+    EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"tagged", 2}}}, profile),
+              "[Device] tagged: expected 0 or 1, got 2");
     EXPECT_EQ(refusal<ValueError>({"matrices", "", {{"blocks_ahead", 3}}}, profile),
               "[Device] blocks_ahead: expected 1 to 2, got 3");
 }

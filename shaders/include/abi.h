@@ -195,6 +195,7 @@ const uint kTilePackPlaces = 2u;
 // three products give float32's accuracy. Numbers of the 16-bit types are one half by themselves. An operand lies in
 // memory by blocks of side x side, [i block][k block][half];
 // within a block stand the elements as the invocations of a subgroup hold them, a vector of 8 for each.
+// A tagged operand has words instead, which have both halves of an element and a tag: see units.glsl.
 // Specialization constants, after those of all step kernels.
 const uint kMatrixSide = kStepConstants;
 const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations of a subgroup; side * side / 8
@@ -208,7 +209,8 @@ const uint kDepthGroups = kStepConstants + 8u;      // along the sums
 const uint kScaleCount = kStepConstants + 9u;       // backward: scales of a row tile's deltas
 const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all, or half of them
 const uint kBlocksAhead = kStepConstants + 11u;     // k blocks that are loaded ahead of their products, 1 or 2
-const uint kMatrixConstants = kStepConstants + 12u;
+const uint kTagged = kStepConstants + 12u;          // 1: words of the left operand tell at which step they were stored
+const uint kMatrixConstants = kStepConstants + 13u;
 // The constants of a persistent loop follow those.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kStreams = kMatrixConstants + 1u;        // 1: there are others, which it loads in every step

@@ -1,5 +1,5 @@
-// Prepares a loop: stores zeros for the operand's units past the last one, in all regions, and for a forward loop what
-// the first step multiplies, h0 * m[0]. Workgroups: x, y number (row, slot, padded unit) in groups, units fastest; z is the
+// Prepares a loop: stores zeros for the operand's units past the last one, in all regions (if it is tagged for all units,
+// with tags that nobody waits for), and for a forward loop what the first step multiplies, h0 * m[0]. Workgroups: x, y number (row, slot, padded unit) in groups, units fastest; z is the
 // direction.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -14,13 +14,21 @@ void main() {
     uint padded = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p);
     uint j = at % padded, slot = at / padded % slots, n = at / padded / slots;
     if (n >= p.params.N) return;
-    if (j >= p.params.H) {
-        for (uint region = 0; region < regions; ++region)
-            put_operand(p, region_address(p, d, region), n, slot, j, 0.0);
-    } else if (forward != 0) {
+    bool padding = j >= p.params.H;
+    for (uint region = 0; region < regions; ++region) {
+        // A region begins with the tag that what is stored there first has not.
+        int first_step = forward != 0 ? int(region) : int(p.params.T) - 1 - int(region + p.params.T - 1 & 1);
+        tag_stored = 1 - tag_of(first_step);
+        if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0);
+        uint scales = uint(p.params.strides[kTileScales].step[d]);
+        if (forward == 0 && tagged != 0 && at < scales)
+            Words(p.params.at[2 * kTileScales + d] + Address(region * scales + at) * 4).value = tag_stored;
+    }
+    if (forward != 0 && !padding) {
         float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
         uint state = at_least_1(largest(p, kLargestState));
         float mask = bound(at_least_1(largest(p, kLargestMask)));
-        put_operand(p, region_address(p, d, 0), n, slot, j, value * (scale_down(state) / mask));
+        tag_stored = tag_of(0);
+        put_operand(operand_address(p, region_address(p, d, 0), n, slot, j), value * (scale_down(state) / mask));
     }
 }

@@ -1,7 +1,8 @@
 // All steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps the
 // tile's weights in registers; where they do not fit it keeps the first ones and loads the others in every step. A step
 // multiplies what all tiles of the same rows stored at the step before: when a workgroup has stored its part it adds 1 to
-// its rows' counter, and before the next product it waits for the others.
+// its rows' counter, and before the next product it waits for the others. Where a subgroup multiplies few blocks they are
+// tagged instead: it loads them over and over until all words have the step's tag, so that nobody waits for stores or counts.
 //
 // A device need not run all workgroups at once. One that has waited for too many turns gives up, which all others find out
 // in the same way. So a second dispatch follows, whose workgroups have all columns of their rows and wait for nobody: if
@@ -33,6 +34,11 @@ void arrive(Address at) {
                   gl_SemanticsRelease | gl_SemanticsMakeAvailable);
 }
 
+// Lets the second dispatch make all steps again.
+void give_up(Params p) {
+    atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+}
+
 // Waits until so many parts are stored. Returns false if it gave up.
 bool wait(Params p, Address at, uint parts) {
     if (invocation() == 0) {
@@ -42,7 +48,7 @@ bool wait(Params p, Address at, uint parts) {
             met = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed) >= parts;
             ++turns;
         }
-        if (!met) atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+        if (!met) give_up(p);
         memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     }
     workgroup_barrier();
@@ -94,6 +100,124 @@ void multiply_kept(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
+#ifdef TILE_SCALES
+uint load_scale(Address at) {
+    uint turns = 0, scale;
+    if (tagged == 0) {
+        scale = Words(at).value;
+    } else {
+        do {
+            scale = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+            ++turns;
+        } while ((scale & 1) != tag_loaded && turns < most_turns);
+        if ((scale & 1) != tag_loaded) met = false;
+    }
+    return scale;
+}
+#endif
+
+// Of an invocation's words in a tagged block, by row of matrices and vector: a bit for each that somebody stores, and the
+// invocation whose vector it loads, which is another's where nobody stores its own. The same bits of a run's last block.
+uint stored_words[matrix_rows][2], loaded_lane[matrix_rows][2], stored_at_end[2];
+
+void find_stored(Params p, Tile tile) {
+    uint units_at_end = p.params.H - (run_blocks(p) - 1) * side;
+    [[unroll]] for (uint v = 0; v < 2; ++v) {
+        stored_at_end[v] = 0;
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) stored_words[r][v] = 0;
+        [[unroll]] for (uint w = 0; w < 4; ++w) {
+            uint entry = left_elements + lane() * kMatrixElements + element_of_word(v, w);
+            uint element = table_entry(table_address(p), entry);
+            if (element % side < units_at_end) stored_at_end[v] |= 1 << w;
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                if (tile.first_row + r * side + element / side < p.params.N) stored_words[r][v] |= 1 << w;
+        }
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) loaded_lane[r][v] = stored_words[r][v] != 0 ? lane() : 0;
+    }
+}
+
+// Finds where this invocation stores its only cell's part of the operand.
+void find_own(Params p, Tile tile) {
+    Element e;
+    own_found = one_cell;
+    own_slot_bytes = run_blocks(p) * block_bytes;
+    if (one_cell && find_cell(p, tile, invocation(), 0, e)) {
+        own_0 = operand_address(p, region_address(p, tile.direction, 0), e.n, 0, e.j);
+        own_1 = operand_address(p, region_address(p, tile.direction, 1), e.n, 0, e.j);
+    }
+}
+
+layout(buffer_reference, std430, buffer_reference_align = 16) volatile buffer TaggedVectors { uvec4 value; };
+
+// Loads the words of all blocks that this subgroup multiplies, while others may store them: each word has a tag of its own.
+void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][2]) {
+    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint v = 0; v < 2; ++v) {
+                Stride first = left.first + Stride(k * 2 + v) * subgroup + Stride(r) * left.i_apart;
+                words[i][r][v] = TaggedVectors(vector_address(left.base, first + loaded_lane[r][v])).value;
+            }
+    }
+}
+
+// Returns whether all words have the step's tag.
+bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
+    uint outdated = 0;
+    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
+        bool at_end = (k + 1) % run_blocks(p) == 0;
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint v = 0; v < 2; ++v) {
+                uint stored = stored_words[r][v] & (at_end ? stored_at_end[v] : 15);
+                [[unroll]] for (uint w = 0; w < 4; ++w) outdated |= (words[i][r][v][w] ^ tag_loaded) & stored >> w;
+            }
+    }
+    return (outdated & 1) == 0;
+}
+
+// Does what multiply_kept does, once all words are there.
+void multiply_tagged(Params p, Tile tile, uint region) {
+    Blocks left = operand_blocks(p, tile, region);
+    uvec4 words[kept_blocks][matrix_rows][2];
+    load_tagged(p, left, words);
+#ifdef TILE_SCALES
+    find_scales(p, tile, region);
+#endif
+    uint turns = 0;
+    while (turns < most_turns && !subgroupAll(are_there(p, words))) {
+        load_tagged(p, left, words);
+        ++turns;
+    }
+    if (turns == most_turns) met = false;
+    SumMatrix found[matrix_rows][matrix_columns];
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) found[r][c] = SumMatrix(0.0);
+    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+        uint k = depth_group() + i * depth_groups;
+        LeftMatrix a[matrix_rows][left_halves];
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            [[unroll]] for (uint pair = 0; pair < 4; ++pair) {
+                uint v = pair & 1, w = pair & 2;
+                uint first = words[i][r][v][w], second = words[i][r][v][w | 1];
+                f16vec2 high = unpackFloat2x16(first & 0xffffu | second << 16);
+                f16vec2 low = unpackFloat2x16(first >> 16 | second & 0xffff0000u);
+                bool there = k < p.params.depth;
+                a[r][0][2 * pair] = there ? high.x : float16_t(0.0);
+                a[r][0][2 * pair + 1] = there ? high.y : float16_t(0.0);
+                a[r][left_halves - 1][2 * pair] = there ? low.x : float16_t(0.0);
+                a[r][left_halves - 1][2 * pair + 1] = there ? low.y : float16_t(0.0);
+            }
+#ifdef TILE_SCALES
+        if (k < p.params.depth)
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+                [[unroll]] for (uint h = 0; h < left_halves; ++h) a[r][h] = a[r][h] * left_factor(k);
+#endif
+        multiply_add(a, kept[i], found);
+    }
+    share_sums(found);
+}
+
 void main() {
     Params p = Params(push.params);
     if ((Words(meeting(p)).value != 0) != (alone != 0)) return;
@@ -102,9 +226,11 @@ void main() {
     uint tiles = unit_tiles(p);
     int steps = int(push.steps);
 #ifdef TILE_SCALES
+    const int loaded_from = 1, stored_to = 0;   // the step by whose number what a step loads and stores is tagged
     int begin = int(p.params.T) - 1, increment = -1, end = max(push.step - steps, -1);
     if (end < 0) end -= int(to_initial);
 #else
+    const int loaded_from = 0, stored_to = 1;
     int begin = 0, increment = 1, end = min(push.step + steps, int(p.params.T));
 #endif
     if (alone != 0) {
@@ -119,20 +245,40 @@ void main() {
         return;
     }
     keep_weights(p, tile);
+    find_own(p, tile);
 #ifndef TILE_SCALES
     find_scales(p, tile, 0);
 #endif
+    if (tagged != 0) {
+        find_stored(p, tile);
+        met = true;
+        barrier();
+    }
     for (int step = push.step; step != end; step += increment) {
         CellInputs early = load_early(p, tile, step);
-        if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));   // weights need not wait
-        if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
-        if (has_product(p, step)) {
+        if (tagged != 0) {
+            tag_loaded = tag_of(step + loaded_from);
+            tag_stored = tag_of(step + stored_to);
+            if (has_product(p, step)) {
+                multiply_tagged(p, tile, operand_region(step));
+                if (!met) {
+                    give_up(p);
+                    return;
+                }
+            }
+            finish_step(p, tile, step, early);
+            barrier();   // the sums in shared memory are free again
+        } else {
+            if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));   // weights need not wait
+            if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
+            if (has_product(p, step)) {
 #ifdef TILE_SCALES
-            find_scales(p, tile, operand_region(step));
+                find_scales(p, tile, operand_region(step));
 #endif
-            multiply_kept(p, tile, operand_region(step));
+                multiply_kept(p, tile, operand_region(step));
+            }
+            finish_step(p, tile, step, early);
+            arrive(own_counter);
         }
-        finish_step(p, tile, step, early);
-        arrive(own_counter);
     }
 }

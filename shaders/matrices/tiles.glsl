@@ -42,13 +42,38 @@ Address region_address(Params p, uint direction, uint region) {
            Address(region * p.params.strides[kTileOperand].step[direction]) * 4;
 }
 
-void put_operand(Params p, Address region, uint n, uint slot, uint j, float scaled) {
-    uint block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
-    uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
-    Address at = vector_address(region, Stride(block) * left_halves * subgroup) + Address(position) * 2;
-    Half(at).value = uint16_t(high_bits(scaled, left_halves));
-    if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
+// The workgroups of a persistent loop wait for each other's words by their tags: what a step stores in a region has another
+// tag than what stood there before.
+layout(constant_id = kTagged) const uint tagged = 0;
+uint tag_stored = 0, tag_loaded = 0;
+uint tag_of(int step) { return uint(step) >> 1 & 1; }   // of what stands in region step & 1
+
+void store_word(Address at, uint word) {
+    atomicStore(Words(at).value, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
+
+const uint block_bytes = left_halves * subgroup * 16;
+
+Address operand_address(Params p, Address region, uint n, uint slot, uint j) {
+    Stride block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
+    uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
+    return tagged != 0 ? word_address(region, block, position)
+                       : region + Address(block) * block_bytes + Address(position) * 2;
+}
+
+void put_operand(Address at, float scaled) {
+    if (tagged != 0) {
+        store_word(at, tagged_word(scaled, tag_stored));
+    } else {
+        Half(at).value = uint16_t(high_bits(scaled, left_halves));
+        if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
+    }
+}
+
+// Where this invocation stores slot 0 of its only cell, by region, if that was found beforehand.
+bool own_found = false;
+Address own_0, own_1;
+uint own_slot_bytes;
 
 #ifdef TILE_SCALES
 shared uint largest_deltas[CELL_GATES];
@@ -60,6 +85,9 @@ Address scales_address(Params p, uint direction, uint region, uint row_tile) {
     return p.params.at[2 * kTileScales + direction] + Address(at) * 4;
 }
 uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
+
+// Loads a scale, once it is there.
+uint load_scale(Address at);
 
 uint product_run_blocks, product_unit_tiles;
 float16_t left_factor(uint k_block) {
@@ -77,12 +105,12 @@ void find_factors(Params p, uint direction, uint region, uint row_tile, uint fir
     if (invocation() == 0) reference = 0;
     barrier();
     uint mine = 0;
-    for (uint i = invocation(); i < count; i += invocations) mine = max(mine, Words(scales + Address(i) * 4).value);
+    for (uint i = invocation(); i < count; i += invocations) mine = max(mine, load_scale(scales + Address(i) * 4));
     mine = subgroupMax(mine);
     if (subgroupElect()) atomicMax(reference, mine);
     barrier();
     for (uint i = invocation(); i < count; i += invocations)
-        factors[i] = scale_up(Words(scales + Address(i) * 4).value) * scale_down(reference);
+        factors[i] = scale_up(load_scale(scales + Address(i) * 4)) * scale_down(reference);
     barrier();
 }
 #endif
@@ -112,8 +140,10 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
     Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
         bool formed = mine[g] >= 0.0;
+        // Only the exponent of a scale counts, so its last bit can be the tag.
         if (formed && invocation() == 0)
-            Words(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4).value = largest_deltas[g];
+            store_word(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4,
+                       tagged != 0 ? largest_deltas[g] & ~1u | tag_stored : largest_deltas[g]);
         if (formed) slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
     }
 }
@@ -199,7 +229,12 @@ void store_operand(Params p, uint direction, uint region, uint n, uint slot, uin
 #else
     float down = operand_down;
 #endif
-    put_operand(p, region_address(p, direction, region), n, slot, j, value * down);
+    Address at;
+    if (own_found)
+        at = (region == 0 ? own_0 : own_1) + slot * own_slot_bytes;
+    else
+        at = operand_address(p, region_address(p, direction, region), n, slot, j);
+    put_operand(at, value * down);
 }
 
 #endif

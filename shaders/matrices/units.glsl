@@ -12,6 +12,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
 #include "abi.h"
 
 layout(constant_id = kMatrixSide) const uint side = 16;
@@ -55,6 +56,27 @@ float rounded(float value, uint halves) {
 }
 uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0)); }
 uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0)); }
+
+// A word of a tagged operand has both halves of a scaled number: in its low bits the high half, whose last bit is the tag,
+// and in its high bits the low half, which makes good what the tag changed.
+uint tagged_word(float value, uint tag) {
+    uint bits = floatBitsToUint(value), high;
+    if ((bits & 0x7fffffffu) < 0x7f800000u) {
+        uint nearest = (bits - (tag << 13) + 0x2000u & ~0x3fffu) + (tag << 13);
+        high = packHalf2x16(vec2(uintBitsToFloat(nearest), 0.0)) & 0xfffeu | tag;
+    } else {
+        high = packHalf2x16(vec2(rounded(value, 2), 0.0)) | tag;
+    }
+    return packHalf2x16(vec2(0.0, value - unpackHalf2x16(high).x)) & 0xffff0000u | high;
+}
+
+// An invocation's words of a block are two vectors: of elements 0, 1, 4, 5 and of 2, 3, 6, 7, which where a block has 16
+// rows are those of one row each. Returns the element of a word, and the address of the word at a position of the table.
+uint element_of_word(uint vector, uint word) { return word & 1 | (word & 2) << 1 | vector << 1; }
+Address word_address(Address base, Stride block, uint position) {
+    uint element = position % kMatrixElements, lane = position / kMatrixElements;
+    return base + Address((block * 2 + (element >> 1 & 1)) * subgroup + lane) * 16 + ((element & 4) >> 1 | element & 1) * 4;
+}
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 

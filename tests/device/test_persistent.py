@@ -20,7 +20,10 @@ if not INDICES:
     pytest.skip("no device here has matrix units", allow_module_level=True)
 
 
-@pytest.fixture(name="device", params=itertools.product(INDICES, ({}, {"kept_blocks": 1, "depth_groups": 2})))
+SIZES: tuple[dict[str, int], ...] = ({}, {"tagged": 1}, {"kept_blocks": 1, "depth_groups": 2})
+
+
+@pytest.fixture(name="device", params=itertools.product(INDICES, SIZES))
 def _device(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
     # A workgroup gives up before its first turn; the rows stand in several tiles, and so do the units.
     index, sizes = request.param
@@ -62,3 +65,54 @@ def test_a_wait_that_gives_up_is_made_good(device: vkrnn.Device, lengths: list[i
     assert gradients.keys() == expected.keys()
     for name, ideal_gradient in expected.items():
         assert error(gradients[name], ideal_gradient) < TOLERANCE, name
+
+
+# A workgroup has all units, so that it waits for itself alone wherever few workgroups run at the same time.
+ALONE = {"matrix_rows": 1, "matrix_columns": 1, "column_groups": 2, "depth_groups": 2, "most_turns": 1 << 20}
+
+
+@pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
+@pytest.mark.parametrize("index", INDICES)
+def test_tagged_words(index: int, cell: str) -> None:
+    """Results are the reference's, and not the bits of counted waits; what is no number stays in its row."""
+    T, N, H = 9, 11, 4
+    draw = np.random.default_rng(8).standard_normal
+    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
+    given: dict[str, Any] = {
+        "source": draw((T, N, H)).astype(np.float32),
+        "recurrent_weight": draw((gates * H, H)).astype(np.float32) / 2,
+        "input_weight": draw((gates * H, H)).astype(np.float32) / 2,
+        "init_state": draw((N, H)).astype(np.float32),
+    }
+    descriptor = {
+        "single_gate_rnn": vkrnn.SingleGateRNNDescriptor(training=True, activation="tanh"),
+        "lstm": vkrnn.LSTMDescriptor(training=True),
+        "gru": vkrnn.GRUDescriptor(training=True, reset_after=True),
+    }[cell]
+
+    def computed(module: Any, given: dict[str, Any], **where: Any) -> dict[str, Any]:
+        forward = getattr(module, cell)(**given, descriptor=descriptor, **where)
+        saved = {"z_state": forward.z_state}
+        if cell == "lstm":
+            saved["cell_output_fwd"] = forward.cell_output
+        if cell == "gru":
+            saved["output_fwd"] = forward.output
+        back = getattr(module, f"{cell}_gradients")(
+            **given, **saved, source_gradient=given["source"], descriptor=descriptor, **where
+        )
+        return {"output": forward.output, **{name: got for name, got in back._asdict().items() if got is not None}}
+
+    devices = [vkrnn.Device(index, schedule="persistent", tagged=tagged, **ALONE) for tagged in (1, 0)]
+    tagged, counted = (computed(vkrnn, given, device=device) for device in devices)
+    ideal = computed(reference, given)
+    assert tagged.keys() == ideal.keys()
+    for name, expected in ideal.items():
+        assert error(tagged[name], expected) < TOLERANCE, name
+    assert not np.array_equal(np.asarray(tagged["output"]), np.asarray(counted["output"])), "it waited in vain"
+
+    given["source"][2, 3] = np.nan
+    tagged, counted = (np.asarray(computed(vkrnn, given, device=device)["output"]) for device in devices)
+    assert np.isnan(tagged[2:, 3]).all()
+    assert np.array_equal(np.isnan(tagged), np.isnan(counted))
+    for device in devices:
+        device.close()

@@ -73,14 +73,15 @@ bool is_bounded(const Spec& spec) {
 }
 
 MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
-                       std::int64_t regions, std::int64_t slots)
+                       std::int64_t regions, std::int64_t slots, bool tagged)
     : builder_(builder),
       spec_(builder.spec()),
       weight_(inputs[Argument::recurrent_weight]),
       side_(builder.profile().matrix_side),
       run_blocks_(ceil_div(spec_.H, side_)),
       views_(views),
-      shape_(shape) {
+      shape_(shape),
+      tagged_(tagged) {
     const std::size_t table = matrix_table(builder_);
     largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
     if (!spec_.gradients) {
@@ -137,7 +138,7 @@ MatrixPlan::Weights MatrixPlan::packed(const Phase& phase, const MatrixSource& s
 }
 
 Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
-                          const std::vector<std::uint32_t>& more) {
+                          const std::vector<std::uint32_t>& more, bool tagged) {
     StepBlock views = views_;
     // Blocks are addressed in elements of four bytes, four of which are a 16-byte vector.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
@@ -145,6 +146,7 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const W
     views.first_depth(weights.first_block);
     const std::size_t params = builder_.constant("parameters", views.block());
     std::vector<std::uint32_t> made = constants({phase.number, keep});
+    made[abi::kTagged] = tagged;
     made.insert(made.end(), more.begin(), more.end());
     return step_dispatch(phase.label, step_kernel(builder_, driver, std::move(made)),
                          builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), params);
@@ -181,6 +183,7 @@ std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) con
 // Fills the operand with what the first step multiplies, and with zeros past the last unit.
 void MatrixPlan::start(std::int64_t regions, std::int64_t slots) {
     std::vector<std::uint32_t> made = constants({});
+    made[abi::kTagged] = tagged_;
     made[abi::kLocalSize] = abi::kElementwiseGroup;
     made.push_back(u32(regions));
     made.push_back(!spec_.gradients);

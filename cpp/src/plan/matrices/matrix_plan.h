@@ -33,11 +33,12 @@ bool is_bounded(const Spec& spec);
 // Returns the shape that a plan's strategy was given.
 MatrixShape shape_of(const PlanBuilder& builder);
 
-// The planning of one loop. `regions`: how many steps' operands are kept; `slots`: how many a unit has in one.
+// The planning of one loop. `regions`: how many steps' operands are kept; `slots`: how many a unit has in one;
+// `tagged`: whether the operand's words tell at which step they were stored.
 class MatrixPlan {
 public:
     MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
-               std::int64_t regions, std::int64_t slots);
+               std::int64_t regions, std::int64_t slots, bool tagged = false);
 
     [[nodiscard]] StepBlock& views() { return views_; }
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.tile_rows(side_)); }
@@ -50,9 +51,10 @@ public:
     Weights forward_weights(const Phase& phase);
     Weights backward_weights(const Phase& phase);
 
-    // Returns a phase's dispatch. `more` are constants that follow those of all such kernels.
+    // Returns a phase's dispatch. `more` are constants that follow those of all such kernels; `tagged` says whether it
+    // waits for words by their tags.
     Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
-                  const std::vector<std::uint32_t>& more = {});
+                  const std::vector<std::uint32_t>& more = {}, bool tagged = false);
 
 private:
     [[nodiscard]] std::int64_t unit_tiles(std::int64_t products) const;
@@ -68,6 +70,7 @@ private:
     StepBlock views_;
     std::size_t largest_ = kNoBuffer;
     const MatrixShape shape_;
+    const bool tagged_;
 };
 
 }  // namespace vkrnn

@@ -10,15 +10,22 @@ namespace {
 
 constexpr MatrixShape kUsual{1, 1, 1, 8};
 constexpr const char* kKeptSize = "kept_blocks";
+constexpr const char* kTaggedSize = "tagged";
+constexpr std::int64_t kMostTaggedProducts = 8;  // of matrices, by a subgroup: with more, an H200 took longer
+constexpr std::int64_t kMostTaggedProductsBack = 4;
 constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
 // These constants were fitted to the times of steps on an H200.
-constexpr double kMicrosecondsPerStep = 2.7;
+constexpr double kMicrosecondsPerStep = 2.4;
 constexpr double kMicrosecondsPerStepBack = 4.0;
-constexpr double kMicrosecondsPerBlock = 0.03;  // of one subgroup: its loads, one after the other
+constexpr double kMicrosecondsLessTaggedBack = 0.25;
+constexpr double kMicrosecondsPerColumnGroup = 0.3;    // after the first
+constexpr double kMicrosecondsPerBlock = 0.08;         // of one subgroup: its loads, one after the other
+constexpr double kMicrosecondsPerBlockProduct = 0.05;  // with one column of matrices
+constexpr double kMicrosecondsPerBlockBack = 0.1;      // and row of matrices
 constexpr double kMicrosecondsPerCell = 0.8;    // of one invocation after its first, whose loads wait for nothing
 constexpr double kMicrosecondsPerDelta = 2.2;   // backward, of such a cell's gates: they do not fit in registers
 constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
@@ -30,8 +37,10 @@ constexpr double kMicrosecondsOfDispatch = 1.2;  // of a step of its own, which 
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
     bool streams;  // whether weights that are not kept are loaded in every step
+    bool tagged;   // whether workgroups wait for words by their tags, which pays where a subgroup loads few blocks
 
-    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t most_kept) {
+    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Sizes& wanted,
+           std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const Halves halves = loop_halves(spec);
         const std::int64_t products = spec.gradients ? 1 : spec.G();
@@ -39,8 +48,11 @@ struct Layout {
         const std::int64_t units = shape.tile_columns(side) / products;
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
-        kept_blocks = std::min(all, most_kept);
+        kept_blocks = std::min<std::int64_t>(all, size_or(wanted, kKeptSize, most_kept));
         streams = kept_blocks < all;
+        const bool few = kept_blocks * shape.rows * shape.columns <=
+                         (spec.gradients ? kMostTaggedProductsBack : kMostTaggedProducts);
+        tagged = size_or(wanted, kTaggedSize, few && !streams && profile.type != DeviceType::cpu) != 0;
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
@@ -53,23 +65,30 @@ struct Layout {
     }
 
     [[nodiscard]] bool fits(const Profile& profile) const {
-        return registers <= std::min(kMostRegisters, kRegisters / invocations) && groups <= multiprocessors(profile);
+        return !(tagged && streams) && registers <= std::min(kMostRegisters, kRegisters / invocations) &&
+               groups <= multiprocessors(profile);
     }
 };
 
 double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
-    const std::int64_t side = profile.matrix_side;
+    const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
     const Halves halves = loop_halves(spec);
     const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
-    const auto bytes = static_cast<double>(2 * halves.left * shape.tile_rows(side) * depth * layout.groups);
-    const auto flops =
-        static_cast<double>(2 * halves.products() * shape.tile_rows(side) * shape.tile_columns(side) * depth);
-    const double per_cell =
-        spec.gradients ? kMicrosecondsPerDelta * static_cast<double>(spec.G()) : kMicrosecondsPerCell;
-    return (spec.gradients ? kMicrosecondsPerStepBack : kMicrosecondsPerStep) +
-           kMicrosecondsPerBlock * static_cast<double>(layout.kept_blocks * shape.rows) +
-           per_cell * static_cast<double>(layout.cells - 1) + bytes / kBytesPerMicrosecond +
-           flops / kFlopsPerMicrosecond;
+    const auto bytes =
+        static_cast<double>(2 * halves.left * (layout.tagged ? std::min(spec.N, rows) : rows) * depth * layout.groups);
+    const auto flops = static_cast<double>(2 * halves.products() * rows * shape.tile_columns(side) * depth);
+    const auto kept = static_cast<double>(layout.kept_blocks);
+    double microseconds = bytes / kBytesPerMicrosecond + flops / kFlopsPerMicrosecond;
+    if (spec.gradients) {
+        microseconds += kMicrosecondsPerStepBack - (layout.tagged ? kMicrosecondsLessTaggedBack : 0) +
+                        kMicrosecondsPerBlockBack * kept * shape.rows +
+                        kMicrosecondsPerDelta * static_cast<double>(spec.G() * (layout.cells - 1));
+    } else {
+        microseconds += kMicrosecondsPerStep + kMicrosecondsPerColumnGroup * (shape.column_groups - 1) +
+                        (kMicrosecondsPerBlock + kMicrosecondsPerBlockProduct * shape.columns) * kept +
+                        kMicrosecondsPerCell * static_cast<double>(layout.cells - 1);
+    }
+    return microseconds;
 }
 
 // Adds the dispatches of all steps. Each is followed by one that makes the same steps again if the first gave up.
@@ -83,7 +102,8 @@ void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights&
     plan.views().meeting(meeting);
 
     const MatrixShape shape = shape_of(builder);
-    const Layout layout(shape, spec, builder.profile(), builder.size(kKeptSize));
+    const Sizes sizes{{kKeptSize, builder.size(kKeptSize)}, {kTaggedSize, builder.size(kTaggedSize)}};
+    const Layout layout(shape, spec, builder.profile(), sizes, kAllBlocks);
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
@@ -91,7 +111,8 @@ void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights&
     for (const bool alone : {false, true}) {
         Dispatch made =
             plan.step(phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
-                      {u32(layout.kept_blocks), layout.streams, alone, builder.size("most_turns"), to_initial});
+                      {u32(layout.kept_blocks), layout.streams, alone, builder.size("most_turns"), to_initial},
+                      layout.tagged && !alone);
         const std::uint32_t count = u32(steps);
         std::memcpy(made.push.bytes.data() + abi::kStepsByte, &count, sizeof(count));
         if (alone) {
@@ -111,6 +132,8 @@ Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     Sizes sizes = checked_sizes(kUsual, wanted);
     sizes[kKeptSize] = size_or(wanted, kKeptSize, kAllBlocks);
     require_size(sizes[kKeptSize] >= 1, kKeptSize, "1 or more", sizes[kKeptSize]);
+    sizes[kTaggedSize] = size_or(wanted, kTaggedSize, 0);
+    require_size(sizes[kTaggedSize] <= 1, kTaggedSize, "0 or 1", sizes[kTaggedSize]);
     sizes["most_turns"] = size_or(wanted, "most_turns", profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns);
     return sizes;
 }
@@ -122,12 +145,13 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     const auto consider = [&](const MatrixShape& usual, std::uint32_t kept, const auto& step_microseconds) {
         const MatrixShape shape = with_sizes(usual, wanted);
         if (!fits(shape, spec, profile)) return;
-        const Layout layout(shape, spec, profile, size_or(wanted, kKeptSize, kept));
+        const Layout layout(shape, spec, profile, wanted, kept);
         if (!layout.fits(profile)) return;
         const double microseconds = static_cast<double>(spec.T) * step_microseconds(shape, layout);
         if (best && best->microseconds <= microseconds) return;
         best = Offer{microseconds, sizes_of(shape)};
         best->sizes[kKeptSize] = u32(layout.kept_blocks);
+        best->sizes[kTaggedSize] = layout.tagged;
     };
     const auto keeping = [&](const MatrixShape& shape, const Layout& layout) {
         return step_cost(shape, layout, spec, profile);
@@ -152,7 +176,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
 
 void PersistentLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1);
+    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1, builder.size(kTaggedSize) != 0);
     add_loop(builder, plan, plan.forward_weights(forward_phases(spec).front()));
 }
 
@@ -160,7 +184,7 @@ void PersistentLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) c
 
 void PersistentLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G());
+    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G(), builder.size(kTaggedSize) != 0);
     add_loop(builder, plan, plan.backward_weights(backward_phases(spec).front()));
 }
 
