@@ -145,9 +145,15 @@ def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
 def test_a_wait_can_be_interrupted(way: str) -> None:
     """Ctrl-C reaches numpy() while the device works; the result is there for the next who asks."""
     program = """
-    import signal, numpy as np, vkrnn
-    source, weight = vkrnn.asarray(np.ones((4_000, 16, 64), np.float32)), vkrnn.zeros((64, 64))
-    vkrnn.single_gate_rnn(source, weight).output.wait()
+    import signal, time, numpy as np, vkrnn
+    steps, seconds, weight = 2_000, 0, vkrnn.zeros((64, 64))
+    while seconds < 0.1:  # whatever the device
+        steps *= 2
+        source = vkrnn.asarray(np.ones((steps, 4, 64), np.float32))
+        vkrnn.single_gate_rnn(source, weight).output.wait()
+        start = time.perf_counter()
+        vkrnn.single_gate_rnn(source, weight).output.wait()
+        seconds = time.perf_counter() - start
     result = vkrnn.single_gate_rnn(source, weight).output
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     try:

@@ -334,19 +334,21 @@ INTERRUPTED = """
         T *= 2
     given = arguments(T)
     given["source"][:] = 1
-    whole, wanted = seconds(given)
-    times = []
+    parts = []
     for _ in range(5):  # others may have the processors while one is measured
+        whole, wanted = seconds(given)
         timer = threading.Timer(whole / 8, os.kill, (os.getpid(), signal.SIGINT))
         start = time.perf_counter()
-        timer.start()
         try:
+            timer.start()
             vkrnn.single_gate_rnn(**given)
-            print("finished")
+            timer.join()
         except KeyboardInterrupt:
-            times.append(time.perf_counter() - start)
+            parts.append((time.perf_counter() - start) / whole)
+        else:
+            parts.append(1)
         timer.join()
-    print("soon", sorted(times)[2] < whole * 0.7)
+    print("soon", sorted(parts)[2] < 0.7)
     print("right", np.array_equal(seconds(given)[1], wanted))
 """
 
