@@ -5,19 +5,25 @@
 #include <algorithm>
 #include <vector>
 
+#include "vkrnn/fork.h"
+
 namespace vkrnn {
 namespace {
+
+thread_local int held = 0;  // how often this thread holds all mutexes
 
 struct Registry {
     std::mutex mutex;
     std::vector<ForkSafeMutex*> members;
 
     void lock() {
+        if (held++ > 0) return;
         mutex.lock();
         for (ForkSafeMutex* one : members) one->lock();
     }
 
     void unlock() {
+        if (--held > 0) return;
         for (ForkSafeMutex* one : members) one->unlock();
         mutex.unlock();
     }
@@ -35,6 +41,10 @@ Registry& registry() {
 }
 
 }  // namespace
+
+void hold_before_fork() { registry().lock(); }
+
+void release_after_fork() { registry().unlock(); }
 
 ForkSafeMutex::ForkSafeMutex() {
     Registry& mutexes = registry();

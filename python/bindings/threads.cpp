@@ -1,4 +1,5 @@
-// Threads: which one sees signals, and what becomes of those inside the core when the process ends.
+// Threads: which one sees signals, what they wait for before a fork, and what becomes of those inside the core when the
+// process ends.
 #ifndef _WIN32
 #include <pthread.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "vkrnn/fork.h"
 #include "vkrnn/openmp.h"
 
 namespace vkrnn::python {
@@ -92,6 +94,10 @@ bool interrupted() {
 void register_threads(py::module_& module) {
 #ifndef _WIN32
     pthread_atfork(nullptr, nullptr, [] { inside = depth; });  // the child has one thread
+    const py::cpp_function release(&release_after_fork);
+    py::module_::import("os").attr("register_at_fork")(py::arg("before") = py::cpp_function(&hold_before_fork),
+                                                       py::arg("after_in_parent") = release,
+                                                       py::arg("after_in_child") = release);
 #endif
     module.def("stop_threads", &stop_threads, py::arg("threads"));
     py::class_<OpenMP>(module, "OpenMP")

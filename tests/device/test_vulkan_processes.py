@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import vkrnn
 from resident import position
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+COMPILER = shutil.which("cc")
 BEGIN = """
     import os, sys, threading
     import numpy as np
@@ -100,6 +103,37 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
     """
     done = run(program, begin="import os, threading, vkrnn")
     assert (done.returncode, done.stdout) == (0, f"{len(vkrnn.devices())}\n0\n"), done.stderr
+
+
+@needs_fork
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+def test_a_fork_while_a_driver_holds_its_lock(tmp_path: Path) -> None:
+    """Nobody waits for ever where a driver's own function for forks takes a lock that a thread inside it waits for."""
+    library, manifest, loading = tmp_path / "slow.so", tmp_path / "slow.json", tmp_path / "loading"
+    source = Path(__file__).parents[1] / "support" / "slow_driver.c"
+    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
+    driver = {"library_path": str(library), "api_version": "1.3.0"}
+    manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": driver}))
+    program = f"""
+        import os, pathlib, threading, time
+        os.environ |= {{
+            "VK_DRIVER_FILES": {str(manifest)!r}, "VK_ICD_FILENAMES": {str(manifest)!r},
+            "VKRNN_TEST_LOADING": {str(loading)!r},
+        }}
+        import vkrnn
+        thread = threading.Thread(target=vkrnn.devices)
+        thread.start()
+        while not pathlib.Path({str(loading)!r}).exists():
+            time.sleep(0.001)
+        pid = os.fork()
+        if pid == 0:
+            print([one.name.split()[0] for one in vkrnn.devices()], flush=True)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        thread.join()
+    """
+    done = run(program, begin="")
+    assert (done.returncode, done.stdout) == (0, "['cpu']\n0\n"), done.stderr
 
 
 CALLS = {
