@@ -16,24 +16,21 @@ struct Reports {
     std::vector<Report> waiting;
 };
 
-// The reports are never destroyed, because threads may still make some while the process ends.
-Reports& reports() {
-    static auto* const instance = new Reports;
-    return *instance;
-}
+// Made when the library is loaded: a process that is forked while a thread makes it would wait for that for ever. Never
+// destroyed, because threads may still make reports while the process ends.
+Reports& reports = *new Reports;  // NOLINT(cppcoreguidelines-owning-memory)
 
 }  // namespace
 
 void report(Severity severity, std::string text) {
-    Reports& all = reports();
-    const std::lock_guard lock(all.mutex);
-    if (all.told.size() < kMost && all.told.insert(text).second) all.waiting.push_back({severity, std::move(text)});
+    const std::lock_guard lock(reports.mutex);
+    if (reports.told.size() < kMost && reports.told.insert(text).second)
+        reports.waiting.push_back({severity, std::move(text)});
 }
 
 std::vector<Report> take_reports() {
-    Reports& all = reports();
-    const std::lock_guard lock(all.mutex);
-    return std::exchange(all.waiting, {});
+    const std::lock_guard lock(reports.mutex);
+    return std::exchange(reports.waiting, {});
 }
 
 }  // namespace vkrnn

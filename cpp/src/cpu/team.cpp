@@ -252,17 +252,12 @@ private:
 };
 
 // Never destroyed: threads wait in it until the process ends. After a fork the child has none of them, and a new pool.
-std::atomic<Pool*> current_pool = nullptr;
+// Made when the library is loaded: a process that is forked while a thread makes it would wait for that for ever.
+std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+[[maybe_unused]] const int new_pool_after_a_fork =
+    pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });  // NOLINT(cppcoreguidelines-owning-memory)
 
-Pool& pool() {
-    static const bool once = [] {
-        current_pool = new Pool;                                            // NOLINT(cppcoreguidelines-owning-memory)
-        pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });  // NOLINT(cppcoreguidelines-owning-memory)
-        return true;
-    }();
-    static_cast<void>(once);
-    return *current_pool;
-}
+Pool& pool() { return *current_pool; }
 
 }  // namespace
 

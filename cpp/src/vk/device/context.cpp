@@ -78,20 +78,22 @@ std::atomic<bool> drivers_are_loaded = false;
 
 // Drivers have functions run at exit that wait for the driver's threads. A forked process has none of them: Mesa's
 // crashes or hangs there. What is registered last runs first, so a forked process registers a function that ends it.
-void leave_exit_to_the_parent() {
+// It is registered when the library is loaded: a process that is forked while a thread registers it would wait for
+// that.
 #ifdef __GLIBC__
-    static const int once = pthread_atfork(nullptr, nullptr, [] {
-        if (!drivers_are_loaded) return;
-        static_cast<void>(on_exit(
-            [](int status, void*) {
-                static_cast<void>(std::fflush(nullptr));
-                _exit(status);
-            },
-            nullptr));
-    });
-    static_cast<void>(once);
+[[maybe_unused]] const int exit_is_left_to_the_parent = pthread_atfork(nullptr, nullptr, [] {
+    if (!drivers_are_loaded) return;
+    static_cast<void>(on_exit(
+        [](int status, void*) {
+            static_cast<void>(std::fflush(nullptr));
+            _exit(status);
+        },
+        nullptr));
+});
 #endif
-}
+
+// Made when the library is loaded, as all that a fork waits for.
+ForkSafeMutex& mutex_of_the_loader = *new ForkSafeMutex;  // NOLINT(cppcoreguidelines-owning-memory)
 
 template <class Properties, class Name>
 bool contains(const std::vector<Properties>& list, Name Properties::*name, const char* wanted) {
@@ -112,10 +114,7 @@ int rank(DeviceType type) {
 
 }  // namespace
 
-ForkSafeMutex& loader_mutex() {
-    static auto* const mutex = new ForkSafeMutex;
-    return *mutex;
-}
+ForkSafeMutex& loader_mutex() { return mutex_of_the_loader; }
 
 long process_id() {
 #ifdef _WIN32
@@ -186,7 +185,6 @@ void Context::create_instance() {
 }
 
 std::shared_ptr<const Context> Context::get() {
-    leave_exit_to_the_parent();  // before the mutex: a fork that waits for it may hold what this needs
     // The pointer is never destroyed; see the header. A parent process's instance leaks, since it must not be used
     // here.
     static auto* const current = new std::shared_ptr<const Context>;
