@@ -42,6 +42,10 @@ void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_c
     }
 }
 
+#define CLEAR_SUMS(SUMS)                                                                                                  \
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                     \
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) SUMS[r][c] = SumMatrix(0.0);
+
 // What is loaded ahead of the products. Two k blocks' have names of their own: NVIDIA's driver keeps in memory what the
 // turn of a loop indexes.
 uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
@@ -112,8 +116,7 @@ void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_row
 
 // Sums a run. It must not return early: NVIDIA's driver then keeps the sums in memory.
 void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) sums[r][c] = SumMatrix(0.0);
+    CLEAR_SUMS(sums)
     if (run.begin < run.end) {
         load_first_left(left, run);
         load_first_right(right, run);

@@ -76,8 +76,7 @@ bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params
 void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) found[r][c] = SumMatrix(0.0);
+    CLEAR_SUMS(found)
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
         LeftMatrix a[matrix_rows][left_halves];
@@ -191,8 +190,7 @@ void multiply_tagged(Params p, Tile tile, uint region) {
     }
     if (turns == most_turns) met = false;
     SumMatrix found[matrix_rows][matrix_columns];
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) found[r][c] = SumMatrix(0.0);
+    CLEAR_SUMS(found)
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
         LeftMatrix a[matrix_rows][left_halves];
