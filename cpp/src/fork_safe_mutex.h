@@ -6,7 +6,9 @@
 
 namespace vkrnn {
 
-// A std::mutex with one rule: a thread that holds one waits for no other ForkSafeMutex and makes none.
+// A std::mutex with two rules: a thread that holds one waits for no other ForkSafeMutex and makes none; and one that
+// lives until the process ends is made when the library is loaded, since a process that is forked while a function
+// makes it at its first use would wait for that for ever.
 class ForkSafeMutex {
 public:
     ForkSafeMutex();

@@ -16,8 +16,7 @@ struct Reports {
     std::vector<Report> waiting;
 };
 
-// Made when the library is loaded: a process that is forked while a thread makes it would wait for that for ever. Never
-// destroyed, because threads may still make reports while the process ends.
+// Never destroyed, because threads may still make reports while the process ends.
 Reports& reports = *new Reports;  // NOLINT(cppcoreguidelines-owning-memory)
 
 }  // namespace

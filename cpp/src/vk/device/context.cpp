@@ -92,7 +92,6 @@ std::atomic<bool> drivers_are_loaded = false;
 });
 #endif
 
-// Made when the library is loaded, as all that a fork waits for.
 ForkSafeMutex& mutex_of_the_loader = *new ForkSafeMutex;  // NOLINT(cppcoreguidelines-owning-memory)
 
 template <class Properties, class Name>
