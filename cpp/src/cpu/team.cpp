@@ -62,8 +62,8 @@ public:
     void stop() {
         stopped_ = true;
         for (Meeting& meeting : meetings_) {
-            meeting.state_.fetch_or(Meeting::kStopped);
-            wake_all(meeting.state_);
+            meeting.round_.fetch_or(Meeting::kStopped);
+            wake_all(meeting.round_);
         }
     }
 
@@ -294,19 +294,14 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
     return buffer.memory;
 }
 
-Meeting::Arrival Meeting::arrival(std::uint32_t state, unsigned members) {
-    const std::uint32_t round = state / kRound, before = state % kRound / kArrival;
-    if (before < members) return {round, before};
-    return {(round + 1) % kRound, before - members};  // who came last has yet to say so
-}
-
 std::uint32_t Meeting::arrive(unsigned members) {
-    const Arrival own = arrival(state_.fetch_add(kArrival), members);
-    if (own.before + 1 == members) {
-        state_.fetch_add(kRound - members * kArrival);
-        if (sleepers_.load() != 0) wake_all(state_);
+    const std::uint32_t round = round_.load() & ~kStopped;  // which lasts until this member has arrived
+    if (arrived_.fetch_add(1) + 1 == members) {
+        arrived_.store(0, std::memory_order_relaxed);
+        round_.fetch_add(kRound);
+        if (sleepers_.load() != 0) wake_all(round_);
     }
-    return own.round;
+    return round;
 }
 
 void Meeting::saw(Clock::time_point come, Clock::duration usual) {
@@ -317,7 +312,7 @@ void Meeting::saw(Clock::time_point come, Clock::duration usual) {
 
 void Meeting::announce(bool may_part) {
     const bool parts = may_part && contention.shows(lost_, seen_ - began_);
-    const std::uint32_t parts_in = parts ? rounds_ % kRound : kNoRound;
+    const std::uint32_t parts_in = parts ? rounds_ * kRound : kNoRound;
     if (parts_in_.load(std::memory_order_relaxed) != parts_in) parts_in_.store(parts_in, std::memory_order_relaxed);
     if (parts) {
         began_ = Clock::now();
@@ -334,10 +329,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     const bool first = own == 0;
     if (first) meeting.announce(may_part);
     const std::uint32_t round = meeting.arrive(members);
-    const auto ended_in = [&](std::uint32_t state) {
-        return (state & Meeting::kStopped) != 0 || Meeting::arrival(state, members).round != round;
-    };
-    const auto ended = [&] { return ended_in(meeting.state_.load(std::memory_order_acquire)); };
+    const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round; };  // or stopped
     bool over = false;
     for (int i = 0; i < kLooks && !over; ++i) over = ended();
     if (!over) {
@@ -346,8 +338,8 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
         const auto limit = std::max<Clock::duration>(kSpinInMeeting, std::min<Clock::duration>(worked / 4, 200us));
         if (!spin_until(ended, limit)) {
             meeting.sleepers_.fetch_add(1);
-            for (auto state = meeting.state_.load(); !ended_in(state); state = meeting.state_.load()) {
-                sleep_while(meeting.state_, state, kBetweenPolls);
+            while (!ended()) {
+                sleep_while(meeting.round_, round, kBetweenPolls);
                 if (rank_ == 0) team_.poll();
             }
             meeting.sleepers_.fetch_sub(1);

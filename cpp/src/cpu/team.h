@@ -25,9 +25,10 @@ class Meeting {
     friend class Member;
     friend class Team;
 
-    // The round's number modulo 2^16 above how many have arrived in it (15 bits) above whether the team has been
-    // stopped (one bit). Who comes last begins the next round; others may arrive in that one before it has.
-    alignas(64) std::atomic<std::uint32_t> state_ = 0;
+    // How many have arrived in the round. Nobody waits at this word, so who arrives does not disturb those who wait.
+    alignas(64) std::atomic<std::uint32_t> arrived_ = 0;
+    // Twice the number of the round, and 1 more where the team has been stopped. Who comes last begins the next round.
+    alignas(64) std::atomic<std::uint32_t> round_ = 0;
     std::atomic<std::uint32_t> sleepers_ = 0;
     // The round in which all but the first member leave.
     alignas(64) std::atomic<std::uint32_t> parts_in_ = kNoRound;
@@ -37,12 +38,7 @@ class Meeting {
     std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now(), seen_ = began_;
     std::chrono::steady_clock::duration lost_{0};
 
-    static constexpr std::uint32_t kStopped = 1, kArrival = 2, kRound = 1U << 16, kNoRound = kRound;
-    struct Arrival {
-        std::uint32_t round, before;  // how many had arrived in the round
-    };
-    // What it would be to arrive in that state.
-    static Arrival arrival(std::uint32_t state, unsigned members);
+    static constexpr std::uint32_t kStopped = 1, kRound = 2, kNoRound = kStopped;
     // Returns the round that the member arrived in.
     std::uint32_t arrive(unsigned members);
     // For the first member, before it arrives: settles whether the others leave in this round.
