@@ -14,7 +14,7 @@ thread_local int held = 0;  // how often this thread holds all mutexes
 
 struct Registry {
     std::mutex mutex;
-    std::vector<ForkSafeMutex*> members;
+    std::vector<ForkSafeMutex*> members;  // in the order in which a fork takes them
 
     void lock() {
         if (held++ > 0) return;
@@ -46,10 +46,10 @@ void hold_before_fork() { registry().lock(); }
 
 void release_after_fork() { registry().unlock(); }
 
-ForkSafeMutex::ForkSafeMutex() {
+ForkSafeMutex::ForkSafeMutex(Kind kind) {
     Registry& mutexes = registry();
     const std::lock_guard lock(mutexes.mutex);
-    mutexes.members.push_back(this);
+    mutexes.members.insert(kind == Kind::outer ? mutexes.members.begin() : mutexes.members.end(), this);
 }
 
 ForkSafeMutex::~ForkSafeMutex() {

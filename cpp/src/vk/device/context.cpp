@@ -92,7 +92,9 @@ std::atomic<bool> drivers_are_loaded = false;
 });
 #endif
 
-ForkSafeMutex& mutex_of_the_loader = *new ForkSafeMutex;  // NOLINT(cppcoreguidelines-owning-memory)
+// Validation reports messages while a thread holds it.
+ForkSafeMutex& mutex_of_the_loader =
+    *new ForkSafeMutex(ForkSafeMutex::Kind::outer);  // NOLINT(cppcoreguidelines-owning-memory)
 
 template <class Properties, class Name>
 bool contains(const std::vector<Properties>& list, Name Properties::*name, const char* wanted) {
