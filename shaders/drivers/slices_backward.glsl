@@ -96,8 +96,7 @@ void start_cell(Params p, Place place, const uint cell, int first, bool from_lat
     Element e = element_of(p, place, cell, first);
     int end = ends[cell], step = max(first, 0);
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0;
-    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
-        v[cell][i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = load_vector(p, e, i);
     saved_at[cell] = find(p, kSaved, e, step, end);
     upstream_at[cell] = find(p, kUpstream, e, step, end);
     delta_at[cell] = find(p, kDelta, e, step, end);

@@ -49,8 +49,7 @@ void start_cell(Params p, Place place, const uint cell, int first) {
         bias[cell][g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
         v[cell][g] = 0.0;
     }
-    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i)
-        v[cell][i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    [[unroll]] for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = load_vector(p, e, i);
     projected_at[cell] = find(p, kProjected, e, first, end);
     hidden_at[cell] = find(p, kHidden, e, first, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);

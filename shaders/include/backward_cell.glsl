@@ -2,7 +2,7 @@
 // there it forms and stores the deltas and what goes on to the step before. A cell's file is included before this.
 #ifndef VKRNN_BACKWARD_CELL_GLSL
 #define VKRNN_BACKWARD_CELL_GLSL
-#include "step.glsl"
+#include "found_element.glsl"
 
 struct CellInputs {
     bool ended, last;                    // the row has ended before the step; it is the row's last
@@ -39,8 +39,7 @@ CellInputs load_cell(Params p, Element e) {
     inputs.up[0] = inputs.last ? load_view(p, kLastHidden, d, 0, n, 0, j) : load_view(p, kCarryHidden, d, 0, n, 0, j);
     inputs.mask = load_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
     inputs.upstream = load_view(p, kUpstream, d, here, n, 0, j);
-    for (uint i = 0; i < CELL_VECTORS; ++i)
-        inputs.v[i] = load_view(p, kVectors, d, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, j);
+    for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = element_found ? found_vectors[i] : load_vector(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN
     inputs.before[0] = load_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
 #endif

@@ -2,7 +2,7 @@
 // there it forms and stores the new state. A cell's file is included before this.
 #ifndef VKRNN_FORWARD_CELL_GLSL
 #define VKRNN_FORWARD_CELL_GLSL
-#include "step.glsl"
+#include "found_element.glsl"
 
 // The gates whose products this phase forms.
 #ifdef CELL_SCALE
@@ -26,9 +26,7 @@ CellInputs load_cell(Params p, Element e) {
         inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot, e.j) +
                       load_view(p, kBias, e.direction, 0, 0, slot, e.j);
     }
-    // A vector per gate stands in the gates' order; a single one is its own slot 0.
-    for (uint i = 0; i < CELL_VECTORS; ++i)
-        inputs.v[i] = load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+    for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = element_found ? found_vectors[i] : load_vector(p, e, i);
     inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s)
         inputs.before[s] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);

@@ -2,6 +2,7 @@
 // A cell's file is included before the driver that includes this.
 #ifndef VKRNN_STEP_GLSL
 #define VKRNN_STEP_GLSL
+#extension GL_EXT_control_flow_attributes : require
 #include "memory.glsl"
 
 layout(local_size_x_id = kLocalSize) in;
@@ -26,9 +27,21 @@ struct Element {
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
+// A kernel that makes many steps of one element may find beforehand what is the same in all of them: the length of its row,
+// and by view the address at step 0 and slot 0 and the bytes to the next ones. The invocation asks for no other then.
+bool element_found = false, views_found = false;
+int found_length, found_step[kTileOperand];
+uint found_slot[kTileOperand];
+Address found_at[kTileOperand];
+
 // Returns how many steps a batch row has.
 int length_of(Params p, uint n) {
-    return has_lengths != 0 ? Integer(p.params.lengths + Address(n) * 4).value : int(p.params.T);
+    int steps = int(p.params.T);
+    if (element_found)
+        steps = found_length;
+    else if (has_lengths != 0)
+        steps = Integer(p.params.lengths + Address(n) * 4).value;
+    return steps;
 }
 
 // Returns whether a batch row has ended before a step.
@@ -52,11 +65,38 @@ Address row_address(Params p, uint view, uint direction, int step, uint n) {
 Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
+
+// Returns whether a forward step reads or writes a view.
+bool is_found(uint view) { return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell; }
+
+// Finds those views of an element. 32 bits are enough where PersistentLoop makes an offer.
+void find_views(Params p, Element e) {
+    int end = length_of(p, e.n);
+    [[unroll]] for (uint view = 0; view < kTileOperand; ++view)
+        if (is_found(view)) {
+            int step = int(p.params.strides[view].step[e.direction]);
+            int first = has_lengths != 0 && step < 0 ? int(p.params.T) - end : 0;
+            found_at[view] = unit_address(p, view, time_address(p, view, e.direction, first, e.n), 0, e.j);
+            found_step[view] = step * int(kElementBytes);
+            found_slot[view] = p.params.strides[view].slot * kElementBytes;
+        }
+}
+
+Address view_address(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    Address at;
+    if (views_found && is_found(view)) {
+        if (has_lengths != 0) step = min(step, found_length - 1);
+        at = found_at[view] + Address(int64_t(step) * found_step[view]) + slot * found_slot[view];
+    } else {
+        at = unit_address(p, view, row_address(p, view, direction, step, n), slot, j);
+    }
+    return at;
+}
 Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    return load(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0);
+    return load(view_address(p, view, direction, step, n, slot, j), 0);
 }
 void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
-    store(unit_address(p, view, row_address(p, view, direction, step, n), slot, j), 0, value);
+    store(view_address(p, view, direction, step, n, slot, j), 0, value);
 }
 // Stores zero for a step past the end of batch row n, which stands for row `step` of the time axis in every direction.
 void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {

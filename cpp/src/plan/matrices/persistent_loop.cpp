@@ -141,6 +141,7 @@ Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
 std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
+    if (!counts_steps_in_32_bits(spec)) return std::nullopt;
     std::optional<Offer> best;
     const auto consider = [&](const MatrixShape& usual, std::uint32_t kept, const auto& step_microseconds) {
         const MatrixShape shape = with_sizes(usual, wanted);

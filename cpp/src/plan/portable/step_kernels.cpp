@@ -8,7 +8,8 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kUsualMultiprocessors = 32;
-constexpr std::uint32_t kAmd = 0x1002;       // in PCI's list of vendors
+constexpr std::uint32_t kAmd = 0x1002;  // in PCI's list of vendors
+constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
 constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
 
 }  // namespace
@@ -61,6 +62,8 @@ void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
     builder.dispatch("replay", kernel, builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
                      make_block(push, abi::kStepPushPlaces));
 }
+
+bool counts_steps_in_32_bits(const Spec& spec) { return spec.N * spec.D() * spec.G() * spec.H <= kMostStepElements; }
 
 std::int64_t multiprocessors(const Profile& profile) {
     return profile.compute_units != 0 ? profile.compute_units : kUsualMultiprocessors;

@@ -39,6 +39,9 @@ std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t 
 // Throws ValueError: a size's value is not what a device can run.
 void require_size(bool holds, std::string_view name, const std::string& expected, std::uint32_t got);
 
+// Returns whether 32 bits count the bytes from a step to the next in every tensor of a call.
+bool counts_steps_in_32_bits(const Spec& spec);
+
 // Returns the number of a device's multiprocessors, or a usual one where it does not tell.
 std::int64_t multiprocessors(const Profile& profile);
 

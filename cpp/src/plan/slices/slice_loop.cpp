@@ -17,7 +17,6 @@ constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
 constexpr std::int64_t kFourBytes = 16;
 constexpr std::int64_t kMostRows = 8;
 constexpr std::int64_t kMostUnits = 16;
-constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;  // their bytes are counted by 32 bits
 constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
 // These are rates of one of an H200's multiprocessors.
@@ -216,7 +215,7 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
 
 std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
-    if (spec.N * spec.D() * spec.G() * spec.H > kMostStepElements) return std::nullopt;
+    if (!counts_steps_in_32_bits(spec)) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {2U, 4U, 8U, 16U})
