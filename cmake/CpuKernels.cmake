@@ -44,11 +44,11 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # The kernels are slow without optimization, even for tests. What sanitizers add to inlined code takes minutes to
-    # optimize; allocating registers loop by loop alone takes GCC as long as all the rest.
+    # The kernels are slow without optimization, even for tests. With what sanitizers add, allocating registers loop by loop
+    # takes GCC as long as all the rest.
     set(optimization -O3)
     if(VKRNN_SANITIZE)
-        set(optimization -O1 -g1 $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
+        set(optimization $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
     endif()
     # A compiler that fuses products with sums where it likes does so in one copy of a loop and not in another: then the
     # bits would depend on how units are shared among threads. The kernels fuse by name.

@@ -39,7 +39,7 @@ def _stop_at_the_alarm() -> Iterator[None]:
 
 
 def test_signals_at_random_moments(either: vkrnn.Device) -> None:
-    case = Case("lstm", 12, 33, 65, 66, {}, frozenset({"input_weight", "bias", "init_state"}))
+    case = Case("lstm", 12, 5, 17, 18, {}, frozenset({"input_weight", "bias", "init_state"}))
     given, training = inputs(case), case.descriptor(training=True)
     wanted = vkrnn.lstm(**given, descriptor=training, device=either)
     arrays = {name: vkrnn.asarray(array, device=either) for name, array in given.items()}
@@ -66,9 +66,9 @@ def test_signals_at_random_moments(either: vkrnn.Device) -> None:
 
 def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
     """The call that it interrupts is right, and so is its own, unless the device is amid recording commands."""
-    long = Case("lstm", 1500, 8, 65, 66, {}, frozenset({"input_weight", "bias"}))
+    calls = [Case("lstm", T, 8, 65, 66, {}, frozenset({"input_weight", "bias"})) for T in (1500, 400)]
     short = Case("lstm", 3, 70, 130, 131, {}, frozenset({"input_weight", "bias"}))
-    wanted = {case: vkrnn.lstm(**inputs(case), device=either).output for case in (long, short)}
+    wanted = {case: vkrnn.lstm(**inputs(case), device=either).output for case in (*calls, short)}
     amid: list[bool | str] = []
 
     def call(*_: object) -> None:
@@ -79,10 +79,12 @@ def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
             amid.append(str(error))
 
     signal.signal(signal.SIGALRM, call)
-    given = inputs(long)
-    while len(amid) < 20:
-        signal.setitimer(signal.ITIMER_REAL, 0.002)
-        np.testing.assert_array_equal(vkrnn.lstm(**given, device=either).output, wanted[long])
+    # On llvmpipe a signal finds the longer one amid recording commands, the other waiting.
+    for case, most in zip(calls, (5, 20), strict=True):
+        given = inputs(case)
+        while len(amid) < most:
+            signal.setitimer(signal.ITIMER_REAL, 0.002)
+            np.testing.assert_array_equal(vkrnn.lstm(**given, device=either).output, wanted[case])
     refused = "[lstm] the device is amid another call of this thread, which a signal interrupted"
     assert set(amid) <= ({True} if is_native(either) else {True, refused})
 
