@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "bindings.h"
 #include "vkrnn/error.h"
@@ -155,12 +156,19 @@ void register_arrays(py::module_& module) {
         },
         py::arg("array"));
     module.def(
-        "overlap",
-        [](const Array& one, const Array& other) {
-            return one.storage == other.storage && one.offset < other.offset + other.nbytes() &&
-                   other.offset < one.offset + one.nbytes();
+        "first_overlap",
+        [](const Array& array, const py::list& others) -> std::optional<std::size_t> {
+            for (std::size_t i = 0; i < others.size(); ++i) {
+                const py::handle handle = others[i];
+                if (!py::isinstance<Array>(handle)) continue;
+                const auto& other = py::cast<const Array&>(handle);
+                if (array.storage == other.storage && array.offset < other.offset + other.nbytes() &&
+                    other.offset < array.offset + array.nbytes())
+                    return i;
+            }
+            return std::nullopt;
         },
-        py::arg("one"), py::arg("other"));
+        py::arg("array"), py::arg("others"));
 }
 
 }  // namespace vkrnn::python

@@ -28,9 +28,10 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
     if out is None:
         return [None] * len(call.result_names), device
     given = _one_for_each_result(call, out, prefix)
-    taken = dict(call.arrays)
-    on_devices = any(isinstance(array, Array) for array in (*taken.values(), *given))
-    dtype = taken["source"].dtype.newbyteorder("=")
+    arguments = call.arrays
+    owners, taken = list(arguments), list(arguments.values())
+    on_devices = any(isinstance(array, Array) for array in (*taken, *given))
+    dtype = arguments["source"].dtype.newbyteorder("=")
     for name, shape, array in zip(call.result_names, call.result_shapes, given, strict=True):
         if array is None:
             continue
@@ -47,10 +48,11 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
                     f"{where} expected an array on {device!r}, where others are, got one on "
                     f"{told_apart(array.device, device)}"
                 )
-        for other, theirs in taken.items():
-            if _overlap(array, theirs):
-                raise ValueError(f"{where} expected memory of its own, got some of {other}'s")
-        taken[f"the result {name}"] = array
+        shared = _first_overlap(array, taken)
+        if shared is not None:
+            raise ValueError(f"{where} expected memory of its own, got some of {owners[shared]}'s")
+        owners.append(f"the result {name}")
+        taken.append(array)
     return given, device
 
 
@@ -71,8 +73,9 @@ def _check_kind(array: Any, where: str, *, on_devices: bool) -> None:
         raise ValueError(f"{where} expected a C-contiguous, aligned array that can be written to")
 
 
-def _overlap(one: Any, other: Any) -> bool:
+def _first_overlap(array: Any, others: list[Any]) -> int | None:
     # A call on a device's arrays reads the NumPy arrays among its arguments before it returns.
-    if isinstance(one, Array) and isinstance(other, Array):
-        return _core.overlap(one, other)
-    return isinstance(one, np.ndarray) and isinstance(other, np.ndarray) and np.may_share_memory(one, other)
+    if isinstance(array, Array):
+        return _core.first_overlap(array, others)
+    shared = (isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
+    return next((i for i, is_shared in enumerate(shared) if is_shared), None)
