@@ -85,13 +85,6 @@ Address find(Params p, uint view, Element e, int step, int end) {
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
 }
 
-// Return the bytes from a step to the next, and from a slot to the next. 32 bits are enough where SliceLoop makes an
-// offer.
-int step_bytes(Params p, uint view, uint direction) {
-    return int(p.params.strides[view].step[direction]) * int(kElementBytes);
-}
-uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
-
 void move(inout Address at, int bytes, bool moves) {
     if (moves) at += Address(int64_t(bytes));
 }

@@ -69,16 +69,20 @@ Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
 // Returns whether a forward step reads or writes a view.
 bool is_found(uint view) { return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell; }
 
-// Finds those views of an element. 32 bits are enough where PersistentLoop makes an offer.
+// Return the bytes from a step to the next, and from a slot to the next. The loops that ask make no offer where 32 bits
+// are too few.
+int step_bytes(Params p, uint view, uint direction) {
+    return int(p.params.strides[view].step[direction]) * int(kElementBytes);
+}
+uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
+
+// Finds those views of an element.
 void find_views(Params p, Element e) {
-    int end = length_of(p, e.n);
     [[unroll]] for (uint view = 0; view < kTileOperand; ++view)
         if (is_found(view)) {
-            int step = int(p.params.strides[view].step[e.direction]);
-            int first = has_lengths != 0 && step < 0 ? int(p.params.T) - end : 0;
-            found_at[view] = unit_address(p, view, time_address(p, view, e.direction, first, e.n), 0, e.j);
-            found_step[view] = step * int(kElementBytes);
-            found_slot[view] = p.params.strides[view].slot * kElementBytes;
+            found_at[view] = unit_address(p, view, row_address(p, view, e.direction, 0, e.n), 0, e.j);
+            found_step[view] = step_bytes(p, view, e.direction);
+            found_slot[view] = slot_bytes(p, view);
         }
 }
 
