@@ -11,25 +11,30 @@ namespace {
 constexpr MatrixShape kUsual{1, 1, 1, 8};
 constexpr const char* kKeptSize = "kept_blocks";
 constexpr const char* kTaggedSize = "tagged";
-constexpr std::int64_t kMostTaggedProducts = 8;  // of matrices, by a subgroup: with more, an H200 took longer
+constexpr std::int64_t kMostTaggedProducts = 16;  // of matrices, by a subgroup: with more, an H200 took longer
 constexpr std::int64_t kMostTaggedProductsBack = 4;
 constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
-// These constants were fitted to the times of steps on an H200.
-constexpr double kMicrosecondsPerStep = 2.4;
+// These constants were fitted to the times of steps on an H200, those of forward steps again to 61 shapes on an H100.
+constexpr double kMicrosecondsPerStep = 1.3;
+constexpr double kMicrosecondsToCount = 0.5;       // of a step whose workgroups count who has stored
+constexpr double kMicrosecondsPerSum = 0.025;      // of a matrix of sums that goes through shared memory
+constexpr double kSumsAtNoCost = 16;               // so many, while the subgroups wait for each other
+constexpr double kMicrosecondsPerBlock = 0.3;      // of one subgroup
+constexpr double kMicrosecondsPerBlockRow = 0.06;  // of its matrices: their loads, one after the other
+constexpr double kBytesPerMicrosecond = 9e6;       // of all multiprocessors
+constexpr double kFlopsPerMicrosecond = 1.65e6;    // of one multiprocessor
+constexpr double kMicrosecondsPerCell = 0.8;       // of one invocation after its first, whose loads wait for nothing
 constexpr double kMicrosecondsPerStepBack = 4.0;
 constexpr double kMicrosecondsLessTaggedBack = 0.25;
-constexpr double kMicrosecondsPerColumnGroup = 0.3;    // after the first
-constexpr double kMicrosecondsPerBlock = 0.08;         // of one subgroup: its loads, one after the other
-constexpr double kMicrosecondsPerBlockProduct = 0.05;  // with one column of matrices
-constexpr double kMicrosecondsPerBlockBack = 0.1;      // and row of matrices
-constexpr double kMicrosecondsPerCell = 0.8;    // of one invocation after its first, whose loads wait for nothing
-constexpr double kMicrosecondsPerDelta = 2.2;   // backward, of such a cell's gates: they do not fit in registers
-constexpr double kBytesPerMicrosecond = 5.5e6;  // of all multiprocessors
-constexpr double kFlopsPerMicrosecond = 1e7;    // of one multiprocessor
+constexpr double kMicrosecondsPerBlockRowBack = 0.1;
+constexpr double kMicrosecondsPerTileBack = 0.6;  // of a matrix of cells after the first, and gate
+constexpr double kMicrosecondsPerDelta = 2.2;     // of such a cell's gates: they do not fit in registers
+constexpr double kBytesPerMicrosecondBack = 5.5e6;
+constexpr double kFlopsPerMicrosecondBack = 1e7;
 constexpr double kDispatchMicroseconds = 10;
 constexpr double kMicrosecondsOfDispatch = 1.2;  // of a step of its own, which one that loads its weights here saves
 
@@ -74,21 +79,23 @@ double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spe
     const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
     const Halves halves = loop_halves(spec);
     const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
-    const auto bytes =
-        static_cast<double>(2 * halves.left * (layout.tagged ? std::min(spec.N, rows) : rows) * depth * layout.groups);
+    // Words with tags are not taken from a multiprocessor's own cache, which the column groups share.
+    const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;
+    const auto bytes = static_cast<double>(2 * halves.left * loaded_rows * depth * layout.groups);
     const auto flops = static_cast<double>(2 * halves.products() * rows * shape.tile_columns(side) * depth);
     const auto kept = static_cast<double>(layout.kept_blocks);
-    double microseconds = bytes / kBytesPerMicrosecond + flops / kFlopsPerMicrosecond;
-    if (spec.gradients) {
-        microseconds += kMicrosecondsPerStepBack - (layout.tagged ? kMicrosecondsLessTaggedBack : 0) +
-                        kMicrosecondsPerBlockBack * kept * shape.rows +
-                        kMicrosecondsPerDelta * static_cast<double>(spec.G() * (layout.cells - 1));
-    } else {
-        microseconds += kMicrosecondsPerStep + kMicrosecondsPerColumnGroup * (shape.column_groups - 1) +
-                        (kMicrosecondsPerBlock + kMicrosecondsPerBlockProduct * shape.columns) * kept +
-                        kMicrosecondsPerCell * static_cast<double>(layout.cells - 1);
-    }
-    return microseconds;
+    const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
+    const std::int64_t more_cells = layout.cells - 1;  // of an invocation
+    if (spec.gradients)
+        return bytes / kBytesPerMicrosecondBack + flops / kFlopsPerMicrosecondBack + kMicrosecondsPerStepBack -
+               (layout.tagged ? kMicrosecondsLessTaggedBack : 0) + kMicrosecondsPerBlockRowBack * kept * shape.rows +
+               static_cast<double>(spec.G()) * (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) +
+                                                kMicrosecondsPerDelta * static_cast<double>(more_cells));
+    const auto sums = static_cast<double>(matrices * shape.depth_groups);
+    return bytes / kBytesPerMicrosecond + flops / kFlopsPerMicrosecond + kMicrosecondsPerStep +
+           (layout.tagged ? 0 : kMicrosecondsToCount) + kMicrosecondsPerSum * std::max(0.0, sums - kSumsAtNoCost) +
+           (kMicrosecondsPerBlock + kMicrosecondsPerBlockRow * shape.rows) * kept +
+           kMicrosecondsPerCell * static_cast<double>(more_cells);
 }
 
 // Adds the dispatches of all steps. Each is followed by one that makes the same steps again if the first gave up.
@@ -138,15 +145,25 @@ Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes;
 }
 
+std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
+    std::vector<Sizes> found;
+    for (const std::uint32_t rows : {1U, 2U})
+        for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
+            for (const std::uint32_t depth_groups : {8U, 16U})
+                if (rows * columns <= 4) found.push_back(sizes_of(MatrixShape{rows, columns, 1, depth_groups}));
+    return found;
+}
+
 std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     if (!counts_steps_in_32_bits(spec)) return std::nullopt;
-    std::optional<Offer> best;
-    const auto consider = [&](const MatrixShape& usual, std::uint32_t kept, const auto& step_microseconds) {
+    std::optional<Offer> kept, loaded;  // with all weights in registers, or a part of them
+    const auto consider = [&](std::optional<Offer>& best, const MatrixShape& usual, std::uint32_t most_kept,
+                              const auto& step_microseconds) {
         const MatrixShape shape = with_sizes(usual, wanted);
         if (!fits(shape, spec, profile)) return;
-        const Layout layout(shape, spec, profile, wanted, kept);
+        const Layout layout(shape, spec, profile, wanted, most_kept);
         if (!layout.fits(profile)) return;
         const double microseconds = static_cast<double>(spec.T) * step_microseconds(shape, layout);
         if (best && best->microseconds <= microseconds) return;
@@ -161,14 +178,20 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t column_groups : {1U, 2U, 4U})
                 for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
-                    consider({rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
-    // Where the weights do not fit. Backward an H200 showed next to no gain.
-    if (!best && !spec.gradients) {
+                    consider(kept, {rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
+    if (!spec.gradients) {  // backward an H200 showed next to no gain
         const auto loading = [&](const MatrixShape& shape, const Layout& /*layout*/) {
             return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch;
         };
-        for (const MatrixShape& shape : loading_shapes()) consider(shape, 1, loading);
+        for (const MatrixShape& shape : loading_shapes()) consider(loaded, shape, 1, loading);
+        // To keep all weights was faster than `matrices` wherever they fit, whatever the two costs say of large tiles.
+        for (const MatrixShape& shape : loading_shapes())
+            if (kept && fits(shape, spec, profile))
+                kept->microseconds = std::min(
+                    kept->microseconds,
+                    static_cast<double>(spec.T) * (loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch));
     }
+    std::optional<Offer> best = kept ? kept : loaded;
     if (!best) return best;
     best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
     best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);

@@ -14,6 +14,7 @@ public:
     [[nodiscard]] std::string_view name() const override { return "persistent"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
     [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
     void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
