@@ -16,14 +16,14 @@ Timings::Timings(const LogicalDevice& device, std::uint32_t family) : device_(de
     pool_ = raii::CommandPool(handle, CommandPoolCreateInfo{.queueFamilyIndex = family});
     recorded_ = raii::CommandBuffers(handle, CommandBufferAllocateInfo{.commandPool = *pool_,
                                                                        .level = CommandBufferLevel::ePrimary,
-                                                                       .commandBufferCount = 2 * kSlots + 1});
+                                                                       .commandBufferCount = 2 * kSlots + 2});
     const CommandBufferBeginInfo info{.flags = CommandBufferUsageFlagBits::eSimultaneousUse};
-    for (std::uint32_t i = 0; i <= 2 * kSlots; ++i) {
+    for (std::uint32_t i = 0; i < 2 * kSlots + 2; ++i) {
         recorded_[i].begin(info);
         if (i < 2 * kSlots) {
             write(recorded_[i], i);
         } else {
-            reset(recorded_[i]);
+            reset(recorded_[i], i - 2 * kSlots);
         }
         recorded_[i].end();
     }
@@ -31,18 +31,18 @@ Timings::Timings(const LogicalDevice& device, std::uint32_t family) : device_(de
 
 void Timings::next() {
     slot_ = (slot_ + 1) % kSlots;
-    must_reset_ = must_reset_ || slot_ == 0;
+    must_reset_ = must_reset_ || slot_ % kHalf == 0;
 }
 
-void Timings::reset(const raii::CommandBuffer& commands) const {
+void Timings::reset(const raii::CommandBuffer& commands, std::uint32_t half) const {
     if (*queries_) {
-        commands.resetQueryPool(*queries_, 0, 2 * kSlots);
+        commands.resetQueryPool(*queries_, half * 2 * kHalf, 2 * kHalf);
     }
 }
 
 void Timings::begin(const raii::CommandBuffer& commands) const {
     if (must_reset_) {
-        reset(commands);
+        reset(commands, slot_ / kHalf);
     }
     write(commands, 2 * slot_);
 }
@@ -61,7 +61,7 @@ void Timings::around(CommandBuffer commands, std::vector<CommandBufferSubmitInfo
         return add(commands);
     }
     if (must_reset_) {
-        add(*recorded_.back());
+        add(*recorded_[2 * kSlots + slot_ / kHalf]);
     }
     const std::size_t pair = std::size_t{2} * slot_;
     add(*recorded_[pair]);

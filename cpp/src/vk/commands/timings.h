@@ -11,8 +11,10 @@ namespace vkrnn::vk {
 
 class LogicalDevice;
 
-// A ring of pairs of timestamps. Resetting one of them costs the device as much as resetting all, and more than writing
-// it, so all are reset when the ring begins anew.
+// A ring of pairs of timestamps. Resetting one of them costs the device as much as resetting many, and more than
+// writing it, so a half of the ring is reset when its first pair comes. The times of the calls just before are in the
+// other half. (Validation layers of 2023 also lose a reset of what a submission wrote that another thread waits for at
+// that moment.)
 class Timings {
 public:
     // The device must outlive the object. Commands are submitted to queues of the family. Throws vk::SystemError.
@@ -24,7 +26,7 @@ public:
     void submitted() { must_reset_ = false; }
     [[nodiscard]] std::uint32_t slot() const { return slot_; }
 
-    // These record the first timestamp of the current pair, after a reset of all pairs if that is due, and the second.
+    // These record the first timestamp of the current pair, after a reset of its half if that is due, and the second.
     void begin(const raii::CommandBuffer& commands) const;
     void end(const raii::CommandBuffer& commands) const;
 
@@ -36,15 +38,15 @@ public:
     [[nodiscard]] std::optional<double> seconds(std::uint32_t slot) const noexcept;
 
 private:
-    static constexpr std::uint32_t kSlots = 64;
+    static constexpr std::uint32_t kHalf = 32, kSlots = 2 * kHalf;
 
-    void reset(const raii::CommandBuffer& commands) const;
+    void reset(const raii::CommandBuffer& commands, std::uint32_t half) const;
     void write(const raii::CommandBuffer& commands, std::uint32_t which) const;
 
     const LogicalDevice& device_;
     raii::QueryPool queries_ = nullptr;
     raii::CommandPool pool_ = nullptr;
-    std::vector<raii::CommandBuffer> recorded_;  // a pair's begin and end, for each pair; then the reset
+    std::vector<raii::CommandBuffer> recorded_;  // a pair's begin and end, for each pair; then the halves' resets
     std::uint32_t slot_ = kSlots - 1;
     bool must_reset_ = true;
 };
