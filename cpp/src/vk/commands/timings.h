@@ -13,8 +13,8 @@ class LogicalDevice;
 
 // A ring of pairs of timestamps. Resetting one of them costs the device as much as resetting many, and more than
 // writing it, so a half of the ring is reset when its first pair comes. The times of the calls just before are in the
-// other half. (Validation layers of 2023 also lose a reset of what a submission wrote that another thread waits for at
-// that moment.)
+// other half. (When validation layers find a submission done they mark what it has written as available, also over a
+// reset that is submitted at that moment.)
 class Timings {
 public:
     // The device must outlive the object. Commands are submitted to queues of the family. Throws vk::SystemError.
