@@ -66,15 +66,15 @@ Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
 
-// Returns whether a forward step reads or writes a view.
-bool is_found(uint view) { return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell; }
-
 // Return the bytes from a step to the next, and from a slot to the next. The loops that ask make no offer where 32 bits
 // are too few.
 int step_bytes(Params p, uint view, uint direction) {
     return int(p.params.strides[view].step[direction]) * int(kElementBytes);
 }
 uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
+
+// Returns whether a forward step reads or writes a view.
+bool is_found(uint view) { return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell; }
 
 // Finds those views of an element.
 void find_views(Params p, Element e) {

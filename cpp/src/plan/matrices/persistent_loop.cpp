@@ -11,7 +11,7 @@ namespace {
 constexpr MatrixShape kUsual{1, 1, 1, 8};
 constexpr const char* kKeptSize = "kept_blocks";
 constexpr const char* kTaggedSize = "tagged";
-constexpr std::int64_t kMostTaggedProducts = 16;  // of matrices, by a subgroup: with more, an H200 took longer
+constexpr std::int64_t kMostTaggedProducts = 16;  // of matrices, by a subgroup: the most with which an H100 gained
 constexpr std::int64_t kMostTaggedProductsBack = 4;
 constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
@@ -158,9 +158,8 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     if (!counts_steps_in_32_bits(spec)) return std::nullopt;
-    std::optional<Offer> kept, loaded;  // with all weights in registers, or a part of them
-    const auto consider = [&](std::optional<Offer>& best, const MatrixShape& usual, std::uint32_t most_kept,
-                              const auto& step_microseconds) {
+    std::optional<Offer> best;
+    const auto consider = [&](const MatrixShape& usual, std::uint32_t most_kept, const auto& step_microseconds) {
         const MatrixShape shape = with_sizes(usual, wanted);
         if (!fits(shape, spec, profile)) return;
         const Layout layout(shape, spec, profile, wanted, most_kept);
@@ -178,20 +177,20 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t column_groups : {1U, 2U, 4U})
                 for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
-                    consider(kept, {rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
-    if (!spec.gradients) {  // backward an H200 showed next to no gain
-        const auto loading = [&](const MatrixShape& shape, const Layout& /*layout*/) {
-            return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch;
-        };
-        for (const MatrixShape& shape : loading_shapes()) consider(loaded, shape, 1, loading);
-        // To keep all weights was faster than `matrices` wherever they fit, whatever the two costs say of large tiles.
-        for (const MatrixShape& shape : loading_shapes())
-            if (kept && fits(shape, spec, profile))
-                kept->microseconds = std::min(
-                    kept->microseconds,
-                    static_cast<double>(spec.T) * (loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch));
-    }
-    std::optional<Offer> best = kept ? kept : loaded;
+                    consider({rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
+    // Where not all weights fit they are loaded in every step. Backward an H200 showed next to no gain. Where they do
+    // fit, keeping them was faster than loading them wherever both were timed, whatever the two costs say.
+    const bool kept = best.has_value();
+    const auto loading = [&](const MatrixShape& shape, const auto&... /*layout*/) {
+        return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch;
+    };
+    if (!spec.gradients)
+        for (const MatrixShape& shape : loading_shapes()) {
+            if (!kept)
+                consider(shape, 1, loading);
+            else if (fits(shape, spec, profile))
+                best->microseconds = std::min(best->microseconds, static_cast<double>(spec.T) * loading(shape));
+        }
     if (!best) return best;
     best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
     best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);

@@ -18,7 +18,7 @@ Timings::Timings(const LogicalDevice& device, std::uint32_t family) : device_(de
                                                                        .level = CommandBufferLevel::ePrimary,
                                                                        .commandBufferCount = 2 * kSlots + 2});
     const CommandBufferBeginInfo info{.flags = CommandBufferUsageFlagBits::eSimultaneousUse};
-    for (std::uint32_t i = 0; i < 2 * kSlots + 2; ++i) {
+    for (std::uint32_t i = 0; i < recorded_.size(); ++i) {
         recorded_[i].begin(info);
         if (i < 2 * kSlots) {
             write(recorded_[i], i);
