@@ -5,51 +5,61 @@
 namespace vkrnn {
 namespace {
 
-constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16}, {1, 2, 1, 8}, {2, 1, 1, 16},
-                                   {1, 2, 1, 16}, {1, 3, 1, 8}, {2, 2, 1, 8},  {2, 3, 1, 6}, {2, 3, 1, 8},
-                                   {2, 3, 2, 4},  {2, 2, 2, 4}, {4, 2, 2, 4},  {2, 2, 4, 2}, {4, 1, 1, 8, 2},
-                                   {4, 1, 3, 4},  {4, 2, 2, 2}};
+constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16},   {2, 1, 1, 16}, {1, 2, 1, 8},
+                                   {1, 2, 1, 16}, {2, 2, 1, 8}, {2, 2, 1, 16},   {1, 3, 1, 8},  {2, 3, 1, 8},
+                                   {2, 2, 2, 8},  {2, 4, 1, 8}, {1, 2, 2, 8},    {1, 3, 2, 8},  {2, 2, 2, 4},
+                                   {2, 3, 2, 4},  {2, 3, 2, 6}, {2, 2, 2, 4, 2}, {2, 4, 2, 4},  {4, 2, 2, 4},
+                                   {2, 2, 3, 4},  {4, 1, 3, 4}, {1, 2, 4, 4},    {2, 2, 4, 2},  {2, 2, 4, 4}};
 
-// These constants were fitted to the times of steps on an H200. A multiprocessor receives its operands as fast as it
-// asks for them, and each subgroup asks for those of one k block at a time.
-constexpr double kMicrosecondsPerStep = 3.3;
-constexpr double kMicrosecondsPerGroup = 0.4;
-constexpr double kMicrosecondsPerRequest = 0.8;
-constexpr double kMostBytesPerMicrosecond = 6e4;
-constexpr double kFlopsPerMicrosecond = 1.55e6;     // of products of halves
-constexpr double kL2Bytes = 48e6;                   // weights beyond these are read from memory by each row of tiles
-constexpr double kMemoryBytesPerMicrosecond = 8e6;  // as far as a step waits for it
+// These constants were fitted to 2,000 times of an H200: shapes beside each other for 107 calls. A multiprocessor has
+// its workgroups one after the other, and a subgroup its blocks of summands. Products add little to that, because loads
+// of other subgroups run meanwhile.
+struct Pass {
+    double step, block, product;  // us: a step, a block of a subgroup, a product of two matrices of halves
+};
+constexpr Pass kForward{2.5, 0.3, 0.0018};
+constexpr Pass kBackward{3.8, 0.19, 0.0052};
+// The part of a block's time that is left where two blocks are loaded ahead, by the halves of a weight.
+constexpr double kPartAhead[] = {0.9, 0.7};
+constexpr double kMicrosecondsPerSum = 0.044;         // of a matrix of sums that goes through shared memory
+constexpr double kMicrosecondsPerRow = 0.7;           // of a subgroup's matrices, forward
+constexpr double kMicrosecondsPerCell = 0.25;         // of an invocation after its first
+constexpr double kL2Bytes = 48e6;                     // weights beyond these are read from memory by each row of tiles
+constexpr double kMemoryBytesPerMicrosecond = 1.8e7;  // as far as a step waits for it
+
+double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth) {
+    return static_cast<double>(2 * loop_halves(spec).right * spec.D() * spec.H * products * depth);
+}
 
 // Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,
                   std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;
     const Halves halves = loop_halves(spec);
+    const Pass& pass = spec.gradients ? kBackward : kForward;
     const std::int64_t units = shape.tile_columns(side) / products;
-    const std::int64_t groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
-    const std::int64_t busiest = ceil_div(groups, multiprocessors(profile));
-    const std::int64_t rows = shape.rows, columns = shape.columns;
-    const std::int64_t registers = 8 * rows * columns + 8 * (rows * halves.left + columns * halves.right) + 40;
-    const std::int64_t resident =
-        std::clamp(kRegisters / (registers * shape.subgroups() * profile.subgroup_size), std::int64_t{1}, busiest);
-    const std::int64_t left_bytes = 2 * halves.left, right_bytes = 2 * halves.right;  // of an element
-    const auto asked =
-        static_cast<double>(resident * shape.subgroups() * (rows * left_bytes + columns * right_bytes) * side * side);
-    const double rate = std::min(kMostBytesPerMicrosecond, asked / kMicrosecondsPerRequest);
-    const auto bytes = static_cast<double>(
-        busiest * (shape.tile_rows(side) * left_bytes + shape.tile_columns(side) * right_bytes) * depth);
-    const auto weights = static_cast<double>(spec.D() * spec.H * products * depth * right_bytes);
-    const auto row_tiles = static_cast<double>(ceil_div(spec.N, shape.tile_rows(side)));
-    const auto flops =
-        static_cast<double>(2 * busiest * halves.products() * shape.tile_rows(side) * shape.tile_columns(side) * depth);
-    return kMicrosecondsPerStep + kMicrosecondsPerGroup * static_cast<double>(busiest) +
-           std::max(bytes / rate, flops / kFlopsPerMicrosecond) +
-           (weights > kL2Bytes ? row_tiles * weights / kMemoryBytesPerMicrosecond : 0);
+    const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
+    const std::int64_t busiest = ceil_div(row_tiles * ceil_div(spec.H, units) * spec.D(), multiprocessors(profile));
+    const std::int64_t blocks = ceil_div(depth, side);
+    const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
+    const std::int64_t cells =
+        ceil_div(shape.tile_rows(side) * units, std::int64_t{shape.subgroups()} * profile.subgroup_size);
+    const double weights = weight_bytes(spec, products, depth);
+    return pass.step +
+           static_cast<double>(busiest) * (pass.block * (shape.blocks_ahead > 1 ? kPartAhead[halves.right - 1] : 1) *
+                                               static_cast<double>(ceil_div(blocks, shape.depth_groups)) +
+                                           pass.product * static_cast<double>(matrices * blocks * halves.products()) +
+                                           kMicrosecondsPerSum * static_cast<double>(matrices * shape.depth_groups)) +
+           (spec.gradients ? 0 : kMicrosecondsPerRow * shape.rows) +
+           kMicrosecondsPerCell * static_cast<double>(cells - 1) +
+           (weights > kL2Bytes ? static_cast<double>(row_tiles) * weights / kMemoryBytesPerMicrosecond : 0);
 }
 
 }  // namespace
 
 std::span<const MatrixShape> loading_shapes() { return kShapes; }
+
+bool weights_stay_in_cache(const Spec& spec) { return weight_bytes(spec, spec.G(), spec.H) <= kL2Bytes; }
 
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     double microseconds = 0;

@@ -7,8 +7,11 @@
 
 namespace vkrnn {
 
-// Each of these shapes was the fastest one for some size on an H200.
+// Each of these shapes was the fastest one, or nearly so, for some size on an H200.
 std::span<const MatrixShape> loading_shapes();
+
+// Returns whether a multiprocessor finds the weights of a step in the cache that all of them share.
+bool weights_stay_in_cache(const Spec& spec);
 
 // Estimates the microseconds of a step that loads its weights, all of its phases together.
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile);

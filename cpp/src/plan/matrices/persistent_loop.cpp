@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "matrix_cost.h"
 
@@ -11,16 +12,20 @@ namespace {
 constexpr MatrixShape kUsual{1, 1, 1, 8};
 constexpr const char* kKeptSize = "kept_blocks";
 constexpr const char* kTaggedSize = "tagged";
-constexpr std::int64_t kMostTaggedProducts = 16;  // of matrices, by a subgroup: the most with which an H100 gained
-constexpr std::int64_t kMostTaggedProductsBack = 4;
+// The most with which GPUs gained by tags: blocks of the state that the subgroups of one part of the sums load, and
+// backward products of matrices by a workgroup.
+constexpr std::int64_t kMostTaggedBlocks = 4;
+constexpr std::int64_t kMostTaggedProductsBack = 64;
 constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
-// These constants were fitted to the times of steps on an H200, those of forward steps again to 61 shapes on an H100.
+// These constants were fitted to the times of steps on an H200 and an H100: shapes beside each other for some 120
+// calls.
 constexpr double kMicrosecondsPerStep = 1.3;
 constexpr double kMicrosecondsToCount = 0.5;       // of a step whose workgroups count who has stored
+constexpr double kMicrosecondsOfSixteen = 0.4;     // of a step with 16 subgroups along the sums, beside one with 8
 constexpr double kMicrosecondsPerSum = 0.025;      // of a matrix of sums that goes through shared memory
 constexpr double kSumsAtNoCost = 16;               // so many, while the subgroups wait for each other
 constexpr double kMicrosecondsPerBlock = 0.3;      // of one subgroup
@@ -28,15 +33,21 @@ constexpr double kMicrosecondsPerBlockRow = 0.06;  // of its matrices: their loa
 constexpr double kBytesPerMicrosecond = 9e6;       // of all multiprocessors
 constexpr double kFlopsPerMicrosecond = 1.65e6;    // of one multiprocessor
 constexpr double kMicrosecondsPerCell = 0.8;       // of one invocation after its first, whose loads wait for nothing
-constexpr double kMicrosecondsPerStepBack = 4.0;
-constexpr double kMicrosecondsLessTaggedBack = 0.25;
-constexpr double kMicrosecondsPerBlockRowBack = 0.1;
-constexpr double kMicrosecondsPerTileBack = 0.6;  // of a matrix of cells after the first, and gate
-constexpr double kMicrosecondsPerDelta = 2.2;     // of such a cell's gates: they do not fit in registers
-constexpr double kBytesPerMicrosecondBack = 5.5e6;
-constexpr double kFlopsPerMicrosecondBack = 1e7;
+constexpr double kMicrosecondsPerStepBack = 1.2;
+constexpr double kMicrosecondsPerProductBack = 0.032;   // of matrices, by a multiprocessor
+constexpr double kMicrosecondsPerBlockBack = 0.06;      // of one subgroup, without tags
+constexpr double kMicrosecondsPerWaitingBlock = 0.002;  // with tags, and of a workgroup: it is loaded over and over
+constexpr double kMicrosecondsOfSixteenBack = 0.2;      // with tags
+constexpr double kBlocksInRegistersBack = 10;
+constexpr double kMicrosecondsPerMoreBlockBack = 0.25;  // of one subgroup
+constexpr double kMicrosecondsPerTileBack = 0.6;        // of a matrix of cells after the first, and gate
+constexpr double kMicrosecondsPerDelta = 2.2;           // of such a cell's gates: they do not fit in registers
 constexpr double kDispatchMicroseconds = 10;
-constexpr double kMicrosecondsOfDispatch = 1.2;  // of a step of its own, which one that loads its weights here saves
+// What a step saves that loads its weights here beside a dispatch of its own, and what it saves besides by keeping so
+// many blocks of two halves in the registers of one column group.
+constexpr double kMicrosecondsOfDispatch = 1.4;
+constexpr double kMicrosecondsOfKeeping = 0.4;
+constexpr std::int64_t kMostGainfulBlocks = 8;
 
 // The numbers that follow from a shape and a call: workgroups, and what each invocation holds.
 struct Layout {
@@ -55,8 +66,9 @@ struct Layout {
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
         kept_blocks = std::min<std::int64_t>(all, size_or(wanted, kKeptSize, most_kept));
         streams = kept_blocks < all;
-        const bool few = kept_blocks * shape.rows * shape.columns <=
-                         (spec.gradients ? kMostTaggedProductsBack : kMostTaggedProducts);
+        const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
+        const bool few = spec.gradients ? loaded_blocks * shape.columns * shape.depth_groups <= kMostTaggedProductsBack
+                                        : loaded_blocks <= kMostTaggedBlocks;
         tagged = size_or(wanted, kTaggedSize, few && !streams && profile.type != DeviceType::cpu) != 0;
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
@@ -75,27 +87,42 @@ struct Layout {
     }
 };
 
-double step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
+// Estimates the microseconds of a step whose weights are all kept.
+double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
     const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
-    const Halves halves = loop_halves(spec);
-    const std::int64_t depth = layout.kept_blocks * shape.depth_groups * side;
+    const std::int64_t depth_blocks = layout.kept_blocks * shape.depth_groups;
+    const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
+    const auto kept = static_cast<double>(layout.kept_blocks), more_cells = static_cast<double>(layout.cells - 1);
+    const bool sixteen = shape.depth_groups >= 16;
+    if (spec.gradients)
+        return kMicrosecondsPerStepBack + kMicrosecondsPerProductBack * static_cast<double>(matrices * depth_blocks) +
+               kMicrosecondsPerMoreBlockBack * std::max(0.0, kept - kBlocksInRegistersBack) +
+               (layout.tagged ? (sixteen ? kMicrosecondsOfSixteenBack : 0) +
+                                    kMicrosecondsPerWaitingBlock * kept * static_cast<double>(layout.groups)
+                              : kMicrosecondsPerBlockBack * kept) +
+               static_cast<double>(spec.G()) *
+                   (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) + kMicrosecondsPerDelta * more_cells);
     // Words with tags are not taken from a multiprocessor's own cache, which the column groups share.
+    const Halves halves = loop_halves(spec);
+    const std::int64_t depth = depth_blocks * side;
     const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;
     const auto bytes = static_cast<double>(2 * halves.left * loaded_rows * depth * layout.groups);
     const auto flops = static_cast<double>(2 * halves.products() * rows * shape.tile_columns(side) * depth);
-    const auto kept = static_cast<double>(layout.kept_blocks);
-    const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
-    const std::int64_t more_cells = layout.cells - 1;  // of an invocation
-    if (spec.gradients)
-        return bytes / kBytesPerMicrosecondBack + flops / kFlopsPerMicrosecondBack + kMicrosecondsPerStepBack -
-               (layout.tagged ? kMicrosecondsLessTaggedBack : 0) + kMicrosecondsPerBlockRowBack * kept * shape.rows +
-               static_cast<double>(spec.G()) * (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) +
-                                                kMicrosecondsPerDelta * static_cast<double>(more_cells));
     const auto sums = static_cast<double>(matrices * shape.depth_groups);
     return bytes / kBytesPerMicrosecond + flops / kFlopsPerMicrosecond + kMicrosecondsPerStep +
-           (layout.tagged ? 0 : kMicrosecondsToCount) + kMicrosecondsPerSum * std::max(0.0, sums - kSumsAtNoCost) +
-           (kMicrosecondsPerBlock + kMicrosecondsPerBlockRow * shape.rows) * kept +
-           kMicrosecondsPerCell * static_cast<double>(more_cells);
+           (layout.tagged ? 0 : kMicrosecondsToCount) + (sixteen ? kMicrosecondsOfSixteen : 0) +
+           kMicrosecondsPerSum * std::max(0.0, sums - kSumsAtNoCost) +
+           (kMicrosecondsPerBlock + kMicrosecondsPerBlockRow * shape.rows) * kept + kMicrosecondsPerCell * more_cells;
+}
+
+std::vector<MatrixShape> keeping_shapes() {
+    std::vector<MatrixShape> shapes;
+    for (const std::uint32_t rows : {1U, 2U})
+        for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
+            for (const std::uint32_t column_groups : {1U, 2U, 4U})
+                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
+                    shapes.push_back({rows, columns, column_groups, depth_groups});
+    return shapes;
 }
 
 // Adds the dispatches of all steps. Each is followed by one that makes the same steps again if the first gave up.
@@ -158,39 +185,44 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     if (!counts_steps_in_32_bits(spec)) return std::nullopt;
-    std::optional<Offer> best;
-    const auto consider = [&](const MatrixShape& usual, std::uint32_t most_kept, const auto& step_microseconds) {
-        const MatrixShape shape = with_sizes(usual, wanted);
-        if (!fits(shape, spec, profile)) return;
-        const Layout layout(shape, spec, profile, wanted, most_kept);
-        if (!layout.fits(profile)) return;
-        const double microseconds = static_cast<double>(spec.T) * step_microseconds(shape, layout);
-        if (best && best->microseconds <= microseconds) return;
-        best = Offer{microseconds, sizes_of(shape)};
-        best->sizes[kKeptSize] = u32(layout.kept_blocks);
-        best->sizes[kTaggedSize] = layout.tagged;
+    // Returns the cheapest of such shapes, with each of these numbers as the most blocks that are kept.
+    const auto cheapest = [&](std::span<const MatrixShape> shapes, std::initializer_list<std::uint32_t> most_kept,
+                              const auto& step_cost) {
+        std::optional<Offer> best;
+        for (const MatrixShape& usual : shapes) {
+            const MatrixShape shape = with_sizes(usual, wanted);
+            if (!fits(shape, spec, profile)) continue;
+            for (const std::uint32_t kept : most_kept) {
+                const Layout layout(shape, spec, profile, wanted, kept);
+                if (!layout.fits(profile)) continue;
+                const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout);
+                if (best && best->microseconds <= microseconds) continue;
+                best = Offer{microseconds, sizes_of(shape)};
+                best->sizes[kKeptSize] = u32(layout.kept_blocks);
+                best->sizes[kTaggedSize] = layout.tagged;
+            }
+        }
+        return best;
     };
     const auto keeping = [&](const MatrixShape& shape, const Layout& layout) {
-        return step_cost(shape, layout, spec, profile);
+        return keeping_step_cost(shape, layout, spec, profile);
     };
-    for (const std::uint32_t rows : {1U, 2U})
-        for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
-            for (const std::uint32_t column_groups : {1U, 2U, 4U})
-                for (const std::uint32_t depth_groups : {2U, 4U, 8U, 16U})
-                    consider({rows, columns, column_groups, depth_groups}, kAllBlocks, keeping);
-    // Where not all weights fit they are loaded in every step. Backward an H200 showed next to no gain. Where they do
-    // fit, keeping them was faster than loading them wherever both were timed, whatever the two costs say.
-    const bool kept = best.has_value();
-    const auto loading = [&](const MatrixShape& shape, const auto&... /*layout*/) {
-        return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch;
+    const auto loading = [&](const MatrixShape& shape, const Layout& layout) {
+        const bool gains = !layout.streams && layout.kept_blocks <= kMostGainfulBlocks && shape.column_groups == 1 &&
+                           loop_halves(spec).right > 1;
+        return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch - (gains ? kMicrosecondsOfKeeping : 0);
     };
-    if (!spec.gradients)
-        for (const MatrixShape& shape : loading_shapes()) {
-            if (!kept)
-                consider(shape, 1, loading);
-            else if (fits(shape, spec, profile))
-                best->microseconds = std::min(best->microseconds, static_cast<double>(spec.T) * loading(shape));
-        }
+    std::optional<Offer> best = cheapest(keeping_shapes(), {kAllBlocks}, keeping);
+    // Forward, an H200 was always faster with weights that are kept where words have tags. Where they have none, the
+    // tile decides, not whether the weights are kept. Backward it showed next to no gain by loading them here, and
+    // beyond the cache that multiprocessors share a dispatch of each step is faster.
+    if (!spec.gradients && weights_stay_in_cache(spec)) {
+        const std::optional<Offer> loaded = cheapest(loading_shapes(), {1, kAllBlocks}, loading);
+        if (best && best->sizes.at(kTaggedSize) != 0 && loaded)
+            best->microseconds = std::min(best->microseconds, loaded->microseconds);
+        else if (loaded)
+            best = loaded;
+    }
     if (!best) return best;
     best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
     best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);
