@@ -99,7 +99,7 @@ bool MatrixProducts::runs_on(const Profile& profile) const {
 }
 
 Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
-    Sizes sizes{{"product_rows", 4}, {"product_columns", 2}, {"product_row_groups", 2}, {"product_column_groups", 4}};
+    Sizes sizes{{"product_rows", 2}, {"product_columns", 2}, {"product_row_groups", 4}, {"product_column_groups", 4}};
     for (auto& [name, size] : sizes) {
         size = size_or(wanted, name, size);
         require_size(size >= 1 && size <= 16, name, "1 to 16", size);
