@@ -162,7 +162,7 @@ Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
 TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
     Profile profile = with_matrix_units("NVIDIA");
     EXPECT_EQ(product_plan(small_call(), profile).choice.gemm, "matrices");
-    profile.max_shared_memory = 4 << 10;
+    profile.max_shared_memory = 8 << 10;
     EXPECT_THROW(product_plan(small_call(), profile), NotImplementedError);
     EXPECT_EQ(product_plan(small_call(), profile, {{"product_column_groups", 2}}).choice.gemm, "matrices");
 }

@@ -71,7 +71,8 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
     ) -> Self:
         """Pair the names with the arrays."""
         fields, absent = tuple(_checked(function, names)), dict(reasons or {})
-        self = super().__new__(cls, islice(arrays, len(fields) + 1))  # an iterable may have no end
+        gathered = list(islice(arrays, len(fields) + 1))  # an iterable may have no end; torch.compile wants no iterator
+        self = super().__new__(cls, gathered)
         if len(fields) != len(self):
             many = "more" if len(self) > len(fields) else len(self)
             raise ValueError(f"[{function}] results: {len(fields)} names for {many} arrays")

@@ -33,7 +33,8 @@ def count(name, call):
 def step():
     lstm(source)[0].sum().backward()
 
-vkrnn.devices()  # drivers that are loaded may have threads of their own
+vkrnn.devices()  # drivers that are loaded may have threads of their own, and PyTorch has one for each GPU
+torch.ones(1, requires_grad=True).sum().backward()
 torch.set_num_threads(1)
 count("module, one thread", step)
 torch.set_num_threads(2)
