@@ -40,7 +40,7 @@ RECORDS = {
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }
-GPU_RECORDS = {"float32, cuDNN with TF32": "gpu-h100", "float16": "gpu-h100-float16", "bfloat16": "gpu-h100-bfloat16"}
+GPU_RECORDS = {"float32, cuDNN with TF32": "gpu-h200", "float16": "gpu-h200-float16", "bfloat16": "gpu-h200-bfloat16"}
 OTHERS = {"PyTorch": "torch", "onnxruntime": "onnxruntime", "NumPy": "numpy"}
 CELLS = ("lstm", "gru", "single_gate_rnn")
 
