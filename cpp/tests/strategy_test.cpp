@@ -143,6 +143,8 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
     EXPECT_EQ(large.sizes.at("kept_blocks"), 1u);
     EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
+    EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that do not stay in the cache";
+    EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).sizes.at("kept_blocks"), 1u) << "slower, but it runs";
     EXPECT_EQ(choice_of(16, 256, false).sizes.at("tagged"), 1u);
     EXPECT_EQ(large.sizes.at("tagged"), 0u) << "all weights, and the words to wait for, in every step";
     EXPECT_THROW(choice_of(64, 1024, false, {"persistent", "", {{"tagged", 1}}}), NotImplementedError);

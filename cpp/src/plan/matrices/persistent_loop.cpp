@@ -43,9 +43,10 @@ constexpr double kMicrosecondsPerMoreBlockBack = 0.25;  // of one subgroup
 constexpr double kMicrosecondsPerTileBack = 0.6;        // of a matrix of cells after the first, and gate
 constexpr double kMicrosecondsPerDelta = 2.2;           // of such a cell's gates: they do not fit in registers
 constexpr double kDispatchMicroseconds = 10;
-// What a step saves that loads its weights here beside a dispatch of its own, and what it saves besides by keeping so
-// many blocks of two halves in the registers of one column group.
+// What a step saves that loads its weights here beside a dispatch of its own, and what it takes more where these come
+// from memory; what it saves by keeping so many blocks of two halves in the registers of one column group.
 constexpr double kMicrosecondsOfDispatch = 1.4;
+constexpr double kMicrosecondsBeyondCache = 5;
 constexpr double kMicrosecondsOfKeeping = 0.4;
 constexpr std::int64_t kMostGainfulBlocks = 8;
 
@@ -178,6 +179,8 @@ std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
         for (const std::uint32_t columns : {1U, 2U, 3U, 4U})
             for (const std::uint32_t depth_groups : {8U, 16U})
                 if (rows * columns <= 4) found.push_back(sizes_of(MatrixShape{rows, columns, 1, depth_groups}));
+    for (const MatrixShape& shape : loading_shapes())  // for states whose weights do not fit
+        if (shape.rows * shape.columns * shape.column_groups >= 8) found.push_back(sizes_of(shape));
     return found;
 }
 
@@ -210,13 +213,13 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     const auto loading = [&](const MatrixShape& shape, const Layout& layout) {
         const bool gains = !layout.streams && layout.kept_blocks <= kMostGainfulBlocks && shape.column_groups == 1 &&
                            loop_halves(spec).right > 1;
-        return loading_step_cost(shape, spec, profile) - kMicrosecondsOfDispatch - (gains ? kMicrosecondsOfKeeping : 0);
+        return loading_step_cost(shape, spec, profile) - (gains ? kMicrosecondsOfKeeping : 0) +
+               (weights_stay_in_cache(spec) ? -kMicrosecondsOfDispatch : kMicrosecondsBeyondCache);
     };
     std::optional<Offer> best = cheapest(keeping_shapes(), {kAllBlocks}, keeping);
     // Forward, an H200 was always faster with weights that are kept where words have tags. Where they have none, the
-    // tile decides, not whether the weights are kept. Backward it showed next to no gain by loading them here, and
-    // beyond the cache that multiprocessors share a dispatch of each step is faster.
-    if (!spec.gradients && weights_stay_in_cache(spec)) {
+    // tile decides, not whether the weights are kept. Backward it showed next to no gain by loading them here.
+    if (!spec.gradients) {
         const std::optional<Offer> loaded = cheapest(loading_shapes(), {1, kAllBlocks}, loading);
         if (best && best->sizes.at(kTaggedSize) != 0 && loaded)
             best->microseconds = std::min(best->microseconds, loaded->microseconds);
