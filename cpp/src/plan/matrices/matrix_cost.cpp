@@ -1,7 +1,5 @@
 #include "matrix_cost.h"
 
-#include <algorithm>
-
 namespace vkrnn {
 namespace {
 
@@ -15,14 +13,13 @@ constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16},  
 // its workgroups one after the other, and a subgroup its blocks of summands. Products add little to that, because loads
 // of other subgroups run meanwhile.
 struct Pass {
-    double step, block, product;  // us: a step, a block of a subgroup, a product of two matrices of halves
+    double step, block, product, row;  // us: a step, a block and a row of a subgroup, a product of matrices of halves
 };
-constexpr Pass kForward{2.5, 0.3, 0.0018};
-constexpr Pass kBackward{3.8, 0.19, 0.0052};
+constexpr Pass kForward{2.5, 0.3, 0.0018, 0.7};
+constexpr Pass kBackward{3.8, 0.19, 0.0052, 0};
 // The part of a block's time that is left where two blocks are loaded ahead, by the halves of a weight.
 constexpr double kPartAhead[] = {0.9, 0.7};
 constexpr double kMicrosecondsPerSum = 0.044;         // of a matrix of sums that goes through shared memory
-constexpr double kMicrosecondsPerRow = 0.7;           // of a subgroup's matrices, forward
 constexpr double kMicrosecondsPerCell = 0.25;         // of an invocation after its first
 constexpr double kL2Bytes = 48e6;                     // weights beyond these are read from memory by each row of tiles
 constexpr double kMemoryBytesPerMicrosecond = 1.8e7;  // as far as a step waits for it
@@ -50,8 +47,7 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
                                                static_cast<double>(ceil_div(blocks, shape.depth_groups)) +
                                            pass.product * static_cast<double>(matrices * blocks * halves.products()) +
                                            kMicrosecondsPerSum * static_cast<double>(matrices * shape.depth_groups)) +
-           (spec.gradients ? 0 : kMicrosecondsPerRow * shape.rows) +
-           kMicrosecondsPerCell * static_cast<double>(cells - 1) +
+           pass.row * shape.rows + kMicrosecondsPerCell * static_cast<double>(cells - 1) +
            (weights > kL2Bytes ? static_cast<double>(row_tiles) * weights / kMemoryBytesPerMicrosecond : 0);
 }
 
