@@ -21,6 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import vkrnn  # noqa: E402
 from oracles import require  # noqa: E402
 from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
+from scale import FULL  # noqa: E402
 from vkrnn import _core  # noqa: E402
 
 
@@ -44,8 +45,16 @@ _messages: list[str] = []  # of this process and, in xdist's controller, of its 
 
 
 def pytest_report_header() -> str:
-    """Show what test_fuzz draws from."""
-    return f"VKRNN_FUZZ_SEED={os.environ['VKRNN_FUZZ_SEED']}"
+    """Show what test_fuzz draws from, and whether all tests run."""
+    return f"VKRNN_FUZZ_SEED={os.environ['VKRNN_FUZZ_SEED']} VKRNN_TESTS={'full' if FULL else 'short'}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that only a full run has."""
+    long = [] if FULL else [item for item in items if item.get_closest_marker("full")]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
 @pytest.fixture(scope="session")

@@ -17,13 +17,13 @@ from resident import (
     above,
     assert_same,
     assert_same_array,
+    beside,
     dtype_of,
     is_native,
     numbers,
     opened,
     put,
     sees,
-    told_apart,
 )
 from vkrnn import SingleGateRNNDescriptor
 
@@ -81,7 +81,7 @@ def test_the_arrays_device_is_the_calls(either: vkrnn.Device, arrays: dict[str, 
         assert lstm(resident).output.device is either
     assert lstm(resident, device=either).output.device is either
     message = f"[lstm 'a'] device: expected {either!r}, where the arrays are, got "
-    refused(ValueError, f"{message}{told_apart(other, either)}", lstm, resident, name="a", device=other)
+    refused(ValueError, f"{message}{beside(other, either)}", lstm, resident, name="a", device=other)
     named = vkrnn.zeros(0, device=either.index).device  # the one that calls share
     assert named is not either
     message = f"{message}{either.index}: another {either!r}"
@@ -94,7 +94,7 @@ def test_arrays_of_different_devices(either: vkrnn.Device, way: str, arrays: dic
     with opened(way) as other:
         mixed = put(arrays, either) | put({"bias": arrays["bias"]}, other)
         before = either.statistics(), other.statistics()
-        message = f"bias: expected an array on {either!r}, where others are, got one on {told_apart(other, either)}"
+        message = f"bias: expected an array on {either!r}, where others are, got one on {beside(other, either)}"
         refused(ValueError, f"[lstm] {message}", lstm, mixed)
         refused(ValueError, f"[lstm 'two'] {message}", lstm, mixed, name="two")
         assert (either.statistics(), other.statistics()) == before

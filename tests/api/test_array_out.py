@@ -10,7 +10,7 @@ import pytest
 
 import vkrnn
 from cases import Case, inputs
-from resident import KINDS, above, assert_same, assert_same_array, dtype_of, numbers, opened, put, sees, told_apart
+from resident import KINDS, above, assert_same, assert_same_array, beside, dtype_of, numbers, opened, put, sees
 from vkrnn import SingleGateRNNDescriptor
 
 CASE = Case("lstm", 5, 3, 7, 4, {}, frozenset({"input_weight", "bias"}))
@@ -181,7 +181,7 @@ def test_messages_about_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> 
     resident = put(arrays, either)
     own = empties(either)
     with opened("native") as other:
-        elsewhere, theirs = vkrnn.zeros((5, 3, 4), device=other), told_apart(other, either)
+        elsewhere, theirs = vkrnn.zeros((5, 3, 4), device=other), beside(other, either)
         wrong: list[tuple[dict[str, Any], Any, type[Exception], str]] = [
             (
                 resident,
@@ -266,6 +266,6 @@ def test_a_view_of_the_result_may_be_an_argument(either: vkrnn.Device) -> None:
 def test_the_device_of_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
     """Is the call's: another may not be named."""
     other = vkrnn.default_device()
-    message = f"[lstm] device: expected {either!r}, where the arrays are, got {told_apart(other, either)}"
+    message = f"[lstm] device: expected {either!r}, where the arrays are, got {beside(other, either)}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         lstm(arrays, out=empties(either), device=other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,13 +10,9 @@ import numpy as np
 import pytest
 
 import vkrnn
-from cases import CASES, Case, inputs, lengths_of
+from cases import CASES, Case, by_id, inputs, lengths_of
 from resident import KINDS, Array, above, assert_same, dtype_of, put, shifted
 from vkrnn.results import Results
-
-
-def by_id(case: Case) -> str:
-    return case.id
 
 
 def run(case: Case, arrays: dict[str, Any], lengths: Array | None, **rest: Any) -> Results:
@@ -61,8 +58,10 @@ def results_behind_others(results: Results, device: vkrnn.Device) -> list[vkrnn.
     ]
 
 
-@pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("case", [case for case in CASES if not case.tags][::13], ids=by_id)
+SLICED = list(zip([case for case in CASES if not case.tags][::13], itertools.cycle(KINDS), strict=False))
+
+
+@pytest.mark.parametrize(("case", "dtype"), SLICED, ids=by_id)
 def test_slices_are_no_different(case: Case, dtype: str, either: vkrnn.Device) -> None:
     """Slices go in and come out, in 16 bits at odd words and of odd sizes; what stands beside them stays."""
     kind = dtype_of(dtype)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, gradient_inputs, gradient_names, inputs
+from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, loss
 from comparison import assert_close
 from resident import dtype_of
 from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES
@@ -28,10 +28,6 @@ UNTAGGED = [case for case in CASES if not case.tags]
 COVERING = [case for case in CASES if case.tags or case.values != "modest" or case.seed or case.lenient] + [
     case for case in UNTAGGED if case.values == "modest" and not case.seed and not case.lenient
 ][::3]
-
-
-def by_id(case: Case) -> str:
-    return case.id
 
 
 def cast(case: Case, dtype: np.dtype[Any]) -> Arrays:
@@ -105,29 +101,16 @@ def test_sixteen_bits(case: Case, dtype: str) -> None:
 def slope(case: Case, name: str, arrays: Arrays, upstream: Arrays, along: Array) -> float:
     """Return the derivative of the device's loss along one direction of one input."""
 
-    def loss(steps: int) -> float:
+    def at(steps: int) -> float:
         changed = arrays | {name: arrays[name] + steps * DEVICE_DIFFERENCE_STEP * along}
-        results = trained(case, vkrnn, changed)
-        total = np.sum(upstream["source_gradient"] * results.output)
-        for upper, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
-            if upper in upstream:
-                rows = getattr(results, result)
-                last = np.concatenate([rows[-1, :, : case.H], rows[0, :, case.H :]], axis=-1)
-                total += np.sum(upstream[upper].reshape(last.shape) * last)
-        return float(total)
+        return float(loss(case, trained(case, vkrnn, changed), upstream))
 
-    five_points = 8 * (loss(1) - loss(-1)) - (loss(2) - loss(-2))
+    five_points = 8 * (at(1) - at(-1)) - (at(2) - at(-2))
     return five_points / (12 * DEVICE_DIFFERENCE_STEP)
 
 
-def smooth(case: Case) -> bool:
-    """Return whether every activation of the case is smooth."""
-    values = vars(case.descriptor()).values()
-    return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
-
-
 DIFFERENTIATED = [
-    [case for case in UNTAGGED if case.cell == cell and smooth(case) and case.values == "modest" and case.D == D]
+    [case for case in UNTAGGED if case.cell == cell and case.is_smooth and case.values == "modest" and case.D == D]
     for cell in ("single_gate_rnn", "lstm", "gru")
     for D in (1, 2)
 ]

@@ -14,8 +14,9 @@ import pytest
 
 import vkrnn
 from drawn_calls import DOCUMENTED, garbage
+from scale import scaled
 
-CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", "5000"))
+CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", scaled(5000, 1500)))
 # Beside the documented classes: of indices, of buffers and DLPack, of packages that are not installed.
 ALLOWED = (*DOCUMENTED, IndexError, BufferError, ImportError, StopIteration)
 # Some end the device that other tests run on, or make another one current, some are Python's own or pybind11's.

@@ -7,6 +7,7 @@ those rows of the source by zero, which infinity and NaN would survive.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, gradient_inputs, gradient_names, inputs, lengths_of
+from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, last_states, lengths_of, loss
 from comparison import assert_close, limits, within_contract
 from float32 import Program
 from resident import position
@@ -86,10 +87,6 @@ def in_doubles(case: Case, lengths: Array | None) -> tuple[Arrays, Arrays]:
     arrays = {name: array.astype(np.float64) for name, array in inputs(case).items()}
     upstream = gradient_inputs(case, trained(case, vkrnn.reference, arrays, lengths))
     return arrays, {name: array.astype(np.float64) for name, array in upstream.items()}
-
-
-def by_id(case: Case) -> str:
-    return case.id
 
 
 # The reference
@@ -161,39 +158,19 @@ def test_steps_by_hand() -> None:
     assert rows(bidirectional=True) == [[[1, 6], [2, 62]], [[10.5, 10], [21, 120]], [[0, 0], [210.5, 200]]]
 
 
-def last_of(case: Case, sequence: Array, lengths: Array) -> Array:
-    """Return the state after each direction's and sequence's last step: [T, N, DH] -> [N, DH]."""
-    ends = sequence[lengths - 1, np.arange(case.N), : case.H]
-    return np.concatenate([ends, sequence[0, :, case.H :]], axis=-1)  # the second is empty with one direction
-
-
-def smooth(case: Case) -> bool:
-    """Return whether every activation of the case is smooth."""
-    values = vars(case.descriptor()).values()
-    return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
-
-
-@pytest.mark.parametrize("case", [case for case in SEVERAL if smooth(case)][::5], ids=by_id)
+@pytest.mark.parametrize("case", [case for case in SEVERAL if case.is_smooth][::5], ids=by_id)
 def test_the_references_gradients_are_derivatives(case: Case) -> None:
     """Gradients of the output's rows and of the states after each sequence's last step, by the complex step."""
     lengths = lengths_of(case)
     arrays, upstream = in_doubles(case, lengths)
-
-    def loss(changed: Arrays) -> Any:
-        results = trained(case, vkrnn.reference, arrays | changed, lengths)
-        total = np.sum(upstream["source_gradient"] * results.output)
-        for name, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
-            if name in upstream:
-                last = last_of(case, getattr(results, result), lengths)
-                total += np.sum(upstream[name].reshape(last.shape) * last)
-        return total
 
     gradients = differentiated(case, vkrnn.reference, arrays, upstream, lengths)
     assert gradients._fields == gradient_names(case)
     rng = np.random.default_rng(1)
     for name, gradient in gradients._asdict().items():
         along = rng.standard_normal(gradient.shape)
-        slope = loss({name: arrays[name] + 1j * COMPLEX_STEP * along}).imag / COMPLEX_STEP
+        changed = arrays | {name: arrays[name] + 1j * COMPLEX_STEP * along}
+        slope = loss(case, trained(case, vkrnn.reference, changed, lengths), upstream, lengths).imag / COMPLEX_STEP
         assert abs(np.sum(gradient * along) - slope) <= COMPLEX * (1 + np.sum(np.abs(gradient * along))), name
 
 
@@ -278,7 +255,7 @@ def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirect
         upstream["cell_gradient"] = side_by_side(given["d_c"])
         lasts["c"] = (forward.cell_output, "c")
     for sequence, name in lasts.values():
-        last = last_of(case, sequence, lengths)
+        last = last_states(case, sequence, lengths)
         assert_close({name: last}, {name: side_by_side(results[name])}, tolerance)
     saved = gradient_inputs(case, forward)  # its source_gradient is of no use here
     got = differentiated(case, module, arrays, saved | upstream, lengths)._asdict()
@@ -363,8 +340,16 @@ def _other_strategy() -> Iterator[vkrnn.Device]:
     device.close()
 
 
-@pytest.mark.parametrize("case", [*SEVERAL[::17], *(case for case in CASES if "wide" in case.tags)], ids=by_id)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+WITH_ANOTHER_STRATEGY = list(
+    zip(
+        [*SEVERAL[::29], *[case for case in CASES if "wide" in case.tags][::4]],
+        itertools.cycle(["float32", "float64", "bfloat16"]),
+        strict=False,
+    )
+)
+
+
+@pytest.mark.parametrize(("case", "dtype"), WITH_ANOTHER_STRATEGY, ids=by_id)
 def test_with_another_strategy(case: Case, dtype: str, other_strategy: vkrnn.Device) -> None:
     """Batch rows of one invocation and invocations of one sum may end at different steps."""
     kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn.reference
-from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, gradient_names, inputs
+from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, gradient_names, inputs, loss
 from tolerances import COMPLEX, COMPLEX_STEP, DIFFERENCE, DIFFERENCE_STEP, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Results
@@ -34,29 +34,6 @@ def gradients(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Ar
     return function(**arrays, **upstream, descriptor=case.descriptor())
 
 
-def last(case: Case, sequence: Array) -> Array:
-    """Return the state after each direction's last step: [T, N, DH] -> [N, DH]."""
-    halves = [sequence[-1, :, : case.H], sequence[0, :, case.H :]]  # the second is empty with one direction
-    return np.concatenate(halves, axis=-1)
-
-
-def loss(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array]) -> Any:
-    """Return the scalar that the gradients are gradients of."""
-    results = forward(case, arrays)
-    total = np.sum(upstream["source_gradient"] * results.output)
-    if "state_gradient" in upstream:
-        total += np.sum(upstream["state_gradient"] * last(case, results.output))
-    if "cell_gradient" in upstream:
-        total += np.sum(upstream["cell_gradient"] * last(case, results.cell_output))
-    return total
-
-
-def smooth(case: Case) -> bool:
-    """Return whether every activation of the case is smooth."""
-    values = vars(case.descriptor()).values()
-    return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
-
-
 def doubles(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return the case's inputs and upstream gradients in float64."""
     arrays = {name: array.astype(np.float64) for name, array in inputs(case).items()}
@@ -68,14 +45,14 @@ def slope(case: Case, name: str, arrays: dict[str, Array], upstream: dict[str, A
     """Return the derivative of the loss along one direction of one input: complex step if smooth, else differences."""
 
     def at(step: complex) -> Any:
-        return loss(case, arrays | {name: arrays[name] + step * along}, upstream)
+        return loss(case, forward(case, arrays | {name: arrays[name] + step * along}), upstream)
 
-    if smooth(case):
+    if case.is_smooth:
         return float(at(1j * COMPLEX_STEP).imag / COMPLEX_STEP)
     return float((at(DIFFERENCE_STEP) - at(-DIFFERENCE_STEP)).real / (2 * DIFFERENCE_STEP))
 
 
-@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", DIFFERENTIABLE, ids=by_id)
 def test_gradients_are_derivatives_of_the_loss(case: Case) -> None:
     arrays, upstream = doubles(case)
     result = gradients(case, arrays, upstream)
@@ -87,32 +64,35 @@ def test_gradients_are_derivatives_of_the_loss(case: Case) -> None:
         along = rng.standard_normal(gradient.shape)
         got = slope(case, name, arrays, upstream, along)
         scale = 1 + np.sum(np.abs(gradient * along))
-        assert abs(np.sum(gradient * along) - got) <= (COMPLEX if smooth(case) else DIFFERENCE) * scale, name
+        assert abs(np.sum(gradient * along) - got) <= (COMPLEX if case.is_smooth else DIFFERENCE) * scale, name
 
 
-@pytest.mark.parametrize("case", [case for case in SMALL if case.seed == 2 or case.lenient], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in SMALL if case.seed == 2 or case.lenient], ids=by_id)
 def test_each_element_of_the_gradients(case: Case) -> None:
     arrays, upstream = doubles(case)
     for name, gradient in gradients(case, arrays, upstream)._asdict().items():
         units = np.eye(gradient.size).reshape(gradient.size, *gradient.shape)
         got = [slope(case, name, arrays, upstream, unit) for unit in units]
-        limit = (COMPLEX if smooth(case) else DIFFERENCE) * (1 + np.abs(gradient).max())
+        limit = (COMPLEX if case.is_smooth else DIFFERENCE) * (1 + np.abs(gradient).max())
         np.testing.assert_allclose(gradient.ravel(), got, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if smooth(case) and not case.tags][::12], ids=lambda c: c.id)
+@pytest.mark.parametrize("case", [case for case in CASES if case.is_smooth and not case.tags][::12], ids=lambda c: c.id)
 def test_finite_differences_agree_with_the_complex_step(case: Case) -> None:
     # The complex step rests on the forward pass being analytic; where it is used alone, this says it may be.
     arrays, upstream = doubles(case)
     for name in gradient_names(case):
         along = np.random.default_rng(2).standard_normal(arrays[name].shape)
-        shifted = [loss(case, arrays | {name: arrays[name] + s * DIFFERENCE_STEP * along}, upstream) for s in (1, -1)]
+        ahead, behind = (
+            loss(case, forward(case, arrays | {name: arrays[name] + sign * DIFFERENCE_STEP * along}), upstream)
+            for sign in (1, -1)
+        )
         expected = slope(case, name, arrays, upstream, along)
-        got = (shifted[0] - shifted[1]) / (2 * DIFFERENCE_STEP)
+        got = (ahead - behind) / (2 * DIFFERENCE_STEP)
         assert abs(got - expected) <= DIFFERENCE * (1 + abs(expected)), name
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.values == "kinks"], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in CASES if case.values == "kinks"], ids=by_id)
 def test_derivatives_at_the_corners_are_those_of_the_flat_side(case: Case) -> None:
     arrays, upstream = doubles(case)
     hard = "hard_sigmoid" in case.options.values()
@@ -133,7 +113,7 @@ def test_derivatives_at_the_corners_are_those_of_the_flat_side(case: Case) -> No
     np.testing.assert_array_equal(before_activation[corners], 0)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.values == "modest"], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in CASES if case.values == "modest"], ids=by_id)
 def test_no_modest_case_has_a_gradient_that_says_nothing(case: Case) -> None:
     arrays = inputs(case)
     result = gradients(case, arrays, gradient_inputs(case, forward(case, arrays)))

@@ -157,7 +157,7 @@ def test_a_hundred_thousand_steps_to_and_fro() -> None:
 
 @everywhere
 @pytest.mark.parametrize("cell", GATES)
-@pytest.mark.parametrize("H", [1, 3])
+@pytest.mark.parametrize("H", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_gradients_over_many_rows(cell: str, H: int) -> None:
     """T * N far beyond the iterations after which lavapipe ends loops: no row is left out of the sums over all rows."""
     optional = {"lstm": {"peephole"}, "gru": {"secondary_bias"}}.get(cell, set())
@@ -259,6 +259,7 @@ def test_an_input_beyond_a_storage_buffer() -> None:
 
 
 @everywhere
+@pytest.mark.full
 def test_sequences_beyond_a_storage_buffer_in_every_step() -> None:
     """Gates of 140 MiB, read, kept and differentiated by the steps themselves, and summed over 768,000 rows."""
     T, N, H = 12, 64_000, 16

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import vkrnn
 from cases import CASES, GATES
 from resident import assert_same_bits, everything, is_native, opened
+from scale import scaled
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
@@ -32,7 +33,7 @@ def _own(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
 MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c for c in CASES if "wide" in c.tags][::5]]
 
 
-def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
+def test_mixed_calls(own: vkrnn.Device) -> None:
     """The device holds no more after the last round than after the first: memory, pipelines, plans."""
 
     def a_round() -> None:
@@ -46,7 +47,7 @@ def test_a_thousand_mixed_calls(own: vkrnn.Device) -> None:
     first = {name: own.statistics()[name] for name in counted}
     assert all(count or (name == "pipelines" and is_native(own)) for name, count in first.items())
     calls = own.statistics()["calls"]
-    while own.statistics()["calls"] < calls + 1000:
+    while own.statistics()["calls"] < calls + scaled(1000, 250):
         a_round()
     assert {name: own.statistics()[name] for name in counted} == first
 

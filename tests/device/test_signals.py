@@ -17,6 +17,7 @@ import pytest
 import vkrnn
 from cases import Case, gradient_inputs, inputs
 from resident import is_native, position
+from scale import scaled
 
 SIGNALS = 500
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
@@ -85,7 +86,7 @@ def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
 
     signal.signal(signal.SIGALRM, call)
     # On llvmpipe a signal finds the longer one amid recording commands, the other waiting.
-    for case, most in zip(calls, (5, 20), strict=True):
+    for case, most in zip(calls, (scaled(5, 2), scaled(20, 6)), strict=True):
         given = inputs(case)
         while len(amid) < most:
             signal.setitimer(signal.ITIMER_REAL, 0.002)

@@ -29,6 +29,7 @@ from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
 from oracles import require
+from scale import sample
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.xdist_group("bench")  # one process runs what several tests look at
@@ -87,14 +88,14 @@ native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU devic
 vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
 
 
-@pytest.mark.parametrize("name", ["cells", "gemm", "overhead", "copies", "first_call", "scaling"])
+@pytest.mark.parametrize("name", sample(["cells", "gemm", "overhead", "copies", "first_call", "scaling"], 2))
 def test_smoke(name: str) -> None:
     """Every record has every field, plausible numbers, and vkrnn's answers were checked."""
     complete(smoke(name))
 
 
 @native
-@pytest.mark.parametrize("name", ["cells", "products", "threads", "contention", "first_call"])
+@pytest.mark.parametrize("name", sample(["products", "threads", "contention", "first_call", "cells"], 3))
 def test_smoke_on_the_native_device(name: str) -> None:
     """The native CPU device has its own smoke run: some benchmarks are about it alone."""
     complete(smoke(name, *ON_NATIVE))
@@ -196,6 +197,7 @@ def test_overhead_of_calls_on_arrays() -> None:
 
 
 @vulkan
+@pytest.mark.full
 def test_copies_to_memory_that_the_host_does_not_see() -> None:
     """All operations, checked, each beside NumPy's."""
     records = smoke("copies", "--device", str(VULKAN), VKRNN_STAGING="1")
@@ -262,6 +264,7 @@ def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
         assert {record["implementation"] for record in records} == {PLAIN, OPTIONS, BIDIRECTIONAL}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_gpu_beside_torch(torch: Any, dtype: str) -> None:
     """PyTorch on the CPU stands for cuDNN: its answers are vkrnn's, gradients of the states included."""

@@ -18,6 +18,7 @@ pytest.importorskip("tqdm")
 import nbformat
 
 from notebooks.run import PROGRESS_BAR, run
+from scale import sample
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NEEDED: dict[str, tuple[str, ...]] = {  # with packages of extras that they import
@@ -31,7 +32,7 @@ NEEDED: dict[str, tuple[str, ...]] = {  # with packages of extras that they impo
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/)<])(?:/[\w.+-]+){2,}|\b[A-Z]:\\")
 
 
-@pytest.mark.parametrize("name", NEEDED)
+@pytest.mark.parametrize("name", sample(list(NEEDED), len(NEEDED)))
 @pytest.mark.filterwarnings("default")  # those of the notebook machinery are not ours
 def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every cell runs without an error, outside of the tree."""

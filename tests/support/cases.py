@@ -116,6 +116,12 @@ class Case:
         return 2 if self.options.get("bidirectional") else 1
 
     @property
+    def is_smooth(self) -> bool:
+        """Whether every activation is smooth."""
+        values = vars(self.descriptor()).values()
+        return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
+
+    @property
     def id(self) -> str:
         """Readable name, unique in the table."""
         sizes = f"T{self.T}N{self.N}I{self.I}H{self.H}"
@@ -186,6 +192,11 @@ class Case:
         return np.asarray(scale * away_from_zero, np.float32)
 
 
+def by_id(value: Case | str) -> str:
+    """Name a parameter of a test: a case by its id, a string as it is."""
+    return value if isinstance(value, str) else value.id
+
+
 def inputs(case: Case) -> dict[str, Floats]:
     """Return float32 arrays by argument name: what both the forward function and its gradients take."""
     names = ["source", "recurrent_weight", *(name for name in OPTIONAL[case.cell] if name in case.present)]
@@ -214,6 +225,23 @@ def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
     return upstream | {name: getattr(forward_results, taken[name]) for name in wanted[case.cell]}
 
 
+def last_states(case: Case, sequence: NDArray[Any], lengths: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Return the state after each direction's and sequence's last step: [T, N, DH] -> [N, DH]."""
+    ends = -1 if lengths is None else lengths - 1
+    rows = slice(None) if lengths is None else np.arange(case.N)
+    return np.concatenate([sequence[ends, rows, : case.H], sequence[0, :, case.H :]], axis=-1)
+
+
+def loss(case: Case, results: Any, upstream: Mapping[str, NDArray[Any]], lengths: NDArray[Any] | None = None) -> Any:
+    """Return the scalar of which the gradients are gradients, from the results of a training call."""
+    total = np.sum(upstream["source_gradient"] * results.output)
+    for name, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
+        if name in upstream:
+            last = last_states(case, getattr(results, result), lengths)
+            total += np.sum(upstream[name].reshape(last.shape) * last)
+    return total
+
+
 def gradient_names(case: Case) -> tuple[str, ...]:
     """Return the names of the gradients that must come back, in order."""
     given = (name for name in OPTIONAL[case.cell] if name in case.present and name != "mask")
@@ -222,7 +250,7 @@ def gradient_names(case: Case) -> tuple[str, ...]:
 
 # The table
 
-_DIRECTIONS: tuple[dict[str, bool], ...] = ({}, {"reverse": True}, {"bidirectional": True})
+DIRECTIONS: tuple[dict[str, bool], ...] = ({}, {"reverse": True}, {"bidirectional": True})
 _SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 2, 6, 5), (6, 4, 2, 3))  # pairwise different
 
 
@@ -247,17 +275,17 @@ def _arguments(cell: str) -> Iterator[Case]:
     # reset_after, so that the secondary bias has an effect
     options: dict[str, Any] = {"reset_after": True} if cell == "gru" else {}
     weights = (frozenset(["input_weight"]), frozenset[str]())
-    for direction, weight, subset in itertools.product(_DIRECTIONS, weights, subsets):
+    for direction, weight, subset in itertools.product(DIRECTIONS, weights, subsets):
         yield _case(cell, next(sizes), direction | options, present=weight | subset)
 
 
 def _functions(cell: str) -> Iterator[Case]:
     """Each activation on each gate, and the same one on all; GRU with reset before and after."""
-    directions, sizes = itertools.cycle(_DIRECTIONS), itertools.cycle(_SIZES)
+    directions, sizes = itertools.cycle(DIRECTIONS), itertools.cycle(_SIZES)
     resets: tuple[dict[str, bool], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({},)
     for gate, activation, reset in itertools.product(ACTIVATIONS[cell], NAMES, resets):
         if cell == "single_gate_rnn":
-            for direction in _DIRECTIONS:
+            for direction in DIRECTIONS:
                 yield _case(cell, next(sizes), direction | {gate: activation})
         else:
             yield _case(cell, next(sizes), next(directions) | reset | {gate: activation})
@@ -271,14 +299,14 @@ def _flags(cell: str) -> Iterator[Case]:
     sizes = itertools.cycle(_SIZES)
     everything = _all(cell)
     if cell == "gru":
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             for weight, *values in itertools.product((False, True), repeat=1 + len(FLAGS[cell])):
                 on = {name: True for name, value in zip(FLAGS[cell], values, strict=True) if value}
                 present = everything if weight else everything - {"input_weight"}
                 yield _case(cell, next(sizes), direction | on, present=present, seed=1)
     if cell == "lstm":
         lasts = itertools.cycle((False, True, True, False))
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             for training, cells in itertools.product((False, True), repeat=2):
                 flags = {"forget_gate_last": next(lasts), "training": training, "produce_cell": cells}
                 on = {name: True for name, value in flags.items() if value}
@@ -286,13 +314,13 @@ def _flags(cell: str) -> Iterator[Case]:
             options = direction | {"forget_gate_last": True}
             yield _case(cell, next(sizes), options, present=everything - {"input_weight"}, seed=1)
     if cell == "single_gate_rnn":
-        for direction in _DIRECTIONS:
+        for direction in DIRECTIONS:
             yield _case(cell, next(sizes), direction | {"training": True}, seed=1)
 
 
 def _shapes(cell: str) -> Iterator[Case]:
     """Sizes of 1, primes beyond a workgroup, every rank of mask, lenient shapes."""
-    directions = itertools.cycle(_DIRECTIONS)
+    directions = itertools.cycle(DIRECTIONS)
     # tanh, because relu would die or grow over these
     chosen: dict[str, dict[str, Any]] = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}
     options = chosen.get(cell, {})
@@ -308,7 +336,7 @@ def _shapes(cell: str) -> Iterator[Case]:
         direction = next(directions)
         shape = (*axes[:-1], 2 * H) if "bidirectional" in direction and axes[-1:] == (H,) else axes
         yield _case(cell, (T, N, I, H), direction | options, mask_shape=shape)
-    for direction in _DIRECTIONS:
+    for direction in DIRECTIONS:
         yield _case(cell, (T, N, I, H), direction | options, lenient=True)
     yield _case(cell, (T, N, I, H), {"bidirectional": True} | options, mask_shape=(1, N, 2 * H))
     large = (31, 32, 61, 127)
@@ -318,7 +346,7 @@ def _shapes(cell: str) -> Iterator[Case]:
 
 def _numbers(cell: str) -> Iterator[Case]:
     """Saturated gates, corners hit exactly, dropout masks."""
-    for direction in _DIRECTIONS:
+    for direction in DIRECTIONS:
         bounded = {"activation": "sigmoid"} if cell == "single_gate_rnn" else {}
         yield _case(cell, (5, 3, 7, 4), direction | bounded, values="saturated")
         hard = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
@@ -337,7 +365,7 @@ def _mixed(cell: str) -> Iterator[Case]:
     """Cases of which every option, argument and size is drawn at random."""
     rng = np.random.default_rng([19, GATES[cell]])
     for seed in range(2, 7):
-        options: dict[str, Any] = dict(_DIRECTIONS[rng.integers(3)])
+        options: dict[str, Any] = dict(DIRECTIONS[rng.integers(3)])
         options |= {name: True for name in FLAGS[cell] if rng.integers(2)}
         options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.integers(2)}
         present = frozenset(name for name in sorted(_all(cell)) if rng.integers(4))

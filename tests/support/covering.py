@@ -1,47 +1,100 @@
-"""Few cases that together have every pair of properties that stand together in any of many."""
+"""Few cases, and fewer kernels, that together have every pair of options, arguments, directions and sizes."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
-from cases import ACTIVATIONS, FLAGS, OPTIONAL, UPSTREAM, Case
+from cases import ACTIVATIONS, DIRECTIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case
 
+# Two factors by position, each with the position of a value.
+Pair: TypeAlias = tuple[int, int, int, int]
 
-def properties(case: Case) -> frozenset[Hashable]:
-    """Return what is special about a case, and what is not: options, direction, arguments, numbers, sizes of 1."""
-    options = {**dict.fromkeys((*FLAGS[case.cell], "reverse", "bidirectional"), False), **ACTIVATIONS[case.cell]}
-    arguments = (*OPTIONAL[case.cell], *UPSTREAM[case.cell])
-    mask = None if case.mask_shape is None else tuple(size == 1 for size in case.mask_shape)
-    return frozenset(
-        [
-            *(options | dict(case.options)).items(),
-            *((name, name in case.present) for name in arguments),
-            *((name, getattr(case, name) == 1) for name in "TNIH"),
-            ("mask's axes", mask),
-            ("values", case.values),
-            ("lenient", case.lenient),
-        ]
-    )
+# T, N, I, H: pairwise different, with H a multiple of four and not, and sizes of 1. Without input weight I follows.
+SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 1, 6, 1))
 
 
-def covering(cases: Sequence[Case]) -> list[Case]:
-    """Return some of the cases: every pair of properties that one of them has, one of the chosen of its cell has.
+def covering_array(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return rows with a value for each factor, such that each pair of values of two factors is in some row.
 
-    Each is the one that has the most pairs that none before it had.
+    Greedy, as in Cohen et al., "The AETG System" (1997), but without chance: a row begins with the first pair that is
+    missing, and every other factor takes the value that covers the most missing pairs, the least used one in a tie.
     """
-    numbers: dict[Hashable, int] = {}
-    pairs_of = [  # as the bits of a number
-        sum(
-            1 << numbers.setdefault((case.cell, frozenset(pair)), len(numbers))
-            for pair in itertools.combinations(properties(case), 2)
-        )
-        for case in cases
-    ]
-    missing = (1 << len(numbers)) - 1
-    chosen = []
+    names, counts = list(factors), [len(values) for values in factors.values()]
+    missing = {
+        (one, a, other, b)
+        for one, other in itertools.combinations(range(len(names)), 2)
+        for a, b in itertools.product(range(counts[one]), range(counts[other]))
+    }
+    used = [[0] * count for count in counts]
+    rows = []
     while missing:
-        best = max(range(len(cases)), key=lambda i: (pairs_of[i] & missing).bit_count())
-        chosen.append(cases[best])
-        missing &= ~pairs_of[best]
-    return chosen
+        one, a, other, b = min(missing)
+        row = {one: a, other: b}
+        for factor in range(len(names)):
+            if factor not in row:
+                values = range(counts[factor])
+                gains = [(_gain(missing, row, factor, value), -used[factor][value], -value) for value in values]
+                row[factor] = -max(gains)[2]
+        missing -= {_pair(*chosen) for chosen in itertools.combinations(row.items(), 2)}
+        for factor, value in row.items():
+            used[factor][value] += 1
+        rows.append({names[factor]: factors[names[factor]][value] for factor, value in sorted(row.items())})
+    return rows
+
+
+def _pair(one: tuple[int, int], other: tuple[int, int]) -> Pair:
+    return (*one, *other) if one < other else (*other, *one)
+
+
+def _gain(missing: set[Pair], row: Mapping[int, int], factor: int, value: int) -> int:
+    """Return how many missing pairs the row covers once the factor takes the value."""
+    return sum(_pair(chosen, (factor, value)) in missing for chosen in row.items())
+
+
+def covering_cases() -> list[Case]:
+    """Return cases of all cells in few variants of their kernels.
+
+    What reaches a kernel as a constant: flags, activations, H, whether there is a mask. A cell's variants have every
+    pair of a flag, an H and the mask, and in one of them each activation is at each gate. The cases have every pair of
+    a variant and what does not reach the kernel (direction, arguments, shape of the mask), and of two of the latter.
+    """
+    cases = []
+    for cell in GATES:
+        variants = _variants(cell)
+        rows = covering_array(
+            {
+                "variant": range(len(variants)),
+                "direction": DIRECTIONS,
+                "mask_has_steps": (True, False),
+                **dict.fromkeys(_arguments(cell), (True, False)),
+            }
+        )
+        rows.sort(key=lambda row: row["variant"])  # a device keeps few compiled kernels
+        cases += [_case(cell, variants[row["variant"]], row) for row in rows]
+    return cases
+
+
+def _variants(cell: str) -> list[dict[str, Any]]:
+    """Return what reaches the kernels; the rotation says by how many gates the list of activations is moved on."""
+    rows = covering_array({"sizes": SIZES, "mask": (True, False), **dict.fromkeys(FLAGS[cell], (False, True))})
+    assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"
+    return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
+
+
+def _arguments(cell: str) -> list[str]:
+    return [name for name in (*OPTIONAL[cell], *UPSTREAM[cell]) if name != "mask"]
+
+
+def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Case:
+    T, N, I, H = variant["sizes"]
+    options = dict(rest["direction"]) | {flag: True for flag in FLAGS[cell] if variant[flag]}
+    for gate, name in enumerate(ACTIVATIONS[cell]):
+        options[name] = NAMES[(variant["rotation"] + gate) % len(NAMES)]
+    present = {name for name in _arguments(cell) if rest[name]} | ({"mask"} if variant["mask"] else set())
+    D = 2 if options.get("bidirectional") else 1
+    if "input_weight" not in present:
+        I = D * GATES[cell] * H
+    mask_shape = (1, N, D * H) if variant["mask"] and not rest["mask_has_steps"] else None
+    return Case(cell, T, N, I, H, options, frozenset(present), mask_shape)

@@ -64,9 +64,9 @@ def sees(device: vkrnn.Device) -> bool:
     return vkrnn.empty(1, device=device).host_visible
 
 
-def told_apart(other: vkrnn.Device, device: vkrnn.Device) -> str:
-    """Return how a message shows `other` that shows `device` too."""
-    return f"another {other!r}" if repr(other) == repr(device) else repr(other)
+def beside(other: vkrnn.Device, device: vkrnn.Device) -> str:
+    """Return how a message that shows `device` shows `other`: two of the same hardware look alike."""
+    return f"{'another ' if is_native(other) == is_native(device) else ''}{other!r}"
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -34,8 +34,9 @@ class Target:
 
     @property
     def is_costly(self) -> bool:
-        """Return whether the device is a CPU, whose driver takes long to compile the kernels of a fixed strategy."""
-        return bool(self.options) and vkrnn.devices()[self.index].type == "cpu"
+        """Return whether a CPU runs a GPU's kernels, which its driver takes long to compile."""
+        device = vkrnn.devices()[self.index]
+        return device.type == "cpu" and device.driver != "native"
 
     def opened(self) -> vkrnn.Device:
         """Return the device."""
