@@ -13,6 +13,7 @@ try:
 except ImportError as error:
     raise ImportError(f"vkrnn.torch needs the package torch ({error}): pip install 'vkrnn[torch]'") from error
 
+from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, revert
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]

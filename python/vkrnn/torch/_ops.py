@@ -18,12 +18,14 @@ from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch
 from vkrnn.results import LSTMOutputs
 from vkrnn.torch._tensors import to_array, to_tensor
 from vkrnn.torch._threads import pytorch_threads
+from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["layer", "layer_backward"]
 
 Array = npt.NDArray[Any]
 
 
+@unseen_by_dynamo
 def _compute(
     source: Tensor,
     weight_ih: Tensor,
@@ -70,6 +72,7 @@ def _compute_shapes(source: Tensor, weight_ih: Tensor, weight_hh: Tensor, *rest:
     )
 
 
+@unseen_by_dynamo
 def _compute_backward(
     d_output: Tensor | None,
     d_h_n: Tensor | None,
@@ -85,17 +88,18 @@ def _compute_backward(
     c_0: Tensor | None,
     lengths: Tensor | None,
     mode: str,
-) -> list[Tensor]:
-    """Return the gradients of the source, the weights, h_0 and c_0, without those that were not given.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of the source, the four weights, h_0 and c_0; those of absent arguments are empty.
 
-    `states` are the cells that `layer` returned, or its output where there are none.
+    `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. Others do not read it.
     """
     given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
     D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
     if d_output is not None:
         given["source_gradient"] = to_array(d_output)
     else:
-        given["source_gradient"] = np.zeros(tuple(states.shape), given["source"].dtype)
+        T, N, _ = z_state.shape
+        given["source_gradient"] = np.zeros((T, N, D * weight_hh.shape[1]), given["source"].dtype)
     given["z_state"] = to_array(z_state)
     if mode in ("LSTM", "GRU"):
         given["cell_output_fwd" if mode == "LSTM" else "output_fwd"] = to_array(states)
@@ -105,60 +109,17 @@ def _compute_backward(
         given["cell_gradient"] = _side_by_side(d_c_n)
     with pytorch_threads:
         found = BACKWARD[mode](**given, descriptor=descriptor(mode, bidirectional=D == 2))._asdict()
-    gradients = [found["source"], *gradients_to_torch_layout(mode, found)]
-    gradients += [_one_by_one(found[name], D) for name in ("init_state", "init_cell") if name in found]
-    return [to_tensor(array) for array in gradients]
+    weights: list[Array | None] = [*gradients_to_torch_layout(mode, found)]
+    if len(weights) == 2:
+        weights += [None, None]
+    last = [_one_by_one(found[name], D) if name in found else None for name in ("init_state", "init_cell")]
+    arrays = [found["source"], *weights, *last]
+    return tuple(source.new_empty(0) if array is None else to_tensor(array) for array in arrays)
 
 
-def _compute_backward_shapes(*given: Any) -> list[Tensor]:
-    *tensors, _lengths, _mode = given[5:]  # from the source on, as `_compute_backward` takes them
-    return [tensor.new_empty(tensor.shape) for tensor in tensors if tensor is not None]
-
-
-class _Layer(torch.autograd.Function):
-    """`layer` with its gradients. What torch.library makes of a `setup_context` takes 30 microseconds more a call."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        """Keep what gradients need."""
-        *tensors, mode, training = inputs
-        outputs = _without_gradients(*inputs)
-        result, _, _, z_state, cells = outputs
-        ctx.mode, ctx.trained = mode, training
-        ctx.save_for_backward(*tensors, z_state, cells if mode == "LSTM" else result)
-        ctx.mark_non_differentiable(z_state, cells)
-        ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
-        """Call `layer_backward`."""
-        if not ctx.trained:
-            raise RuntimeError("[vkrnn.torch] the forward call did not keep what gradients need: it had training=False")
-        *tensors, z_state, states = ctx.saved_tensors
-        if ctx.mode != "LSTM":
-            d_c_n = None
-        found = iter(layer_backward(d_output, d_h_n, d_c_n, z_state, states, *tensors, ctx.mode))
-        *differentiable, _lengths = tensors
-        return *(None if tensor is None else next(found) for tensor in differentiable), None, None, None
-
-
-def _without_gradients(*inputs: Any) -> tuple[Tensor, ...]:
-    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library does it
-        outputs: tuple[Tensor, ...] = layer(*inputs)
-    return outputs
-
-
-def _with_gradients(*inputs: Any) -> Any:
-    """Compute `layer` where autograd watches: torch calls this before `_compute`."""
-    wanted = torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
-    return _Layer.apply(*inputs) if wanted else _without_gradients(*inputs)
-
-
-def _refuse(_ctx: Any, *_gradients: Tensor) -> None:
-    raise NotImplementedError(
-        "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; torch's own modules have others"
-    )
+def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
+    source, *others, _lengths, _mode = given[5:]  # as `_compute_backward` takes them
+    return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in (source, *others))
 
 
 def _arguments(
@@ -217,6 +178,3 @@ def _register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]
 
 layer = _register("vkrnn::layer", _compute, _compute_shapes)
 layer_backward = _register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)
-_library = torch.library.Library("vkrnn", "FRAGMENT")
-_library.impl("layer", _with_gradients, "Autograd")
-torch.library.register_autograd("vkrnn::layer_backward", _refuse)

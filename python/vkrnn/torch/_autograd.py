@@ -1,0 +1,189 @@
+"""Derivatives of the operators `layer` and `layer_backward`, and their rules for torch.vmap.
+
+Importing this module registers them with PyTorch. `_Layer` and `_LayerBackward` differentiate with respect to one level
+of autograd or of a transform of torch.func. PyTorch's dispatcher calls them once for each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from vkrnn.torch._ops import layer, layer_backward
+from vkrnn.torch._tracing import unseen_by_dynamo
+
+__all__: list[str] = []
+
+_NOTHING = torch.empty(0, device="cpu")
+_GRADIENTS_OF_GRADIENTS = (
+    "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
+    "which vkrnn.torch.revert(model) puts back"
+)
+_FORWARD_MODE = (
+    "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
+    "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
+)
+
+
+class _Layer(torch.autograd.Function):
+    """`layer` with its gradients. A `setup_context` would add 30 microseconds to each call."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Save what the gradients need."""
+        *tensors, mode, training = inputs
+        outputs: tuple[Tensor, ...] = _at_lower_levels(layer, inputs)
+        output, _, _, z_state, cells = outputs
+        ctx.mode, ctx.trained, ctx.version = mode, training, None
+        states = z_state if mode != "LSTM" else cells
+        if mode == "GRU":
+            states, ctx.version, ctx.counter = _saved_output(output)
+        ctx.save_for_backward(*tensors, z_state, states)
+        ctx.mark_non_differentiable(z_state, cells)
+        ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
+        return outputs
+
+    @staticmethod
+    @unseen_by_dynamo
+    def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
+        """Call `layer_backward`."""
+        if not ctx.trained:
+            raise RuntimeError("[vkrnn.torch] the forward call did not keep what gradients need: it had training=False")
+        *tensors, z_state, states = ctx.saved_tensors
+        if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
+            with torch.no_grad():  # the caller changed the output in place
+                states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
+        if ctx.mode != "LSTM":
+            d_c_n = None
+        found = layer_backward(d_output, d_h_n, d_c_n, z_state, states, *tensors, ctx.mode)
+        *differentiable, _lengths = tensors
+        given = (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
+        return *given, None, None, None
+
+    @staticmethod
+    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
+        """Refuse forward mode."""
+        raise NotImplementedError(_FORWARD_MODE)
+
+
+class _LayerBackward(torch.autograd.Function):
+    """`layer_backward`, which has no derivatives: they are refused when they are asked for."""
+
+    @staticmethod
+    def forward(_ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Compute the gradients."""
+        found: tuple[Tensor, ...] = _at_lower_levels(layer_backward, inputs)
+        return found
+
+    @staticmethod
+    def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
+        """Refuse second derivatives."""
+        raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
+
+    @staticmethod
+    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
+        """Refuse forward mode."""
+        raise NotImplementedError(_FORWARD_MODE)
+
+
+def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
+    """Return the output as it is saved, its version, and an empty tensor that shares its version counter.
+
+    Autograd refuses a saved tensor that was changed in place. PyTorch's GRU does not save its output, so callers may
+    change it. The alias that is saved has a version counter of its own, and the version says whether it has changed.
+    """
+    if type(output) is not Tensor or output.is_meta or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return output, None, None
+    counter = output.detach()
+    counter.data = _NOTHING
+    return output.data, counter._version, counter  # noqa: SLF001 - torch's name
+
+
+def _below_autograd(operator: Any, inputs: Sequence[Any]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - as torch.library does it
+        return operator(*inputs)
+
+
+def _at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
+    """Compute from within Function.forward, with derivatives on again for lower levels of torch.func."""
+    if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return _below_autograd(operator, inputs)
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):  # noqa: FBT003, SLF001 - as torch.func does it
+        return _below_autograd(operator, inputs)
+
+
+def _require_gradients(inputs: Sequence[Any]) -> bool:
+    return any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
+
+
+def _differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what PyTorch's dispatcher calls before the operator itself where autograd is on."""
+
+    @unseen_by_dynamo
+    def compute(*inputs: Any) -> Any:
+        # In a level of forward mode, `apply` finds out whether there are tangents.
+        if not (torch.is_grad_enabled() and _require_gradients(inputs)) and forward_ad._current_level < 0:  # noqa: SLF001
+            return _below_autograd(operator, inputs)
+        if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
+            return apply(*inputs)
+        with enable_single_level_autograd_function():
+            return apply(*inputs)
+
+    return compute
+
+
+def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
+    """Compute `layer` for many inputs at once as one batch, or, for many weights, one after the other."""
+    *given, training = inputs
+    # Under torch.vmap a module does not see whether its parameters require gradients.
+    inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
+    if any(dim is not None for dim in in_dims[1:5]):
+        return _one_by_one(layer, info, in_dims, inputs), 0
+    B = info.batch_size
+    rows = {0: 1, 5: 1, 6: 1, 7: 0}  # the axis of the batch's rows in source, h_0, c_0 and lengths
+    folded = list(inputs)
+    for number, axis in rows.items():
+        tensor, dim = inputs[number], in_dims[number]
+        if tensor is not None:
+            many = tensor.movedim(dim, axis) if dim is not None else _repeated(tensor, B, axis)
+            folded[number] = many.flatten(axis, axis + 1)
+    found = layer(*folded)
+    dims = [None if tensor.dim() == 1 else 1 for tensor in found]  # an absent output has one axis
+    return tuple(
+        tensor if dim is None else tensor.unflatten(1, (B, -1)) for tensor, dim in zip(found, dims, strict=True)
+    ), tuple(dims)
+
+
+def _layer_backward_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, int]:
+    """Compute `layer_backward` many times: each has its own gradients of the weights."""
+    return _one_by_one(layer_backward, info, in_dims, inputs), 0
+
+
+def _one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> Any:
+    split = [
+        [value] * info.batch_size if dim is None else value.unbind(dim)
+        for value, dim in zip(inputs, in_dims, strict=True)
+    ]
+    results = [operator(*each) for each in zip(*split, strict=True)]
+    return tuple(map(torch.stack, zip(*results, strict=True)))
+
+
+def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
+    return tensor.unsqueeze(axis).expand(*tensor.shape[:axis], times, *tensor.shape[axis:])
+
+
+# The `apply` of Function's base leaves out checks that are for calls from outside the dispatcher.
+_library = torch.library.Library("vkrnn", "FRAGMENT")
+_library.impl("layer", _differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
+_library.impl(
+    "layer_backward",
+    _differentiable(layer_backward, super(torch.autograd.Function, _LayerBackward).apply),
+    "Autograd",
+)
+torch.library.register_vmap("vkrnn::layer", _layer_vmap)
+torch.library.register_vmap("vkrnn::layer_backward", _layer_backward_vmap)

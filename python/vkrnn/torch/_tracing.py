@@ -1,0 +1,43 @@
+"""How the modules behave under PyTorch's compilers and tracers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+__all__ = ["is_recorded_by_torch", "record_in_fx", "unseen_by_dynamo"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def unseen_by_dynamo(function: _Function) -> _Function:
+    """Keep torch.compile from compiling the frames of a function and of what it calls. Return the function.
+
+    Functions that are compiled can still inline it. torch.compiler.disable would forbid that, import torch._dynamo, and
+    add microseconds to each call.
+    """
+    dynamo = torch._C._dynamo.eval_frame  # noqa: SLF001
+    if hasattr(dynamo, "set_code_exec_strategy"):  # PyTorch 2.5 has not
+        skip = dynamo._FrameAction.SKIP  # noqa: SLF001
+        dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))  # noqa: SLF001
+    return function
+
+
+def is_recorded_by_torch() -> bool:
+    """Return whether TorchScript or ONNX is to record the call: both know PyTorch's operators and not vkrnn's."""
+    return bool(torch.jit.is_tracing()) or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
+
+
+def record_in_fx(module: torch.nn.Module, proxy: torch.fx.Proxy, hx: Any) -> torch.fx.Proxy:
+    """Record a call of the module in a graph of torch.fx, which does the same for PyTorch's own modules."""
+    tracer: Any = proxy.tracer
+    if tracer.root is module:
+        raise NotImplementedError(
+            f"[vkrnn.torch.{type(module).__name__}] torch.fx: expected a model that contains the module, "
+            "got the module itself"
+        )
+    given = (proxy,) if hx is None else (proxy, hx)
+    recorded: torch.fx.Proxy = tracer.create_proxy("call_module", tracer.path_of_module(module), given, {})
+    return recorded

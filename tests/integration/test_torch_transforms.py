@@ -1,0 +1,261 @@
+"""vkrnn.torch under torch.func, torch.vmap and batched gradients, and what its derivatives refuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from comparison import assert_close
+from oracles import require
+from tolerances import TORCH_IN_FLOAT64
+
+torch = require("torch")
+import vkrnn.torch as ours  # noqa: E402
+
+T, N, I, H = 3, 2, 2, 3
+# PyTorch's own affairs.
+pytestmark = pytest.mark.filterwarnings("ignore")
+every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+FORWARD_MODE = (
+    "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
+    "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
+)
+TWICE = (
+    "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
+    "which vkrnn.torch.revert(model) puts back"
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def pair(kind: str, **options: Any) -> tuple[Any, Any]:
+    """Return torch's module and ours in float64 with the same parameters."""
+    theirs, mine = (getattr(where, kind)(I, H, dtype=torch.float64, **options) for where in (torch.nn, ours))
+    mine.load_state_dict(theirs.state_dict())
+    return theirs, mine
+
+
+def some(*shape: int) -> Any:
+    """Draw a tensor."""
+    return torch.rand(shape, dtype=torch.float64) - 0.5
+
+
+def loss_of(module: Any) -> Callable[..., Any]:
+    """Return a loss as a function of a module's parameters, its input and, where there is one, h of hx."""
+
+    def loss(parameters: Any, x: Any, h: Any = None) -> Any:
+        hx = h if h is None or module.mode != "LSTM" else (h, 2 * h)
+        output, last = torch.func.functional_call(module, parameters, (x, hx))
+        return output.square().sum() + sum(state.sin().sum() for state in (last if isinstance(last, tuple) else [last]))
+
+    return loss
+
+
+def detached(module: Any) -> Any:
+    """Return a module's parameters as tensors that do not require gradients."""
+    return {name: parameter.detach() for name, parameter in module.named_parameters()}
+
+
+def close(got: Any, wanted: Any) -> None:
+    """Compare two structures of tensors."""
+    found, expected = (torch.utils._pytree.tree_leaves(value) for value in (got, wanted))
+    arrays = [{str(n): tensor.detach().numpy() for n, tensor in enumerate(each)} for each in (found, expected)]
+    assert_close(*arrays, TORCH_IN_FLOAT64)
+
+
+def stacked(results: list[Any]) -> Any:
+    """Stack equal structures of tensors."""
+    return torch.utils._pytree.tree_map(lambda *same: torch.stack(same), *results)
+
+
+@every_kind
+def test_grad_vjp_and_jacrev(kind: str) -> None:
+    """The transforms of reverse mode have the gradients of torch's module."""
+    theirs, mine = pair(kind, num_layers=2, bidirectional=True)
+    x, h, parameters = some(T, N, I), some(4, N, H), detached(theirs)
+    wanted, got = (torch.func.grad(loss_of(module), (0, 1, 2))(parameters, x, h) for module in (theirs, mine))
+    close(got, wanted)
+    close(torch.func.vjp(lambda x: loss_of(mine)(parameters, x, h), x)[1](torch.ones((), dtype=x.dtype))[0], wanted[1])
+    close(
+        torch.func.jacrev(lambda x: mine(x)[0])(x),
+        torch.autograd.functional.jacobian(lambda x: theirs(x)[0], x),
+    )
+
+
+@every_kind
+def test_gradients_at_two_levels(kind: str) -> None:
+    """A loss that torch.func.grad differentiates with respect to the input has gradients of the parameters, too."""
+    found = []
+    for module in pair(kind):
+        loss = lambda a, x, module=module: loss_of(module)(dict(module.named_parameters()), a * x)  # noqa: E731
+        a, x = torch.full((), 0.5, dtype=torch.float64), torch.linspace(-1, 1, T * N * I, dtype=torch.float64)
+        _, value = torch.func.grad_and_value(loss, 1)(a, x.view(T, N, I))
+        inside = torch.func.grad(lambda a, x=x, loss=loss: torch.func.grad_and_value(loss, 1)(a, x.view(T, N, I))[1])(a)
+        found.append([inside, *torch.autograd.grad(value, list(module.parameters()))])
+    close(found[1], found[0])
+
+
+@every_kind
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_batched_gradients(kind: str, *, create_graph: bool) -> None:
+    """Gradients of many upstream gradients at once are those of one after the other."""
+    _, mine = pair(kind, bidirectional=True)
+    x = some(T, N, I).requires_grad_()
+    inputs = [x, *mine.parameters()]
+    output, _ = mine(x)
+    above = some(4, *output.shape)
+    wanted = stacked([torch.autograd.grad(output, inputs, each, retain_graph=True) for each in above])
+    close(torch.autograd.grad(output, inputs, above, is_grads_batched=True, create_graph=create_graph), wanted)
+
+
+@every_kind
+def test_jacobian_in_one_pass(kind: str) -> None:
+    """`jacobian(vectorize=True)` is `jacobian`."""
+    theirs, mine = pair(kind)
+    x = some(T, N, I)
+    wanted = torch.autograd.functional.jacobian(lambda x: theirs(x)[0], x)
+    close(torch.autograd.functional.jacobian(lambda x: mine(x)[0], x, vectorize=True), wanted)
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("in_dims", "sizes"),
+    [
+        ((None, 0, None), (5, T, N, I)),
+        ((None, 2, 1), (T, N, 5, I)),
+        ((0, None, None), (T, N, I)),
+        ((0, 0, 2), (5, T, N, I)),
+    ],
+    ids=["inputs", "inputs and states", "weights", "all"],
+)
+def test_vmap(kind: str, in_dims: tuple[int | None, ...], sizes: tuple[int, ...]) -> None:
+    """A map over inputs, states or weights, and its gradients, are what a loop computes."""
+    theirs, mine = pair(kind, bidirectional=True)
+    x, dim = some(*sizes), in_dims[2]
+    h = None if dim is None else some(2, N, H).unsqueeze(dim).repeat_interleave(5, dim)
+    parameters = detached(mine)
+    if in_dims[0] == 0:
+        parameters = {name: some(5, *parameter.shape) for name, parameter in parameters.items()}
+    leaves = [t.requires_grad_() for t in (*parameters.values(), x, h) if t is not None]
+
+    def each(number: int) -> list[Any]:
+        given = [parameters, x, h]
+        for place, axis in enumerate(in_dims):
+            if axis is not None:
+                given[place] = torch.utils._pytree.tree_map(lambda t, a=axis: t.select(a, number), given[place])
+        return given
+
+    wanted = torch.stack([loss_of(theirs)(*each(number)) for number in range(5)])
+    got = torch.vmap(loss_of(mine), in_dims)(parameters, x, h)
+    close(got, wanted)
+    upstream = some(5)
+    gradients = torch.autograd.grad(wanted, leaves, upstream)
+    close(torch.autograd.grad(got, leaves, upstream), gradients)
+    of_map = torch.func.grad(lambda p: (torch.vmap(loss_of(mine), in_dims)(p, x, h) * upstream).sum())
+    close(list(of_map(parameters).values()), gradients[: len(parameters)])
+
+
+@every_kind
+def test_gradients_of_each_sample(kind: str) -> None:
+    """`vmap(grad)` has the gradients of each sample, in two levels of maps, too."""
+    theirs, mine = pair(kind)
+    x, parameters = some(2, 3, T, N, I), detached(mine)
+    gradients = torch.func.grad(loss_of(mine))
+    wanted = stacked([stacked([torch.func.grad(loss_of(theirs))(parameters, one) for one in row]) for row in x])
+    inner = torch.vmap(gradients, (None, 0))
+    close(torch.vmap(inner, (None, 0))(parameters, x), wanted)
+
+
+def forward_mode(module: Any) -> dict[str, Callable[[], Any]]:
+    """Return all the ways to ask for forward-mode derivatives of a module."""
+    x, v, parameters = some(T, N, I), some(T, N, I), detached(module)
+    run = lambda x: module(x)[0]  # noqa: E731
+    func, forward_ad = torch.func, torch.autograd.forward_ad
+
+    def dual(*, grad: bool) -> Any:
+        with forward_ad.dual_level(), torch.set_grad_enabled(grad):
+            return forward_ad.unpack_dual(run(forward_ad.make_dual(x, v))).tangent
+
+    def without_gradients() -> Any:
+        with torch.no_grad():
+            return func.jvp(run, (x,), (v,))
+
+    return {
+        "jvp": lambda: func.jvp(run, (x,), (v,)),
+        "jvp without gradients": without_gradients,
+        "jvp of parameters": lambda: func.jvp(lambda p: loss_of(module)(p, x), (parameters,), (parameters,)),
+        "jvp of a vjp": lambda: func.jvp(func.vjp(run, x)[1], (run(x),), (run(x),)),
+        "jacfwd": lambda: func.jacfwd(run)(x),
+        "hessian": lambda: func.hessian(lambda x: run(x).sum())(x),
+        "linearize": lambda: func.linearize(run, x),
+        "make_dual": lambda: dual(grad=True),
+        "make_dual without gradients": lambda: dual(grad=False),
+        "jacobian": lambda: torch.autograd.functional.jacobian(run, x, strategy="forward-mode", vectorize=True),
+        "jvp of a gradient": lambda: func.jvp(func.grad(lambda x: run(x).sum()), (x,), (v,)),
+        "vmap of jvp": lambda: torch.vmap(lambda x: func.jvp(run, (x,), (x,)))(x[None]),
+    }
+
+
+@every_kind
+def test_forward_mode_is_refused(kind: str) -> None:
+    """No way to forward-mode derivatives ends in zeros: each is an error that says what to do."""
+    _, mine = pair(kind)
+    for way, call in forward_mode(mine).items():
+        with pytest.raises(NotImplementedError, match=f"^{re.escape(FORWARD_MODE)}$"):
+            pytest.fail(f"{way}: {call()}")
+    with torch.autograd.forward_ad.dual_level():  # without tangents there is nothing to refuse
+        assert mine(some(T, N, I))[0].shape == (T, N, H)
+
+
+@every_kind
+def test_double_backward_is_refused(kind: str) -> None:
+    """Gradients of gradients are an error that says so."""
+    _, mine = pair(kind)
+    x = some(T, N, I).requires_grad_()
+    (gradient,) = torch.autograd.grad(mine(x)[0].sum(), x, create_graph=True)
+    loss = lambda x: mine(x)[0].square().sum()  # noqa: E731
+    for call in (gradient.sum().backward, lambda: torch.func.jacrev(torch.func.grad(loss))(x.detach())):
+        with pytest.raises(NotImplementedError, match=f"^{re.escape(TWICE)}$"):
+            call()
+
+
+@every_kind
+@pytest.mark.parametrize("change", [lambda y: y.relu_(), lambda y: y.detach().zero_(), lambda y: y[0].mul_(2)])
+def test_output_changed_in_place(kind: str, change: Callable[[Any], Any]) -> None:
+    """The output may be changed in place: its gradients are those of operations that make a new one."""
+    theirs, mine = pair(kind, bidirectional=True)
+    x, found = some(T, N, I), []
+    for module in (theirs, mine):
+        output, _ = module(x)
+        change(output)
+        found.append(torch.autograd.grad(output.square().sum(), list(module.parameters())))
+    close(found[1], found[0])
+
+
+@every_kind
+def test_output_changed_in_a_checkpoint(kind: str) -> None:
+    """Checkpoints, which run the forward pass again, and changes in place go together."""
+    _, mine = pair(kind)
+    x = some(T, N, I).requires_grad_()
+    run = lambda x: mine(x)[0].relu_()  # noqa: E731
+    again = lambda x: torch.utils.checkpoint.checkpoint(run, x, use_reentrant=False)  # noqa: E731
+    got, wanted = (torch.autograd.grad(function(x).sum(), [x, *mine.parameters()]) for function in (again, run))
+    close(got, wanted)
+
+
+def test_saved_output_is_let_go() -> None:
+    """What a saved tensor's hooks move elsewhere is not held back: no output of a GRU survives in its graph."""
+    _, mine = pair("GRU")
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.data_ptr()) or t.clone(), lambda t: t):
+        output, _ = mine(some(T, N, I))
+    assert output.data_ptr() in packed
+    kept = output.grad_fn.counter
+    assert kept.numel() == 0
+    assert kept.data_ptr() != output.data_ptr()
