@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from vkrnn.torch._ops import layer
+from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
 
@@ -22,6 +24,22 @@ class _Recurrent(torch.nn.RNNBase):
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         """Compute output and last states; arguments, results and errors are those of torch's module."""
+        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set: the module becomes part of a compiled graph
+            return self._compute(input, hx)
+        return self._compute_unseen(input, hx)
+
+    @unseen_by_dynamo
+    def _compute_unseen(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        if type(input) is not Tensor or torch._C._is_tracing():  # noqa: SLF001 - torch.jit.is_tracing takes longer
+            if isinstance(input, torch.fx.Proxy):
+                return record_in_fx(self, input, hx)
+            if is_recorded_by_torch():
+                return super().forward(input, hx)
+        return self._compute(input, hx)
+
+    def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        if isinstance(hx, list) and self.mode == "LSTM":
+            hx = tuple(hx)
         if torch.is_autocast_enabled("cpu"):  # layers before this one may hand on 16 bits
             dtype = self.weight_hh_l0.dtype
             input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
@@ -51,9 +69,11 @@ class _Recurrent(torch.nn.RNNBase):
         """Spread the sequences out in the caller's order of them, with their lengths, and pack what comes back."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         self._check(data, hx, batch_sizes)
+        if data.is_meta:  # the order of the sequences is not known
+            return super().forward(packed, hx)  # type: ignore[no-any-return]
         T, N = len(batch_sizes), int(batch_sizes[0])
-        steps = torch.repeat_interleave(torch.arange(T), batch_sizes)
-        rows = torch.arange(len(data)) - (batch_sizes.cumsum(0) - batch_sizes)[steps]
+        steps = torch.repeat_interleave(torch.arange(T, device="cpu"), batch_sizes)
+        rows = torch.arange(len(data), device="cpu") - (batch_sizes.cumsum(0) - batch_sizes)[steps]
         if sorted_indices is not None:
             rows = sorted_indices[rows]
         places = steps * N + rows
@@ -97,27 +117,57 @@ class _Recurrent(torch.nn.RNNBase):
         if hx is not None:
             self.check_forward_args(data, hx, batch_sizes)
         states = hx if isinstance(hx, tuple) else (hx,)
-        for what, tensor in (("input", data), ("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
+        if len(states) > 2:
+            raise RuntimeError("lstm expects two hidden states")
+        device = data.device
+        if device.type not in ("cpu", "meta"):
+            self._refuse_device("input", device)
+        for what, tensor in (("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
             if tensor is None:
                 continue
-            if tensor.device.type not in ("cpu", "meta"):
-                raise NotImplementedError(
-                    f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {tensor.device}; "
-                    "vkrnn shares no memory with other devices of torch"
+            if tensor.device != device:
+                if tensor.device.type not in ("cpu", "meta"):
+                    self._refuse_device(what, tensor.device)
+                named = "parameter" if what == "weight" else "hidden"
+                raise RuntimeError(
+                    f"Input and {named} tensors are not at the same device, found input tensor at {device} and "
+                    f"{named} tensor at {tensor.device}"
                 )
             if tensor.dtype != data.dtype:
                 raise RuntimeError(
                     f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
                 )
 
+    def _refuse_device(self, what: str, device: torch.device) -> NoReturn:
+        raise NotImplementedError(
+            f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {device}; "
+            "vkrnn shares no memory with other devices of torch"
+        )
+
     def _check_axes(self, hx: Any, *, batched: bool) -> None:
         wanted, text = (3, "For batched 3-D input") if batched else (2, "For unbatched 2-D input")
-        if isinstance(hx, tuple):
+        if isinstance(hx, tuple) and self.mode == "LSTM":
             if any(state.dim() != wanted for state in hx):
                 axes = ", ".join(f"{state.dim()}-D" for state in hx)
                 raise RuntimeError(f"{text}, hx and cx should also be {wanted}-D but got ({axes}) tensors")
         elif hx.dim() != wanted:
             raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse torch.jit.script, which calls this. It would put any module returned here into the caller's model."""
+        raise NotImplementedError(
+            f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
+            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
+        )
+
+    def _warn_of_quantization(self, _config: Any) -> None:
+        warnings.warn(
+            f"[vkrnn.torch.{self._name}] quantization: PyTorch leaves this module in floating point; call "
+            "vkrnn.torch.revert(model) before it quantizes the model",
+            stacklevel=2,
+        )
+
+    qconfig = property(fset=_warn_of_quantization, doc="PyTorch sets this on all modules of a model that it quantizes.")
 
     @property
     def _name(self) -> str:
