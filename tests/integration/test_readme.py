@@ -30,7 +30,7 @@ WITH_EXAMPLES = {
     DOCS / "jax.md": 5,
     DOCS / "mpsgraph.md": 5,
     DOCS / "onnx.md": 5,
-    DOCS / "torch.md": 5,
+    DOCS / "torch.md": 6,
 }
 # Packages of extras, by the pages whose examples import them.
 NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "torch"}
