@@ -8,8 +8,8 @@ Results(lstm: output [5, 3, 2] float32)
 >>> jax.grad(lambda weight: vkrnn.jax.lstm(source, weight).output.sum())(weight).shape
 (8, 2)
 
-Each call leaves JAX's program for a callback (`jax.pure_callback`), which hands NumPy arrays to vkrnn. `docs/jax.md`
-says what works.
+vkrnn computes on the host, with NumPy arrays. Under ``jit``, JAX's program calls back into Python. `docs/jax.md` says
+what works.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from __future__ import annotations
 import atexit
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core, descriptors
-from vkrnn._calls import CheckedCall, run
+from vkrnn._calls import CheckedCall
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.devices import Device, DeviceLike
+from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
 
 try:
     import jax
     import jax.numpy as jnp
     from jax.custom_derivatives import SymbolicZero
+
+    from vkrnn._jax_primitive import HostCall, on_the_host, vary_alike
 except ImportError as error:
     raise ImportError(f"vkrnn.jax needs the package jax ({error}): pip install 'vkrnn[jax]'") from error
 
@@ -50,8 +52,6 @@ _ABSENT = {
     "cell_output": "the descriptor has produce_cell=False",
     "z_state": "JAX keeps it by itself where gradients are asked for",
 }
-# The axis of the batch rows, counted from the end, in the arguments that can differ between the examples of a vmap.
-_ROWS = {"source": -2, "init_state": -2, "init_cell": -2, "lengths": -1}
 
 
 def single_gate_rnn(
@@ -80,11 +80,11 @@ def single_gate_rnn(
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.single_gate_rnn`, when the call is traced; what only running it shows is an error of JAX's with the
-        same message. NotImplementedError also for gradients with respect to `mask` and for gradients of gradients.
+        As `vkrnn.single_gate_rnn`, when the call is traced. What only running it shows is an error of JAX's with the
+        same message under ``jit``. NotImplementedError also for gradients with respect to `mask`, for gradients of
+        gradients and for `jax.export`.
     """
-    given = {"input_weight": input_weight, "bias": bias, "init_state": init_state, "mask": mask, "lengths": lengths}
-    return _traced(Outputs, "single_gate_rnn", source, recurrent_weight, given, descriptor, device)
+    return _traced(Outputs, "single_gate_rnn", locals())
 
 
 def lstm(
@@ -116,20 +116,11 @@ def lstm(
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.lstm`, when the call is traced; what only running it shows, such as a gradient of other cells than the
-        last, is an error of JAX's with the same message. NotImplementedError also for gradients with respect to `mask`
-        and for gradients of gradients.
+        As `vkrnn.lstm`, when the call is traced. What only running it shows, such as a gradient of other cells than the
+        last, is an error of JAX's with the same message under ``jit``. NotImplementedError also for gradients with
+        respect to `mask`, for gradients of gradients and for `jax.export`.
     """
-    given = {
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "init_cell": init_cell,
-        "mask": mask,
-        "peephole": peephole,
-        "lengths": lengths,
-    }
-    return _traced(LSTMOutputs, "lstm", source, recurrent_weight, given, descriptor, device)
+    return _traced(LSTMOutputs, "lstm", locals())
 
 
 def gru(
@@ -159,52 +150,30 @@ def gru(
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.gru`, when the call is traced; what only running it shows is an error of JAX's with the same message.
-        NotImplementedError also for gradients with respect to `mask` and for gradients of gradients.
+        As `vkrnn.gru`, when the call is traced. What only running it shows is an error of JAX's with the
+        same message under ``jit``. NotImplementedError also for gradients with respect to `mask`, for gradients of
+        gradients and for `jax.export`.
     """
-    given = {
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "mask": mask,
-        "secondary_bias": secondary_bias,
-        "lengths": lengths,
-    }
-    return _traced(Outputs, "gru", source, recurrent_weight, given, descriptor, device)
+    return _traced(Outputs, "gru", locals())
 
 
-@dataclass(frozen=True)
-class _How:
-    """What of a call is no array."""
-
-    cell: str
-    descriptor: Any
-    device: Device
-
-    def training(self) -> _How:
-        """Return the same, keeping what the gradients need."""
-        return replace(self, descriptor=replace(self.descriptor, training=True))
-
-
-def _traced(
-    kind: type[Kind],
-    cell: str,
-    source: Any,
-    recurrent_weight: Any,
-    optional: Arrays,
-    descriptor: Any,
-    device: DeviceLike | None,
-) -> Kind:
-    every = {"source": source, "recurrent_weight": recurrent_weight, **optional}
+def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
+    """Return the results of a call of `cell` with all `arguments` of the public function by name."""
+    descriptor, device = arguments.pop("descriptor"), arguments.pop("device")
     for name in ("source", "recurrent_weight"):
-        if every[name] is None:
+        if arguments[name] is None:
             raise TypeError(f"[vkrnn.jax.{cell}] {name}: expected an array, got None")
-    given = {name: jnp.asarray(value) for name, value in every.items() if value is not None}
+    given = {name: jnp.asarray(value) for name, value in arguments.items() if value is not None}
+    for name, value in given.items():
+        if not all(isinstance(size, int) for size in value.shape):
+            raise NotImplementedError(
+                f"[vkrnn.jax.{cell}] {name}: symbolic shapes are not supported, got {value.shape}"
+            )
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
     checked = _checked(cell, given, descriptor, device)
-    how = _How(cell, replace(descriptor, training=False), checked.resolved(None))
-    found = _call(how, given)
+    call = HostCall(cell, cell, replace(descriptor, training=False), checked.resolved(None))
+    found = _call(call, vary_alike(given))
     outputs = _CELLS[cell].outputs  # their order, which JAX's dicts do not keep
     names = [name for name in outputs if name in found]
     return kind(cell, names, map(found.get, names), {name: _ABSENT[name] for name in outputs if name not in found})
@@ -222,121 +191,43 @@ def _like(value: Any, name: str) -> Array:
     return np.broadcast_to(np.ones((), value.dtype), value.shape)
 
 
-def _forward(how: _How, given: Arrays) -> Any:
-    call = _checked(how.cell, given, how.descriptor, how.device).call
+def _forward(call: HostCall, given: Arrays) -> dict[str, Any]:
+    checked = _checked(call.cell, given, call.descriptor, call.device).call
     dtype = given["source"].dtype
-    shapes = zip(call.result_names, call.result_shapes, strict=True)
-    like = {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes}
-    return _on_the_host(how.cell, how, like, given)
+    shapes = zip(checked.result_names, checked.result_shapes, strict=True)
+    return on_the_host(call, given, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(how: _How, given: Arrays) -> Any:
-    return _forward(how, given)
+def _call(call: HostCall, given: Arrays) -> Any:
+    return _forward(call, given)
 
 
-def _call_and_keep(how: _How, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
+def _call_and_keep(call: HostCall, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
     if "mask" in given and given["mask"].perturbed:
-        raise NotImplementedError(f"[vkrnn.jax.{how.cell}] mask: vkrnn computes no gradient with respect to it")
+        raise NotImplementedError(f"[vkrnn.jax.{call.cell}] mask: vkrnn computes no gradient with respect to it")
     arrays = {name: primal.value for name, primal in given.items()}
-    found = _forward(how.training(), arrays)
-    taken = {name: name.removesuffix("_fwd") for name, _ in _CELLS[how.cell].gradients}
+    found = _forward(replace(call, descriptor=replace(call.descriptor, training=True)), arrays)
+    taken = {name: name.removesuffix("_fwd") for name, _ in _CELLS[call.cell].gradients}
     kept = {name: found[result] for name, result in taken.items() if result in found}
-    shown = _checked(how.cell, arrays, how.descriptor, how.device).call.result_names
+    shown = _checked(call.cell, arrays, call.descriptor, call.device).call.result_names
     return {name: found[name] for name in shown}, (arrays, kept)
 
 
-def _differentiate(how: _How, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
+def _differentiate(call: HostCall, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
     given, results = kept
     output = above["output"]
     zeros = {"source_gradient": jnp.zeros(output.shape, output.dtype)}  # where the output takes no part
     names = {"output": "source_gradient", "cell_output": "cell_gradient"}
     own = {names[name]: gradient for name, gradient in above.items() if not isinstance(gradient, SymbolicZero)}
-    found = _gradients(how, {**given, **results, **zeros, **own})
+    cell = _CELLS[call.cell]
+    wanted = {name: given[name] for name in cell.gradient_order if name in given}
+    backward = replace(call, function=cell.gradients_name)
+    found = on_the_host(backward, {**given, **results, **zeros, **own}, wanted)
     return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths
 
 
 _call.defvjp(_call_and_keep, _differentiate, symbolic_zeros=True)
-
-
-def _gradients(how: _How, given: Arrays) -> Any:
-    cell = _CELLS[how.cell]
-    arrays = {name: given[name] for name in cell.gradient_order if name in given}
-    like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in arrays.items()}
-    return _on_the_host(cell.gradients_name, how, like, given)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1, 2))
-def _on_the_host(function: str, how: _How, like: Mapping[str, Any], given: Arrays) -> dict[str, Any]:
-    compute = functools.partial(_compute_all, function, how)
-    found: dict[str, Any] = jax.pure_callback(compute, dict(like), dict(given), vmap_method="expand_dims")
-    return found
-
-
-@_on_the_host.defjvp
-def _refuse(_function: str, how: _How, _like: Any, _primals: Any, _tangents: Any) -> Any:
-    raise NotImplementedError(f"[vkrnn.jax.{how.cell}] gradients of gradients: vkrnn has first derivatives only")
-
-
-def _compute_all(function: str, how: _How, given: Arrays) -> dict[str, Array]:
-    """Compute a call for each example of the vmaps around it, for each of which arrays have an axis in front, or 1."""
-    arrays = {name: np.asarray(value) for name, value in given.items()}
-    axes = arrays["source"].ndim - 3
-    if axes == 0:
-        return _compute(function, how, arrays)
-    examples = np.broadcast_shapes(*(array.shape[:axes] for array in arrays.values()))
-    full = {name: np.broadcast_to(array, examples + array.shape[axes:]) for name, array in arrays.items()}
-    shared = {name: array for name, array in arrays.items() if name not in _ROWS}
-    together = function == how.cell and "mask" not in arrays  # gradients of weights are wanted for each example
-    if together and all(array.shape[:axes] == (1,) * axes for array in shared.values()):
-        merged = {name: _merge(full[name], axes, row) for name, row in _ROWS.items() if name in full}
-        found = _compute(function, how, merged | {name: array[(0,) * axes] for name, array in shared.items()})
-        return {name: _split(array, examples) for name, array in found.items()}
-    each = [_compute(function, how, {name: array[at] for name, array in full.items()}) for at in np.ndindex(examples)]
-    stacked = {name: np.stack([found[name] for found in each]) for name in each[0]}
-    return {name: array.reshape(examples + array.shape[1:]) for name, array in stacked.items()}
-
-
-def _merge(array: Array, axes: int, row: int) -> Array:
-    """Return an array with the first `axes` made part of the axis of its batch rows."""
-    row += array.ndim
-    beside = np.moveaxis(array, range(axes), range(row - axes, row))
-    return beside.reshape(*beside.shape[: row - axes], -1, *beside.shape[row + 1 :])
-
-
-def _split(array: Array, examples: tuple[int, ...]) -> Array:
-    """Return a result [T, rows, channels] of merged rows with the axes of the `examples` in front."""
-    T, rows, channels = array.shape
-    apart = array.reshape(T, *examples, rows // int(np.prod(examples)), channels)
-    return np.moveaxis(apart, range(1, 1 + len(examples)), range(len(examples)))
-
-
-def _compute(function: str, how: _How, given: Mapping[str, Array]) -> dict[str, Array]:
-    arguments = dict(given)
-    if "cell_gradient" in arguments:
-        directions = 2 if how.descriptor.bidirectional else 1
-        arguments["cell_gradient"] = _last_cells(arguments["cell_gradient"], directions, arguments.get("lengths"))
-    return run(
-        Results, function, arguments, descriptor=how.descriptor, name=None, device=how.device, out=None
-    )._asdict()
-
-
-def _last_cells(gradient: Array, D: int, lengths: Array | None) -> Array:
-    """Return [N, DH], the gradients of the cells after each direction's last step; of others there must be none."""
-    T, N, channels = gradient.shape
-    H = channels // D
-    ends = np.full(N, T) if lengths is None else lengths
-    inside = np.arange(T)[:, np.newaxis] < ends
-    rest = np.where(inside[:, :, np.newaxis], gradient, 0)  # past an end cells are constant
-    last = np.empty((N, channels), gradient.dtype)
-    for at, direction in ((ends - 1, np.s_[:H]), (np.zeros(N, int), np.s_[H:])):
-        last[:, direction] = rest[at, np.arange(N), direction]
-        rest[at, np.arange(N), direction] = 0
-    if rest.any():
-        raise NotImplementedError(
-            "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only"
-        )
-    return last
 
 
 def _flatten(results: Results[Any]) -> tuple[tuple[Any, ...], Any]:

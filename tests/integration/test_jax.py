@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,10 +18,12 @@ from tolerances import FLOAT32, JAX_IN_FLOAT64
 
 jax = require("jax")
 import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
 
 import vkrnn.jax as ours  # noqa: E402
 
 T, N, I, H = 5, 3, 7, 4
+WEIGHT = np.ones((4, 1), np.float32)
 OPTIONS: dict[str, dict[str, Any]] = {
     "single_gate_rnn": {"activation": "tanh"},
     "lstm": {"produce_cell": True},
@@ -324,6 +324,22 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         NotImplementedError,
         "[vkrnn.jax.lstm] gradients of gradients: vkrnn has first derivatives only",
     ),
+    "other cells than the last": (
+        lambda: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only",
+    ),
+    "export": (
+        lambda: export.export(jax.jit(small))(),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] jax.export: a program that calls vkrnn cannot be exported, because the call runs in Python "
+        "on the host",
+    ),
+    "symbolic shape": (
+        lambda: jax.eval_shape(ours.lstm, jax.ShapeDtypeStruct(export.symbolic_shape("t, 2, 4"), np.float32), WEIGHT),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] source: symbolic shapes are not supported, got (t, 2, 4)",
+    ),
 }
 
 
@@ -362,37 +378,3 @@ def test_forward_mode() -> None:
     """It is refused by JAX, as for every function that has gradients of its own."""
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))
-
-
-def test_device() -> None:
-    """A call runs on the device that is named, or that is the default where it is traced."""
-    cpu = vkrnn.Device("cpu (")
-    with vkrnn.Device("cpu (") as other:
-        before = other.statistics()["calls"]
-        traced = jax.jit(small).lower().compile()
-        small(device=cpu)
-        assert other.statistics()["calls"] == before
-        assert cpu.statistics()["calls"] == 1
-    traced()
-    assert other.statistics()["calls"] == before + 1
-
-
-def test_without_jax() -> None:
-    """The module says what it needs."""
-    program = "import sys; sys.modules['jax'] = None; import vkrnn.jax"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
-        "ImportError: vkrnn.jax needs the package jax (import of jax halted; None in sys.modules): "
-        "pip install 'vkrnn[jax]'"
-    )
-
-
-def test_the_process_ends_while_calls_are_under_way() -> None:
-    """It waits for them: JAX's threads would be in Python when there is none any more."""
-    program = (
-        "import jax, numpy as np, vkrnn.jax; call = jax.jit(lambda *given: vkrnn.jax.lstm(*given).output);"
-        "source, weight = np.ones((200, 64, 512), np.float32), np.zeros((512, 128), np.float32);"
-        "call(source[:2], weight).block_until_ready(); results = [call(source, weight + i) for i in range(5)]"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
