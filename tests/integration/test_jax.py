@@ -271,6 +271,25 @@ def test_jacobian(cell: str) -> None:
     assert_close({"jacobian": ours}, {"jacobian": wanted})
 
 
+@every_cell
+@both_ways
+def test_empty_batch(cell: str, *, lengths: bool) -> None:
+    """Results without batch rows are empty, and gradients of weights are zeros."""
+    case = Case(cell, T, 0, I, H, OPTIONS[cell] | {"bidirectional": True}, EVERYTHING[cell] - {"mask"})
+    given = arguments_of(case, lengths=False) | ({"lengths": np.zeros(0, np.int32)} if lengths else {})
+    own = {name: given[name] for name in gradient_names(case)}
+
+    def loss(own: Mapping[str, Any]) -> Any:
+        return sum(map(jnp.sum, call(case, {**given, **own})))
+
+    for function in (lambda own: call(case, {**given, **own}), jax.jit(lambda own: call(case, {**given, **own}))):
+        assert [array.shape for array in function(own)] == [(T, 0, 2 * H)] * len(function(own))
+    for gradient in (jax.grad(loss), jax.jit(jax.grad(loss))):
+        found = gradient(own)
+        assert {name: array.shape for name, array in found.items()} == {n: a.shape for n, a in own.items()}
+        assert not any(jnp.any(array) for array in found.values())
+
+
 def test_results_are_a_pytree() -> None:
     """With names, through JAX's transformations."""
     results = ours.lstm(jnp.ones((2, 1, 4)), jnp.ones((4, 1)), descriptor=vkrnn.LSTMDescriptor(produce_cell=True))
