@@ -83,9 +83,13 @@ def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
     ):
         if wanted and any(is_it(array).any() for array in found):
             raise FloatingPointError(f"[vkrnn.jax.{parameters['call'].cell}] invalid value ({word}) encountered")
-    committed = {device for array in arrays if getattr(array, "committed", False) for device in array.devices()}
+    committed = {device for array in arrays if _is_committed(array) for device in array.devices()}
     where = committed.pop() if len(committed) == 1 else None
     return [jax.device_put(array, where) for array in found]
+
+
+def _is_committed(array: Any) -> bool:
+    return bool(getattr(array, "committed", getattr(array, "_committed", False)))  # JAX 0.4 has the second
 
 
 def _types(*_: Any, results: _Results, **__: Any) -> list[Any]:

@@ -32,6 +32,7 @@ def test_calls_outside_of_jit_compile_nothing(caplog: pytest.LogCaptureFixture) 
         jax.vjp(output, source)[1](source[..., :1])
 
     everything()  # compiles JAX's own operations
+    caplog.clear()
     with jax.log_compiles():
         everything()
         assert not caplog.messages
