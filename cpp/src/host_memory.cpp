@@ -1,5 +1,9 @@
 #include "host_memory.h"
 
+#ifdef __linux__
+#include <sys/resource.h>
+#endif
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -42,11 +46,38 @@ std::uint64_t container_memory_available() {
     return *limit - std::min(*limit, taken);
 }
 
+#ifdef __linux__
+// Returns what a limit leaves of which the process has used the bytes in that line of /proc/self/status.
+std::uint64_t left_by(const rlimit& limit, const std::string& line) {
+    if (limit.rlim_cur == RLIM_INFINITY) {
+        return kUnknown;
+    }
+    const std::uint64_t used = number_after("/proc/self/status", line).value_or(0) * 1024;
+    return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
+}
+#endif
+
+// Returns what `ulimit -v` and `ulimit -d` leave to the process.
+std::uint64_t process_memory_available() {
+    std::uint64_t available = kUnknown;
+#ifdef __linux__
+    rlimit limit{};
+    if (getrlimit(RLIMIT_AS, &limit) == 0) {
+        available = std::min(available, left_by(limit, "VmSize:"));
+    }
+    if (getrlimit(RLIMIT_DATA, &limit) == 0) {
+        available = std::min(available, left_by(limit, "VmData:"));
+    }
+#endif
+    return available;
+}
+
 }  // namespace
 
 std::uint64_t host_memory_available() {
     const auto kibibytes = number_after("/proc/meminfo", "MemAvailable:");
-    return std::min(kibibytes ? *kibibytes * 1024 : kUnknown, container_memory_available());
+    return std::min(
+        {kibibytes ? *kibibytes * 1024 : kUnknown, container_memory_available(), process_memory_available()});
 }
 
 }  // namespace vkrnn

@@ -5,8 +5,8 @@
 
 namespace vkrnn {
 
-// Bytes: MemAvailable of /proc/meminfo, or what the container's memory limit leaves if that is less.
-// UINT64_MAX where neither can be read.
+// Returns bytes: MemAvailable of /proc/meminfo, or what the container's memory limit or a limit of the process
+// (RLIMIT_AS, RLIMIT_DATA) leaves if that is less. UINT64_MAX if none can be read.
 std::uint64_t host_memory_available();
 
 }  // namespace vkrnn

@@ -183,20 +183,52 @@ TEST(Memory, HandsOutAgainWhatCameBack) {
 }
 
 TEST(Memory, KeepsNoMoreUnusedThanItsBound) {
-    constexpr std::uint64_t kPiece = 300 << 20, kBound = std::uint64_t{1} << 30;
+    constexpr std::uint64_t kPiece = 150 << 20;
     Memory memory;
     std::vector<Memory::Piece> pieces;
     for (int i = 0; i < 5; ++i) pieces.push_back(memory.take(kPiece));
     EXPECT_GE(memory.held(), 5 * kPiece);
     for (const Memory::Piece& piece : pieces) {
         memory.give_back(piece);
-        EXPECT_LE(memory.unused(), kBound);
+        EXPECT_LE(memory.unused(), Memory::kMostUnused);
     }
     EXPECT_EQ(memory.held(), memory.unused());
     EXPECT_GE(memory.unused(), 3 * kPiece);
     // The piece that was given back last is still kept.
     EXPECT_EQ(memory.take(kPiece).data, pieces.back().data);
     std::free(pieces.back().data);  // NOLINT(cppcoreguidelines-no-malloc)
+}
+
+TEST(Memory, KeepsFewUnusedPiecesAndTheLargeOnesLast) {
+    Memory memory;
+    std::vector<Memory::Piece> pieces;
+    const Memory::Piece large = memory.take(2 << 20);
+    for (std::size_t i = 0; i < 2 * Memory::kMostPieces; ++i) pieces.push_back(memory.take(4));
+    EXPECT_EQ(memory.held(), large.bytes + pieces.size() * kAlignment);
+    memory.give_back(large);
+    for (const Memory::Piece& piece : pieces) memory.give_back(piece);
+    EXPECT_EQ(memory.unused(), large.bytes + (Memory::kMostPieces - 1) * kAlignment);
+}
+
+// Sizes are in the order in which a training step in 16 bits takes them, and the memory is never touched.
+TEST(Memory, HoldsNoMoreThanWasEverUsedAtATime) {
+    constexpr std::uint64_t kMiB = 1 << 20;
+    Memory memory;
+    for (int step = 0; step < 3; ++step) {
+        const Memory::Piece saved = memory.take(130 * kMiB);
+        memory.give_back(memory.take(300 * kMiB, Memory::Fit::any));
+        const Memory::Piece scratch = memory.take(500 * kMiB, Memory::Fit::any);
+        EXPECT_LE(memory.held(), (saved.bytes + scratch.bytes));
+        memory.give_back(scratch);
+        // A call that needs less memory for a short time gets that of the larger one.
+        EXPECT_EQ(memory.take(300 * kMiB, Memory::Fit::any).data, scratch.data);
+        memory.give_back(scratch);
+        // An array would keep it.
+        const Memory::Piece array = memory.take(300 * kMiB);
+        EXPECT_LT(array.bytes, scratch.bytes);
+        memory.give_back(array);
+        memory.give_back(saved);
+    }
 }
 
 TEST(Memory, NoPieceIsInTwoHands) {

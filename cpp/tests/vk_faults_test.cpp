@@ -1,5 +1,5 @@
-// Every Vulkan call that can fail does so once: what the core makes of it is an error of the documented class or
-// nothing, and afterwards everything works.
+// Every Vulkan call that can fail does so once, and so does every allocation of the core: what the core makes of it is an
+// error of the documented class or nothing, and afterwards everything works.
 #include <functional>
 
 #include "vk_faults.h"
@@ -200,6 +200,41 @@ TEST_P(Failing, CallsOfVulkan) {
     }
     RecordProperty("injected", injected);
     EXPECT_GT(injected, 500);
+}
+
+// One device bears all the failures of a use. Only what opens or closes it has a new one each time.
+TEST_P(Failing, Allocations) {
+    device_.reset();
+    const std::int64_t objects = Faults::get().objects();
+    std::int64_t injected = 0;
+    for (const std::string used : {"open", "calls on arrays", "copies up and down", "memory that the host sees",
+                                   "dropped arrays", "close after a call"}) {
+        const auto uses = actions();
+        const Action& use = std::ranges::find(uses, used, &std::pair<std::string, Action>::first)->second;
+        device_ = open_vulkan();
+        for (int i = 0; i < 3 && !device_->closed(); ++i) use();  // what is made once is there then
+        std::uint64_t held = device_->statistics().bytes_allocated;
+        std::int64_t n = 0;
+        for (bool failed = true; failed;) {
+            if (device_ == nullptr || device_->closed()) device_ = open_vulkan();
+            Allocations::arm(++n, Allocations::Failing::one, Allocations::Threads::this_one);
+            try {
+                use();
+            } catch (const MemoryError&) {
+            } catch (const std::bad_alloc&) {
+            }
+            failed = Allocations::disarm();
+            if (device_ == nullptr || device_->closed()) device_ = open_vulkan();
+            use();
+            ASSERT_LE(device_->statistics().bytes_allocated, held) << used << ", allocation " << n;
+            ASSERT_FALSE(HasFailure()) << used << ", allocation " << n;
+        }
+        injected += n - 1;
+        device_->close();
+        device_.reset();
+        EXPECT_EQ(Faults::get().objects(), objects) << used;
+    }
+    EXPECT_GT(injected, 200);
 }
 
 // Memory for copies that a call reserved before it failed is there for later ones.

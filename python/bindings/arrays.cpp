@@ -112,7 +112,7 @@ py::array fetch(const Array& array) {
 }  // namespace
 
 void register_arrays(py::module_& module) {
-    py::class_<Array>(module, "Array", py::buffer_protocol())
+    py::class_<Array>(module, "Array", py::buffer_protocol(), collected<Array>())
         .def(py::init<const Array&>(), py::arg("array"))
         .def(py::init([](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                          std::vector<py::ssize_t> shape, bool host_writes) {

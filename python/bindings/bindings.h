@@ -34,6 +34,7 @@ struct Array {
     std::vector<py::ssize_t> shape;
 
     [[nodiscard]] std::uint64_t nbytes() const;
+    void for_each_object(const auto& visit) { visit(owner); }
 };
 
 // `array` without storage, completed by memory that results are computed in. Throws MemoryError, DeviceError.
@@ -52,7 +53,43 @@ struct CheckedCall {
     std::vector<std::pair<Argument, py::object>> arrays;
     std::string label;
     py::object owner = py::none();  // the device of those that are on one
+
+    void for_each_object(const auto& visit) {
+        visit(owner);
+        for (auto& [argument, array] : arrays) visit(array);
+    }
 };
+
+// Returns the C++ object of an instance of such a class; null if its constructor has not run.
+template <class T>
+T* object_of(PyObject* self) {
+    auto* const instance = reinterpret_cast<py::detail::instance*>(self);
+    const bool made = instance->simple_layout || instance->nonsimple.values_and_holders != nullptr;
+    return made ? static_cast<T*>(instance->get_value_and_holder().value_ptr()) : nullptr;
+}
+
+// Makes a class one whose instances the garbage collector looks into: it finds reference cycles through the Python
+// objects that T::for_each_object visits. It breaks them by putting None in their place.
+template <class T>
+py::custom_type_setup collected() {
+    return py::custom_type_setup([](PyHeapTypeObject* made) {
+        made->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+        made->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+            Py_VISIT(Py_TYPE(self));
+            int stop = 0;
+            if (T* const object = object_of<T>(self))
+                object->for_each_object([&](const py::object& held) {
+                    if (stop == 0 && held) stop = visit(held.ptr(), arg);
+                });
+            return stop;
+        };
+        made->ht_type.tp_clear = [](PyObject* self) {
+            if (T* const object = object_of<T>(self))
+                object->for_each_object([](py::object& held) { held = py::none(); });
+            return 0;
+        };
+    });
+}
 
 // The Descriptor that a Python descriptor object stands for; None is the defaults. `prefix` begins the messages.
 // Throws TypeError for the descriptor of another cell and for anything else.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ import vkrnn
 from cases import Case, inputs
 from resident import VULKAN_WAYS, above, assert_same, assert_same_array, dtype_of, numbers, position, put, sees
 from targets import closes_the_default
-from vkrnn import SingleGateRNNDescriptor
+from vkrnn import SingleGateRNNDescriptor, _core
 
 LINEAR = SingleGateRNNDescriptor(activation="none")
 CASE = Case("lstm", 6, 4, 8, 12, {}, frozenset({"input_weight", "bias", "init_state", "init_cell"}))
@@ -138,6 +139,28 @@ def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
     assert result.device.index == index
     assert device is None
     result.device.close()
+
+
+@pytest.mark.parametrize("kind", ["array", "part", "result", "call"])
+def test_a_device_that_keeps_its_own_arrays_is_collected(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The garbage collector finds the cycle from the device to its array and back, and breaks it."""
+    caplog.set_level("WARNING", "vkrnn")  # pytest keeps what is logged: the device
+    device = vkrnn.Device("cpu (")
+    array = vkrnn.zeros((5, 3, 4), device=device)
+    weight = np.zeros((4, 4), np.float32)
+    kept: dict[str, Callable[[], object]] = {
+        "array": lambda: array,
+        "part": lambda: array[1:],
+        "result": lambda: vkrnn.single_gate_rnn(array, weight),
+        "call": lambda: _core.check("single_gate_rnn", False, None, {"source": array, "recurrent_weight": weight}),  # noqa: FBT003
+    }
+    device.cache = kept[kind]()  # type: ignore[attr-defined]
+    gc.collect()
+    assert device.cache is not None  # type: ignore[attr-defined]
+    gone = weakref.ref(device)
+    del device, array, kept
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")

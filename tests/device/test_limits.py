@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -326,3 +330,48 @@ def test_a_call_that_no_machine_has_room_for(own: vkrnn.Device) -> None:
     with pytest.raises(MemoryError, match=r"^\[single_gate_rnn\] .*\d.* [kMGTP]?i?B .*\d.* [kMGTP]?i?B .*free"):
         vkrnn.single_gate_rnn(source, np.zeros((4, 4), np.float32), device=own)
     small_call(own)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize(("limit", "line"), [("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")])
+def test_a_process_with_a_limit(limit: str, line: str) -> None:
+    """The device gives unused memory back when the system has no more, and says what the limit leaves."""
+    program = f"""
+    import pathlib, re, resource, numpy as np, vkrnn
+    MEBIBYTE = 1 << 20
+    device = vkrnn.Device("cpu (")
+    dropped = [vkrnn.zeros(10 * MEBIBYTE // 4, device=device) for _ in range(9)]
+    del dropped
+    status = pathlib.Path("/proc/self/status").read_text()
+    used = int(re.search(r"{line}:\\s*(\\d+) kB", status)[1]) * 1024
+    resource.setrlimit(resource.{limit}, (used + 8 * MEBIBYTE, used + 8 * MEBIBYTE))
+    print(vkrnn.zeros(30 * MEBIBYTE // 4, device=device).nbytes // MEBIBYTE, "MiB")
+    try:
+        vkrnn.empty(3 << 30, np.float16, device=device)
+    except MemoryError as error:
+        asked, free = re.findall(r"\\(([\\d,]+) bytes\\)", str(error))
+        print(asked, 60 * MEBIBYTE < int(free.replace(",", "")) < 140 * MEBIBYTE)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.stdout == "30 MiB\n6,442,450,944 True\n", done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_kept_result_takes_little_more_than_its_elements(resident: bool) -> None:  # noqa: FBT001
+    """Also where it is a single number."""
+    device = vkrnn.Device("cpu (")
+    source, weight = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
+    arguments = [vkrnn.asarray(array, device=device) if resident else array for array in (source, weight)]
+
+    def held() -> NDArray[np.int64]:
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return np.array([resident_pages * os.sysconf("SC_PAGE_SIZE"), device.statistics()["bytes_allocated"]])
+
+    kept = [vkrnn.single_gate_rnn(*arguments, device=device).output for _ in range(100)]
+    before, count = held(), 4_000
+    kept += [vkrnn.single_gate_rnn(*arguments, device=device).output for _ in range(count)]
+    assert (held() - before < count * 2_000).all()
+    device.close()

@@ -12,6 +12,7 @@
 
 #include "host_memory.h"
 #include "messages.h"
+#include "scratch.h"
 #include "team.h"
 #include "vkrnn/error.h"
 #include "work.h"
@@ -26,6 +27,8 @@ const std::string kArray = "[Array] ";
 
 // Asking how much is free costs more than a small call.
 constexpr std::uint64_t kMany = 64 << 20;
+// Smaller results for the host are NumPy's.
+constexpr std::uint64_t kLeastForHost = 4096;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -100,21 +103,14 @@ private:
         }
     }
 
-    // Scratch, constants, and packed copies of what is no array.
+    // Places scratch, and packed copies of what is no array.
     void place_rest(const std::shared_ptr<Memory>& memory) {
-        const auto space = [](const PlanBuffer& buffer) {
-            return (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment;
-        };
-        std::uint64_t bytes = 0;
+        std::vector<std::size_t> rest;
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
-            if (at_[buffer] == nullptr) bytes += space(plan_.buffers[buffer]);
-        scratch_.emplace(memory, bytes);
-        std::byte* next = scratch_->data();
-        for (std::size_t buffer = 0; buffer < at_.size(); ++buffer) {
-            if (at_[buffer] != nullptr) continue;
-            at_[buffer] = next;
-            next += space(plan_.buffers[buffer]);
-        }
+            if (at_[buffer] == nullptr) rest.push_back(buffer);
+        const ScratchLayout layout = place_scratch(plan_, rest);
+        scratch_.emplace(memory, layout.bytes, Memory::Fit::any);
+        for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.offsets[i];
     }
 
     const Plan& plan_;
@@ -175,6 +171,15 @@ void run_tasks(const std::vector<Task>& tasks, const Poll& poll) {
     });
 }
 
+// Tells the storages of a call's results that they were written, also if the call fails amid that.
+struct Changes {
+    std::span<const ResultLocation> results;
+    ~Changes() {
+        for (const ResultLocation& result : results)
+            if (result.storage) result.storage->changed();
+    }
+};
+
 }  // namespace
 
 Profile profile() {
@@ -202,56 +207,76 @@ void CpuDevice::check_usable(const std::string& prefix) const {
     if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
 }
 
-void CpuDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
+std::uint64_t CpuDevice::free_memory() const { return host_memory_available() + memory_->unused(); }
+
+void CpuDevice::throw_no_room(const std::string& prefix, std::uint64_t bytes) const {
+    const std::uint64_t free = free_memory();
+    throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
+                          " are free on " + profile_.name,
+                      bytes, free);
+}
+
+void CpuDevice::throw_no_array(std::uint64_t bytes) const {
+    const std::uint64_t free = std::min(free_memory(), profile_.max_allocation);
+    throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " can be had on " +
+                          profile_.name,
+                      bytes, free);
+}
+
+void CpuDevice::require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) {
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
     if (bytes <= kMany) return;
-    const std::uint64_t free = host_memory_available() + memory_->unused();
-    if (bytes > free)
-        throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
-                              " are free on " + profile_.name,
-                          bytes, free);
+    bytes -= shared_bytes(plan);
+    if (bytes > free_memory()) throw_no_room(prefix, bytes);
 }
 
 std::shared_ptr<Storage> CpuDevice::allocate(std::uint64_t bytes, bool /*host_writes*/) {
     check_usable(kArray);
-    const std::uint64_t free = bytes > kMany ? host_memory_available() + memory_->unused() : profile_.max_allocation;
-    const std::string message = kArray + "the array needs " + bytes_text(bytes) + ", " +
-                                bytes_text(std::min(free, profile_.max_allocation)) + " can be had on " + profile_.name;
-    if (bytes > std::min(free, profile_.max_allocation)) throw MemoryError(message, bytes, free);
+    if (bytes > kMany && bytes > std::min(free_memory(), profile_.max_allocation)) throw_no_array(bytes);
     try {
         return std::make_shared<HostStorage>(memory_, bytes);
     } catch (const std::bad_alloc&) {
-        throw MemoryError(message, bytes, free);
+        throw_no_array(bytes);
     }
 }
 
-std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) { return allocate(bytes, false); }
+std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) {
+    check_usable(kArray);
+    // NumPy makes small arrays faster, and with less memory beside the elements.
+    return bytes < kLeastForHost ? nullptr : allocate(bytes, false);
+}
 
 void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                     std::span<const ResultLocation> results, bool /*wait*/, std::string_view label, const Poll& poll) {
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
-    std::vector<Task> tasks;
-    try {
+    const Changes changes{results};
+    const auto attempt = [&] {
         Buffers buffers(*plan, memory_, inputs, results);
-        tasks = make_tasks(*plan, target_, buffers);
+        const std::vector<Task> tasks = make_tasks(*plan, target_, buffers);
         run_tasks(tasks, poll);
         buffers.keep_packed();
+        return tasks.size();
+    };
+    std::uint64_t dispatches = 0;
+    try {
+        try {
+            dispatches = attempt();
+        } catch (const std::bad_alloc&) {
+            // Threads have memory of their own, and NumPy may have taken what there was.
+            if (!memory_->release_unused()) throw;
+            dispatches = attempt();
+        }
     } catch (const std::bad_alloc&) {
-        const std::uint64_t asked = plan->bytes(), free = host_memory_available();
-        throw MemoryError(prefix + "the call needs " + bytes_text(asked) + " of device memory, " + bytes_text(free) +
-                              " are free on " + profile_.name,
-                          asked, free);
+        throw_no_room(prefix, plan->bytes() - shared_bytes(*plan));
     }
-    for (const ResultLocation& result : results)
-        if (result.storage) result.storage->changed();
     const double seconds = seconds_since(start);
     const std::lock_guard lock(mutex_);
     ++statistics_.calls;
     ++statistics_.submissions;
-    statistics_.dispatches += tasks.size();
+    statistics_.dispatches += dispatches;
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i].storage) statistics_.bytes_imported += plan->buffers[plan->inputs[i].second].bytes;
     statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;

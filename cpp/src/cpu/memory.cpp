@@ -5,73 +5,111 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
-#include <iterator>
 #include <new>
 
 namespace vkrnn::cpu {
 namespace {
 
-constexpr std::uint64_t kHugePage = 2 << 20;
+constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
+// Pieces below this size make way for others, and are not lent in place of smaller ones.
+constexpr std::uint64_t kLarge = 1 << 20;
+// The pool may always hold so many bytes. Above, it holds no more than were ever used at a time.
+constexpr std::uint64_t kFreely = 128 << 20;
 
-// Sizes are rounded up by at most an eighth, so that a piece serves later calls of about the same size.
+// Rounds sizes up by at most an eighth, so that a piece serves later calls of about the same size.
 std::uint64_t rounded(std::uint64_t bytes) {
-    const std::uint64_t least = std::max<std::uint64_t>(bytes, 4096);
-    const std::uint64_t unit = std::max<std::uint64_t>(std::bit_floor(least) / 8, 4096);
+    const std::uint64_t least = std::max<std::uint64_t>(bytes, kAlignment);
+    const std::uint64_t unit = std::max(std::bit_floor(least) / 8, least < kPage ? kAlignment : kPage);
     return least + unit - 1 < least ? least : (least + unit - 1) / unit * unit;
+}
+
+// Returns null if the system has no memory.
+std::byte* allocate(std::uint64_t size) {
+    const std::uint64_t alignment = size >= kHugePage ? kHugePage : size >= kPage ? kPage : kAlignment;
+    const std::uint64_t whole = (size + alignment - 1) / alignment * alignment;
+    if (whole < size) return nullptr;
+    void* const data = std::aligned_alloc(alignment, whole);  // NOLINT(cppcoreguidelines-no-malloc)
+#ifdef MADV_HUGEPAGE
+    if (data != nullptr && alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);
+#endif
+    return static_cast<std::byte*>(data);
 }
 
 }  // namespace
 
-Memory::~Memory() {
-    for (const Piece& piece : unused_) std::free(piece.data);  // NOLINT(cppcoreguidelines-no-malloc)
+Memory::~Memory() { release_unused(); }
+
+// Returns the smallest unused piece of `bytes` to `most` bytes; of several the one that was given back last.
+Memory::Pieces::iterator Memory::find(std::uint64_t bytes, std::uint64_t most) {
+    auto best = unused_.end();
+    for (auto piece = unused_.end(); piece != unused_.begin();) {
+        --piece;
+        if (piece->bytes == bytes) return piece;
+        if (piece->bytes > bytes && piece->bytes <= most && (best == unused_.end() || piece->bytes < best->bytes))
+            best = piece;
+    }
+    return best;
 }
 
-Memory::Piece Memory::take(std::uint64_t bytes) {
+Memory::Piece Memory::take(std::uint64_t bytes, Fit fit) {
     const std::uint64_t size = rounded(bytes);
+    const bool any = fit == Fit::any && size >= kLarge;
     {
         const std::lock_guard lock(mutex_);
-        const auto found = std::ranges::find(unused_, size, &Piece::bytes);
-        if (found != unused_.end()) {
+        if (const auto found = find(size, any ? ~std::uint64_t{0} : size + size / 4); found != unused_.end()) {
             const Piece piece = *found;
-            unused_bytes_ -= piece.bytes;
             unused_.erase(found);
+            unused_bytes_ -= piece.bytes;
+            most_used_ = std::max(most_used_, held_ - unused_bytes_);
             return piece;
         }
+        const std::uint64_t used = held_ - unused_bytes_;
+        const std::uint64_t most = std::max({most_used_, used + size, kFreely});
+        while (!unused_.empty() && held_ + size > most) drop(unused_.begin());
     }
-    const std::uint64_t alignment = size >= kHugePage ? kHugePage : 4096;
-    const std::uint64_t whole = (size + alignment - 1) / alignment * alignment;
-    if (whole < bytes) throw std::bad_alloc();
-    auto* const data =
-        static_cast<std::byte*>(std::aligned_alloc(alignment, whole));  // NOLINT(cppcoreguidelines-no-malloc)
-    if (data == nullptr) throw std::bad_alloc();
-#ifdef MADV_HUGEPAGE
-    if (alignment == kHugePage) madvise(data, whole, MADV_HUGEPAGE);
-#endif
+    Piece piece{allocate(size), size};
+    if (piece.data == nullptr && release_unused()) piece.data = allocate(size);
+    if (piece.data == nullptr) throw std::bad_alloc();
     const std::lock_guard lock(mutex_);
     held_ += size;
-    return {data, size};
+    most_used_ = std::max(most_used_, held_ - unused_bytes_);
+    return piece;
 }
 
-void Memory::give_back(Piece piece) {
+void Memory::give_back(Piece piece) noexcept {
     const std::lock_guard lock(mutex_);
-    unused_.push_front(piece);
+    unused_.push_back(piece);
     unused_bytes_ += piece.bytes;
     shrink();
 }
 
-void Memory::close() {
+bool Memory::release_unused() noexcept {
+    const std::lock_guard lock(mutex_);
+    const bool any = !unused_.empty();
+    while (!unused_.empty()) drop(unused_.end() - 1);
+    return any;
+}
+
+void Memory::close() noexcept {
     const std::lock_guard lock(mutex_);
     most_unused_ = 0;
     shrink();
 }
 
-// With the mutex held.
-void Memory::shrink() {
-    while (unused_bytes_ > most_unused_) {
-        unused_bytes_ -= unused_.back().bytes;
-        held_ -= unused_.back().bytes;
-        std::free(unused_.back().data);  // NOLINT(cppcoreguidelines-no-malloc)
-        unused_.pop_back();
+void Memory::drop(Pieces::iterator piece) noexcept {
+    unused_bytes_ -= piece->bytes;
+    held_ -= piece->bytes;
+    std::free(piece->data);  // NOLINT(cppcoreguidelines-no-malloc)
+    unused_.erase(piece);
+}
+
+// Drops the pieces that were given back first. If there are too many, small ones go before large ones, which take the
+// system longer to hand out again.
+void Memory::shrink() noexcept {
+    while (unused_bytes_ > most_unused_) drop(unused_.begin());
+    if (unused_.size() > kMostPieces) {
+        const auto small = std::ranges::find_if(unused_, [](const Piece& piece) { return piece.bytes < kLarge; });
+        drop(small == unused_.end() ? unused_.begin() : small);
     }
 }
 
@@ -86,13 +124,13 @@ std::uint64_t Memory::unused() const {
 }
 
 std::shared_ptr<const PackedCopy> HostStorage::packed(const PackedKey& key) {
-    const std::lock_guard lock(lease_->memory().mutex());
+    const std::lock_guard lock(memory_->mutex());
     return copies_.find(key, version());
 }
 
 void HostStorage::keep(PackedKey key, std::shared_ptr<const PackedCopy> copy) {
     PackedCopies<PackedCopy>::List dropped;  // destroyed without the mutex, which they take to give their memory back
-    const std::lock_guard lock(lease_->memory().mutex());
+    const std::lock_guard lock(memory_->mutex());
     dropped = copies_.keep(std::move(key), std::move(copy));
 }
 

@@ -1,11 +1,9 @@
-// The host's memory as arrays and plans have it: aligned pieces that are kept for a while after they are given back,
-// because the system hands out new memory slowly.
+// A pool of the host's memory for arrays and plans. It keeps pieces that were given back for a while, because the system
+// hands out new memory slowly.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,7 +19,11 @@ inline constexpr std::uint64_t kAlignment = 64;
 // Thread-safe.
 class Memory {
 public:
-    Memory() = default;
+    // The pool keeps at most so many unused bytes and pieces.
+    static constexpr std::uint64_t kMostUnused = 512 << 20;
+    static constexpr std::size_t kMostPieces = 128;
+
+    Memory() { unused_.reserve(kMostPieces + 1); }
     ~Memory();
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
@@ -30,11 +32,17 @@ public:
         std::byte* data = nullptr;
         std::uint64_t bytes = 0;  // at least as many as were asked for
     };
-    // Contents undefined. Throws std::bad_alloc.
-    Piece take(std::uint64_t bytes);
-    void give_back(Piece piece);
-    // From now on gives the system back what nobody has.
-    void close();
+    // Which unused pieces a request may get: those that are little larger, or any larger one. The latter is for memory
+    // that is needed for a short time.
+    enum class Fit : std::uint8_t { close, any };
+    // Contents undefined. Throws std::bad_alloc if the system has no memory even after it got the unused pieces back.
+    Piece take(std::uint64_t bytes, Fit fit = Fit::close);
+    // Does not allocate memory.
+    void give_back(Piece piece) noexcept;
+    // Gives all unused pieces back to the system. Returns whether there were any.
+    bool release_unused() noexcept;
+    // Keeps no unused pieces from now on.
+    void close() noexcept;
 
     // Bytes of all pieces, and of those that nobody has.
     [[nodiscard]] std::uint64_t held() const;
@@ -44,28 +52,30 @@ public:
     [[nodiscard]] ForkSafeMutex& mutex() const { return mutex_; }
 
 private:
-    // Unused memory is kept up to here; what was given back first goes first.
-    static constexpr std::uint64_t kMostUnused = std::uint64_t{1} << 30;
-    std::uint64_t most_unused_ = kMostUnused;
+    using Pieces = std::vector<Piece>;
 
-    void shrink();
+    // These need the mutex.
+    Pieces::iterator find(std::uint64_t bytes, std::uint64_t most);
+    void drop(Pieces::iterator piece) noexcept;
+    void shrink() noexcept;
 
     mutable ForkSafeMutex mutex_;
-    std::list<Piece> unused_;  // given back last comes first
+    Pieces unused_;  // given back last comes last; its capacity never changes
     std::uint64_t held_ = 0, unused_bytes_ = 0;
+    std::uint64_t most_used_ = 0;  // at any time so far
+    std::uint64_t most_unused_ = kMostUnused;
 };
 
 // A piece for as long as the object lives.
 class Lease {
 public:
-    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes)
-        : memory_(std::move(memory)), piece_(memory_->take(bytes)) {}
+    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes, Memory::Fit fit = Memory::Fit::close)
+        : memory_(std::move(memory)), piece_(memory_->take(bytes, fit)) {}
     ~Lease() { memory_->give_back(piece_); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
     [[nodiscard]] std::byte* data() const { return piece_.data; }
-    [[nodiscard]] const Memory& memory() const { return *memory_; }
 
 private:
     std::shared_ptr<Memory> memory_;
@@ -84,7 +94,10 @@ struct PackedCopy {
 class HostStorage final : public Storage {
 public:
     HostStorage(const std::shared_ptr<Memory>& memory, std::uint64_t bytes)
-        : HostStorage(std::make_unique<Lease>(memory, bytes), bytes) {}
+        : HostStorage(memory, memory->take(bytes), bytes) {}
+    ~HostStorage() override { memory_->give_back(piece_); }
+    HostStorage(const HostStorage&) = delete;
+    HostStorage& operator=(const HostStorage&) = delete;
 
     // The copy of those elements as they are now; null where there is none.
     std::shared_ptr<const PackedCopy> packed(const PackedKey& key);
@@ -92,10 +105,11 @@ public:
     void keep(PackedKey key, std::shared_ptr<const PackedCopy> copy);
 
 private:
-    HostStorage(std::unique_ptr<Lease> lease, std::uint64_t bytes)
-        : Storage(bytes, lease->data()), lease_(std::move(lease)) {}
+    HostStorage(const std::shared_ptr<Memory>& memory, Memory::Piece piece, std::uint64_t bytes) noexcept
+        : Storage(bytes, piece.data), memory_(memory), piece_(piece) {}
 
-    std::unique_ptr<Lease> lease_;
+    std::shared_ptr<Memory> memory_;
+    Memory::Piece piece_;
     PackedCopies<PackedCopy> copies_;  // the memory's mutex guards them
 };
 

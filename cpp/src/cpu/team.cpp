@@ -172,12 +172,14 @@ struct Worker {
 
 class Pool {
 public:
-    // Up to `wanted` workers, fewer where threads of the process are busy already or cannot be made.
+    // Up to `wanted` workers, fewer where threads of the process are busy already or cannot be made. Nothing has been
+    // taken if it throws.
     std::vector<Worker*> take(unsigned wanted, unsigned allowed) {
         const std::lock_guard lock(mutex_);
-        ++running_;
-        const unsigned room = allowed > running_ ? allowed - running_ : 0;
+        const unsigned room = allowed > running_ + 1 ? allowed - running_ - 1 : 0;
         std::vector<Worker*> taken;
+        taken.reserve(std::min(wanted, room));
+        ++running_;
         while (taken.size() < std::min(wanted, room)) {
             if (idle_.empty() && !make()) break;
             taken.push_back(idle_.back());
@@ -200,7 +202,8 @@ public:
         running_ -= threads;
     }
 
-    void give_back(const std::vector<Worker*>& workers) {
+    // Does not allocate memory: there is room for all workers.
+    void give_back(const std::vector<Worker*>& workers) noexcept {
         const std::lock_guard lock(mutex_);
         running_ -= 1 + static_cast<unsigned>(workers.size());
         // The one that was taken first comes first again: its caches know the work.
@@ -213,8 +216,9 @@ public:
     }
 
 private:
-    bool make() {
+    bool make() noexcept try {
         auto worker = std::make_unique<Worker>();
+        if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
         pthread_attr_t attributes;
         pthread_attr_init(&attributes);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
@@ -232,7 +236,10 @@ private:
         if (failed != 0) return false;
         sched_getaffinity(0, sizeof worker->affinity, &worker->affinity);
         idle_.push_back(worker.release());
+        ++made_;
         return true;
+    } catch (const std::bad_alloc&) {
+        return false;
     }
 
     // Threads keep to the processors that the calling one may use now.
@@ -248,7 +255,23 @@ private:
 
     std::mutex mutex_;
     std::vector<Worker*> idle_;
+    std::size_t made_ = 0;
     unsigned running_ = 0;  // threads that run calls, of the pool or not
+};
+
+// Workers for as long as the object lives.
+class Taken {
+public:
+    Taken(Pool& from, unsigned wanted, unsigned allowed) : from_(from), workers_(from.take(wanted, allowed)) {}
+    ~Taken() { from_.give_back(workers_); }
+    Taken(const Taken&) = delete;
+    Taken& operator=(const Taken&) = delete;
+
+    [[nodiscard]] const std::vector<Worker*>& workers() const { return workers_; }
+
+private:
+    Pool& from_;
+    const std::vector<Worker*> workers_;
 };
 
 // Never destroyed: threads wait in it until the process ends. After a fork the child has none of them, and a new pool.
@@ -359,8 +382,8 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
                    const std::function<void(Member&)>& work) {
     Pool& beside = pool();
     const unsigned allowed = allowed_threads(), threads = std::min(wanted, allowed);
-    if (!beside.enter(threads, allowed)) return false;
     Team team(threads, poll);
+    if (!beside.enter(threads, allowed)) return false;
     const bool run = openmp.run(threads, [&](unsigned rank) { team.work(work, rank); });
     beside.leave(threads);
     if (!run) return false;
@@ -374,13 +397,12 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work) {
     const OpenMP* const openmp = wanted > 1 ? OpenMP::current() : nullptr;
     if (openmp != nullptr && run_on_openmp(*openmp, wanted, poll, work)) return;
-    Pool& from = pool();
-    const std::vector<Worker*> workers = from.take(wanted - 1, wanted > 1 ? allowed_threads() : 1);
+    const Taken taken(pool(), wanted - 1, wanted > 1 ? allowed_threads() : 1);
+    const std::vector<Worker*>& workers = taken.workers();
     Team team(static_cast<unsigned>(workers.size()) + 1, poll);
     for (unsigned i = 0; i < workers.size(); ++i) workers[i]->give(team, work, i + 1);
     team.work(work, 0);
     for (Worker* worker : workers) worker->wait(team);
-    from.give_back(workers);
     team.account();
     team.rethrow();
 }

@@ -9,8 +9,10 @@ std::shared_ptr<const Plan> PlanCache::get(const Spec& spec, const Profile& prof
         plans_.splice(plans_.begin(), plans_, found->second);
         return plans_.front();
     }
-    plans_.push_front(std::make_shared<const Plan>(make_plan(spec, profile, fixed, tuning)));
-    by_spec_.emplace(spec, plans_.begin());
+    Plans made;
+    made.push_front(std::make_shared<const Plan>(make_plan(spec, profile, fixed, tuning)));
+    by_spec_.emplace(spec, made.begin());
+    plans_.splice(plans_.begin(), made);
     if (plans_.size() > capacity_) {
         by_spec_.erase(plans_.back()->spec);
         plans_.pop_back();

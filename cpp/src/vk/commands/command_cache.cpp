@@ -65,8 +65,8 @@ CachedCommands& CommandBufferCache::add(std::unique_ptr<CachedCommands> cached) 
         dispatches_ -= kept_.back()->dispatches;
         kept_.pop_back();
     }
-    dispatches_ += cached->dispatches;
     kept_.push_front(std::move(cached));
+    dispatches_ += kept_.front()->dispatches;
     return *kept_.front();
 }
 

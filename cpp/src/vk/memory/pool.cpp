@@ -41,6 +41,9 @@ Pool::Pieces Pool::take(std::uint64_t bytes, bool idle) {
         } catch (const ::vk::OutOfDeviceMemoryError&) {
             release_unused_locked();
             add();
+        } catch (const ::vk::OutOfHostMemoryError&) {  // where the device's memory is the host's
+            release_unused_locked();
+            add();
         }
         found = find(pieces, bytes, idle);
     }
@@ -55,13 +58,15 @@ Pool::Pieces Pool::take(std::uint64_t bytes, bool idle) {
 }
 
 void Pool::add_slab(Pieces& pieces, std::uint64_t size) {
+    std::list<Allocation> slab;
+    slab.push_back(allocate(*timeline_->device(), use_, kSlab));
     Pieces fresh;
-    slabs_.push_back(allocate(*timeline_->device(), use_, kSlab));
-    held_ += kSlab;
     for (std::uint64_t at = 0; at < kSlab; at += size) {
-        fresh.push_back({slabs_.back().whole.part(at, size), {}});
+        fresh.push_back({slab.front().whole.part(at, size), {}});
     }
+    slabs_.splice(slabs_.end(), slab);
     pieces.splice(pieces.end(), fresh);
+    held_ += kSlab;
 }
 
 void Pool::add_large(std::uint64_t bytes) {

@@ -32,7 +32,9 @@ private:
 
 class PoolStorage final : public Storage {
 public:
-    PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes);
+    // Throws like Pool::take, whose `idle` this is.
+    PoolStorage(const std::shared_ptr<Pool>& pool, std::uint64_t bytes, bool idle)
+        : PoolStorage(pool, pool->take(bytes, idle), bytes) {}
     ~PoolStorage() override;
 
     [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
@@ -55,6 +57,9 @@ public:
     [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
 
 private:
+    // Does not throw, so that no lease is lost.
+    PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes) noexcept;
+
     std::shared_ptr<Pool> pool_;
     Pool::Pieces lease_;
     long process_;

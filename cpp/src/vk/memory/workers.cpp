@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <system_error>
 
 namespace vkrnn::vk {
@@ -34,6 +35,7 @@ void Workers::start() {
             threads_.emplace_back([this, index = threads_.size() + 1, done = job_] { work(index, done); });
         }
     } catch (const std::system_error&) {  // the process may have no more of them
+    } catch (const std::bad_alloc&) {     // nor memory for them
     }
 }
 

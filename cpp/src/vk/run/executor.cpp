@@ -181,7 +181,7 @@ std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_write
     }
     try {
         const bool idle = host_writes && session->device->unified_memory();
-        return std::make_shared<PoolStorage>(session->pools.device, pool.take(bytes, idle), bytes);
+        return std::make_shared<PoolStorage>(session->pools.device, bytes, idle);
     } catch (...) {
         rethrow_translated(kArray, bytes, free);
     }
@@ -197,7 +197,7 @@ std::shared_ptr<Storage> Executor::allocate_for_host(std::uint64_t bytes) {
         return nullptr;
     }
     try {
-        return std::make_shared<PoolStorage>(session->pools.results, pool.take(bytes, false), bytes);
+        return std::make_shared<PoolStorage>(session->pools.results, bytes, false);
     } catch (...) {
         return nullptr;
     }
