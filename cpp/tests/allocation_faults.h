@@ -46,8 +46,7 @@ public:
     static void* allocate(std::size_t bytes, std::size_t alignment) {
         if (!ignored() && fails()) throw std::bad_alloc();
         const std::size_t whole = (bytes + alignment - 1) / alignment * alignment;
-        void* const data =
-            alignment == 1 ? std::malloc(bytes == 0 ? 1 : bytes) : std::aligned_alloc(alignment, whole);
+        void* const data = alignment == 1 ? std::malloc(bytes == 0 ? 1 : bytes) : std::aligned_alloc(alignment, whole);
         if (data == nullptr) throw std::bad_alloc();
         if (!ignored()) ++existing_;
         return data;

@@ -90,8 +90,7 @@ TEST_P(Failing, ACallOnArrays) {
     Call call(*device_, spec_, make_arrays(spec_));
     call.run_from_the_host(*device_);
     const Values expected = call.results;
-    try_all([&] { call.run_on_arrays(*device_); },
-            [&] { EXPECT_EQ(call.results, expected); });
+    try_all([&] { call.run_on_arrays(*device_); }, [&] { EXPECT_EQ(call.results, expected); });
 }
 
 TEST_P(Failing, ATrainingCall) {

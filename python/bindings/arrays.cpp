@@ -113,26 +113,32 @@ py::array fetch(const Array& array) {
 
 void register_arrays(py::module_& module) {
     py::class_<Array>(module, "Array", py::buffer_protocol(), collected<Array>())
-        .def(py::init<const Array&>(), py::arg("array"))
-        .def(py::init([](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
-                         std::vector<py::ssize_t> shape, bool host_writes) {
-                 if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
-                 require_axes(shape);
-                 return allocate({std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)},
-                                 host_writes);
-             }),
-             py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"), py::arg("host_writes") = false)
-        .def(py::init([](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
-                 require_axes(shape);
-                 Array part = base;
-                 part.shape = std::move(shape);
-                 if (offset > base.nbytes() || part.nbytes() > base.nbytes() - offset) {
-                     throw ValueError("[Array] a part that reaches beyond the array");
-                 }
-                 part.offset += offset;
-                 return part;
-             }),
-             py::arg("base"), py::arg("offset"), py::arg("shape"))
+        .def("__init__", constructor<const Array&>([](const Array& array) { return Array(array); }), Constructor{},
+             py::arg("array"))
+        .def("__init__",
+             constructor<py::object, std::shared_ptr<Device>, const py::dtype&, std::vector<py::ssize_t>, bool>(
+                 [](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
+                    std::vector<py::ssize_t> shape, bool host_writes) {
+                     if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
+                     require_axes(shape);
+                     return allocate({std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)},
+                                     host_writes);
+                 }),
+             Constructor{}, py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"),
+             py::arg("host_writes") = false)
+        .def("__init__",
+             constructor<const Array&, std::uint64_t, std::vector<py::ssize_t>>(
+                 [](const Array& base, std::uint64_t offset, std::vector<py::ssize_t> shape) {
+                     require_axes(shape);
+                     Array part = base;
+                     part.shape = std::move(shape);
+                     if (offset > base.nbytes() || part.nbytes() > base.nbytes() - offset) {
+                         throw ValueError("[Array] a part that reaches beyond the array");
+                     }
+                     part.offset += offset;
+                     return part;
+                 }),
+             Constructor{}, py::arg("base"), py::arg("offset"), py::arg("shape"))
         .def_property_readonly("device", [](const Array& array) { return array.owner; })
         .def_property_readonly("dtype", [](const Array& array) { return array.dtype; })
         .def_property_readonly("shape", [](const Array& array) { return py::tuple(py::cast(array.shape)); })

@@ -68,6 +68,24 @@ T* object_of(PyObject* self) {
     return made ? static_cast<T*>(instance->get_value_and_holder().value_ptr()) : nullptr;
 }
 
+// Returns what py::init of a function that returns a T would be, but that can run out of memory: pybind11 registers a
+// new object where nothing catches std::bad_alloc. To be defined as "__init__" with Constructor{}.
+using Constructor = py::detail::is_new_style_constructor;
+template <class... Args, class Make>
+auto constructor(Make make) {
+    return [make](py::detail::value_and_holder& self, Args... args) {
+        auto made = std::make_unique<decltype(make(std::forward<Args>(args)...))>(make(std::forward<Args>(args)...));
+        self.value_ptr() = made.get();
+        try {
+            self.type->init_instance(self.inst, nullptr);
+        } catch (...) {
+            self.value_ptr() = nullptr;
+            throw;
+        }
+        static_cast<void>(made.release());
+    };
+}
+
 // Makes a class one whose instances the garbage collector looks into: it finds reference cycles through the Python
 // objects that T::for_each_object visits. It breaks them by putting None in their place.
 template <class T>

@@ -211,7 +211,10 @@ void register_devices(py::module_& module) {
         .def("lose_for_test", &Device::lose_for_test);
 
     py::class_<Opener>(module, "Opener", "Opens a device at first use and keeps it.")
-        .def(py::init<std::size_t, StrategyChoice>(), py::arg("index"), py::arg("fixed"))
+        .def("__init__", constructor<std::size_t, StrategyChoice>([](std::size_t index, StrategyChoice fixed) {
+                 return Opener(index, std::move(fixed));
+             }),
+             Constructor{}, py::arg("index"), py::arg("fixed"))
         .def("open", &Opener::open, py::arg("tuning"), WithoutGil());
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());

@@ -2,6 +2,7 @@
 #include "vkrnn/error.h"
 
 #include <exception>
+#include <new>
 
 #include "bindings.h"
 
@@ -26,6 +27,8 @@ void translate(std::exception_ptr thrown) {
     } catch (const Interrupted&) {
         // The poll that asked to stop left its exception pending, as a rule a KeyboardInterrupt.
         if (PyErr_Occurred() == nullptr) PyErr_SetNone(PyExc_KeyboardInterrupt);
+    } catch (const std::bad_alloc&) {
+        PyErr_SetString(PyExc_MemoryError, "vkrnn: out of host memory");
     }
 }
 

@@ -109,7 +109,7 @@ private:
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
             if (at_[buffer] == nullptr) rest.push_back(buffer);
         const ScratchLayout layout = place_scratch(plan_, rest);
-        scratch_.emplace(memory, layout.bytes, Memory::Fit::any);
+        scratch_.emplace(memory, layout.bytes, Memory::Use::brief);
         for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.offsets[i];
     }
 
@@ -218,9 +218,9 @@ void CpuDevice::throw_no_room(const std::string& prefix, std::uint64_t bytes) co
 
 void CpuDevice::throw_no_array(std::uint64_t bytes) const {
     const std::uint64_t free = std::min(free_memory(), profile_.max_allocation);
-    throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " can be had on " +
-                          profile_.name,
-                      bytes, free);
+    throw MemoryError(
+        kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " can be had on " + profile_.name,
+        bytes, free);
 }
 
 void CpuDevice::require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) {

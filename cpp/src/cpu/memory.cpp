@@ -11,9 +11,9 @@ namespace vkrnn::cpu {
 namespace {
 
 constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
-// Pieces below this size make way for others, and are not lent in place of smaller ones.
 constexpr std::uint64_t kLarge = 1 << 20;
-// The pool may always hold so many bytes. Above, it holds no more than were ever used at a time.
+// The pool may always hold so many bytes. Above, it holds at most one and a half times what was ever used at a time: a
+// training step does not use all its pieces at once.
 constexpr std::uint64_t kFreely = 128 << 20;
 
 // Rounds sizes up by at most an eighth, so that a piece serves later calls of about the same size.
@@ -39,11 +39,13 @@ std::byte* allocate(std::uint64_t size) {
 
 Memory::~Memory() { release_unused(); }
 
-// Returns the smallest unused piece of `bytes` to `most` bytes; of several the one that was given back last.
-Memory::Pieces::iterator Memory::find(std::uint64_t bytes, std::uint64_t most) {
+// Returns the smallest unused piece that fits; of several the one that was given back last.
+Memory::Pieces::iterator Memory::find(std::uint64_t bytes, bool brief) {
+    const std::uint64_t most = brief ? ~std::uint64_t{0} : bytes + bytes / 4;
     auto best = unused_.end();
     for (auto piece = unused_.end(); piece != unused_.begin();) {
         --piece;
+        if (piece->brief != brief) continue;
         if (piece->bytes == bytes) return piece;
         if (piece->bytes > bytes && piece->bytes <= most && (best == unused_.end() || piece->bytes < best->bytes))
             best = piece;
@@ -51,23 +53,24 @@ Memory::Pieces::iterator Memory::find(std::uint64_t bytes, std::uint64_t most) {
     return best;
 }
 
-Memory::Piece Memory::take(std::uint64_t bytes, Fit fit) {
+Memory::Piece Memory::take(std::uint64_t bytes, Use use) {
     const std::uint64_t size = rounded(bytes);
-    const bool any = fit == Fit::any && size >= kLarge;
+    const bool brief = use == Use::brief && size >= kLarge;
     {
         const std::lock_guard lock(mutex_);
-        if (const auto found = find(size, any ? ~std::uint64_t{0} : size + size / 4); found != unused_.end()) {
+        if (const auto found = find(size, brief); found != unused_.end()) {
             const Piece piece = *found;
             unused_.erase(found);
             unused_bytes_ -= piece.bytes;
             most_used_ = std::max(most_used_, held_ - unused_bytes_);
             return piece;
         }
-        const std::uint64_t used = held_ - unused_bytes_;
-        const std::uint64_t most = std::max({most_used_, used + size, kFreely});
-        while (!unused_.empty() && held_ + size > most) drop(unused_.begin());
+        for (auto piece = unused_.end(); brief && piece != unused_.begin();)
+            if ((--piece)->brief) piece = drop(piece);
+        const std::uint64_t used = std::max(most_used_, held_ - unused_bytes_ + size);
+        while (!unused_.empty() && held_ + size > std::max(used + used / 2, kFreely)) drop(unused_.begin());
     }
-    Piece piece{allocate(size), size};
+    Piece piece{allocate(size), size, brief};
     if (piece.data == nullptr && release_unused()) piece.data = allocate(size);
     if (piece.data == nullptr) throw std::bad_alloc();
     const std::lock_guard lock(mutex_);
@@ -96,11 +99,11 @@ void Memory::close() noexcept {
     shrink();
 }
 
-void Memory::drop(Pieces::iterator piece) noexcept {
+Memory::Pieces::iterator Memory::drop(Pieces::iterator piece) noexcept {
     unused_bytes_ -= piece->bytes;
     held_ -= piece->bytes;
     std::free(piece->data);  // NOLINT(cppcoreguidelines-no-malloc)
-    unused_.erase(piece);
+    return unused_.erase(piece);
 }
 
 // Drops the pieces that were given back first. If there are too many, small ones go before large ones, which take the

@@ -1,5 +1,5 @@
-// A pool of the host's memory for arrays and plans. It keeps pieces that were given back for a while, because the system
-// hands out new memory slowly.
+// A pool of the host's memory for arrays and plans. It keeps pieces that were given back for a while, because the
+// system hands out new memory slowly.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +31,14 @@ public:
     struct Piece {
         std::byte* data = nullptr;
         std::uint64_t bytes = 0;  // at least as many as were asked for
+        bool brief = false;       // large, and made for a brief use
     };
-    // Which unused pieces a request may get: those that are little larger, or any larger one. The latter is for memory
-    // that is needed for a short time.
-    enum class Fit : std::uint8_t { close, any };
+    // What memory is needed for: an array, which may keep it, or a single call. Arrays get unused pieces that are
+    // little larger than what was asked for. Calls share large pieces: one that needs more replaces the unused smaller
+    // ones.
+    enum class Use : std::uint8_t { lasting, brief };
     // Contents undefined. Throws std::bad_alloc if the system has no memory even after it got the unused pieces back.
-    Piece take(std::uint64_t bytes, Fit fit = Fit::close);
+    Piece take(std::uint64_t bytes, Use use = Use::lasting);
     // Does not allocate memory.
     void give_back(Piece piece) noexcept;
     // Gives all unused pieces back to the system. Returns whether there were any.
@@ -55,8 +57,8 @@ private:
     using Pieces = std::vector<Piece>;
 
     // These need the mutex.
-    Pieces::iterator find(std::uint64_t bytes, std::uint64_t most);
-    void drop(Pieces::iterator piece) noexcept;
+    Pieces::iterator find(std::uint64_t bytes, bool brief);
+    Pieces::iterator drop(Pieces::iterator piece) noexcept;
     void shrink() noexcept;
 
     mutable ForkSafeMutex mutex_;
@@ -69,8 +71,8 @@ private:
 // A piece for as long as the object lives.
 class Lease {
 public:
-    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes, Memory::Fit fit = Memory::Fit::close)
-        : memory_(std::move(memory)), piece_(memory_->take(bytes, fit)) {}
+    Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes, Memory::Use use = Memory::Use::lasting)
+        : memory_(std::move(memory)), piece_(memory_->take(bytes, use)) {}
     ~Lease() { memory_->give_back(piece_); }
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;

@@ -1,8 +1,7 @@
 #include "vk/memory/storage.h"
 
-#include <new>
-
 #include "vk/device/context.h"
+#include "vk/device/leak.h"
 
 namespace vkrnn::vk {
 
@@ -25,9 +24,9 @@ PoolStorage::~PoolStorage() {
         pool_->give_back(std::move(lease_), used_);
     } else {
         // In a fork the driver's objects must not be used, not even destroyed, so they leak.
-        static_cast<void>(new (std::nothrow) auto(std::move(pool_)));     // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new (std::nothrow) auto(std::move(uploads_)));  // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new (std::nothrow) auto(std::move(copies_)));   // NOLINT(cppcoreguidelines-owning-memory)
+        leak(std::move(pool_));
+        leak(std::move(uploads_));
+        leak(std::move(copies_));
     }
 }
 

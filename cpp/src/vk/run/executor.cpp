@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "vk/device/error.h"
+#include "vk/device/leak.h"
 #include "vk/run/session.h"
 
 namespace vkrnn::vk {
@@ -55,7 +56,7 @@ Executor::~Executor() { close(); }
 void Executor::close() {
     if (process_ != process_id()) {
         // The driver's threads exist only in the other process: destroying its objects here may hang, so they leak.
-        static_cast<void>(new std::shared_ptr<Session>(session_));  // NOLINT(cppcoreguidelines-owning-memory)
+        leak(session_);
         closed_ = true;
         return;
     }

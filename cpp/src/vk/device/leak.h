@@ -1,0 +1,18 @@
+// Leaves objects of a driver alone that belong to another process.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <new>
+#include <utility>
+
+namespace vkrnn::vk {
+
+// Takes a value and never destroys it. Allocates no memory.
+template <class T>
+void leak(T value) noexcept {
+    alignas(T) std::array<std::byte, sizeof(T)> place;
+    new (place.data()) T(std::move(value));
+}
+
+}  // namespace vkrnn::vk
