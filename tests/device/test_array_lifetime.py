@@ -146,19 +146,23 @@ def test_a_device_that_keeps_its_own_arrays_is_collected(kind: str, caplog: pyte
     """The garbage collector finds the cycle from the device to its array and back, and breaks it."""
     caplog.set_level("WARNING", "vkrnn")  # pytest keeps what is logged: the device
     device = vkrnn.Device("cpu (")
-    array = vkrnn.zeros((5, 3, 4), device=device)
     weight = np.zeros((4, 4), np.float32)
-    kept: dict[str, Callable[[], object]] = {
-        "array": lambda: array,
-        "part": lambda: array[1:],
-        "result": lambda: vkrnn.single_gate_rnn(array, weight),
-        "call": lambda: _core.check("single_gate_rnn", False, None, {"source": array, "recurrent_weight": weight}),  # noqa: FBT003
+    kept: dict[str, Callable[[vkrnn.Array], object]] = {
+        "array": lambda array: array,
+        "part": lambda array: array[1:],
+        "result": lambda array: vkrnn.single_gate_rnn(array, weight),
+        "call": lambda array: _core.check(
+            "single_gate_rnn",
+            False,  # noqa: FBT003
+            None,
+            {"source": array, "recurrent_weight": weight},
+        ),
     }
-    device.cache = kept[kind]()  # type: ignore[attr-defined]
+    device.cache = kept[kind](vkrnn.zeros((5, 3, 4), device=device))  # type: ignore[attr-defined]
     gc.collect()
     assert device.cache is not None  # type: ignore[attr-defined]
     gone = weakref.ref(device)
-    del device, array, kept
+    del device
     gc.collect()
     assert gone() is None
 
