@@ -260,6 +260,24 @@ TEST_P(Failing, Allocations) {
     EXPECT_GT(injected, 150);
 }
 
+// Memory that was found or made for an array before an allocation failed is there for the next one.
+TEST_P(Failing, AllocationsOfArraysAgainAndAgain) {
+    for (const std::size_t words : {kLarge, std::size_t{1}}) {
+        // A small piece is one of 4096 that are made together.
+        const std::uint64_t most = device_->statistics().bytes_allocated + (words == 1 ? 1 << 20 : 100'000);
+        for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 50})
+            for (int time = 0; time < 10; ++time) {
+                Allocations::arm(n, Allocations::Failing::one, Allocations::Threads::this_one);
+                try {
+                    room(words);
+                } catch (const MemoryError&) {
+                }
+                Allocations::disarm();
+            }
+        EXPECT_LE(device_->statistics().bytes_allocated, most) << words;
+    }
+}
+
 // Memory for copies that a call reserved before it failed is there for later ones.
 TEST_P(Failing, CallsAgainAndAgain) {
     constexpr std::size_t kWords = 1 << 18;
