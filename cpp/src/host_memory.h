@@ -5,8 +5,8 @@
 
 namespace vkrnn {
 
-// Returns bytes: MemAvailable of /proc/meminfo, or what the container's memory limit or a limit of the process
-// (RLIMIT_AS, RLIMIT_DATA) leaves if that is less. UINT64_MAX if none can be read.
+// Returns bytes: MemAvailable of /proc/meminfo, or what the limits of the process's control groups or of the process
+// itself (RLIMIT_AS, RLIMIT_DATA) leave if that is less. UINT64_MAX if none can be read.
 std::uint64_t host_memory_available();
 
 }  // namespace vkrnn

@@ -4,14 +4,15 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
 
+#include "control_groups.h"
+#include "fork_safe_mutex.h"
 #include "team.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -29,31 +30,39 @@ unsigned by_affinity() {
     return std::max(1U, std::thread::hardware_concurrency());
 }
 
-// The quota of the control group as a number of processors, rounded up: "max 100000" or "150000 100000".
-unsigned read_quota() {
-    std::ifstream file("/sys/fs/cgroup/cpu.max");
-    double quota = 0, period = 0;
-    if (file >> quota >> period && period > 0) return static_cast<unsigned>(std::max(1.0, std::ceil(quota / period)));
-    std::ifstream old_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), old_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (old_quota >> quota && old_period >> period && quota > 0 && period > 0)
-        return static_cast<unsigned>(std::max(1.0, std::ceil(quota / period)));
-    return kNoLimit;
-}
-
-// Reading the files takes longer than a small call, so that is done ten times a second at most.
-unsigned by_quota() {
-    using Clock = std::chrono::steady_clock;
-    static std::atomic<Clock::rep> read_at = std::numeric_limits<Clock::rep>::min();
-    static std::atomic<unsigned> quota = kNoLimit;
-    const Clock::rep now = Clock::now().time_since_epoch().count();
-    const Clock::rep last = read_at;
-    if (last == std::numeric_limits<Clock::rep>::min() ||
-        Clock::duration(now - last) > std::chrono::milliseconds(100)) {
-        quota = read_quota();
-        read_at = now;
+// Reads the quota of the control groups ten times a second at most, because that takes longer than a small call.
+class Quota {
+public:
+    unsigned read() {
+        if (is_due()) {
+            const std::lock_guard lock(mutex_);
+            if (is_due()) {
+                processors_ = groups_.processors();
+                read_at_ = now();
+            }
+        }
+        return processors_;
     }
-    return quota;
-}
+
+private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr Clock::rep kNever = std::numeric_limits<Clock::rep>::min();
+
+    static Clock::rep now() { return Clock::now().time_since_epoch().count(); }
+
+    [[nodiscard]] bool is_due() const {
+        const Clock::rep last = read_at_;
+        return last == kNever || Clock::duration(now() - last) > std::chrono::milliseconds(100);
+    }
+
+    ForkSafeMutex mutex_;
+    ControlGroups groups_;
+    std::atomic<Clock::rep> read_at_ = kNever;
+    std::atomic<unsigned> processors_ = kNoLimit;
+};
+
+// Never destroyed, because threads may still make calls while the process ends.
+Quota& quota = *new Quota;  // NOLINT(cppcoreguidelines-owning-memory)
 
 // A positive number at the beginning of a text; 0 where there is none.
 unsigned number_in(const char* text) {
@@ -82,6 +91,6 @@ unsigned by_openmp() {
 
 }  // namespace
 
-unsigned allowed_threads() { return std::min({by_affinity(), by_quota(), by_variables(), by_openmp()}); }
+unsigned allowed_threads() { return std::min({by_affinity(), quota.read(), by_variables(), by_openmp()}); }
 
 }  // namespace vkrnn::cpu
