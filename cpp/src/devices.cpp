@@ -1,12 +1,12 @@
 // Lists and opens all devices of the machine: GPUs, then the CPU itself, then Vulkan on the CPU.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "cpu/device.h"
 #include "reports.h"
 #include "vkrnn/device.h"
+#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 
 #ifdef VKRNN_VULKAN
@@ -29,7 +29,7 @@ namespace {
 bool may_have_gpu() {
 #ifdef __linux__
     for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"})
-        if (std::getenv(variable) != nullptr) return true;
+        if (environment_variable(variable)) return true;
     std::error_code error;
     for (const char* folder : {"/dev", "/dev/dri"})
         for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {

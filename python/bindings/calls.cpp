@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "bindings.h"
+#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::python {
@@ -118,6 +119,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         arrays.append(std::move(array));
     }
     {
+        const EnvironmentCopy environment(kCallVariables);  // while the GIL keeps others from changing it
         const Unlocked unlocked;
         device->run(plan, inputs, results, !resident, prefix, &interrupted);
     }

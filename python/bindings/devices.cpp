@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "bindings.h"
+#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/profile.h"
 
@@ -15,6 +16,13 @@ namespace vkrnn::python {
 namespace {
 
 using WithoutGil = py::call_guard<Unlocked>;
+
+// The environment variables that are read when devices are listed or opened, as they were while the thread had the GIL:
+// nobody changed them then.
+struct DeviceEnvironment : EnvironmentCopy {
+    DeviceEnvironment() : EnvironmentCopy(kDeviceVariables) {}
+};
+using ListsWithoutGil = py::call_guard<DeviceEnvironment, Unlocked>;
 
 const char* type_text(DeviceType type) {
     switch (type) {
@@ -215,15 +223,16 @@ void register_devices(py::module_& module) {
                  return Opener(index, std::move(fixed));
              }),
              Constructor{}, py::arg("index"), py::arg("fixed"))
-        .def("open", &Opener::open, py::arg("tuning"), WithoutGil());
+        .def("open", &Opener::open, py::arg("tuning"), ListsWithoutGil());
 
-    module.def("list_devices", &list_devices, py::arg("complete") = true, WithoutGil());
-    module.def("vulkan_problem", &vulkan_problem, WithoutGil());
+    module.def("list_devices", &list_devices, py::arg("complete") = true, ListsWithoutGil());
+    module.def("vulkan_problem", &vulkan_problem, ListsWithoutGil());
     module.def(
         "skipped_devices",
         [](bool complete) {
             std::vector<SkippedDevice> skipped;
             {
+                const DeviceEnvironment environment;
                 const Unlocked unlocked;
                 skipped = skipped_devices(complete);
             }
@@ -232,7 +241,7 @@ void register_devices(py::module_& module) {
             return made;
         },
         py::arg("complete") = true);
-    module.def("memory_types", &memory_types, py::arg("index"), WithoutGil());
+    module.def("memory_types", &memory_types, py::arg("index"), ListsWithoutGil());
     module.def("take_reports", [] {
         std::vector<std::pair<std::string, std::string>> made;
         for (const Report& told : take_reports())

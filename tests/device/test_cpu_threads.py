@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,7 @@ from resident import assert_same_bits, everything, opened
 
 Array = NDArray[Any]
 
+COMPILER = shutil.which("cc")
 MODULES = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 
 
@@ -90,9 +92,28 @@ def test_a_number_of_threads_that_is_none(cpu: vkrnn.Device, monkeypatch: pytest
     monkeypatch.setenv("VKRNN_NUM_THREADS", number)
     with pytest.raises(vkrnn.DeviceError) as caught:
         everything(case, cpu)
-    assert str(caught.value) == f"VKRNN_NUM_THREADS: expected a positive number, got '{number}'"
+    assert str(caught.value) == f"[lstm] VKRNN_NUM_THREADS: expected a positive number, got '{number}'"
     monkeypatch.setenv("VKRNN_NUM_THREADS", "")
     assert_same_bits(everything(case, cpu), wanted)
+
+
+@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler here, or no LD_PRELOAD")
+def test_environment_variables_are_read_under_the_gil(tmp_path: Path) -> None:
+    """Without it, a thread that adds variables meanwhile could crash the process."""
+    library, source = tmp_path / "getenv.so", Path(__file__).parents[1] / "support" / "getenv_without_gil.c"
+    subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    program = """
+    import numpy as np
+    import vkrnn
+    for device in vkrnn.devices():
+        vkrnn.zeros(1, device=device)
+    vkrnn.single_gate_rnn(np.ones((2, 3, 4), np.float32), np.ones((4, 4), np.float32))
+    """
+    done = run(program, LD_PRELOAD=str(library))
+    assert done.returncode == 0, done.stderr
+    assert "without the GIL" not in done.stderr
+    read = {line.split()[0] for line in done.stderr.splitlines() if line.endswith("with the GIL")}
+    assert read >= {"VKRNN_NUM_THREADS", "OMP_NUM_THREADS", "VKRNN_CPU_TARGET", "VK_DRIVER_FILES"}
 
 
 def test_openmps_variable_counts_too(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -14,6 +12,7 @@
 #include "control_groups.h"
 #include "fork_safe_mutex.h"
 #include "team.h"
+#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
 
@@ -64,22 +63,23 @@ private:
 // Never destroyed, because threads may still make calls while the process ends.
 Quota& quota = *new Quota;  // NOLINT(cppcoreguidelines-owning-memory)
 
-// A positive number at the beginning of a text; 0 where there is none.
-unsigned number_in(const char* text) {
+// Returns the positive number at the beginning of a text; 0 if there is none.
+unsigned number_in(const std::string& text) {
     unsigned number = 0;
-    const auto found = std::from_chars(text, text + std::strlen(text), number);
+    const auto found = std::from_chars(text.data(), text.data() + text.size(), number);
     return found.ec == std::errc() ? number : 0;
 }
 
-unsigned by_variables() {
-    if (const char* own = std::getenv("VKRNN_NUM_THREADS"); own != nullptr && *own != '\0') {
-        const unsigned number = number_in(own);
+unsigned by_variables(std::string_view prefix) {
+    if (const auto own = environment_variable("VKRNN_NUM_THREADS"); own && !own->empty()) {
+        const unsigned number = number_in(*own);
         if (number == 0)
-            throw DeviceError("VKRNN_NUM_THREADS: expected a positive number, got '" + std::string(own) + "'");
+            throw DeviceError(std::string(prefix) + "VKRNN_NUM_THREADS: expected a positive number, got '" + *own +
+                              "'");
         return number;
     }
-    if (const char* openmp = std::getenv("OMP_NUM_THREADS"); openmp != nullptr) {
-        if (const unsigned number = number_in(openmp); number != 0) return number;  // "4,2": four on the first level
+    if (const auto openmp = environment_variable("OMP_NUM_THREADS")) {
+        if (const unsigned number = number_in(*openmp); number != 0) return number;  // "4,2": four on the first level
     }
     return kNoLimit;
 }
@@ -91,6 +91,8 @@ unsigned by_openmp() {
 
 }  // namespace
 
-unsigned allowed_threads() { return std::min({by_affinity(), quota.read(), by_variables(), by_openmp()}); }
+unsigned allowed_threads(std::string_view prefix) {
+    return std::min({by_affinity(), quota.read(), by_variables(prefix), by_openmp()});
+}
 
 }  // namespace vkrnn::cpu

@@ -158,8 +158,8 @@ std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffe
     return tasks;
 }
 
-void run_tasks(const std::vector<Task>& tasks, const Poll& poll) {
-    const unsigned most = allowed_threads();
+void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_view prefix) {
+    const unsigned most = allowed_threads(prefix);
     unsigned wanted = 1;
     for (const Task& task : tasks)
         wanted = std::max(wanted, task.kernel->threads(task.bytes_of_work(), task.constants, most));
@@ -256,7 +256,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     const auto attempt = [&] {
         Buffers buffers(*plan, memory_, inputs, results);
         const std::vector<Task> tasks = make_tasks(*plan, target_, buffers);
-        run_tasks(tasks, poll);
+        run_tasks(tasks, poll, prefix);
         buffers.keep_packed();
         return tasks.size();
     };

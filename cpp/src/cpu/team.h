@@ -6,15 +6,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 namespace vkrnn::cpu {
 
 class Team;
 
-// As many threads as a call may use now: no more than the affinity of the calling thread and the control group's quota
-// of processor time allow, nor than the environment variable VKRNN_NUM_THREADS says, else OMP_NUM_THREADS, nor than the
-// OpenMP library has that the thread has entered. Throws DeviceError where VKRNN_NUM_THREADS is no positive number.
-unsigned allowed_threads();
+// Returns how many threads a call may use now: the least of the calling thread's affinity, the quotas of processor time
+// of its control groups, the environment variable VKRNN_NUM_THREADS, else OMP_NUM_THREADS, and the threads of the
+// OpenMP library that the thread has entered. Throws DeviceError if VKRNN_NUM_THREADS is no positive number; `prefix`
+// begins the message.
+unsigned allowed_threads(std::string_view prefix = {});
 
 // Whether threads have waited long for each other of late: then they had better not meet in every time step, and short
 // work had better have one.

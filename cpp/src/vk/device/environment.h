@@ -1,15 +1,11 @@
-// Reads environment variables that turn something on.
+// Environment variables that turn something on.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
+#include "vkrnn/environment.h"
 
 namespace vkrnn::vk {
 
 // Returns whether the variable is 1.
-inline bool is_on(const char* variable) {
-    const char* value = std::getenv(variable);
-    return value != nullptr && std::strcmp(value, "1") == 0;
-}
+inline bool is_on(const char* variable) { return environment_variable(variable) == "1"; }
 
 }  // namespace vkrnn::vk

@@ -1,7 +1,6 @@
 #include "vk/pipelines/cache_file.h"
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -11,13 +10,13 @@
 #include "reports.h"
 #include "vk/device/context.h"
 #include "vkrnn/device.h"
+#include "vkrnn/environment.h"
 
 namespace vkrnn {
 
 std::string cache_directory() {
     const auto variable = [](const char* name) -> std::filesystem::path {
-        const char* value = std::getenv(name);
-        return value != nullptr ? value : "";
+        return environment_variable(name).value_or("");
     };
     if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
         return own.string();
