@@ -1,6 +1,7 @@
 // Teams on the threads of an OpenMP library.
 #include <dlfcn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
@@ -112,6 +113,33 @@ TEST_F(OnOpenMP, AForkedChildHasLeftIt) {
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
+}
+
+// The end of the region would wait for threads that the child does not have.
+TEST_F(OnOpenMP, AChildThatIsForkedAmidACallLeavesTheRegion) {
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    ASSERT_EQ(threads_of(3).size(), 3u);
+    pid_t child = -1;
+    const auto fork_once = [&] {
+        if (child == -1 && (child = fork()) == 0) alarm(20);  // ends a child that hangs
+        return child > 0;                                     // the parent has seen enough
+    };
+    int code = 1;
+    try {
+        run_on_team(3, fork_once, [&](Member& member) {
+            while (member.meet(0, member.rank(), member.size(), false) != 0) {
+            }
+        });
+    } catch (const Interrupted&) {
+    } catch (const Forked&) {
+        code = 2;
+    }
+    if (child == 0) _exit(code);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), 2);
+    EXPECT_EQ(threads_of(3).size(), 3u) << "the next call";
 }
 
 TEST(OpenMPLibrary, IsRefusedWhereThereIsNone) {

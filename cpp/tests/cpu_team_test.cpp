@@ -1,4 +1,7 @@
 // Teams of threads and how loops are shared between them.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -259,6 +262,35 @@ TEST(Team, StopsWhereThePollSaysSo) {
                      Interrupted);
         EXPECT_EQ(asked, 3u);
         EXPECT_EQ(members_of(threads), allowed_threads()) << "the next call";
+    }
+}
+
+TEST(Team, AForkedChildHasNoOtherMembers) {
+    const Threads allowed(3);
+    if (members_of(3) == 1) GTEST_SKIP() << "one thread alone";
+    for (const bool stops : {false, true}) {
+        pid_t child = -1;
+        const auto fork_once = [&] {
+            if (child == -1 && (child = fork()) == 0) alarm(20);  // ends a child that hangs
+            return child == 0 && stops;
+        };
+        int code = 1;
+        try {
+            run_on_team(3, fork_once, [&](Member& member) {
+                while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                    if (member.rank() == 0 && child > 0) throw std::runtime_error("the parent has seen enough");
+                }
+            });
+        } catch (const std::runtime_error&) {  // also Interrupted
+            code = stops ? 2 : 1;
+        } catch (const Forked&) {
+            code = 2;
+        }
+        if (child == 0) _exit(code);
+        int status = 0;
+        ASSERT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_EQ(WEXITSTATUS(status), 2) << stops;
+        EXPECT_EQ(members_of(3), allowed_threads()) << "the next call";
     }
 }
 

@@ -280,6 +280,55 @@ def test_a_fork_while_other_threads_call() -> None:
     assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
 
 
+AMID = """
+    import os, signal, sys, threading, time
+    import numpy as np
+    import vkrnn
+
+    source, weight = np.ones((4000, 64, 64), np.float32), np.full((64, 64), 0.01, np.float32)
+    parent, children = os.getpid(), []
+
+    def fork(*_):
+        if os.getpid() != parent:
+            return  # the child's own call
+        pid = os.fork()
+        if pid:
+            children.append(pid)
+        elif {leaves}:
+            sys.exit(7)
+
+    def end(child):
+        for _ in range(1000):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.02)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return "hangs"
+
+    wanted = call().output
+    signal.signal(signal.SIGALRM, fork)
+    while len(children) < 2:
+        signal.setitimer(signal.ITIMER_REAL, 0.03)
+        got = call().output
+        assert (np.asarray(got) == np.asarray(wanted)).all()
+        if os.getpid() != parent:
+            assert (np.asarray(call().output) == np.asarray(wanted)).all()
+            os._exit(3)
+    print([end(child) for child in children])
+"""
+
+
+@needs_fork
+@pytest.mark.parametrize(("leaves", "code"), [(True, 7), (False, 3)])
+def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool, code: int) -> None:
+    """The child has no other thread of the call's. It ends with sys.exit, or else computes the call again."""
+    call = "def call():\n    return vkrnn.single_gate_rnn(source, weight)\n"
+    done = run(call + textwrap.dedent(AMID).format(leaves=leaves), VKRNN_NUM_THREADS="2")
+    assert (done.returncode, done.stdout) == (0, f"{[code] * 2}\n"), done.stderr
+
+
 @needs_fork
 def test_multiprocessing_that_forks() -> None:
     """A pool whose parent has made calls, beside NumPy's own products."""

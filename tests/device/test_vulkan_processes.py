@@ -18,6 +18,7 @@ from resident import position
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 COMPILER = shutil.which("cc")
+INHERITED = "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device"
 BEGIN = """
     import os, sys, threading
     import numpy as np
@@ -106,6 +107,44 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
 
 
 @needs_fork
+@needs_fork
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
+    """The child has none of the driver's threads: it ends with sys.exit, or its call says that it cannot go on."""
+    program = f"""
+        import signal, time
+        source, parent, children = np.ones((4000, 3, 32), np.float32), os.getpid(), []
+        def fork(*_):
+            pid = os.fork()
+            if pid:
+                children.append(pid)
+            elif {leaves}:
+                sys.exit(7)
+        def end(child):
+            for _ in range(1000):
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    return os.waitstatus_to_exitcode(status)
+                time.sleep(0.02)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return "hangs"
+        wanted = vkrnn.lstm(source, weight).output
+        signal.signal(signal.SIGALRM, fork)
+        while not children:
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            try:
+                assert (vkrnn.lstm(source, weight).output == wanted).all()
+            except vkrnn.DeviceError as error:
+                assert os.getpid() != parent
+                assert str(error) == "[lstm] " + {INHERITED!r}, error
+                os._exit(7)
+        print(end(*children))
+    """
+    done = run(program)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
 def test_a_fork_while_a_driver_holds_its_lock(tmp_path: Path) -> None:
     """Nobody waits for ever where a driver's own function for forks takes a lock that a thread inside it waits for."""

@@ -255,8 +255,15 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     const Changes changes{results};
     const auto attempt = [&] {
         Buffers buffers(*plan, memory_, inputs, results);
-        const std::vector<Task> tasks = make_tasks(*plan, target_, buffers);
-        run_tasks(tasks, poll, prefix);
+        std::vector<Task> tasks;
+        for (bool done = false; !done;) {
+            tasks = make_tasks(*plan, target_, buffers);
+            try {
+                run_tasks(tasks, poll, prefix);
+                done = true;
+            } catch (const Forked&) {  // the child computes everything again, with threads of its own
+            }
+        }
         buffers.keep_packed();
         return tasks.size();
     };

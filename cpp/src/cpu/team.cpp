@@ -1,22 +1,17 @@
 #include "team.h"
 
-#include <pthread.h>
-#include <sched.h>
-#include <csignal>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <deque>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "contention.h"
+#include "pool.h"
 #include "sleep.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -27,9 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// How long threads spin before they sleep: for work to come, which wakes a sleeping thread only after a while, and in a
-// meeting at the least.
-constexpr auto kSpinForWork = 100us;
+// How long threads spin in a meeting, at the least, before they sleep.
 constexpr auto kSpinInMeeting = 20us;
 // What comes before that spinning: looks without a pause, or at the clock, in between.
 constexpr int kLooks = 100;
@@ -59,6 +52,10 @@ public:
     [[nodiscard]] Meeting& meeting(unsigned which) { return meetings_[which]; }
     [[nodiscard]] bool contended() const { return contended_; }
 
+    // Returns whether this is a child that the poll forked: it has no thread but the calling one.
+    [[nodiscard]] bool forked() const { return forks() != forks_; }
+    [[nodiscard]] bool lacks_members() const { return size_ > 1 && forked(); }
+
     void stop() {
         stopped_ = true;
         for (Meeting& meeting : meetings_) {
@@ -78,6 +75,7 @@ public:
             interrupted_ = true;
             stop();
         }
+        if (lacks_members()) stop();
     }
 
     void fail(std::exception_ptr error) {
@@ -108,6 +106,10 @@ public:
     }
 
     void rethrow() const {
+        if (lacks_members()) {
+            if (interrupted_) throw Interrupted();
+            throw Forked();
+        }
         if (error_) std::rethrow_exception(error_);
         if (interrupted_) throw Interrupted();
     }
@@ -117,172 +119,13 @@ private:
     const std::function<bool()>& poll_;
     std::vector<Meeting> meetings_;
     const bool contended_ = contention.holds();
+    const unsigned forks_ = forks();
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
     Clock::time_point polled_ = Clock::now();
     std::mutex mutex_;
     std::exception_ptr error_;
 };
-
-namespace {
-
-// A thread that waits for work. It lives as long as the process: a team's last word to it must find it there.
-struct Worker {
-    std::atomic<std::uint32_t> turn = 0, done = 0;  // the work that it was given last, and that it has finished
-    std::atomic<std::uint32_t> sleeps = 0, waited_for = 0;
-    Team* team = nullptr;
-    const std::function<void(Member&)>* work = nullptr;
-    unsigned rank = 0;
-    pthread_t handle{};
-    cpu_set_t affinity{};
-
-    void run() {
-        for (std::uint32_t last = 0;; ++last) {
-            if (!spin_until([&] { return turn.load(std::memory_order_acquire) != last; },
-                            contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
-                sleeps = 1;
-                while (turn.load() == last) sleep_while(turn, last, 1h);
-                sleeps = 0;
-            }
-            team->work(*work, rank);
-            done.store(last + 1);
-            if (waited_for.load() != 0) wake_all(done);
-        }
-    }
-
-    void give(Team& to, const std::function<void(Member&)>& what, unsigned as) {
-        team = &to;
-        work = &what;
-        rank = as;
-        turn.fetch_add(1);
-        if (sleeps.load() != 0) wake_all(turn);
-    }
-
-    void wait(Team& from) {
-        const std::uint32_t wanted = turn.load();
-        if (spin_until([&] { return done.load(std::memory_order_acquire) == wanted; }, kSpinInMeeting)) return;
-        waited_for = 1;
-        for (std::uint32_t seen = done.load(); seen != wanted; seen = done.load()) {
-            sleep_while(done, seen, kBetweenPolls);
-            from.poll();
-        }
-        waited_for = 0;
-    }
-};
-
-class Pool {
-public:
-    // Up to `wanted` workers, fewer where threads of the process are busy already or cannot be made. Nothing has been
-    // taken if it throws.
-    std::vector<Worker*> take(unsigned wanted, unsigned allowed) {
-        const std::lock_guard lock(mutex_);
-        const unsigned room = allowed > running_ + 1 ? allowed - running_ - 1 : 0;
-        std::vector<Worker*> taken;
-        taken.reserve(std::min(wanted, room));
-        ++running_;
-        while (taken.size() < std::min(wanted, room)) {
-            if (idle_.empty() && !make()) break;
-            taken.push_back(idle_.back());
-            idle_.pop_back();
-        }
-        follow_affinity(taken);
-        running_ += static_cast<unsigned>(taken.size());
-        return taken;
-    }
-
-    // Whether there is room for so many threads that are not of the pool; they count until leave().
-    bool enter(unsigned threads, unsigned allowed) {
-        const std::lock_guard lock(mutex_);
-        if (running_ + threads > allowed) return false;
-        running_ += threads;
-        return true;
-    }
-    void leave(unsigned threads) {
-        const std::lock_guard lock(mutex_);
-        running_ -= threads;
-    }
-
-    // Does not allocate memory: there is room for all workers.
-    void give_back(const std::vector<Worker*>& workers) noexcept {
-        const std::lock_guard lock(mutex_);
-        running_ -= 1 + static_cast<unsigned>(workers.size());
-        // The one that was taken first comes first again: its caches know the work.
-        idle_.insert(idle_.end(), workers.rbegin(), workers.rend());
-    }
-
-    std::size_t idle() {
-        const std::lock_guard lock(mutex_);
-        return idle_.size();
-    }
-
-private:
-    bool make() noexcept try {
-        auto worker = std::make_unique<Worker>();
-        if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
-        pthread_attr_t attributes;
-        pthread_attr_init(&attributes);
-        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-        const auto body = [](void* self) -> void* {
-            static_cast<Worker*>(self)->run();
-            return nullptr;
-        };
-        // Signals are for the threads that the program knows.
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        const int failed = pthread_create(&worker->handle, &attributes, body, worker.get());
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        pthread_attr_destroy(&attributes);
-        if (failed != 0) return false;
-        sched_getaffinity(0, sizeof worker->affinity, &worker->affinity);
-        idle_.push_back(worker.release());
-        ++made_;
-        return true;
-    } catch (const std::bad_alloc&) {
-        return false;
-    }
-
-    // Threads keep to the processors that the calling one may use now.
-    static void follow_affinity(const std::vector<Worker*>& workers) {
-        if (workers.empty()) return;
-        cpu_set_t now;
-        if (sched_getaffinity(0, sizeof now, &now) != 0) return;
-        for (Worker* worker : workers) {
-            if (CPU_EQUAL(&worker->affinity, &now)) continue;
-            if (pthread_setaffinity_np(worker->handle, sizeof now, &now) == 0) worker->affinity = now;
-        }
-    }
-
-    std::mutex mutex_;
-    std::vector<Worker*> idle_;
-    std::size_t made_ = 0;
-    unsigned running_ = 0;  // threads that run calls, of the pool or not
-};
-
-// Workers for as long as the object lives.
-class Taken {
-public:
-    Taken(Pool& from, unsigned wanted, unsigned allowed) : from_(from), workers_(from.take(wanted, allowed)) {}
-    ~Taken() { from_.give_back(workers_); }
-    Taken(const Taken&) = delete;
-    Taken& operator=(const Taken&) = delete;
-
-    [[nodiscard]] const std::vector<Worker*>& workers() const { return workers_; }
-
-private:
-    Pool& from_;
-    const std::vector<Worker*> workers_;
-};
-
-// Never destroyed: threads wait in it until the process ends. After a fork the child has none of them, and a new pool.
-// Made when the library is loaded: a process that is forked while a thread makes it would wait for that for ever.
-std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
-[[maybe_unused]] const int new_pool_after_a_fork =
-    pthread_atfork(nullptr, nullptr, [] { current_pool = new Pool; });  // NOLINT(cppcoreguidelines-owning-memory)
-
-Pool& pool() { return *current_pool; }
-
-}  // namespace
 
 bool contended() { return contention.holds(); }
 
@@ -384,7 +227,17 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
     const unsigned allowed = allowed_threads(), threads = std::min(wanted, allowed);
     Team team(threads, poll);
     if (!beside.enter(threads, allowed)) return false;
-    const bool run = openmp.run(threads, [&](unsigned rank) { team.work(work, rank); });
+    bool run = true;
+    try {
+        run = openmp.run(threads, [&](unsigned rank) {
+            team.work(work, rank);
+            // At the region's end a forked child would wait for threads that it does not have.
+            if (rank == 0 && team.forked()) throw Forked();
+        });
+    } catch (const Forked&) {
+        team.rethrow();
+        return true;
+    }
     beside.leave(threads);
     if (!run) return false;
     team.account();
@@ -400,10 +253,16 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     const Taken taken(pool(), wanted - 1, wanted > 1 ? allowed_threads() : 1);
     const std::vector<Worker*>& workers = taken.workers();
     Team team(static_cast<unsigned>(workers.size()) + 1, poll);
-    for (unsigned i = 0; i < workers.size(); ++i) workers[i]->give(team, work, i + 1);
-    team.work(work, 0);
-    for (Worker* worker : workers) worker->wait(team);
-    team.account();
+    const std::function<void(unsigned)> part = [&](unsigned rank) { team.work(work, rank); };
+    for (unsigned i = 0; i < workers.size(); ++i) workers[i]->give(part, i + 1);
+    part(0);
+    const auto poll_until_forked = [&] {
+        team.poll();
+        return !team.forked();
+    };
+    for (Worker* worker : workers)
+        if (!team.forked()) worker->wait(poll_until_forked);
+    if (!team.forked()) team.account();
     team.rethrow();
 }
 

@@ -78,10 +78,14 @@ private:
     unsigned asked_ = 0;
 };
 
+// Thrown in a child process that a poll has forked. The child has only the calling thread, so the team's work is not
+// done there; it can be begun again.
+struct Forked {};
+
 // Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
 // are busy. The others are those of the OpenMP library that the calling thread has entered, else our own. The first
-// asks `poll` now and then; where that says so, or a member throws, all are stopped. Throws Interrupted, or what a
-// member threw.
+// member asks `poll` now and then; if that returns true, or a member throws, all are stopped. Throws Interrupted,
+// Forked, or what a member threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
 
 // The threads that wait for work. For tests.

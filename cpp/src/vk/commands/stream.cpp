@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "vkrnn/error.h"
+#include "vk/device/poll.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -104,9 +104,7 @@ void Stream::pace(const Poll& poll) {
     // A device that is faster than the recording is never waited for, so no wait calls the poll.
     if (const auto now = Clock::now(); now - polled_at_ >= kPollInterval) {
         polled_at_ = now;
-        if (poll && poll()) {
-            throw Interrupted();
-        }
+        ask(poll);
     }
     if (paced_ && loop_submissions_ >= 2) {
         timeline_.wait(timeline_.submitted() - 1, poll);

@@ -33,11 +33,11 @@ public:
     [[nodiscard]] Point submitted() const { return submitted_; }
 
     // Waits until the timeline has reached the point. Throws Interrupted if the poll returns true, while the device
-    // goes on working, and vk::SystemError.
+    // goes on working, Forked like ask(), and vk::SystemError.
     void wait(Point point, const Poll& poll) const;
 
-    // Waits until the device is done with all work up to the point: a lost device is done. Where the driver fails to
-    // wait, tries again for ten seconds.
+    // Waits until the device is done with all work up to the point: a lost device is done. If the driver fails to wait,
+    // tries again for ten seconds. Returns at once in a forked child, which cannot wait for the device.
     void settle(Point point) const noexcept;
 
     // Returns the point that the timeline has reached; nothing if the driver fails to tell.
@@ -49,6 +49,7 @@ public:
 private:
     std::shared_ptr<const LogicalDevice> device_;
     const LogicalDevice::DeviceQueue& queue_;
+    const long process_;
     raii::Semaphore semaphore_ = nullptr;
     std::atomic<Point> submitted_ = 0;
     std::atomic<Point> lost_from_ = ~Point{0};

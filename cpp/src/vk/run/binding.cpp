@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -30,9 +31,17 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
       workers_(workers),
       plan_(plan),
       host_waits_(host_waits),
+      process_(process_id()),
       placements_(plan.buffers.size()) {}
 
 Binding::~Binding() {
+    if (process_ != process_id()) {
+        // A child that the call's poll has forked must not use the driver, so the driver's objects leak.
+        static_cast<void>(new (std::nothrow) auto(std::move(imports_)));  // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(packed_)));   // NOLINT(cppcoreguidelines-owning-memory)
+        static_cast<void>(new (std::nothrow) auto(std::move(made_)));     // NOLINT(cppcoreguidelines-owning-memory)
+        return;
+    }
     const Timeline& timeline = pools_.device->timeline();
     if (point_ == 0) {
         use_until(timeline.submitted());  // the call failed half-way: any of its commands may be running

@@ -100,6 +100,7 @@ private:
     Workers& workers_;
     const Plan& plan_;
     bool host_waits_;
+    const long process_;
     Point point_ = 0;
     std::vector<Slice> placements_;
     std::vector<SliceCopy> before_, after_;

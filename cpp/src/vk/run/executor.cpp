@@ -18,6 +18,11 @@ constexpr std::size_t kPlans = 512;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+[[noreturn]] void throw_forked(const std::string& prefix) {
+    throw DeviceError(
+        prefix + "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device");
+}
+
 const std::string kArray = "[Array] ";
 const std::string kDevice = "[Device] ";
 
@@ -83,11 +88,7 @@ void Executor::check_usable(const std::string& prefix) const {
     if (lost_) {
         throw DeviceError(prefix + "the device was lost in an earlier call; open a new vkrnn.Device");
     }
-    if (process_ != process_id()) {
-        throw DeviceError(
-            prefix +
-            "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device");
-    }
+    if (process_ != process_id()) throw_forked(prefix);
 }
 
 std::shared_ptr<Session> Executor::usable_session(const std::string& prefix) const {
@@ -109,7 +110,13 @@ std::shared_ptr<Session> Executor::session_to_wait_for(const std::string& prefix
 void Executor::with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
                          const std::function<void(Session&)>& body) {
     check_usable(prefix);
-    const InterruptibleMutex::Lock lock = mutex.lock(prefix, poll);
+    const InterruptibleMutex::Lock lock = [&] {
+        try {
+            return mutex.lock(prefix, poll);
+        } catch (const Forked&) {
+            fail(prefix);
+        }
+    }();
     check_usable(prefix);  // closed or lost meanwhile
     try {
         body(*session_);
@@ -127,6 +134,13 @@ void Executor::wait_for(const Timeline& timeline, Point point, const std::string
 }
 
 void Executor::fail(const std::string& prefix) {
+    if (process_ != process_id()) {
+        try {
+            throw;
+        } catch (const Forked&) {
+            throw_forked(prefix);
+        }
+    }
     if (!is_device_lost()) {
         rethrow_translated(prefix);
     }

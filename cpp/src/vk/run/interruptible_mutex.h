@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "vk/device/poll.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
@@ -32,7 +33,7 @@ public:
         InterruptibleMutex& mutex_;
     };
 
-    // Waits for the mutex. Throws Interrupted if the poll returns true. Throws DeviceError if the thread holds the
+    // Waits for the mutex. Throws like ask(). Throws DeviceError if the thread holds the
     // mutex: the poll of a call runs signal handlers, which may make another one.
     Lock lock(const std::string& prefix, const Poll& poll) {
         std::unique_lock lock(mutex_);
@@ -41,9 +42,7 @@ public:
         }
         while (!free_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !taken_; })) {
             lock.unlock();  // the poll may take another lock
-            if (poll && poll()) {
-                throw Interrupted();
-            }
+            ask(poll);
             lock.lock();
         }
         taken_ = true;

@@ -1,0 +1,150 @@
+#include "pool.h"
+
+#include <csignal>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+
+#include "contention.h"
+#include "sleep.h"
+
+namespace vkrnn::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// How long threads spin before they sleep: while they wait for work, because it takes long to wake a sleeping thread,
+// and while they wait for a worker to finish.
+constexpr auto kSpinForWork = 100us;
+constexpr auto kSpinForWorker = 20us;
+constexpr auto kBetweenPolls = 20ms;
+
+// The pools are never destroyed, because their threads wait in them until the process ends. The first one is made when
+// the library is loaded: if a function made it at its first use, a process that was forked meanwhile would wait for
+// that for ever.
+std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+std::atomic<unsigned> forks_so_far = 0;
+[[maybe_unused]] const int new_pool_after_a_fork = pthread_atfork(nullptr, nullptr, [] {
+    ++forks_so_far;
+    current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
+});
+
+}  // namespace
+
+Pool& pool() { return *current_pool; }
+
+unsigned forks() { return forks_so_far.load(std::memory_order_relaxed); }
+
+void Worker::run() {
+    for (std::uint32_t last = 0;; ++last) {
+        if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; },
+                        contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
+            sleeps_ = 1;
+            while (turn_.load() == last) sleep_while(turn_, last, 1h);
+            sleeps_ = 0;
+        }
+        (*work_)(rank_);
+        done_.store(last + 1);
+        if (waited_for_.load() != 0) wake_all(done_);
+    }
+}
+
+void Worker::give(const std::function<void(unsigned)>& work, unsigned rank) {
+    work_ = &work;
+    rank_ = rank;
+    turn_.fetch_add(1);
+    if (sleeps_.load() != 0) wake_all(turn_);
+}
+
+void Worker::wait(const std::function<bool()>& poll) {
+    const std::uint32_t wanted = turn_.load();
+    if (spin_until([&] { return done_.load(std::memory_order_acquire) == wanted; }, kSpinForWorker)) return;
+    waited_for_ = 1;
+    for (std::uint32_t seen = done_.load(); seen != wanted; seen = done_.load()) {
+        sleep_while(done_, seen, kBetweenPolls);
+        if (!poll()) break;
+    }
+    waited_for_ = 0;
+}
+
+std::vector<Worker*> Pool::take(unsigned wanted, unsigned allowed) {
+    const std::lock_guard lock(mutex_);
+    const unsigned room = allowed > running_ + 1 ? allowed - running_ - 1 : 0;
+    std::vector<Worker*> taken;
+    taken.reserve(std::min(wanted, room));
+    ++running_;
+    while (taken.size() < std::min(wanted, room)) {
+        if (idle_.empty() && !make()) break;
+        taken.push_back(idle_.back());
+        idle_.pop_back();
+    }
+    follow_affinity(taken);
+    running_ += static_cast<unsigned>(taken.size());
+    return taken;
+}
+
+void Pool::give_back(const std::vector<Worker*>& workers) noexcept {
+    const std::lock_guard lock(mutex_);
+    running_ -= 1 + static_cast<unsigned>(workers.size());
+    // The one that was taken first comes first again: its caches know the work.
+    idle_.insert(idle_.end(), workers.rbegin(), workers.rend());
+}
+
+bool Pool::enter(unsigned threads, unsigned allowed) {
+    const std::lock_guard lock(mutex_);
+    if (running_ + threads > allowed) return false;
+    running_ += threads;
+    return true;
+}
+
+void Pool::leave(unsigned threads) {
+    const std::lock_guard lock(mutex_);
+    running_ -= threads;
+}
+
+std::size_t Pool::idle() {
+    const std::lock_guard lock(mutex_);
+    return idle_.size();
+}
+
+// Makes an idle worker. Returns false if the system has no room for another thread.
+bool Pool::make() noexcept try {
+    auto worker = std::make_unique<Worker>();
+    if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    const auto body = [](void* self) -> void* {
+        static_cast<Worker*>(self)->run();
+        return nullptr;
+    };
+    // Signals are for the threads that the program knows.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = pthread_create(&worker->handle_, &attributes, body, worker.get());
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attributes);
+    if (failed != 0) return false;
+    sched_getaffinity(0, sizeof worker->affinity_, &worker->affinity_);
+    idle_.push_back(worker.release());
+    ++made_;
+    return true;
+} catch (const std::bad_alloc&) {
+    return false;
+}
+
+// Lets the workers run on the processors that the calling thread may use now.
+void Pool::follow_affinity(const std::vector<Worker*>& workers) {
+    if (workers.empty()) return;
+    cpu_set_t now;
+    if (sched_getaffinity(0, sizeof now, &now) != 0) return;
+    for (Worker* worker : workers) {
+        if (CPU_EQUAL(&worker->affinity_, &now)) continue;
+        if (pthread_setaffinity_np(worker->handle_, sizeof now, &now) == 0) worker->affinity_ = now;
+    }
+}
+
+}  // namespace vkrnn::cpu
