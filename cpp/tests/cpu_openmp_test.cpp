@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cfenv>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -113,6 +115,30 @@ TEST_F(OnOpenMP, AForkedChildHasLeftIt) {
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_EQ(status, 0);
+}
+
+TEST_F(OnOpenMP, RoundAsTheCallingThreadDoesForTheCall) {
+    const auto upward_members = [] {
+        std::atomic<unsigned> found = 0;
+        run_on_team(3, {}, [&](Member&) {
+            const volatile float one = 1, little = 1e-10F;
+            found += one + little > one ? 1 : 0;
+        });
+        return found.load();
+    };
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    ASSERT_EQ(threads_of(3).size(), 3u);
+    ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+    const unsigned found = upward_members();
+    std::fesetround(FE_TONEAREST);
+    EXPECT_EQ(found, 3u);
+    std::atomic<unsigned> still = 0;
+    EXPECT_TRUE(openmp.run(3, [&](unsigned) {
+        const volatile float one = 1, little = 1e-10F;
+        still += one + little > one ? 1 : 0;
+    }));
+    EXPECT_EQ(still, 0u) << "the library has its threads back as they were";
 }
 
 // The end of the region would wait for threads that the child does not have.

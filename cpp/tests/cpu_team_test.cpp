@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
@@ -262,6 +263,28 @@ TEST(Team, StopsWhereThePollSaysSo) {
                      Interrupted);
         EXPECT_EQ(asked, 3u);
         EXPECT_EQ(members_of(threads), allowed_threads()) << "the next call";
+    }
+}
+
+// Returns whether the calling thread rounds upward.
+bool rounds_upward() {
+    const volatile float one = 1, little = 1e-10F;
+    return one + little > one;
+}
+
+TEST(Team, RoundsAsTheCallingThreadDoes) {
+    const Threads allowed(3);
+    ASSERT_EQ(members_of(3), allowed_threads());  // the workers are made before
+    for (const bool upward : {true, false}) {
+        ASSERT_EQ(std::fesetround(upward ? FE_UPWARD : FE_TONEAREST), 0);
+        std::array<bool, 3> found{!upward, !upward, !upward};
+        unsigned size = 0;
+        run_on_team(3, {}, [&](Member& member) {
+            found.at(member.rank()) = rounds_upward();
+            if (member.rank() == 0) size = member.size();
+        });
+        std::fesetround(FE_TONEAREST);
+        for (unsigned rank = 0; rank < size; ++rank) EXPECT_EQ(found.at(rank), upward) << rank;
     }
 }
 

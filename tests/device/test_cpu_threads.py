@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from resident import assert_same_bits, everything, opened
 
 Array = NDArray[Any]
 
+UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}  # FE_UPWARD
 COMPILER = shutil.which("cc")
 MODULES = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 
@@ -124,6 +126,28 @@ def test_openmps_variable_counts_too(cpu: vkrnn.Device, monkeypatch: pytest.Monk
     for value in ("1", "2", "4,2", "nonsense", "0", ""):
         monkeypatch.setenv("OMP_NUM_THREADS", value)
         assert_same_bits(everything(case, cpu), wanted)
+
+
+ROUNDED = """
+    import ctypes, os
+    from test_cpu_threads import assert_same_bits, everything, shared_case
+    case = shared_case("lstm", "plain", (12, 67, 30, 40))
+    nearest = everything(case)  # the threads are made before the caller's rounding changes
+    assert ctypes.CDLL(None).fesetround({upward}) == 0
+    found = []
+    for threads in ("1", "2"):
+        os.environ["VKRNN_NUM_THREADS"] = threads
+        found.append(everything(case))
+    assert_same_bits(*found)
+    print(all((array == same).all() for array, same in zip(found[0].values(), nearest.values())))
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in UPWARD, reason="the number that stands for rounding upward is not known")
+def test_all_threads_round_as_the_caller_does() -> None:
+    """Rounding to nearest gives other bits, so that the test would notice."""
+    done = run(textwrap.dedent(ROUNDED).format(upward=UPWARD[platform.machine()]))
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
 BUSY = """

@@ -7,10 +7,12 @@
 #include <exception>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "contention.h"
+#include "floating_point.h"
 #include "pool.h"
 #include "sleep.h"
 #include "vkrnn/error.h"
@@ -87,6 +89,8 @@ public:
     void work(const std::function<void(Member&)>& body, unsigned rank) noexcept {
         Member member(*this, rank);
         try {
+            std::optional<WithFloatModes> of_the_caller;
+            if (rank != 0) of_the_caller.emplace(float_modes_);
             body(member);
         } catch (...) {
             fail(std::current_exception());
@@ -120,6 +124,7 @@ private:
     std::vector<Meeting> meetings_;
     const bool contended_ = contention.holds();
     const unsigned forks_ = forks();
+    const FloatModes float_modes_ = cpu::float_modes();
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
     Clock::time_point polled_ = Clock::now();

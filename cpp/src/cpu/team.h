@@ -83,9 +83,9 @@ private:
 struct Forked {};
 
 // Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
-// are busy. The others are those of the OpenMP library that the calling thread has entered, else our own. The first
-// member asks `poll` now and then; if that returns true, or a member throws, all are stopped. Throws Interrupted,
-// Forked, or what a member threw.
+// are busy. The others are those of the OpenMP library that the calling thread has entered, else our own. They take the
+// calling thread's rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that
+// returns true, or a member throws, all are stopped. Throws Interrupted, Forked, or what a member threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
 
 // The threads that wait for work. For tests.
