@@ -1,6 +1,6 @@
 // Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
 #include <algorithm>
-#include <functional>
+#include <cstdint>
 #include <limits>
 #include <optional>
 
@@ -36,13 +36,54 @@ std::byte* host_memory(const Array& array) {
     return host + array.offset;
 }
 
-// `from` is plain, of the array's type and shape.
-void write(const Array& array, py::array from) {
-    const auto* const data = static_cast<const std::byte*>(from.data());
-    const std::byte* const own = array.storage->host() == nullptr ? nullptr : array.storage->host() + array.offset;
-    if (own != nullptr && std::less<>()(data, own + array.nbytes()) && std::less<>()(own, data + array.nbytes())) {
-        from = from.attr("copy")();  // a part of a view of the array
+// The bytes of an array: addresses of the host, or offsets into a storage that the host does not see.
+struct Extent {
+    const Storage* storage = nullptr;
+    std::uintptr_t begin = 0, end = 0;
+
+    [[nodiscard]] bool overlaps(const Extent& other) const {
+        return storage == other.storage && std::max(begin, other.begin) < std::min(end, other.end);
     }
+};
+
+Extent extent_of(const Array& array) {
+    const std::byte* const host = array.storage->host();
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(host) + array.offset;
+    return {host == nullptr ? array.storage.get() : nullptr, begin, begin + array.nbytes()};
+}
+
+// Strides may be negative, so an array may begin before its first element.
+Extent extent_of(const py::array& array) {
+    const auto first = reinterpret_cast<std::uintptr_t>(array.data());
+    Extent extent{nullptr, first, first + static_cast<std::uintptr_t>(array.itemsize())};
+    for (py::ssize_t axis = 0; axis < array.ndim(); ++axis) {
+        if (array.shape(axis) == 0) return {};
+        const py::ssize_t reach = array.strides(axis) * (array.shape(axis) - 1);
+        (reach < 0 ? extent.begin : extent.end) += static_cast<std::uintptr_t>(reach);
+    }
+    return extent;
+}
+
+// Returns nothing for an object that is no array.
+Extent extent_of(py::handle object) {
+    if (py::isinstance<Array>(object)) return extent_of(py::cast<const Array&>(object));
+    return py::isinstance<py::array>(object) ? extent_of(py::reinterpret_borrow<py::array>(object)) : Extent{};
+}
+
+std::optional<std::size_t> first_overlap(py::handle array, const py::list& others) {
+    const Extent extent = extent_of(array);
+    for (std::size_t i = 0; i < others.size(); ++i)
+        if (extent.overlaps(extent_of(py::handle(others[i])))) return i;
+    return std::nullopt;
+}
+
+// `from` has the array's type and shape.
+void write(const Array& array, py::array from) {
+    if (static_cast<std::uint64_t>(from.nbytes()) != array.nbytes() || (from.flags() & py::array::c_style) == 0) {
+        throw ValueError("[Array] source: expected a C-contiguous array of " + std::to_string(array.nbytes()) +
+                         " bytes, got " + std::to_string(from.nbytes()));
+    }
+    if (extent_of(array).overlaps(extent_of(from))) from = from.attr("copy")();  // a part of a view of the array
     const void* const source = from.data();
     const Unlocked unlocked;
     array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
@@ -90,6 +131,15 @@ void require_axes(const std::vector<py::ssize_t>& shape) {
         if (axis < 0) throw ValueError("[Array] shape: expected axes of at least 0, got " + std::to_string(axis));
 }
 
+// Returns the type in the machine's byte order.
+py::dtype element_type(const py::dtype& dtype) {
+    const std::string name = dtype_name(dtype);
+    if (std::ranges::find(kDtypes, name, [](Dtype known) { return name_of(known); }) == kDtypes.end()) {
+        throw TypeError("[Array] dtype: expected float32, float64, float16 or bfloat16, got " + name);
+    }
+    return dtype.attr("newbyteorder")("=");
+}
+
 // A copy for the host of an array that it does not see.
 py::array fetch(const Array& array) {
     const py::object object = allocate_for_host({array.owner, array.device, nullptr, 0, array.dtype, array.shape});
@@ -120,9 +170,13 @@ void register_arrays(py::module_& module) {
                  [](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                     std::vector<py::ssize_t> shape, bool host_writes) {
                      if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
+                     if (!py::isinstance(owner, py::module_::import("vkrnn.devices").attr("Device"))) {
+                         throw TypeError("[Array] owner: expected a vkrnn.Device, got " + type_name(owner));
+                     }
                      require_axes(shape);
-                     return allocate({std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)},
-                                     host_writes);
+                     return allocate(
+                         {std::move(owner), std::move(device), nullptr, 0, element_type(dtype), std::move(shape)},
+                         host_writes);
                  }),
              Constructor{}, py::arg("owner"), py::arg("device"), py::arg("dtype"), py::arg("shape"),
              py::arg("host_writes") = false)
@@ -134,6 +188,11 @@ void register_arrays(py::module_& module) {
                      part.shape = std::move(shape);
                      if (offset > base.nbytes() || part.nbytes() > base.nbytes() - offset) {
                          throw ValueError("[Array] a part that reaches beyond the array");
+                     }
+                     const auto bytes = static_cast<std::uint64_t>(base.dtype.itemsize());
+                     if (offset % bytes != 0) {
+                         throw ValueError("[Array] offset: expected a multiple of " + std::to_string(bytes) + ", got " +
+                                          std::to_string(offset));
                      }
                      part.offset += offset;
                      return part;
@@ -161,20 +220,7 @@ void register_arrays(py::module_& module) {
             array.device->clear(array.storage, &interrupted);
         },
         py::arg("array"));
-    module.def(
-        "first_overlap",
-        [](const Array& array, const py::list& others) -> std::optional<std::size_t> {
-            for (std::size_t i = 0; i < others.size(); ++i) {
-                const py::handle handle = others[i];
-                if (!py::isinstance<Array>(handle)) continue;
-                const auto& other = py::cast<const Array&>(handle);
-                if (array.storage == other.storage && array.offset < other.offset + other.nbytes() &&
-                    other.offset < array.offset + array.nbytes())
-                    return i;
-            }
-            return std::nullopt;
-        },
-        py::arg("array"), py::arg("others"));
+    module.def("first_overlap", &first_overlap, py::arg("array"), py::arg("others"));
 }
 
 }  // namespace vkrnn::python

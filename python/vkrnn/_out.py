@@ -32,11 +32,11 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
     owners, taken = list(arguments), list(arguments.values())
     on_devices = any(isinstance(array, Array) for array in (*taken, *given))
     dtype = arguments["source"].dtype.newbyteorder("=")
-    for name, shape, array in zip(call.result_names, call.result_shapes, given, strict=True):
-        if array is None:
+    for name, shape, result in zip(call.result_names, call.result_shapes, given, strict=True):
+        if result is None:
             continue
         where = f"{prefix} out: {name}:"
-        _check_kind(array, where, on_devices=on_devices)
+        array = _checked_kind(result, where, on_devices=on_devices)
         if array.dtype != dtype:
             raise TypeError(f"{where} expected dtype {dtype}, got {array.dtype}")
         if array.shape != shape:
@@ -48,7 +48,7 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
                     f"{where} expected an array on {device!r}, where others are, got one on "
                     f"{told_apart(array.device, device)}"
                 )
-        shared = _first_overlap(array, taken)
+        shared = _core.first_overlap(array, taken)
         if shared is not None:
             raise ValueError(f"{where} expected memory of its own, got some of {owners[shared]}'s")
         owners.append(f"the result {name}")
@@ -65,17 +65,14 @@ def _one_for_each_result(call: _core.Call, out: Any, prefix: str) -> list[Any]:
     return list(given)
 
 
-def _check_kind(array: Any, where: str, *, on_devices: bool) -> None:
+def _checked_kind(array: Any, where: str, *, on_devices: bool) -> Any:
+    """Return the array as the core sees it: without what a subclass of NumPy's overrides."""
     kind, text = (Array, "a vkrnn.Array, as others are") if on_devices else (np.ndarray, "a numpy.ndarray")
     if not isinstance(array, kind) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{where} expected {text}, got {type(array).__name__}")
-    if isinstance(array, np.ndarray) and not array.flags.carray:
-        raise ValueError(f"{where} expected a C-contiguous, aligned array that can be written to")
-
-
-def _first_overlap(array: Any, others: list[Any]) -> int | None:
-    # A call on a device's arrays reads the NumPy arrays among its arguments before it returns.
     if isinstance(array, Array):
-        return _core.first_overlap(array, others)
-    shared = (isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
-    return next((i for i, is_shared in enumerate(shared) if is_shared), None)
+        return array
+    plain = np.asarray(array)
+    if not plain.flags.carray:
+        raise ValueError(f"{where} expected a C-contiguous, aligned array that can be written to")
+    return plain

@@ -253,14 +253,55 @@ def test_memory_that_others_have(either: vkrnn.Device, arrays: dict[str, Any]) -
         assert str(caught.value) == message
 
 
-def test_a_view_of_the_result_may_be_an_argument(either: vkrnn.Device) -> None:
-    """NumPy's arguments are read before anything is written."""
-    source = numbers((5, 3, 64))
-    array = vkrnn.asarray(source, device=either)
-    weight = np.full((64, 64), 2.0**-12, np.float32)
-    wanted = vkrnn.single_gate_rnn(source, weight, descriptor=LINEAR, device=either).output
-    vkrnn.single_gate_rnn(array.numpy(), weight, descriptor=LINEAR, out=array)
-    assert_same_array(array, wanted)
+def test_a_view_of_the_result_is_no_argument(either: vkrnn.Device) -> None:
+    """However NumPy came to see the memory, and whatever part of it."""
+    if not sees(either):
+        pytest.skip("NumPy does not see the device's memory")
+    array, weight = vkrnn.asarray(numbers((5, 3, 4)), device=either), np.zeros((4, 4), np.float32)
+    plain = array.numpy()
+    others = {
+        "a part": array[4:].numpy(),
+        "backwards": plain[::-1],
+        "memoryview": np.asarray(memoryview(array)),
+        "frombuffer": np.frombuffer(array, np.float32).reshape(5, 3, 4),
+        "dlpack": np.from_dlpack(array),
+        "subclass": plain.view(Lying),
+    }
+    for kind, view in {"numpy": plain, **others}.items():
+        with pytest.raises(ValueError) as caught:
+            vkrnn.single_gate_rnn(view, weight, out=array if len(view) == 5 else array[4:], descriptor=LINEAR)
+        message = "[single_gate_rnn] out: output: expected memory of its own, got some of source's"
+        assert str(caught.value) == message, kind
+    states = vkrnn.zeros((2, 3, 4), device=either)
+    vkrnn.single_gate_rnn(states[:1].numpy(), weight, descriptor=LINEAR, out=states[1:])  # beside each other
+
+
+class Lying(np.ndarray[Any, Any]):
+    """An array that claims to be C-contiguous, and to share no memory."""
+
+    @property
+    def flags(self) -> Any:  # type: ignore[override]
+        """Return another array's."""
+        return np.zeros(1).flags
+
+    def __array_function__(self, *_: Any) -> Any:
+        """Answer all questions with no."""
+        return False
+
+
+def test_what_a_subclass_claims_is_not_believed() -> None:
+    """The memory is looked at, not the answers."""
+    source, weight = numbers((5, 3, 4)), np.zeros((4, 4), np.float32)
+    cases = {
+        "expected memory of its own, got some of source's": source,
+        "expected a C-contiguous, aligned array that can be written to": np.zeros((5, 3, 4), np.float32)[::-1],
+    }
+    for message, memory in cases.items():
+        with pytest.raises(ValueError, match=f"^{re.escape(f'[single_gate_rnn] out: output: {message}')}$"):
+            vkrnn.single_gate_rnn(source, weight, out=memory.view(Lying), device="cpu (")
+    own = np.zeros((5, 3, 4), np.float32).view(Lying)
+    assert vkrnn.single_gate_rnn(source, weight, descriptor=LINEAR, out=own, device="cpu (").output is own
+    np.testing.assert_array_equal(np.asarray(own), source)
 
 
 def test_the_device_of_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
