@@ -150,7 +150,7 @@ private:
 
 std::string dtype_name(const py::dtype& dtype);
 std::string type_name(py::handle object);  // "list"; "None" for None
-py::str to_python(std::string_view text);
+py::str to_python(std::string_view text);  // from UTF-8; other bytes are escaped
 
 void register_errors(py::module_& module);
 void register_threads(py::module_& module);
@@ -160,5 +160,8 @@ void register_devices(py::module_& module);
 void register_tuned_calls(py::module_& module);  // takes calls, which are registered before it
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
+
+// Makes misuse of the module's classes a TypeError that pybind11 lets end the process; to be called after all others.
+void secure_classes(const py::module_& module);
 
 }  // namespace vkrnn::python

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <type_traits>
 
 #include "bindings.h"
 #include "vkrnn/environment.h"
@@ -50,23 +51,24 @@ void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
     }
 }
 
-InputLocation input_location(const PlanBuffer& buffer, const py::object& object, std::vector<py::array>& kept) {
-    if (py::isinstance<Array>(object)) {
-        const auto& array = object.cast<const Array&>();
-        require_bytes(buffer, array.nbytes());
-        return {nullptr, array.storage, array.offset};
-    }
+// Returns where an array on the call's device is. The memory of another one is no address there.
+template <typename Location>
+Location location_on(const Device& device, const PlanBuffer& buffer, const Array& array) {
+    if (array.device.get() != &device) throw std::logic_error("'" + buffer.name + "' is on another device");
+    require_bytes(buffer, array.nbytes());
+    return {nullptr, array.storage, array.offset};
+}
+
+InputLocation input_location(const Device& device, const PlanBuffer& buffer, const py::object& object,
+                             std::vector<py::array>& kept) {
+    if (py::isinstance<Array>(object)) return location_on<InputLocation>(device, buffer, object.cast<const Array&>());
     kept.push_back(plain(object));
     require_bytes(buffer, static_cast<std::uint64_t>(kept.back().nbytes()));
     return {kept.back().data()};
 }
 
-ResultLocation result_location(const PlanBuffer& buffer, const py::object& object) {
-    if (py::isinstance<Array>(object)) {
-        const auto& array = object.cast<const Array&>();
-        require_bytes(buffer, array.nbytes());
-        return {nullptr, array.storage, array.offset};
-    }
+ResultLocation result_location(const Device& device, const PlanBuffer& buffer, const py::object& object) {
+    if (py::isinstance<Array>(object)) return location_on<ResultLocation>(device, buffer, object.cast<const Array&>());
     auto array = object.cast<py::array>();
     require_bytes(buffer, static_cast<std::uint64_t>(array.nbytes()));
     return {array.mutable_data()};
@@ -103,7 +105,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     std::vector<py::array> kept;
     std::vector<InputLocation> inputs;
     for (const auto& [argument, index] : plan->inputs) {
-        inputs.push_back(input_location(plan->buffers.at(index), array_of(checked, argument), kept));
+        inputs.push_back(input_location(*device, plan->buffers.at(index), array_of(checked, argument), kept));
     }
     py::list arrays;
     std::vector<ResultLocation> results;
@@ -115,7 +117,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
             Array made{owner, device, nullptr, 0, dtype, {shape.begin(), shape.end()}};
             array = resident ? py::cast(allocate(std::move(made), false)) : allocate_for_host(std::move(made));
         }
-        results.push_back(result_location(plan->buffers.at(plan->results.at(i)), array));
+        results.push_back(result_location(*device, plan->buffers.at(plan->results.at(i)), array));
         arrays.append(std::move(array));
     }
     {
@@ -131,16 +133,40 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     return arrays;
 }
 
+// Reads each integer once. A uint64 may be too large for us; what it is clipped to is refused as well.
+template <typename Wide>
+std::vector<std::int64_t> read_integers(const py::array& array) {
+    constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
+    const py::array_t<Wide, int{py::array::c_style} | int{py::array::forcecast}> wide(array);
+    std::vector<std::int64_t> integers;
+    for (py::ssize_t i = 0; i < wide.size(); ++i) {
+        const Wide value = wide.data()[i];
+        const bool too_large = std::is_unsigned_v<Wide> && static_cast<std::uint64_t>(value) > largest;
+        integers.push_back(static_cast<std::int64_t>(too_large ? Wide(largest) : value));
+    }
+    return integers;
+}
+
+py::array as_int32(const std::vector<std::int64_t>& integers) {
+    py::array_t<std::int32_t> array(static_cast<py::ssize_t>(integers.size()));
+    std::ranges::transform(integers, array.mutable_data(), [](std::int64_t value) { return static_cast<int>(value); });
+    return array;
+}
+
 }  // namespace
 
-// NumPy makes the name anew each time, in Python: slow, for what every argument of every call is asked.
+// NumPy makes the name anew each time, in Python: slow, for what every argument of every call is asked. It takes the
+// name of a void type from a Python class, which may be "int" or "float".
 std::string dtype_name(const py::dtype& dtype) {
-    if (dtype.kind() == 'f') {
-        switch (dtype.itemsize()) {
-            case 2: return "float16";
-            case 4: return "float32";
-            case 8: return "float64";
-            default: break;  // others' types
+    constexpr int kFirstOfOthers = 256;  // NumPy's NPY_USERDEF: types such as bfloat16
+    if (dtype.num() < kFirstOfOthers) {
+        const std::string bits = std::to_string(8 * dtype.itemsize());
+        switch (dtype.kind()) {
+            case 'f': return dtype.itemsize() == 4 ? "float32" : "float" + bits;
+            case 'i': return "int" + bits;
+            case 'u': return "uint" + bits;
+            case 'V': return "void" + bits;
+            default: break;
         }
     }
     return py::str(dtype.attr("name")).cast<std::string>();
@@ -176,14 +202,9 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
         TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};
         const bool integers = array.dtype().kind() == 'i' || array.dtype().kind() == 'u';
         if (argument == Argument::lengths && integers && array.ndim() == 1) {
-            // A copy, so that what was checked is what the device reads.
-            // A uint64 may be too large for us; what it is clipped to is refused as well.
-            const auto largest = std::numeric_limits<std::int64_t>::max();
-            const py::object wide = array.dtype().kind() == 'u'
-                                        ? array.attr("astype")("uint64").attr("clip")(0, largest)
-                                        : py::object(array);
-            info.integers = wide.attr("tolist")().cast<std::vector<std::int64_t>>();
-            checked.arrays.emplace_back(argument, array.attr("astype")("int32"));
+            info.integers =
+                array.dtype().kind() == 'u' ? read_integers<std::uint64_t>(array) : read_integers<std::int64_t>(array);
+            checked.arrays.emplace_back(argument, as_int32(info.integers));  // what is checked is what the device reads
         } else {
             checked.arrays.emplace_back(argument, array);
         }

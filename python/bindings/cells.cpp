@@ -57,7 +57,11 @@ std::string type_name(py::handle object) {
     return object.is_none() ? "None" : py::str(py::type::handle_of(object).attr("__name__")).cast<std::string>();
 }
 
-py::str to_python(std::string_view text) { return {text.data(), text.size()}; }
+py::str to_python(std::string_view text) {
+    PyObject* const made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+    if (made == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::str>(made);
+}
 
 Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix) {
     Descriptor descriptor = default_descriptor(cell.kind);
@@ -71,7 +75,12 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
     for (const Property& property : cell.properties) {
         const py::object value = object.attr(to_python(property.name));
         if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
-            descriptor.activations.at(activation->slot) = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+            const auto chosen = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
+            if (name_of(chosen).empty()) {
+                throw ValueError(prefix + " descriptor." + std::string(property.name) +
+                                 ": expected an Activation, got " + py::repr(value).cast<std::string>());
+            }
+            descriptor.activations.at(activation->slot) = chosen;
         } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
             descriptor.numbers.at(number->slot) = value.cast<double>();
         } else {

@@ -243,9 +243,9 @@ void register_devices(py::module_& module) {
         py::arg("complete") = true);
     module.def("memory_types", &memory_types, py::arg("index"), ListsWithoutGil());
     module.def("take_reports", [] {
-        std::vector<std::pair<std::string, std::string>> made;
+        py::list made;
         for (const Report& told : take_reports())
-            made.emplace_back(told.severity == Severity::warning ? "WARNING" : "INFO", told.text);
+            made.append(py::make_tuple(told.severity == Severity::warning ? "WARNING" : "INFO", to_python(told.text)));
         return made;
     });
     module.def(
@@ -256,7 +256,12 @@ void register_devices(py::module_& module) {
     module.def("make_tuning", &make_tuning, py::arg("entries"));
     module.def("make_choice", &make_choice, py::arg("profile"), py::arg("options"));
     module.def("validation_messages", &validation_messages);
-    module.def("cache_directory", &cache_directory);
+    module.def("cache_directory", [] {
+        const std::string path = cache_directory();
+        // As os.fsdecode() does it, so that Python's functions of files find bytes that are not UTF-8.
+        return py::reinterpret_steal<py::str>(
+            PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+    });
 }
 
 void register_tuned_calls(py::module_& module) { module.def("tuned_call", &tuned_call_of, py::arg("call")); }

@@ -11,19 +11,22 @@ namespace {
 
 PyObject* device_error = nullptr;  // lives as long as the module
 
+// A message may quote what the environment holds, which need not be UTF-8.
+void set_error(PyObject* type, const char* message) { PyErr_SetObject(type, to_python(message).ptr()); }
+
 void translate(std::exception_ptr thrown) {
     try {
         if (thrown) std::rethrow_exception(thrown);
     } catch (const TypeError& error) {
-        PyErr_SetString(PyExc_TypeError, error.what());
+        set_error(PyExc_TypeError, error.what());
     } catch (const ValueError& error) {
-        PyErr_SetString(PyExc_ValueError, error.what());
+        set_error(PyExc_ValueError, error.what());
     } catch (const NotImplementedError& error) {
-        PyErr_SetString(PyExc_NotImplementedError, error.what());
+        set_error(PyExc_NotImplementedError, error.what());
     } catch (const MemoryError& error) {
-        PyErr_SetString(PyExc_MemoryError, error.what());
+        set_error(PyExc_MemoryError, error.what());
     } catch (const DeviceError& error) {
-        PyErr_SetString(device_error, error.what());
+        set_error(device_error, error.what());
     } catch (const Interrupted&) {
         // The poll that asked to stop left its exception pending, as a rule a KeyboardInterrupt.
         if (PyErr_Occurred() == nullptr) PyErr_SetNone(PyExc_KeyboardInterrupt);

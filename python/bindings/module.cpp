@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module) {
     register_arrays(module);
     register_calls(module);
     register_tuned_calls(module);
+    secure_classes(module);
 }

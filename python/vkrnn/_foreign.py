@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import _core
 
-__all__ = ["Foreign", "as_numpy", "as_numpy_integers"]
+__all__ = ["Foreign", "as_numpy", "as_numpy_integers", "bfloat16"]
 
 
 class _NoneOfVkrnn(Protocol):
@@ -66,15 +67,18 @@ def as_numpy(value: Any, where: str) -> Any:
     Raises
     ------
     TypeError
-        If it has a mask, is not in memory that the host sees, cannot be shared or is no array; the message begins with
-        `where`.
+        If it has a mask, is not in memory that the host sees, cannot be shared, is no array, or is one whose gradients
+        PyTorch or JAX would compute; the message begins with `where`.
     ImportError
         If it is bfloat16, and the package ml_dtypes is not installed.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{where} expected an array without a mask, got a MaskedArray; see numpy.ma.filled")
-    if isinstance(value, (np.ndarray, np.generic, _core.Array)):
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)  # without what a subclass overrides: what is checked is what is used
+    if isinstance(value, (np.generic, _core.Array)):
         return value
+    _refuse_differentiated(value, where)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value, where)
     if not hasattr(value, "__array__"):
@@ -107,18 +111,33 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
     try:
         capsule = value.__dlpack__()
         tensor = _Tensor.from_address(_address(capsule, b"dltensor"))
-        bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
-        if bfloat16:
+        is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+        if is_bfloat16:
             tensor.code = _UNSIGNED  # which NumPy knows
         array: npt.NDArray[Any] = np.from_dlpack(_Exported(capsule))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
-    if not bfloat16:
-        return array
+    return array.view(bfloat16(where)) if is_bfloat16 else array
+
+
+def bfloat16(where: str) -> np.dtype[Any]:
+    """Return NumPy's dtype for bfloat16. Raises ImportError without ml_dtypes; the message begins with `where`."""
     try:
-        return array.view(importlib.import_module("ml_dtypes").bfloat16)
+        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise ImportError(f"{where} bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+
+
+def _refuse_differentiated(value: Any, where: str) -> None:
+    """Raise TypeError for arrays whose library records what is done with them, which a call here would not tell it."""
+    kind = type(value).__name__
+    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad:
+        advice = "the modules of vkrnn.torch compute its gradients; tensor.detach() gives them up"
+        raise TypeError(f"{where} expected an array, got a {kind} that requires gradients: {advice}")
+    if isinstance(value, getattr(getattr(jax, "core", None), "Tracer", ())):
+        advice = "within jax.jit, jax.grad and jax.vmap call the functions of vkrnn.jax"
+        raise TypeError(f"{where} expected an array, got a tracer of JAX ({kind}): {advice}")
 
 
 _address = ctypes.pythonapi.PyCapsule_GetPointer

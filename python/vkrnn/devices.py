@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from contextvars import ContextVar
-from typing import Literal
+from typing import Literal, NoReturn
 from weakref import WeakSet
 
 from vkrnn import _core, _tuning
@@ -199,6 +199,10 @@ class Device:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Go back to the device that was current before; this one stays open."""
         _current.set(_current.get()[:-1])
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: what is opened belongs to one object of one process."""
+        raise TypeError(f"cannot pickle '{type(self).__name__}' object")
 
     def __repr__(self) -> str:
         """Show what the device is, and whether it is of use."""

@@ -39,7 +39,7 @@ enum class Output : std::uint8_t { output, cell_output, z_state };
 
 std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);
-std::string_view name_of(Activation activation);
+std::string_view name_of(Activation activation);  // empty for a number that is none
 
 // An axis of a symbolic shape: letters, and multiples of H by the gates G, the cell states C and the directions D.
 enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };

@@ -20,7 +20,10 @@ constexpr std::array<std::string_view, 5> kActivationNames{"none", "relu", "tanh
 
 std::string_view name_of(Argument argument) { return kArgumentNames.at(static_cast<std::size_t>(argument)); }
 std::string_view name_of(Output output) { return kOutputNames.at(static_cast<std::size_t>(output)); }
-std::string_view name_of(Activation activation) { return kActivationNames.at(static_cast<std::size_t>(activation)); }
+std::string_view name_of(Activation activation) {
+    const auto number = static_cast<std::size_t>(activation);
+    return number < kActivationNames.size() ? kActivationNames[number] : std::string_view{};
+}
 
 const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
     using enum Axis;
