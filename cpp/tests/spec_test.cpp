@@ -245,9 +245,9 @@ TEST(SpecErrors, Lengths) {
 
 TEST(SpecErrors, Axes) {
     EXPECT_EQ(lstm_error(with(lstm_arguments(), source, tensor({0, 3, 7}))),
-              "[lstm] source: every axis must be at least 1, got [0, 3, 7]");
+              "[lstm] source: every axis but the batch must be at least 1, got [0, 3, 7]");
     EXPECT_EQ(lstm_error(with(lstm_arguments(), bias, tensor({0}))),
-              "[lstm] bias: every axis must be at least 1, got [0]");
+              "[lstm] bias: every axis but the batch must be at least 1, got [0]");
     EXPECT_EQ(lstm_error(with(lstm_arguments(), source, tensor({5, 7}))),
               "[lstm] source: expected 3 axes [T, N, I], got [5, 7]");
     EXPECT_EQ(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
-from vkrnn._foreign import Foreign, as_numpy
+from vkrnn._foreign import Foreign, as_numpy, bfloat16
 from vkrnn._generics import Self
 from vkrnn.devices import DeviceLike, require_device, resolve
 
@@ -231,6 +231,8 @@ def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, devi
         If an axis is negative.
     MemoryError, DeviceError
         As a call.
+    ImportError
+        If the dtype is ``"bfloat16"``, and the package ml_dtypes is not installed.
 
     Examples
     --------
@@ -266,6 +268,8 @@ def _make(
         raise ValueError(f"[{user}] shape: expected axes of at least 0, got {axes}")
     if any(axis >= 2**63 for axis in axes):
         raise ValueError(f"[{user}] shape: expected axes below 2**63, got {axes}")
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        dtype = bfloat16(f"[{user}] dtype:")
     try:
         native = _native(np.dtype(dtype))
     except TypeError:

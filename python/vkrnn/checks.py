@@ -24,7 +24,8 @@ class Comparison:
     """One result beside its reference.
 
     `error` is the worst of ``|a - b| / max(1, max |b|)``, a being the device's number and b the reference's; `index`
-    says where it stands. Numbers that are not finite on either side count as infinitely wrong unless both are alike.
+    says where it stands, and is empty for a result without elements. Numbers that are not finite on either side count
+    as infinitely wrong unless both are alike.
     """
 
     name: str
@@ -37,9 +38,11 @@ class Comparison:
         """Compare one array with its reference of the same shape."""
         if got.shape != wanted.shape:
             raise ValueError(f"[check] {name}: expected shape {list(wanted.shape)}, got {list(got.shape)}")
+        if not wanted.size:
+            return Comparison(name, got.shape, 0.0, ())
         finite = np.isfinite(wanted)
         scale = max(1.0, float(np.abs(wanted[finite]).max(initial=0.0)))
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(all="ignore"):
             error = np.abs(got - wanted) / scale
         alike = (got == wanted) | (np.isnan(got) & np.isnan(wanted))
         error = np.where(alike, 0.0, np.where(np.isfinite(error), error, np.inf))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import operator
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -210,3 +213,32 @@ def test_equality_is_identity(other: str) -> None:
         assert operator.ne(*sides) is True
     assert operator.eq(array, array) is True
     assert {array: 1}[array] == 1
+
+
+def test_gradients_are_not_lost() -> None:
+    """A tensor or a tracer whose library would compute gradients is pointed to the functions that do."""
+    torch = require("torch")
+    weight = np.zeros((4, 4), np.float32)
+    message = (
+        "[single_gate_rnn] source: expected an array, got a Tensor that requires gradients: "
+        "the modules of vkrnn.torch compute its gradients; tensor.detach() gives them up"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        vkrnn.single_gate_rnn(torch.zeros(5, 3, 4, requires_grad=True), weight)
+    jax = require("jax")
+    message = (
+        "[lstm 'layer 2'] recurrent_weight: expected an array, got a tracer of JAX (DynamicJaxprTracer): "
+        "within jax.jit, jax.grad and jax.vmap call the functions of vkrnn.jax"
+    )
+    source = np.zeros((5, 3, 4), np.float32)
+    with pytest.raises(TypeError) as caught:  # to which JAX adds a note of its own
+        jax.jit(lambda given: vkrnn.lstm(source, given, name="layer 2"))(weight)
+    assert str(caught.value) == message
+
+
+def test_bfloat16_by_its_name() -> None:
+    """The package that has it need not have been imported."""
+    pytest.importorskip("ml_dtypes")
+    program = "import vkrnn; print(vkrnn.zeros(2, 'bfloat16', device='cpu (').dtype)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("bfloat16\n", "")

@@ -263,8 +263,8 @@ def test_any_float_dtype_is_converted(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("cell", "name", "shape", "message"),
     [
-        ("lstm", "source", (5, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [5, 7]"),
-        ("lstm", "source", (0, 3, 7), "[lstm] source: expected shape [T, N, I] with no size 0, got [0, 3, 7]"),
+        ("lstm", "source", (5, 7), "[lstm] source: expected shape [T, N, I] with T and I at least 1, got [5, 7]"),
+        ("lstm", "source", (0, 3, 7), "[lstm] source: expected shape [T, N, I] with T and I at least 1, got [0, 3, 7]"),
         ("lstm", "recurrent_weight", (16, 3), "expected shape [4H, H] = [16, 4], got [16, 3]"),
         ("lstm", "recurrent_weight", (2,), "recurrent_weight: expected shape [4H, H] with H at least 1, got [2]"),
         ("lstm", "input_weight", (16, 6), "[lstm] input_weight: expected shape [4H, I] = [16, 7], got [16, 6]"),
@@ -374,3 +374,18 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
     assert set(got._fields) == set(expected)
     for name, gradient in got._asdict().items():
         np.testing.assert_allclose(gradient, expected[name], rtol=0, atol=TORCH_IN_FLOAT64, err_msg=name)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_floating_point_errors_are_in_the_results(cell: str) -> None:
+    """Whatever NumPy is told to do about them: an underflow, an overflow, an infinity."""
+    case = Case(cell, 5, 3, 7, 4, {}, frozenset({"input_weight", "bias"}))
+    for factor in (1e-200, 1e3, 1e200, np.inf):
+        given = {name: array.astype(np.float64) * factor for name, array in inputs(case).items()}
+        results = []
+        for reaction in ("ignore", "raise"):
+            with np.errstate(all=reaction):  # type: ignore[call-overload]
+                kept = forward(case, given)
+                results.append((*kept, *gradients(case, given, gradient_inputs(case, kept))))
+        for one, other in zip(*results, strict=True):
+            np.testing.assert_array_equal(one, other)

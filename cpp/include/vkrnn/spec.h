@@ -30,7 +30,7 @@ struct Spec {
     Descriptor descriptor;
     bool gradients = false;
     Dtype dtype = Dtype::float32;             // of all tensors
-    std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H where there is no input weight
+    std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H where there is no input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H (false: broadcast)
 
@@ -83,8 +83,9 @@ struct Call {
     std::vector<ResultInfo> results;
 };
 
-// Checks everything a user can get wrong. Throws TypeError (dtype) or ValueError (rank, size, zero-sized axis,
-// missing or unknown argument) with a whole sentence that begins with the operation in brackets:
+// Checks everything a user can get wrong. Throws TypeError (dtype) or ValueError (rank, size, axis of length
+// 0 other than the batch, missing or unknown argument) with a whole sentence that begins with the operation in
+// brackets:
 //   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0]
 //   / 4)
 // `label` is the caller's name for the call; where it is not empty the prefix is [lstm 'label'].

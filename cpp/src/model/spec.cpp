@@ -122,10 +122,19 @@ private:
                 throw TypeError(at(parameter.argument) + "expected dtype " + std::string(name_of(spec_.dtype)) +
                                 " like source, got " + tensor.dtype);
             }
-            if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) {
-                throw ValueError(at(parameter.argument) + "every axis must be at least 1, got " +
-                                 to_text(tensor.shape));
-            }
+            check_axes(parameter.argument, tensor.shape);
+        }
+    }
+
+    // The batch may be empty. Axes are counted from the last one, since a mask may have fewer than its rule.
+    void check_axes(Argument argument, const TensorShape& shape) const {
+        for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+            const std::size_t from_end = shape.size() - axis;
+            const auto is_batch = [&](const SymbolicShape& rule) {
+                return from_end <= rule.size() && rule[rule.size() - from_end] == Axis::N;
+            };
+            if (shape[axis] > 0 || std::ranges::any_of(accepted_shapes(spec_, argument), is_batch)) continue;
+            throw ValueError(at(argument) + "every axis but the batch must be at least 1, got " + to_text(shape));
         }
     }
 

@@ -1,6 +1,7 @@
 #include "vkrnn/plan.h"
 
 #include "builder.h"
+#include "empty.h"
 #include "forward.h"
 #include "gradient.h"
 #include "vkrnn/error.h"
@@ -12,6 +13,11 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
                                   " float64 needs the device feature " + "shaderFloat64, which " + profile.name +
                                   " does not have");
+    if (spec.N == 0) {
+        Spec one = spec;
+        one.N = 1;
+        return make_empty_plan(spec, choose_strategies(one, profile, fixed, tuning).choice);
+    }
     try {
         const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
         return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);

@@ -12,6 +12,7 @@ from vkrnn.results import GRUGradients, Outputs
 
 from ._activations import FUNCTIONS, Function
 from ._layout import (
+    QUIET,
     Array,
     Doubles,
     Layout,
@@ -109,6 +110,7 @@ def _backward(
     return delta, dR, dh, db2
 
 
+@QUIET
 def gru(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -209,6 +211,7 @@ def gru(
     return Outputs(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
 
 
+@QUIET
 def gru_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,

@@ -27,6 +27,9 @@ Doubles = NDArray[np.float64]
 Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor)
 Kind = TypeVar("Kind", bound=Gradients[Any])
 
+QUIET = np.errstate(all="ignore")
+"""Decorates the public functions: an overflow or a NaN goes into the results, whatever `numpy.seterr` says."""
+
 
 def as_double(values: ArrayLike) -> Array:
     """Convert to float64, or to complex128 what is complex already (for the complex-step derivative)."""
@@ -75,8 +78,8 @@ class Layout:
     ) -> Layout:
         """Read the sizes off the tensors and check that these three agree."""
         count, directions = len(gates), 2 if descriptor.bidirectional else 1
-        if source.ndim != 3 or 0 in source.shape:
-            wanted = "expected shape [T, N, I] with no size 0"
+        if source.ndim != 3 or 0 in (source.shape[0], source.shape[2]):
+            wanted = "expected shape [T, N, I] with T and I at least 1"
             raise ValueError(f"[{function}] source: {wanted}, got {list(source.shape)}")
         hidden = recurrent_weight.shape[-2] // count if recurrent_weight.ndim > 1 else 0
         steps, batch, features = source.shape

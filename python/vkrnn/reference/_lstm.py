@@ -12,6 +12,7 @@ from vkrnn.results import LSTMGradients, LSTMOutputs
 
 from ._activations import FUNCTIONS, Function
 from ._layout import (
+    QUIET,
     Array,
     Doubles,
     Layout,
@@ -95,6 +96,7 @@ def _backward(
     return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
 
 
+@QUIET
 def lstm(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -203,6 +205,7 @@ def lstm(
     return LSTMOutputs(function, results, results.values(), absent)
 
 
+@QUIET
 def lstm_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,

@@ -10,6 +10,7 @@ from vkrnn.results import Gradients, Outputs
 
 from ._activations import FUNCTIONS, Function
 from ._layout import (
+    QUIET,
     Array,
     Doubles,
     Layout,
@@ -48,6 +49,7 @@ def _backward(
     return delta, recur_weight_gradient(delta, h_before * m), dh
 
 
+@QUIET
 def single_gate_rnn(
     source: ArrayLike,
     recurrent_weight: ArrayLike,
@@ -135,6 +137,7 @@ def single_gate_rnn(
     return Outputs(function, ["output", "z_state"], [output, layout.join_gates(z, of_source=False)])
 
 
+@QUIET
 def single_gate_rnn_gradients(
     source: ArrayLike,
     recurrent_weight: ArrayLike,

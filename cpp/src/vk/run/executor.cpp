@@ -223,6 +223,13 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
     const auto start = Clock::now();
     const std::string prefix = error_prefix(label);
     const auto session = usable_session(prefix);
+    if (plan->kernels.empty()) {
+        clear_results(*plan, results, poll);
+        const std::lock_guard lock(state_mutex_);
+        ++statistics_.calls;
+        statistics_.last_host_seconds = seconds_since(start);
+        return;
+    }
     Binding binding(session->pools, session->workers, *plan, wait);
     Point point = 0;
     with_lock(submit_mutex_, prefix, poll, [&](Session& locked) {
@@ -267,6 +274,17 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
     statistics_.bytes_imported += binding.imported();
     statistics_.bytes_downloaded += binding.downloaded();
     statistics_.last_host_seconds = seconds_since(start);
+}
+
+void Executor::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const std::vector<std::byte> zeros(plan.buffers.at(plan.results.at(i)).bytes);
+        if (results[i].storage && !zeros.empty()) {
+            upload(results[i], zeros.data(), zeros.size(), poll);
+        } else {
+            std::ranges::copy(zeros, static_cast<std::byte*>(results[i].host));
+        }
+    }
 }
 
 void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) {

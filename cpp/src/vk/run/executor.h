@@ -69,6 +69,8 @@ private:
     [[noreturn]] void fail(const std::string& prefix);
     // Forgets the calls that are done and reads the timing of the last of them. Needs state_mutex_.
     void retire(const Session& session) const;
+    // Fills the results of a call with an empty batch, which submits nothing.
+    void clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll);
     void wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll);
     // Submits commands that read one storage and write the other.
     void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,

@@ -1,0 +1,42 @@
+#include "empty.h"
+
+namespace vkrnn {
+namespace {
+
+void add_result(Plan& plan, std::string name, const TensorShape& shape) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(elements_of(shape)) * storage_bytes(plan.spec.dtype);
+    plan.results.push_back(plan.buffers.size());
+    plan.buffers.push_back({std::move(name), Role::result, bytes});
+    if (bytes > 0) plan.steps.emplace_back(Clear{plan.results.back()});
+}
+
+}  // namespace
+
+Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice) {
+    Plan plan;
+    plan.spec = spec;
+    plan.choice = choice;
+    const Cell& cell = spec.cell();
+    for (const Parameter& parameter : spec.gradients ? cell.gradients : cell.forward) {
+        const Argument argument = parameter.argument;
+        if (!spec.has(argument)) continue;
+        const std::uint64_t each =
+            argument == Argument::lengths ? sizeof(std::int32_t) : storage_bytes(plan.spec.dtype);
+        plan.inputs.emplace_back(argument, plan.buffers.size());
+        plan.buffers.push_back({std::string(name_of(argument)), Role::input,
+                                static_cast<std::uint64_t>(elements_of(shape_of(spec, argument))) * each});
+    }
+    if (spec.gradients) {
+        for (const Argument argument : cell.gradient_order)
+            if (spec.has(argument))
+                add_result(plan, "gradient of " + std::string(name_of(argument)), shape_of(spec, argument));
+        return plan;
+    }
+    const auto add = [&](Output output) { add_result(plan, std::string(name_of(output)), shape_of(spec, output)); };
+    add(Output::output);
+    if (spec.descriptor.has(Flag::produce_cell)) add(Output::cell_output);
+    if (spec.descriptor.has(Flag::training)) add(Output::z_state);
+    return plan;
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,11 @@
+// The plan of a call with an empty batch.
+#pragma once
+
+#include "vkrnn/plan.h"
+
+namespace vkrnn {
+
+// Returns a plan without kernels: per-sequence results have no elements, and sums over the batch are zeros.
+Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice);
+
+}  // namespace vkrnn
