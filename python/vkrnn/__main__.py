@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vkrnn import _bench, _core, _info, _tune, _tuning, demo
+from vkrnn import _bench, _core, _info, _output, _tune, _tuning, demo
+from vkrnn._output import say
 from vkrnn._sample import check_samples, table, table_of
 from vkrnn.devices import Device, devices
 
@@ -36,13 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         demo.run(options)
         return 0
     if options.command == "info":
-        _say(*_info.describe())
+        say(*_info.describe())
         return 0
     try:
         chosen = _devices(options.device)
     except ValueError as error:
         parser.error(str(error))
     if options.command == "tune":
+        try:
+            _tune.check_options(chosen[0], options)
+        except ValueError as error:
+            parser.error(str(error))
         return _tune_device(chosen[0], options)
     return _check(chosen) if options.command == "check" else _time(chosen)
 
@@ -59,56 +64,50 @@ def _devices(selector: str | None) -> list[Device]:
 def _check(chosen: Sequence[Device]) -> int:
     failed = False
     for device in chosen:
-        _say(repr(device))
+        say(repr(device))
         rng = np.random.default_rng(1)
         source = rng.standard_normal((12, 5, 7), np.float32)
         try:
             with device:
                 reports = list(check_samples(source, 24, rng))
         except (_core.DeviceError, MemoryError) as error:
-            _say(f"  {error}", "")
+            say(f"  {error}", "")
             failed = True
             continue
-        _say(*table_of(reports), "")
+        say(*table_of(reports), "")
         failed = failed or not all(report.ok for report in reports)
-    _say("Some results are WRONG or missing." if failed else "All results agree with the reference.")
+    say("Some results are WRONG or missing." if failed else "All results agree with the reference.")
     return int(failed)
 
 
 def _time(chosen: Sequence[Device]) -> int:
     device = chosen[0]
-    _say(repr(device), f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32; milliseconds, medians:")
+    say(repr(device), f"T = {_bench.T}, N = {_bench.N}, I = H = {_bench.H}, float32; milliseconds, medians:")
     rows = [("operation", "vkrnn", "NumPy (reference, float64)", "PyTorch (CPU)")]
     for row in _bench.run(device):
         torch = "-" if row.torch is None else f"{row.torch:.2f}"
         rows.append((row.operation, f"{row.vkrnn:.2f}", f"{row.numpy:.2f}", torch))
-    _say(*table(rows))
+    say(*table(rows))
     return 0
 
 
 def _tune_device(device: Device, options: argparse.Namespace) -> int:
-    _say(repr(device))
+    say(repr(device))
     if device.driver == "native":
-        _say("The CPU has one strategy: there is nothing to tune.")
+        say("The CPU has one strategy: there is nothing to tune.")
         return 0
     try:
         if options.print:
-            _say(*_tune.shown(device))
+            say(*_tune.shown(device))
         elif options.forget:
-            _say("The table is removed." if _tuning.forget(device.profile) else "There is no table.")
+            say("The table is removed." if _tuning.forget(device.profile) else "There is no table.")
         else:
-            _tune.tune(device, options, _say)
+            _tune.tune(device, options, say)
     except (OSError, ImportError, _core.DeviceError) as error:  # a folder, ml_dtypes, a driver
-        _say(f"  {error}")
+        say(f"  {error}")
         return 1
     return 0
 
 
-def _say(*lines: str) -> None:
-    for line in lines:
-        sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_output.run(main))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -21,7 +22,7 @@ from vkrnn.descriptors import GRUDescriptor
 from vkrnn.devices import Device
 from vkrnn.plans import plan
 
-__all__ = ["add_options", "shown", "tune"]
+__all__ = ["add_options", "check_options", "shown", "tune"]
 
 Strategy = Mapping[str, str | int]
 
@@ -32,6 +33,8 @@ _CELLS |= {
     "gru_reset_after": _GRU,
 }
 _SIZES = [(64, 8, 128, 128), (128, 32, 256, 256)]
+_LARGEST = 2**31 - 1  # of T, N, I and H
+_LONGEST = 3600  # seconds
 _SIZES_HELP = "of calls; 64,8,128,128 and 128,32,256,256 if not given"
 _PASSES = ("forward", "training", "gradients")
 # How far answers of two strategies may be apart, as Comparison has it: roundings of long sums, nothing else.
@@ -48,35 +51,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtypes", nargs="+", choices=_TOLERANCES, default=["float32"], help="float32 if not given")
     parser.add_argument("--schedules", nargs="+", metavar="NAME", help="time loops to try; all if not given")
     parser.add_argument("--gemms", nargs="+", metavar="NAME", help="products to try; all if not given")
-    parser.add_argument("--seconds", type=float, default=0.1, help="that each is timed for; 0.1 if not given")
+    parser.add_argument("--seconds", type=_seconds, default=0.1, help="that each is timed for; 0.1 if not given")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--print", action="store_true", help="show the table in force, and measure nothing")
     group.add_argument("--forget", action="store_true", help="remove the table")
 
 
+def check_options(device: Device, options: argparse.Namespace) -> None:
+    """Raise ValueError if the options name a strategy that the device does not have."""
+    for option, part in (("schedules", "schedule"), ("gemms", "gemm")):
+        known = device.strategies[part]
+        for name in getattr(options, option) or ():
+            if name not in known:
+                raise ValueError(f"argument --{option}: expected {' or '.join(map(repr, known))}, got {name!r}")
+
+
 def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Measure what the `options` name on the device, and keep what is faster than the rules' choice."""
-    kept = {_key(entry): entry for entry in _tuning.read(device.profile)}
+    faster, as_fast = [], []
     rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
-    calls = list(_calls(options))
-    for number, call in enumerate(calls):
-        progress = _Progress(f"{number + 1}/{len(calls)} {call.label}", sys.stderr)
-        found = _Search(device, call, options, progress).run()
+    total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
+    for number, (label, call) in enumerate(_calls(device, options)):
+        progress = _Progress(f"{number + 1}/{total} {label}", sys.stderr)
+        found = None if call is None else _Search(device, call, options, progress).run()
         progress.clear()
         if found is None:
-            say(f"  {call.label}: does not fit this device")
+            say(f"  {label}: does not fit this device")
             continue
-        kept.pop(_key(found.entry), None)
-        ratio = found.by_rules.seconds / found.fastest.seconds
-        if found.fastest is not found.by_rules:
-            kept[_key(found.entry)] = found.entry
+        (as_fast if found.fastest is found.by_rules else faster).append(found.entry)
         times = [f"{1e3 * each.seconds:.3f}" for each in (found.by_rules, found.fastest)]
         names = [_short(each.strategy) for each in (found.by_rules, found.fastest)]
-        rows.append((call.label, names[0], times[0], names[1], times[1], f"{ratio:.2f}"))
+        ratio = found.by_rules.seconds / found.fastest.seconds
+        rows.append((label, names[0], times[0], names[1], times[1], f"{ratio:.2f}"))
+    entries, path = _tuning.merge(device.profile, faster, as_fast)
     for line in table(rows):
         say(line)
-    path = _tuning.save(device.profile, list(kept.values()))
-    say(f"{len(kept)} calls are in {path}" if path else "no cache folder is known: nothing was kept")
+    say(f"{entries} calls are in {path}" if path else "no cache folder is known: nothing was kept")
 
 
 def shown(device: Device) -> list[str]:
@@ -91,17 +101,29 @@ def shown(device: Device) -> list[str]:
 
 
 def _sizes(text: str) -> tuple[int, int, int, int]:
-    numbers = [int(part) for part in text.split(",")]
-    if len(numbers) != 4 or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"expected T,N,I,H, got {text!r}")
-    return (numbers[0], numbers[1], numbers[2], numbers[3])
+    try:
+        T, N, features, hidden = (int(part) for part in text.split(","))
+    except ValueError:
+        T = N = features = hidden = 0
+    if not all(1 <= size <= _LARGEST for size in (T, N, features, hidden)):
+        raise argparse.ArgumentTypeError(f"expected T,N,I,H, each from 1 to {_LARGEST}, got {text!r}")
+    return T, N, features, hidden
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"expected 0 to {_LONGEST}, got {text!r}")
+    return seconds
 
 
 @dataclass(frozen=True)
 class _Call:
     """One of the calls that are measured, with all that it takes but for the device."""
 
-    label: str
     function: Callable[..., Any]
     arguments: dict[str, Any]
     dtype: str
@@ -115,31 +137,49 @@ class _Call:
         return lambda: self.function(**placed)
 
 
-def _calls(options: argparse.Namespace) -> Iterator[_Call]:
+def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _Call | None]]:
+    """Go through the calls by their labels; None stands for one that cannot fit the device or the host."""
     rng = np.random.default_rng(0)
     for name in options.cells:
-        sample = _CELLS[name]
-        for T, N, features, H in options.sizes:
-            given = sample.arguments(rng, features, H)
-            source, upstream = (rng.standard_normal((T, N, size), np.float32) for size in (features, H))
-            saved = {
-                # Contents do not matter for times, but strategies must agree on gradients of them.
-                "z_state": rng.standard_normal((T, N, sample.gates * H), np.float32),
-                "cell_output": rng.standard_normal((T, N, H), np.float32),
-                "output": rng.uniform(-1, 1, (T, N, H)).astype(np.float32),
-            }
-            kept = {argument: saved[result] for argument, result in sample.saved.items()}
-            forward = {"source": source, **given, "descriptor": _without_training(given["descriptor"])}
-            passes: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-                "forward": (sample.forward, forward),
-                "training": (sample.forward, {"source": source, **given}),
-                "gradients": (sample.backward, {"source": source, "source_gradient": upstream, **kept, **given}),
-            }
+        for sizes in options.sizes:
+            try:
+                passes = _passes(_CELLS[name], sizes, rng, device.memory_bytes)
+            except MemoryError:
+                passes = {}
             for dtype in options.dtypes:
                 for which in options.passes:
+                    label = f"{name} {which} {dtype} {','.join(map(str, sizes))}"
+                    if which not in passes:
+                        yield label, None
+                        continue
                     function, arguments = passes[which]
-                    label = f"{name} {which} {dtype} {T},{N},{features},{H}"
-                    yield _Call(label, function, {key: _cast(value, dtype) for key, value in arguments.items()}, dtype)
+                    cast = {key: _cast(value, dtype) for key, value in arguments.items()}
+                    yield label, _Call(function, cast, dtype)
+
+
+def _passes(
+    sample: Sample, sizes: tuple[int, int, int, int], rng: np.random.Generator, room: int
+) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Draw the arguments of each pass. Raises MemoryError if those of float32 take more than `room` bytes."""
+    T, N, features, H = sizes
+    elements = T * N * (features + (sample.gates + 3) * H) + sample.gates * H * (features + H)
+    if 4 * elements > room:
+        raise MemoryError
+    given = sample.arguments(rng, features, H)
+    source, upstream = (rng.standard_normal((T, N, size), np.float32) for size in (features, H))
+    saved = {
+        # Contents do not matter for times, but strategies must agree on gradients of them.
+        "z_state": rng.standard_normal((T, N, sample.gates * H), np.float32),
+        "cell_output": rng.standard_normal((T, N, H), np.float32),
+        "output": rng.uniform(-1, 1, (T, N, H)).astype(np.float32),
+    }
+    kept = {argument: saved[result] for argument, result in sample.saved.items()}
+    forward = {"source": source, **given, "descriptor": _without_training(given["descriptor"])}
+    return {
+        "forward": (sample.forward, forward),
+        "training": (sample.forward, {"source": source, **given}),
+        "gradients": (sample.backward, {"source": source, "source_gradient": upstream, **kept, **given}),
+    }
 
 
 def _without_training(descriptor: Any) -> Any:
@@ -299,10 +339,6 @@ def _sizes_of(strategy: Strategy, part: str, variants: Any) -> dict[str, int]:
     return {name: int(size) for name, size in strategy.items() if name in names}
 
 
-def _key(entry: _tuning.Entry) -> tuple[Any, ...]:
-    return tuple(value for name, value in entry.items() if name not in {"strategy", "milliseconds"})
-
-
 def _short(strategy: Strategy) -> str:
     return f"{strategy['schedule']} {strategy['gemm']}"
 
@@ -325,17 +361,17 @@ class _Progress:
     """A line on a terminal that says what is measured; nothing elsewhere."""
 
     title: str
-    stream: TextIO
+    stream: TextIO | None  # None where the process has closed it
 
     def show(self, done: float, what: str) -> None:
         """Show how much of the call's strategies is done."""
-        if self.stream.isatty():
+        if self.stream is not None and self.stream.isatty():
             bar = "#" * int(20 * done)
             self.stream.write(f"\r\x1b[K[{bar:<20}] {self.title}: {what}"[:120])
             self.stream.flush()
 
     def clear(self) -> None:
         """Remove the line."""
-        if self.stream.isatty():
+        if self.stream is not None and self.stream.isatty():
             self.stream.write("\r\x1b[K")
             self.stream.flush()

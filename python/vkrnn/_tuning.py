@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from vkrnn import _core
 
-__all__ = ["Entry", "forget", "load", "path_of", "read", "save"]
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Entry", "forget", "key_of", "load", "merge", "path_of", "read", "save"]
 
 Entry = dict[str, Any]
 """What `_core.tuned_call` returns, with ``strategy``, as a plan has it, and ``milliseconds``, by the rules and so."""
@@ -60,6 +66,31 @@ def read(profile: _core.Profile) -> list[Entry]:
     return entries
 
 
+def key_of(entry: Entry) -> tuple[Any, ...]:
+    """Return what names the entry's call; a table has one entry for each."""
+    return tuple(value for name, value in entry.items() if name not in {"strategy", "milliseconds"})
+
+
+def merge(profile: _core.Profile, faster: Sequence[Entry], as_fast: Sequence[Entry]) -> tuple[int, Path | None]:
+    """Enter `faster` into the table as it is now, and remove the calls of `as_fast`. Raises OSError.
+
+    Processes that do this at the same time take turns, so each keeps what the others have entered.
+
+    Returns
+    -------
+    entries : int
+        How many the table has.
+    path : Path or None
+        Where it is; None where no cache folder is known.
+    """
+    with _alone(profile):
+        table = {key_of(entry): entry for entry in read(profile)}
+        for entry in (*faster, *as_fast):
+            table.pop(key_of(entry), None)
+        table |= {key_of(entry): entry for entry in faster}
+        return len(table), save(profile, list(table.values()))
+
+
 def save(profile: _core.Profile, entries: Sequence[Entry]) -> Path | None:
     """Replace the table, and return where it is; None where no cache folder is known. Raises OSError."""
     path = path_of(profile)
@@ -69,8 +100,12 @@ def save(profile: _core.Profile, entries: Sequence[Entry]) -> Path | None:
     calls = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(f'{head},\n "calls": [\n{calls}\n ]\n}}\n', "utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(f'{head},\n "calls": [\n{calls}\n ]\n}}\n', "utf-8")
+        temporary.replace(path)
+    except BaseException:  # a full disk, an interrupt
+        temporary.unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -81,6 +116,22 @@ def forget(profile: _core.Profile) -> bool:
         return False
     path.unlink()
     return True
+
+
+@contextlib.contextmanager
+def _alone(profile: _core.Profile) -> Iterator[None]:
+    """Hold a lock on the table's folder, where the system has such locks."""
+    path = path_of(profile)
+    if path is None or fcntl is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _head(profile: _core.Profile) -> dict[str, Any]:

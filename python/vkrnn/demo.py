@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 import vkrnn
+from vkrnn._output import say
 from vkrnn._sample import Floats, check_samples, draw_weights, table_of
 from vkrnn.results import LSTMOutputs
 
@@ -57,26 +57,26 @@ def run(options: argparse.Namespace) -> None:
 
     devices = _devices(options.device)
     series = Series.load(extras)
-    _say(f"Data: {len(series.degrees)} monthly sea surface temperatures, El Niño region, from {FIRST_YEAR}", "")
-    _say("All results against the float64 reference:", "")
+    say(f"Data: {len(series.degrees)} monthly sea surface temperatures, El Niño region, from {FIRST_YEAR}", "")
+    say("All results against the float64 reference:", "")
     agrees = True
     for device in devices:
         source = windows(series.features(), np.arange(0, 12 * BATCH, 12))
         with device:
             reports = list(check_samples(source, HIDDEN, np.random.default_rng(1)))
-        _say(repr(device), *table_of(reports), "")
+        say(repr(device), *table_of(reports), "")
         agrees = agrees and all(report.ok for report in reports)
 
     first = devices[0]
-    _say(f"Training a forecaster on {first.name}:")
+    say(f"Training a forecaster on {first.name}:")
     forecaster = Forecaster(np.random.default_rng(0))
     with first:
         losses = train(forecaster, series, options.steps, extras.tqdm)
         held_out = forecast(forecaster, series)
     last = losses[-LOSSES_SHOWN:]
-    _say(f"Loss: {losses[0]:.3f} at first, {sum(last) / len(last):.3f} at last", "", *held_out.summary(), "")
+    say(f"Loss: {losses[0]:.3f} at first, {sum(last) / len(last):.3f} at last", "", *held_out.summary(), "")
     plot(losses, held_out, first.name, options.output, extras)
-    _say(f"Wrote {options.output} after {time.perf_counter() - start:.0f} s.")
+    say(f"Wrote {options.output} after {time.perf_counter() - start:.0f} s.")
     if not agrees:
         raise SystemExit("Some results above disagree with the reference.")
 
@@ -110,12 +110,6 @@ def _devices(selector: str | None) -> list[vkrnn.Device]:
         return [vkrnn.Device(int(selector) if selector.isdecimal() else selector)]
     except (vkrnn.DeviceError, ValueError) as error:
         raise SystemExit(str(error)) from None
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

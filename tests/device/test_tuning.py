@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +141,80 @@ def test_only_what_is_named_is_tried(index: int, monkeypatch: pytest.MonkeyPatch
     assert first == {}
     assert others
     assert all({"schedule": schedule, "gemm": gemm}.items() <= options.items() for options in others)
+
+
+def test_what_another_process_enters_meanwhile_stays(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is read again before it is written."""
+    profile = vkrnn.devices()[index].profile
+    other = {**ENTRY, "N": 7}
+
+    def entered_meanwhile(call: Callable[[], object], device: vkrnn.Device, seconds: float) -> list[float]:
+        _tuning.save(profile, [other])
+        return times(call, device, seconds)
+
+    monkeypatch.setattr(_tune, "_times", entered_meanwhile)
+    sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
+    assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
+    assert [entry["N"] for entry in _tuning.read(profile)] == [7, 2]
+
+
+def test_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each finds what the others have entered."""
+    monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path / "made by the first"))
+    profile = vkrnn.Device("cpu (").profile
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda batch: _tuning.merge(profile, [{**ENTRY, "N": batch}], []), range(1, 41)))
+    assert sorted(entry["N"] for entry in _tuning.read(profile)) == list(range(1, 41))
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No temporary file, and the old table as it was."""
+    monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
+    profile = vkrnn.Device("cpu (").profile
+    path = _tuning.save(profile, [ENTRY])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        _tuning.save(profile, [])
+    assert list(tmp_path.iterdir()) == [path]
+    assert _tuning.read(profile) == [ENTRY]
+
+
+@pytest.mark.parametrize("variable", ["VKRNN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
+@pytest.mark.skipif(sys.platform != "linux", reason="names of folders need to be UTF-8 elsewhere")
+def test_a_folder_whose_name_is_not_utf8(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is the one that Python's functions of files know by the same str."""
+    for name in ("VKRNN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    monkeypatch.setenv(variable, str(folder))
+    profile = vkrnn.Device("cpu (").profile
+    path = _tuning.save(profile, [ENTRY])
+    assert path is not None
+    below = {"VKRNN_CACHE_DIR": "", "XDG_CACHE_HOME": "vkrnn", "HOME": ".cache/vkrnn"}[variable]
+    assert path.parent == folder / below
+    assert _tuning.read(profile) == [ENTRY]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of folders need to be UTF-8 elsewhere")
+def test_a_call_with_such_a_folder(
+    index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The shaders are kept there, and a log that names it escapes it."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    monkeypatch.setenv("VKRNN_CACHE_DIR", str(folder))
+    for _ in range(2):
+        with caplog.at_level(logging.INFO, "vkrnn"):
+            device = vkrnn.Device(index)
+            vkrnn.single_gate_rnn(**CALL, device=device)
+            device.close()
+        (file,) = folder.glob("*.pipelines")
+        file.write_bytes(b"damaged" * 100)
+    message = f"{tmp_path}/caf\\xe9/{file.name} is damaged or of another driver: shaders are compiled anew"
+    assert message in [record.getMessage() for record in caplog.records]
 
 
 @pytest.mark.parametrize("wrong", ["{", "[]", "null", "foreign", "version", "entry", "size", "binary"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pytest
 
 import vkrnn
 from vkrnn import __main__ as command_line
-from vkrnn import _bench, _core
+from vkrnn import _bench, _core, _tune
 from vkrnn._sample import SAMPLES
 from vkrnn.checks import Comparison, Report
 
@@ -105,6 +107,75 @@ def test_wrong_arguments() -> None:
     assert "expected a part of a device's name, got 'abacus'" in done.stderr
     assert "Traceback" not in done.stderr
     assert run().returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--schedules", "nix", "expected 'native', got 'nix'"),
+        ("--gemms", "nix", "expected 'native', got 'nix'"),
+        ("--seconds", "nan", "expected 0 to 3600, got 'nan'"),
+        ("--seconds", "inf", "expected 0 to 3600, got 'inf'"),
+        ("--seconds", "soon", "expected 0 to 3600, got 'soon'"),
+        ("--sizes", "1,2,3", "expected T,N,I,H, each from 1 to 2147483647, got '1,2,3'"),
+        ("--sizes", "1,2,3,0", "expected T,N,I,H, each from 1 to 2147483647, got '1,2,3,0'"),
+        ("--sizes", "1,2,3,2147483648", "expected T,N,I,H, each from 1 to 2147483647, got '1,2,3,2147483648'"),
+        ("--sizes", "1,2,3,x", "expected T,N,I,H, each from 1 to 2147483647, got '1,2,3,x'"),
+    ],
+)
+def test_wrong_options_of_tune(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is named, and the status is 2."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["tune", "--device", "cpu (", option, value])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: argument {option}: {message}\n")
+
+
+def test_sizes_that_fit_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are passed over before anything is drawn for them."""
+    monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
+    options = argparse.Namespace(
+        cells=["lstm"], sizes=[(2**31 - 1,) * 4], dtypes=["float32"], passes=["forward"], schedules=None, gemms=None
+    )
+    said: list[str] = []
+    _tune.tune(vkrnn.Device("cpu ("), options, said.append)
+    assert said[0] == "  lstm forward float32 2147483647,2147483647,2147483647,2147483647: does not fit this device"
+
+
+def info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
+    """Run ``info`` with that standard output, without drivers; return its status and its errors."""
+    arguments = [sys.executable, "-m", "vkrnn", "info"]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {shell}', "sh", *arguments] if shell else arguments,
+        env={**os.environ, **NO_DRIVER, **environment},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX's files")
+def test_output_that_cannot_be_written() -> None:
+    """A reader that has gone, a full disk, no standard output at all: no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert info(writer) == (1, "")
+    os.close(writer)
+    assert info(subprocess.DEVNULL, ">&-") == (0, "")
+    if Path("/dev/full").exists():
+        message = f"standard output cannot be written to: [Errno {errno.ENOSPC}] {os.strerror(errno.ENOSPC)}\n"
+        assert info(subprocess.DEVNULL, ">/dev/full") == (1, message)
+
+
+def test_a_terminal_without_all_letters(tmp_path: Path) -> None:
+    """What it cannot show is escaped; so is a folder's name that is not UTF-8."""
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    done = run("info", **NO_DRIVER, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"cache folder: {tmp_path}/caf\\udce9\n" in done.stdout
+    assert "VKRNN_GREETING=caf\\xe9" in done.stdout
 
 
 def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,45 @@
+"""Standard output of the command line: a terminal, a file, or a pipe whose reader may go away."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable
+
+__all__ = ["run", "say"]
+
+
+class _OutputError(Exception):
+    """Standard output cannot be written to; the cause says why."""
+
+
+def say(*lines: str) -> None:
+    """Write lines to standard output, at once; do nothing in a process that was started without one."""
+    if sys.stdout is None:
+        return
+    try:
+        for line in lines:
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    except OSError as error:
+        raise _OutputError from error
+
+
+def run(main: Callable[[], int]) -> int | str:
+    """Return the exit status of `main`, or a message for standard error, as `sys.exit` takes them.
+
+    Characters that the terminal's encoding lacks are escaped. Without a reader the process ends quietly with status 1.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            return main()
+        finally:
+            say()  # what argparse has written
+    except _OutputError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what is left in the buffer
+        reason = error.__cause__
+        return 1 if isinstance(reason, BrokenPipeError) else f"standard output cannot be written to: {reason}"
