@@ -160,12 +160,12 @@ py::array as_int32(const std::vector<std::int64_t>& integers) {
 std::string dtype_name(const py::dtype& dtype) {
     constexpr int kFirstOfOthers = 256;  // NumPy's NPY_USERDEF: types such as bfloat16
     if (dtype.num() < kFirstOfOthers) {
-        const std::string bits = std::to_string(8 * dtype.itemsize());
+        const auto named = [&](const char* kind) { return kind + std::to_string(8 * dtype.itemsize()); };
         switch (dtype.kind()) {
-            case 'f': return dtype.itemsize() == 4 ? "float32" : "float" + bits;
-            case 'i': return "int" + bits;
-            case 'u': return "uint" + bits;
-            case 'V': return "void" + bits;
+            case 'f': return dtype.itemsize() == 4 ? "float32" : named("float");
+            case 'i': return named("int");
+            case 'u': return named("uint");
+            case 'V': return named("void");
             default: break;
         }
     }

@@ -114,8 +114,8 @@ _PARAGRAPHS = {
             If an argument is no array or not of the source's dtype, the descriptor is another cell's, or the name is no
             str.
         ValueError
-            If an argument has the wrong shape or an axis of size 0, or arrays are on different devices, or `out` shares
-            memory with anything; the message says what was expected.
+            If an argument has the wrong shape or an axis but the batch of size 0, or arrays are on different devices,
+            or `out` shares memory with anything; the message says what was expected.
         NotImplementedError
             If the device cannot compute in the dtype.
         MemoryError

@@ -123,9 +123,10 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
 def bfloat16(where: str) -> np.dtype[Any]:
     """Return NumPy's dtype for bfloat16. Raises ImportError without ml_dtypes; the message begins with `where`."""
     try:
-        return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        dtype: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     except ImportError:
         raise ImportError(f"{where} bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+    return dtype
 
 
 def _refuse_differentiated(value: Any, where: str) -> None:

@@ -68,7 +68,8 @@ def check_options(device: Device, options: argparse.Namespace) -> None:
 
 def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Measure what the `options` name on the device, and keep what is faster than the rules' choice."""
-    faster, as_fast = [], []
+    faster: list[_tuning.Entry] = []
+    as_fast: list[_tuning.Entry] = []
     rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
     total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
     for number, (label, call) in enumerate(_calls(device, options)):
