@@ -30,6 +30,15 @@ class MPSGraphRNNActivation(IntEnum):
     hardSigmoid = 4
 
 
+# Options of vkrnn that MPSGraph's descriptors do not have.
+_OURS = {"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"}
+
+
+def _names(kind: Any) -> list[str]:
+    """Return the names of the properties that MPSGraph documents, in snake_case."""
+    return [field.name for field in fields(kind) if field.name not in _OURS]
+
+
 def _camel_case(name: str) -> str:
     return re.sub(r"_([a-z])", lambda letter: letter[1].upper(), name)
 
@@ -41,8 +50,8 @@ class _Descriptor:
     _kind: ClassVar[Any]
 
     def __init_subclass__(cls) -> None:
-        for field in fields(cls._kind):
-            setattr(cls, _camel_case(field.name), cls._property(field.name))
+        for name in _names(cls._kind):
+            setattr(cls, _camel_case(name), cls._property(name))
 
     def __init__(self) -> None:
         self._frozen = self._kind()
@@ -78,8 +87,7 @@ class _Descriptor:
 
     def __repr__(self) -> str:
         """Show the properties."""
-        names = (field.name for field in fields(self._kind))
-        shown = ", ".join(f"{_camel_case(name)}={getattr(self._frozen, name)!r}" for name in names)
+        shown = ", ".join(f"{_camel_case(name)}={getattr(self._frozen, name)!r}" for name in _names(self._kind))
         return f"<{type(self).__name__}: {shown}>"
 
 

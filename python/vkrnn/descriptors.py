@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,15 +24,17 @@ __all__ = [
 class Activation(IntEnum):
     """Elementwise function of a gate; mirrors ``MPSGraphRNNActivation``, same numbers.
 
-    ============  =====  ==============================  =============================
-    member        value  y = f(p)                        f'(p), from y
-    ============  =====  ==============================  =============================
-    NONE          0      p                               1
-    RELU          1      max(p, 0)                       1 if y > 0 else 0
-    TANH          2      tanh p                          1 - y^2
-    SIGMOID       3      1 / (1 + exp(-p))               y (1 - y)
-    HARD_SIGMOID  4      min(1, max(0, 0.2 p + 0.5))     0.2 if 0 < y < 1 else 0
-    ============  =====  ==============================  =============================
+    ============  =====  ==================================  =============================
+    member        value  y = f(p)                            f'(p), from y
+    ============  =====  ==================================  =============================
+    NONE          0      p                                   1
+    RELU          1      max(p, 0)                           1 if y > 0 else 0
+    TANH          2      tanh p                              1 - y^2
+    SIGMOID       3      1 / (1 + exp(-p))                   y (1 - y)
+    HARD_SIGMOID  4      min(1, max(0, alpha p + beta))      alpha if 0 < y < 1 else 0
+    ============  =====  ==================================  =============================
+
+    alpha and beta are the descriptor's ``hard_sigmoid_alpha`` and ``hard_sigmoid_beta``, 0.2 and 0.5 by default.
 
     A member is also found by its name in any case: ``Activation("tanh")``, ``Activation("hardSigmoid")``.
     """
@@ -94,7 +97,12 @@ class _Descriptor:
     def _number(self, name: str, value: object) -> float:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise TypeError(f"{self._where(name)}: expected a number, got {_shown(value)}")
-        return float(value)
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"{self._where(name)}: expected a finite number, got {number!r}")
+        if name == "clip" and number < 0:
+            raise ValueError(f"{self._where(name)}: expected 0 (no clipping) or a positive threshold, got {number!r}")
+        return number
 
     def _activation(self, name: str, value: object) -> Activation:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, np.integer)):
@@ -133,21 +141,32 @@ class SingleGateRNNDescriptor(_Descriptor):
         Mirrors ``training``.
     activation : Activation or str or int, default Activation.RELU
         The cell's function: ``h = activation(z)``. Mirrors ``activation``.
+    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        lets a model choose. Not in MPSGraph.
+    clip : float, default 0.0
+        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
+        0.0 means no clipping. Equal to ONNX's ``clip``; not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, or an activation is neither a member, a name nor a number.
+        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
     ValueError
-        If there is no activation of that name or number.
+        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 
     Examples
     --------
-    >>> SingleGateRNNDescriptor(activation="tanh")
-    SingleGateRNNDescriptor(reverse=False, bidirectional=False, training=False, activation=Activation.TANH)
+    >>> SingleGateRNNDescriptor(activation="tanh").activation
+    Activation.TANH
+    >>> SingleGateRNNDescriptor(clip=3) == SingleGateRNNDescriptor(clip=3.0)
+    True
     """
 
     activation: Activation = Activation.RELU
+    hard_sigmoid_alpha: float = 0.2
+    hard_sigmoid_beta: float = 0.5
+    clip: float = 0.0
 
     if TYPE_CHECKING:  # names and numbers are accepted, members are what is kept
 
@@ -158,6 +177,9 @@ class SingleGateRNNDescriptor(_Descriptor):
             bidirectional: bool = ...,
             training: bool = ...,
             activation: ActivationLike = ...,
+            hard_sigmoid_alpha: float = ...,
+            hard_sigmoid_beta: float = ...,
+            clip: float = ...,
         ) -> None: ...
 
 
@@ -183,6 +205,9 @@ class LSTMDescriptor(_Descriptor):
         The four gates lie in the order i, z, f, o instead of i, f, z, o on every axis that holds gates: weights,
         biases, peephole, `z_state`, a source without input weight, and all their gradients.
         Mirrors ``forgetGateLast``.
+    output_peephole_new_cell : bool, default False
+        The output gate's peephole reads the new cell ``c[t]``, as in ONNX, instead of ``c[t-1]``. The other gates'
+        peepholes read ``c[t-1]`` in either case. Has no effect without `peephole`. Not in MPSGraph.
     input_gate_activation : Activation or str or int, default Activation.SIGMOID
         Function of gate i. Mirrors ``inputGateActivation``.
     forget_gate_activation : Activation or str or int, default Activation.SIGMOID
@@ -193,13 +218,19 @@ class LSTMDescriptor(_Descriptor):
         Function of gate o. Mirrors ``outputGateActivation``.
     activation : Activation or str or int, default Activation.TANH
         Function g of the new cell: ``h = o * g(c)``. Mirrors ``activation``.
+    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        lets a model choose. Not in MPSGraph.
+    clip : float, default 0.0
+        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
+        0.0 means no clipping. The input of `activation`, the new cell, is not clipped. Equal to ONNX's ``clip``; not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, or an activation is neither a member, a name nor a number.
+        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
     ValueError
-        If there is no activation of that name or number.
+        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 
     Examples
     --------
@@ -213,11 +244,15 @@ class LSTMDescriptor(_Descriptor):
 
     produce_cell: bool = False
     forget_gate_last: bool = False
+    output_peephole_new_cell: bool = False
     input_gate_activation: Activation = Activation.SIGMOID
     forget_gate_activation: Activation = Activation.SIGMOID
     cell_gate_activation: Activation = Activation.TANH
     output_gate_activation: Activation = Activation.SIGMOID
     activation: Activation = Activation.TANH
+    hard_sigmoid_alpha: float = 0.2
+    hard_sigmoid_beta: float = 0.5
+    clip: float = 0.0
 
     if TYPE_CHECKING:
 
@@ -229,11 +264,15 @@ class LSTMDescriptor(_Descriptor):
             training: bool = ...,
             produce_cell: bool = ...,
             forget_gate_last: bool = ...,
+            output_peephole_new_cell: bool = ...,
             input_gate_activation: ActivationLike = ...,
             forget_gate_activation: ActivationLike = ...,
             cell_gate_activation: ActivationLike = ...,
             output_gate_activation: ActivationLike = ...,
             activation: ActivationLike = ...,
+            hard_sigmoid_alpha: float = ...,
+            hard_sigmoid_beta: float = ...,
+            clip: float = ...,
         ) -> None: ...
 
 
@@ -268,13 +307,19 @@ class GRUDescriptor(_Descriptor):
         Function of gate r. Mirrors ``resetGateActivation``.
     output_gate_activation : Activation or str or int, default Activation.TANH
         Function of gate o, the candidate for the new state. Mirrors ``outputGateActivation``.
+    hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        lets a model choose. Not in MPSGraph.
+    clip : float, default 0.0
+        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
+        0.0 means no clipping. Equal to ONNX's ``clip``; not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, or an activation is neither a member, a name nor a number.
+        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
     ValueError
-        If there is no activation of that name or number.
+        If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 
     Examples
     --------
@@ -291,6 +336,9 @@ class GRUDescriptor(_Descriptor):
     update_gate_activation: Activation = Activation.SIGMOID
     reset_gate_activation: Activation = Activation.SIGMOID
     output_gate_activation: Activation = Activation.TANH
+    hard_sigmoid_alpha: float = 0.2
+    hard_sigmoid_beta: float = 0.5
+    clip: float = 0.0
 
     if TYPE_CHECKING:
 
@@ -306,4 +354,7 @@ class GRUDescriptor(_Descriptor):
             update_gate_activation: ActivationLike = ...,
             reset_gate_activation: ActivationLike = ...,
             output_gate_activation: ActivationLike = ...,
+            hard_sigmoid_alpha: float = ...,
+            hard_sigmoid_beta: float = ...,
+            clip: float = ...,
         ) -> None: ...

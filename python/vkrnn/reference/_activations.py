@@ -6,7 +6,7 @@ Complex arguments work too, branching on the real part: the complex-step derivat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,14 @@ from vkrnn.descriptors import Activation
 
 Array = NDArray[Any]
 
-# Not documented for MPSGraph; these are Apple's elsewhere, ONNX's and the older Keras's. (PyTorch's slope is 1/6.)
-HARD_SIGMOID_SLOPE = 0.2
-HARD_SIGMOID_OFFSET = 0.5
+
+class _Numbers(Protocol):
+    @property
+    def hard_sigmoid_alpha(self) -> float: ...
+    @property
+    def hard_sigmoid_beta(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
 
 
 class Function(NamedTuple):
@@ -37,17 +42,38 @@ def _sigmoid(p: Array) -> Array:
     return y
 
 
-def _hard_sigmoid(p: Array) -> Array:
-    y = HARD_SIGMOID_SLOPE * p + HARD_SIGMOID_OFFSET
-    return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
+def _hard_sigmoid(alpha: float, beta: float) -> Function:
+    def of(p: Array) -> Array:
+        y = alpha * p + beta
+        return np.where(y.real <= 0, 0, np.where(y.real >= 1, 1, y))
+
+    return Function(of, lambda y: np.where((y.real > 0) & (y.real < 1), alpha, 0.0))
 
 
-FUNCTIONS = {
-    Activation.NONE: Function(lambda p: p, np.ones_like),
-    Activation.RELU: Function(_relu, lambda y: np.where(y.real > 0, 1.0, 0.0)),
-    Activation.TANH: Function(np.tanh, lambda y: 1 - y * y),
-    Activation.SIGMOID: Function(_sigmoid, lambda y: y * (1 - y)),
-    Activation.HARD_SIGMOID: Function(
-        _hard_sigmoid, lambda y: np.where((y.real > 0) & (y.real < 1), HARD_SIGMOID_SLOPE, 0.0)
-    ),
-}
+def _clipped(function: Function, clip: float) -> Function:
+    def of(p: Array) -> Array:
+        return function.of(np.where(p.real > clip, clip, np.where(p.real < -clip, -clip, p)))
+
+    # All activations are monotonic, so a clipped argument's y is one of the two at the thresholds, up to rounding.
+    low, high = sorted(function.of(np.array([-clip, clip])).tolist())
+    low, high = low + 1e-14 * abs(low), high - 1e-14 * abs(high)
+    return Function(of, lambda y: np.where((y.real > low) & (y.real < high), function.slope(y), 0.0))
+
+
+def functions(descriptor: _Numbers) -> dict[Activation, Function]:
+    """Return the activations with the descriptor's hard sigmoid, without its clipping."""
+    return {
+        Activation.NONE: Function(lambda p: p, np.ones_like),
+        Activation.RELU: Function(_relu, lambda y: np.where(y.real > 0, 1.0, 0.0)),
+        Activation.TANH: Function(np.tanh, lambda y: 1 - y * y),
+        Activation.SIGMOID: Function(_sigmoid, lambda y: y * (1 - y)),
+        Activation.HARD_SIGMOID: _hard_sigmoid(descriptor.hard_sigmoid_alpha, descriptor.hard_sigmoid_beta),
+    }
+
+
+def gate_functions(descriptor: _Numbers) -> dict[Activation, Function]:
+    """Return the activations as the gates have them: their argument is clamped to [-clip, clip] if clip is not 0."""
+    plain = functions(descriptor)
+    if descriptor.clip == 0:
+        return plain
+    return {name: _clipped(function, descriptor.clip) for name, function in plain.items()}

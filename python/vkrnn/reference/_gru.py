@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from vkrnn.descriptors import GRUDescriptor
 from vkrnn.results import GRUGradients, Outputs
 
-from ._activations import FUNCTIONS, Function
+from ._activations import Function, gate_functions
 from ._layout import (
     QUIET,
     Array,
@@ -36,10 +36,11 @@ class _Cell(NamedTuple):
 
     @staticmethod
     def of(d: GRUDescriptor) -> _Cell:
+        gates = gate_functions(d)
         return _Cell(
-            z=FUNCTIONS[d.update_gate_activation],
-            r=FUNCTIONS[d.reset_gate_activation],
-            o=FUNCTIONS[d.output_gate_activation],
+            z=gates[d.update_gate_activation],
+            r=gates[d.reset_gate_activation],
+            o=gates[d.output_gate_activation],
             reset_after=d.reset_after,
             flip_z=d.flip_z,
         )

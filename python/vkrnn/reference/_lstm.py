@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from vkrnn.descriptors import LSTMDescriptor
 from vkrnn.results import LSTMGradients, LSTMOutputs
 
-from ._activations import FUNCTIONS, Function
+from ._activations import Function, functions, gate_functions
 from ._layout import (
     QUIET,
     Array,
@@ -27,21 +27,24 @@ from ._layout import (
 from ._lengths import run_by_length
 
 
-class _Functions(NamedTuple):
+class _Cell(NamedTuple):
     i: Function
     f: Function
     z: Function
     o: Function
     g: Function
+    output_peephole_new_cell: bool
 
     @staticmethod
-    def of(d: LSTMDescriptor) -> _Functions:
-        return _Functions(
-            i=FUNCTIONS[d.input_gate_activation],
-            f=FUNCTIONS[d.forget_gate_activation],
-            z=FUNCTIONS[d.cell_gate_activation],
-            o=FUNCTIONS[d.output_gate_activation],
-            g=FUNCTIONS[d.activation],
+    def of(d: LSTMDescriptor) -> _Cell:
+        gates = gate_functions(d)
+        return _Cell(
+            i=gates[d.input_gate_activation],
+            f=gates[d.forget_gate_activation],
+            z=gates[d.cell_gate_activation],
+            o=gates[d.output_gate_activation],
+            g=functions(d)[d.activation],
+            output_peephole_new_cell=d.output_peephole_new_cell,
         )
 
 
@@ -50,12 +53,14 @@ def _gates(d: LSTMDescriptor) -> tuple[int, ...]:
     return (0, 2, 1, 3) if d.forget_gate_last else (0, 1, 2, 3)
 
 
-def _forward(act: _Functions, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
+def _forward(act: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
     outputs, cells, states = [], [], []
     for k in range(len(x)):
-        a_i, a_f, a_z, a_o = x[k] + recur(h * m[k], R) + p * c
-        i, f, z, o = act.i.of(a_i), act.f.of(a_f), act.z.of(a_z), act.o.of(a_o)
-        c = f * c + i * z
+        a_i, a_f, a_z, a_o = x[k] + recur(h * m[k], R)
+        p_i, p_f, p_z, p_o = p
+        i, f, z = act.i.of(a_i + p_i * c), act.f.of(a_f + p_f * c), act.z.of(a_z + p_z * c)
+        c_before, c = c, f * c + i * z
+        o = act.o.of(a_o + p_o * (c if act.output_peephole_new_cell else c_before))
         h = o * act.g.of(c)
         outputs.append(h)
         cells.append(c)
@@ -64,7 +69,7 @@ def _forward(act: _Functions, x: Array, R: Array, p: Array, m: Array, h: Array, 
 
 
 def _backward(
-    act: _Functions,
+    act: _Cell,
     state: Array,
     c: Array,
     R: Array,
@@ -80,19 +85,27 @@ def _backward(
     y = act.g.of(c)
     c_before = before(c0, c)
     h_before = before(h0, o * y)
+    p_before, p_o = p, p[3]
+    if act.output_peephole_new_cell:
+        p_before = np.concatenate([p[:3], np.zeros_like(p[3:])])
     delta = np.empty_like(state + source_gradient[:, None])
     for k in reversed(range(len(c))):
         G = source_gradient[k] + dh
+        d_o = G * y[k] * act.o.slope(o[k])
         dC = dc + G * o[k] * act.g.slope(y[k])
+        if act.output_peephole_new_cell:
+            dC = dC + p_o * d_o
         delta[k] = (
             dC * z[k] * act.i.slope(i[k]),
             dC * c_before[k] * act.f.slope(f[k]),
             dC * i[k] * act.z.slope(z[k]),
-            G * y[k] * act.o.slope(o[k]),
+            d_o,
         )
-        dc = dC * f[k] + (p * delta[k]).sum(axis=0)
+        dc = dC * f[k] + (p_before * delta[k]).sum(axis=0)
         dh = recur_back(delta[k], R) * m[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
+    if act.output_peephole_new_cell:
+        dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))
     return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
 
 
@@ -182,7 +195,7 @@ def lstm(
     x, weight = as_double(source), as_double(recurrent_weight)
     W = None if input_weight is None else as_double(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
-    act = _Functions.of(options)
+    act = _Cell.of(options)
     directions = zip(
         layout.project(x, W, bias),
         layout.recurrent(weight),
@@ -279,7 +292,7 @@ def lstm_gradients(
     x, weight = as_double(source), as_double(recurrent_weight)
     W = None if input_weight is None else as_double(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
-    act = _Functions.of(options)
+    act = _Cell.of(options)
     directions = zip(
         layout.z_state(z_state),
         layout.sequence("cell_output_fwd", cell_output_fwd),

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from vkrnn.descriptors import SingleGateRNNDescriptor
 from vkrnn.results import Gradients, Outputs
 
-from ._activations import FUNCTIONS, Function
+from ._activations import Function, gate_functions
 from ._layout import (
     QUIET,
     Array,
@@ -130,7 +130,8 @@ def single_gate_rnn(
         layout.state("init_state", init_state),
         strict=True,
     )
-    h, z = zip(*(_forward(FUNCTIONS[options.activation], *parts) for parts in directions), strict=True)
+    f = gate_functions(options)[options.activation]
+    h, z = zip(*(_forward(f, *parts) for parts in directions), strict=True)
     output = layout.join_states(h)
     if not options.training:
         return Outputs(function, ["output"], [output], {"z_state": "the descriptor has training=False"})
@@ -208,7 +209,8 @@ def single_gate_rnn_gradients(
         layout.state("state_gradient", state_gradient),
         strict=True,
     )
-    delta, dR, dh = zip(*(_backward(FUNCTIONS[options.activation], *parts) for parts in directions), strict=True)
+    f = gate_functions(options)[options.activation]
+    delta, dR, dh = zip(*(_backward(f, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         Gradients,
