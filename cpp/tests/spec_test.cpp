@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "vkrnn/error.h"
@@ -168,6 +169,17 @@ TEST(Spec, CallsThatDoTheSameAreEqual) {
               check_call(kLstm, false, lstm_arguments()).spec);
 }
 
+TEST(Spec, HoldsTheNumbersOfHardSigmoidsOnlyWhereThereAreSome) {
+    Descriptor other = kLstm;
+    other.numbers[kHardSigmoidAlphaSlot] = 1.0 / 6;
+    const auto spec = [](const Descriptor& made) { return check_call(made, false, lstm_arguments()).spec; };
+    EXPECT_EQ(spec(other), spec(kLstm));
+    Descriptor hard = kLstm, other_hard = other;
+    for (Descriptor* made : {&hard, &other_hard}) made->activations[1] = Activation::hard_sigmoid;
+    EXPECT_NE(spec(other_hard), spec(hard));
+    EXPECT_EQ(spec(hard).descriptor, hard);
+}
+
 TEST(Spec, HoldsTheDtype) {
     for (const Dtype dtype : kDtypes) {
         const std::string name(name_of(dtype));
@@ -207,6 +219,21 @@ TEST(SpecErrors, Arguments) {
               "[lstm] recurrent_weight: lstm needs it, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
               "[lstm_gradients] source_gradient: lstm_gradients needs it, got none");
+}
+
+TEST(SpecErrors, Numbers) {
+    const auto error = [](std::size_t slot, double number) {
+        Descriptor made = kLstm;
+        made.activations[0] = Activation::hard_sigmoid;
+        made.numbers[slot] = number;
+        return message<ValueError>(made, false, lstm_arguments());
+    };
+    EXPECT_EQ(error(kClipSlot, -1), "[lstm] descriptor.clip: expected 0 to 3.40282e+38, got -1");
+    EXPECT_EQ(error(kClipSlot, std::nan("")), "[lstm] descriptor.clip: expected 0 to 3.40282e+38, got nan");
+    EXPECT_EQ(error(kHardSigmoidAlphaSlot, 1e39),
+              "[lstm] descriptor.hard_sigmoid_alpha: expected -3.40282e+38 to 3.40282e+38, got 1e+39");
+    EXPECT_EQ(error(kHardSigmoidBetaSlot, -1e39),
+              "[lstm] descriptor.hard_sigmoid_beta: expected -3.40282e+38 to 3.40282e+38, got -1e+39");
 }
 
 TEST(SpecErrors, Dtypes) {

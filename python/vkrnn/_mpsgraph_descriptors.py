@@ -9,7 +9,14 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vkrnn._generics import Self
-from vkrnn.descriptors import Activation, ActivationLike, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.descriptors import (
+    BEYOND_MPSGRAPH,
+    Activation,
+    ActivationLike,
+    GRUDescriptor,
+    LSTMDescriptor,
+    SingleGateRNNDescriptor,
+)
 
 __all__ = [
     "MPSGraphGRUDescriptor",
@@ -30,13 +37,9 @@ class MPSGraphRNNActivation(IntEnum):
     hardSigmoid = 4
 
 
-# Options of vkrnn that MPSGraph's descriptors do not have.
-_OURS = {"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"}
-
-
 def _names(kind: Any) -> list[str]:
     """Return the names of the properties that MPSGraph documents, in snake_case."""
-    return [field.name for field in fields(kind) if field.name not in _OURS]
+    return [field.name for field in fields(kind) if field.name not in BEYOND_MPSGRAPH]
 
 
 def _camel_case(name: str) -> str:

@@ -71,7 +71,11 @@ ActivationLike: TypeAlias = Activation | ActivationName | int
 """An activation, as descriptors take it: a member, its name (when run in any case), or its number 0..4."""
 
 
-@dataclass(frozen=True, kw_only=True)
+# Options that MPSGraph's descriptors do not have.
+BEYOND_MPSGRAPH = frozenset({"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta", "clip"})
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class _Descriptor:
     reverse: bool = False
     bidirectional: bool = False
@@ -88,6 +92,14 @@ class _Descriptor:
             else:
                 checked = self._activation(field.name, value)
             object.__setattr__(self, field.name, checked)
+
+    def __repr__(self) -> str:
+        """Show the expression that makes it; options that MPSGraph lacks are left out where they have their default."""
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        shown = (
+            f"{name}={value!r}" for name, value, default in values if not (name in BEYOND_MPSGRAPH and value == default)
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def _flag(self, name: str, value: object) -> bool:
         if not isinstance(value, (bool, np.bool_)):
@@ -123,7 +135,7 @@ def _shown(value: object) -> str:
     return f"{value!r} ({type(value).__name__})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SingleGateRNNDescriptor(_Descriptor):
     """Options of `single_gate_rnn` and its gradients; mirrors ``MPSGraphSingleGateRNNDescriptor``.
 
@@ -183,7 +195,7 @@ class SingleGateRNNDescriptor(_Descriptor):
         ) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LSTMDescriptor(_Descriptor):
     """Options of `lstm` and its gradients; mirrors ``MPSGraphLSTMDescriptor``.
 
@@ -223,7 +235,8 @@ class LSTMDescriptor(_Descriptor):
         lets a model choose. Not in MPSGraph.
     clip : float, default 0.0
         The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
-        0.0 means no clipping. The input of `activation`, the new cell, is not clipped. Equal to ONNX's ``clip``; not in MPSGraph.
+        0.0 means no clipping. The input of `activation`, the new cell, is not clipped. Equal to ONNX's ``clip``; not in
+        MPSGraph.
 
     Raises
     ------
@@ -276,7 +289,7 @@ class LSTMDescriptor(_Descriptor):
         ) -> None: ...
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GRUDescriptor(_Descriptor):
     """Options of `gru` and its gradients; mirrors ``MPSGraphGRUDescriptor``.
 

@@ -74,7 +74,7 @@ def single_gate_rnn_gradients(
         dh   = (d[t] R) * m[t]
 
     and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
-    ``bias = sum d[t]``, and ``init_state`` is the last dh.
+    ``bias = sum d[t]``, and ``init_state`` is the last dh. With ``clip``, activation' is 0 where z[t] was clamped.
 
     Mirrors MPSGraph's ``singleGateRNNGradients(_:recurrentWeight:sourceGradient:zState:stateGradient:inputWeight:``
     ``bias:initState:mask:descriptor:name:)`` and its shorter forms.
@@ -181,6 +181,9 @@ def lstm_gradients(
     and then ``source = d W``, ``recurrent_weight = sum d[t]^T (h[t-1] * m[t])``, ``input_weight = sum d[t]^T x[t]``,
     ``bias = sum d[t]``, ``peephole = sum d[t] * c[t-1]``; ``init_state`` and ``init_cell`` are the last dh and dc.
 
+    With ``output_peephole_new_cell``, dC has the term p_o * d_o instead of dc, and the peephole's gradient has
+    sum d_o * c[t] for the output gate. With ``clip``, a gate's derivative is 0 where its sum was clamped.
+
     Mirrors MPSGraph's ``LSTMGradients(_:recurrentWeight:sourceGradient:zState:cellOutputFwd:stateGradient:``
     ``cellGradient:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)`` and its shorter forms.
 
@@ -283,7 +286,8 @@ def gru_gradients(
         dh  = G * z + (d_z R_z + d_r R_r + (d_o * r) R_o) * m[t]
 
     The gradients of the weights are the sums over all steps as in `lstm_gradients`; ``secondary_bias`` is
-    sum d_o * r, zeros without reset_after; ``init_state`` is the last dh.
+    sum d_o * r, zeros without reset_after; ``init_state`` is the last dh. With ``clip``, a gate's derivative is 0 where
+    its sum was clamped.
 
     Mirrors MPSGraph's ``GRUGradients(_:recurrentWeight:sourceGradient:zState:outputFwd:stateGradient:inputWeight:``
     ``bias:initState:mask:secondaryBias:descriptor:name:)`` and its shorter forms.

@@ -64,6 +64,8 @@ def single_gate_rnn(
         z[t] = x[t] W^T + b + (h[t-1] * m[t]) R^T
         h[t] = activation(z[t])
 
+    With ``clip``, activation stands for the function of z[t] clamped to [-clip, clip]; ``z_state`` is not clamped.
+
     Mirrors MPSGraph's ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its
     shorter forms.
 
@@ -145,7 +147,9 @@ def lstm(
         c[t] = f * c[t-1] + i * z
         h[t] = o * activation(c[t])
 
-    The peephole of every gate, the output gate too, reads the cell before the step.
+    The peephole of every gate, the output gate too, reads the cell before the step; with ``output_peephole_new_cell``
+    that of the output gate reads c[t]. With ``clip``, the sum that enters a gate's activation is clamped to
+    [-clip, clip]; c[t] is not.
 
     Mirrors MPSGraph's ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)``
     and its shorter forms. Its gates are in PyTorch's and Keras' order.
@@ -229,6 +233,8 @@ def gru(
         o = activation_o(x'_o + r * ((h[t-1] * m[t]) R_o^T + b2))
         h[t] = z * h[t-1] + (1 - z) * o                                 or, with flip_z,
         h[t] = (1 - z) * h[t-1] + z * o
+
+    With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip].
 
     Mirrors MPSGraph's ``GRU(_:recurrentWeight:inputWeight:bias:initState:mask:secondaryBias:descriptor:name:)`` and its
     shorter forms. ``GRUDescriptor(reset_gate_first=True, reset_after=True)`` is PyTorch's GRU.

@@ -20,14 +20,14 @@ Real blend(Real z, Real before, Real candidate) {
 
 // First of two phases: the gates z and r.
 void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3]) {
-    kept[0] = activate(update_activation, x[0] + r[0]);
-    kept[1] = activate(reset_activation, x[1] + r[1]);
+    kept[0] = activate_gate(update_activation, x[0] + r[0]);
+    kept[1] = activate_gate(reset_activation, x[1] + r[1]);
     kept[2] = 0.0;
 }
 
 void cell_forward_second(const Real x[3], const Real r[3], const Real before[1], out Real after[1],
                          inout Real kept[3]) {
-    kept[2] = activate(output_activation, x[2] + r[2]);
+    kept[2] = activate_gate(output_activation, x[2] + r[2]);
     after[0] = blend(kept[0], before[0], kept[2]);
 }
 
@@ -46,9 +46,9 @@ void cell_backward(const Real kept[3], const Real v[3], const Real before[1], co
     Real dz = up[0] * (flip_z ? kept[2] - before[0] : before[0] - kept[2]);
     Real candidate = up[0] * (flip_z ? z : 1.0 - z);
     carry[0] = up[0] * (flip_z ? 1.0 - z : z);
-    dx[0] = dz * derivative(update_activation, z);
-    dx[2] = candidate * derivative(output_activation, kept[2]);
-    dx[1] = scales_product != 0 ? dx[2] * (q + v[0]) * derivative(reset_activation, kept[1]) : 0.0;
+    dx[0] = dz * gate_derivative(update_activation, z);
+    dx[2] = candidate * gate_derivative(output_activation, kept[2]);
+    dx[1] = scales_product != 0 ? dx[2] * (q + v[0]) * gate_derivative(reset_activation, kept[1]) : 0.0;
     dr[0] = dx[0];
     dr[1] = dx[1];
     dr[2] = scales_product != 0 ? dx[2] * kept[1] : dx[2];
@@ -56,6 +56,6 @@ void cell_backward(const Real kept[3], const Real v[3], const Real before[1], co
 
 // Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
 void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, inout Real dx_reset[1], inout Real carry[1]) {
-    dx_reset[0] = du * operand * derivative(reset_activation, kept[1]);
+    dx_reset[0] = du * operand * gate_derivative(reset_activation, kept[1]);
     carry[0] += du * kept[1] * m;
 }

@@ -1,4 +1,5 @@
 // Gates i, f, z, o = activations of a_g = x'_g + r_g + p_g c[k-1];   c = f c[k-1] + i z;   h = o g(c).
+// With output_peephole_new_cell, p_o c stands for p_o c[k-1].
 // States: h, c. Vectors: the peephole weights p. Training keeps the activated gates.
 #include "cell.glsl"
 #define CELL_GATES 4
@@ -11,9 +12,10 @@ CELL_CONSTANT(kActivation0 + 2, cell_activation)
 CELL_CONSTANT(kActivation0 + 3, output_activation)
 CELL_CONSTANT(kActivation0 + 4, state_activation)
 CELL_CONSTANT(kHasVectors, has_peephole)
+CELL_OPTION(0, output_peephole_new_cell)
 
-Real gate(uint kind, Real sum, Real v, Real before) {
-    return activate(kind, has_peephole != 0 ? sum + v * before : sum);
+Real gate(uint kind, Real sum, Real v, Real cell) {
+    return activate_gate(kind, has_peephole != 0 ? sum + v * cell : sum);
 }
 
 // Each gate by itself: so an activation is a constant and an index too, whether or not a compiler unrolls loops.
@@ -22,8 +24,8 @@ void cell_forward(const Real x[4], const Real r[4], const Real v[4], const Real 
     kept[0] = gate(input_activation, x[0] + r[0], v[0], before[1]);
     kept[1] = gate(forget_activation, x[1] + r[1], v[1], before[1]);
     kept[2] = gate(cell_activation, x[2] + r[2], v[2], before[1]);
-    kept[3] = gate(output_activation, x[3] + r[3], v[3], before[1]);
     after[1] = kept[1] * before[1] + kept[0] * kept[2];
+    kept[3] = gate(output_activation, x[3] + r[3], v[3], output_peephole_new_cell ? after[1] : before[1]);
     after[0] = kept[3] * activate(state_activation, after[1]);
 }
 
@@ -32,14 +34,17 @@ Real cell_hidden(const Real kept[4], const Real after[2]) { return kept[3] * act
 void cell_backward(const Real kept[4], const Real v[4], const Real before[2], const Real after[2], Real q,
                    const Real up[2], out Real dx[4], out Real dr[4], out Real carry[2]) {
     Real y = activate(state_activation, after[1]);
+    dx[3] = up[0] * y * gate_derivative(output_activation, kept[3]);
     Real dc = up[1] + up[0] * kept[3] * derivative(state_activation, y);
-    dx[0] = dc * kept[2] * derivative(input_activation, kept[0]);
-    dx[1] = dc * before[1] * derivative(forget_activation, kept[1]);
-    dx[2] = dc * kept[0] * derivative(cell_activation, kept[2]);
-    dx[3] = up[0] * y * derivative(output_activation, kept[3]);
+    Real through_output = 0.0;   // what the output gate's peephole hands to c[k-1]
+    if (has_peephole != 0 && output_peephole_new_cell) dc += v[3] * dx[3];
+    if (has_peephole != 0 && !output_peephole_new_cell) through_output = v[3] * dx[3];
+    dx[0] = dc * kept[2] * gate_derivative(input_activation, kept[0]);
+    dx[1] = dc * before[1] * gate_derivative(forget_activation, kept[1]);
+    dx[2] = dc * kept[0] * gate_derivative(cell_activation, kept[2]);
     carry[0] = 0.0;
     carry[1] = dc * kept[1];
-    if (has_peephole != 0) carry[1] += (v[0] * dx[0] + v[1] * dx[1]) + (v[2] * dx[2] + v[3] * dx[3]);
+    if (has_peephole != 0) carry[1] += (v[0] * dx[0] + v[1] * dx[1]) + (v[2] * dx[2] + through_output);
     dr[0] = dx[0];
     dr[1] = dx[1];
     dr[2] = dx[2];

@@ -9,14 +9,14 @@ CELL_CONSTANT(kActivation0, activation)
 void cell_forward(const Real x[1], const Real r[1], const Real v[1], const Real before[1],
                   out Real after[1], out Real kept[1]) {
     kept[0] = x[0] + r[0];
-    after[0] = activate(activation, kept[0]);
+    after[0] = activate_gate(activation, kept[0]);
 }
 
-Real cell_hidden(const Real kept[1], const Real after[1]) { return activate(activation, kept[0]); }
+Real cell_hidden(const Real kept[1], const Real after[1]) { return activate_gate(activation, kept[0]); }
 
 void cell_backward(const Real kept[1], const Real v[1], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[1], out Real dr[1], out Real carry[1]) {
-    dx[0] = up[0] * derivative(activation, activate(activation, kept[0]));
+    dx[0] = up[0] * gate_derivative(activation, activate_gate(activation, kept[0]));
     dr[0] = dx[0];
     carry[0] = 0.0;
 }

@@ -1,5 +1,5 @@
 // Recomputes what each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, and stores
-// it in source order for the weights' gradients; with peephole weights c[k-1] too. Runs before the backward loop, for
+// it in source order for the weights' gradients; with peephole weights c[k-1], and c[k] if one weighs that. Runs before the backward loop, for
 // all steps at once.
 // Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "step.glsl"
@@ -11,7 +11,7 @@ void replay(Params p, uint d, uint n, uint j, int k) {
         if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
 #endif
 #if CELL_STATES > 1
-        if (keep != 0) clear_view(p, kPreviousCell, d, k, n, 0, j);
+        for (uint s = 0; s < keep; ++s) clear_view(p, kPreviousCell, d, k, n, s, j);
 #endif
         return;
     }
@@ -38,6 +38,7 @@ void replay(Params p, uint d, uint n, uint j, int k) {
 #endif
 #if CELL_STATES > 1
     if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, 0, j));
+    if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, load_view(p, kCell, d, k, n, 0, j));
 #endif
 }
 

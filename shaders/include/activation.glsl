@@ -1,12 +1,10 @@
 // The five activations and their derivatives, accurate to about one unit in the last place on every device: exp is ours,
-// because drivers' own may be off by dozens of units and lose NaN. Large arguments give exact limits.
+// because drivers' own may be off by dozens of units and lose NaN. Large arguments give exact limits. The file that
+// includes this declares the constants of the hard sigmoid and of the clipping.
 #ifndef VKRNN_ACTIVATION_GLSL
 #define VKRNN_ACTIVATION_GLSL
 #include "abi.h"
 #include "real.glsl"
-
-const Real kHardSigmoidSlope = Real(0.2lf);
-const Real kHardSigmoidOffset = 0.5;
 
 #ifdef VKRNN_FLOAT64
 const Real kHighestExponent = Real(708.0lf);   // exp of less than minus this counts as zero
@@ -91,7 +89,7 @@ Real activate(uint kind, Real x) {
     Real y = x;
     if (kind == kRelu) y = x > 0.0 ? x : 0.0;
     if (kind == kTanh || kind == kSigmoid) y = logistic(kind == kTanh, x);
-    if (kind == kHardSigmoid) y = clamp(kHardSigmoidSlope * x + kHardSigmoidOffset, 0.0, 1.0);
+    if (kind == kHardSigmoid) y = clamp(hard_sigmoid_alpha() * x + hard_sigmoid_beta(), 0.0, 1.0);
     return is_nan(x) ? x : y;
 }
 
@@ -100,8 +98,24 @@ Real derivative(uint kind, Real y) {
     if (kind == kRelu) return y > 0.0 ? 1.0 : 0.0;
     if (kind == kTanh) return (1.0 - y) * (1.0 + y);
     if (kind == kSigmoid) return y * (1.0 - y);
-    if (kind == kHardSigmoid) return y > 0.0 && y < 1.0 ? kHardSigmoidSlope : 0.0;
+    if (kind == kHardSigmoid) return y > 0.0 && y < 1.0 ? hard_sigmoid_alpha() : 0.0;
     return 1.0;
+}
+
+// Returns a gate from the sum that enters it, which the option `clip` clamps.
+Real activate_gate(uint kind, Real sum) {
+    if (has_clip == 0) return activate(kind, sum);
+    return is_nan(sum) ? sum : activate(kind, clamp(sum, -clip(), clip()));
+}
+
+// Returns the gate's derivative by its sum, from the gate y. Activations are monotonic, so a clamped sum gave one of the
+// two values at the thresholds, up to the slack: y may have been rounded to 16 bits since.
+Real gate_derivative(uint kind, Real y) {
+    Real slope = derivative(kind, y);
+    if (has_clip == 0) return slope;
+    Real a = activate(kind, -clip()), b = activate(kind, clip());
+    Real low = min(a, b), high = max(a, b);
+    return y <= low + clip_slack() * abs(low) || y >= high - clip_slack() * abs(high) ? 0.0 : slope;
 }
 
 #endif

@@ -4,7 +4,8 @@
 //   CELL_CONSTANT(id, name)     an integer of abi.h
 //   CELL_OPTION(bit, name)      a boolean option: the property cell_option(bit) of the cell's row
 //   CELL_NUMBER(slot, name)     a floating-point option, which is name(): the NumberProperty of that slot
-// It may call activate, derivative and exponential, and of GLSL's functions max and step.
+// It may call activate and derivative; for gates with the option `clip`, activate_gate and gate_derivative; exponential;
+// and of GLSL's functions max and step.
 // Its traits, all that drivers know of it, are macros:
 //   CELL_GATES          how many gates; arrays of them are in the canonical order of the cell's row in cells.cpp
 //   CELL_STATES         how many states: h, then the cell states
@@ -18,23 +19,50 @@
 #ifdef __cplusplus
 #define CELL_CONSTANT(id, name) const abi::uint name = constants[abi::id];
 #define CELL_NUMBER(slot, name) \
-    Real name() const { return abi::from_words<T>(constants + abi::kNumber0 + 2 * (slot)); }
+    Real name() const { return number(abi::kNumber0 + 2 * (slot)); }
 #else
-#include "activation.glsl"
+#include "abi.h"
+#include "real.glsl"
 #define CELL_CONSTANT(id, name) layout(constant_id = id) const uint name = 0;
 #ifdef VKRNN_FLOAT64
-#define CELL_NUMBER(slot, name) \
-    layout(constant_id = kNumber0 + 2 * (slot)) const uint name##_low = 0; \
-    layout(constant_id = kNumber0 + 2 * (slot) + 1) const uint name##_high = 0; \
+#define CELL_NUMBER_AT(id, name) \
+    layout(constant_id = id) const uint name##_low = 0; \
+    layout(constant_id = (id) + 1) const uint name##_high = 0; \
     Real name() { return packDouble2x32(uvec2(name##_low, name##_high)); }
 #else
-#define CELL_NUMBER(slot, name) \
-    layout(constant_id = kNumber0 + 2 * (slot)) const float name##_value = 0.0; \
+#define CELL_NUMBER_AT(id, name) \
+    layout(constant_id = id) const float name##_value = 0.0; \
     Real name() { return name##_value; }
 #endif
+#define CELL_NUMBER(slot, name) CELL_NUMBER_AT(kNumber0 + 2 * (slot), name)
 #endif
 #define CELL_OPTION(bit, name) const bool name = (cell_options >> bit & 1u) != 0u;
 
 #define CELL_CANDIDATE (CELL_GATES - 1)
 CELL_CONSTANT(kScalesProduct, scales_product)
 CELL_CONSTANT(kOptions, cell_options)
+CELL_CONSTANT(kHasClip, has_clip)
+#ifdef __cplusplus
+// As in activation.glsl.
+HWY_INLINE Real activate(uint kind, Real x) const {
+    return activation_value<T>(kind, x, number(abi::kHardSigmoidAlpha), number(abi::kHardSigmoidBeta));
+}
+HWY_INLINE Real derivative(uint kind, Real y) const {
+    return activation_derivative<T>(kind, y, number(abi::kHardSigmoidAlpha));
+}
+HWY_INLINE Real activate_gate(uint kind, Real sum) const {
+    return activate(kind, has_clip != 0 ? clipped<T>(sum, number(abi::kClip)) : sum);
+}
+HWY_INLINE Real gate_derivative(uint kind, Real y) const {
+    const Real slope = derivative(kind, y);
+    if (has_clip == 0) return slope;
+    const T clip = number(abi::kClip);
+    return slope_between<T>(slope, y, activate(kind, -clip), activate(kind, clip), number(abi::kClipSlack));
+}
+#else
+CELL_NUMBER_AT(kHardSigmoidAlpha, hard_sigmoid_alpha)
+CELL_NUMBER_AT(kHardSigmoidBeta, hard_sigmoid_beta)
+CELL_NUMBER_AT(kClip, clip)
+CELL_NUMBER_AT(kClipSlack, clip_slack)
+#include "activation.glsl"
+#endif

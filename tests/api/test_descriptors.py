@@ -5,24 +5,26 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cases import ACTIVATIONS, DESCRIPTORS, FLAGS
-from vkrnn.descriptors import Activation, LSTMDescriptor, SingleGateRNNDescriptor, _Descriptor
+from cases import ACTIVATIONS, DESCRIPTORS, FLAGS, NUMBERS
+from vkrnn.descriptors import Activation, LSTMDescriptor, SingleGateRNNDescriptor
 
 # The case table's names, in the order of the signature.
 OUTPUTS = {"lstm": ("produce_cell",)}
 DEFAULTS: dict[type[Any], dict[str, Any]] = {
     kind: dict.fromkeys(("reverse", "bidirectional", "training", *OUTPUTS.get(cell, ()), *FLAGS[cell]), False)
     | {name: Activation(function) for name, function in ACTIVATIONS[cell].items()}
+    | NUMBERS
     for cell, kind in DESCRIPTORS.items()
 }
 PROPERTIES = [(kind, name) for kind, defaults in DEFAULTS.items() for name in defaults]
 SWITCHES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], bool)]
+VALUES = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], float)]
 FUNCTIONS = [(kind, name) for kind, name in PROPERTIES if isinstance(DEFAULTS[kind][name], Activation)]
 
 
@@ -85,28 +87,34 @@ def test_unknown_activations_are_refused_with_the_names(kind: type[Any], name: s
         assert str(refused.value) == f"[{kind.__name__}] {name}: {expected}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClippedDescriptor(_Descriptor):
-    """The descriptor that a cell with a floating-point property would have."""
-
-    clip: float = 50.0
-
-
-def test_numbers_become_floats_and_nothing_else_is_one() -> None:
-    assert ClippedDescriptor().clip == 50.0
+@pytest.mark.parametrize(("kind", "name"), VALUES)
+def test_numbers_become_floats_and_nothing_else_is_one(kind: type[Any], name: str) -> None:
     for value in (2, 2.0, np.float32(2), np.int64(2)):
-        assert type(ClippedDescriptor(clip=value).clip) is float  # type: ignore[arg-type]
-        assert ClippedDescriptor(clip=value) == ClippedDescriptor(clip=2.0)  # type: ignore[arg-type]
+        assert type(getattr(kind(**{name: value}), name)) is float
+        assert kind(**{name: value}) == kind(**{name: 2.0})
     for value, shown in ((True, "True (bool)"), ("2", "'2' (str)"), (None, "None (NoneType)"), (2j, "2j (complex)")):
         with pytest.raises(TypeError) as caught:
-            ClippedDescriptor(clip=value)  # type: ignore[arg-type]
-        assert str(caught.value) == f"[ClippedDescriptor] clip: expected a number, got {shown}"
+            kind(**{name: value})
+        assert str(caught.value) == f"[{kind.__name__}] {name}: expected a number, got {shown}"
+    for unbounded in (float("nan"), float("inf"), -np.inf):
+        with pytest.raises(ValueError, match="finite") as refused:
+            kind(**{name: unbounded})
+        assert str(refused.value) == f"[{kind.__name__}] {name}: expected a finite number, got {float(unbounded)!r}"
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_negative_clip_is_refused(kind: type[Any]) -> None:
+    with pytest.raises(ValueError, match="clip") as caught:
+        kind(clip=-1)
+    message = "clip: expected 0 (no clipping) or a positive threshold, got -1.0"
+    assert str(caught.value) == f"[{kind.__name__}] {message}"
+    assert kind(hard_sigmoid_alpha=-1, hard_sigmoid_beta=-1).hard_sigmoid_alpha == -1
 
 
 @pytest.mark.parametrize(("kind", "name"), PROPERTIES)
 def test_every_property_counts_in_equality_hash_and_repr(kind: type[Any], name: str) -> None:
     default = DEFAULTS[kind][name]
-    changed = kind(**{name: Activation.NONE if (kind, name) in FUNCTIONS else True})
+    changed = kind(**{name: Activation.NONE if (kind, name) in FUNCTIONS else 0.75 if (kind, name) in VALUES else True})
     assert changed == replace(kind(), **{name: getattr(changed, name)})
     assert changed != kind()
     assert len({changed, kind(), kind(**{name: default})}) == 2
@@ -143,3 +151,4 @@ def test_kinds_are_never_equal() -> None:
 def test_repr_is_the_expression() -> None:
     shown = "SingleGateRNNDescriptor(reverse=False, bidirectional=False, training=False, activation=Activation.TANH)"
     assert repr(SingleGateRNNDescriptor(activation="tanh")) == shown
+    assert repr(SingleGateRNNDescriptor(activation="tanh", clip=3)) == f"{shown[:-1]}, clip=3.0)"

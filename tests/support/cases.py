@@ -42,7 +42,7 @@ UPSTREAM = {
 # The boolean properties that change what a cell computes or in which order its gates lie; all are off by default.
 FLAGS: dict[str, tuple[str, ...]] = {
     "single_gate_rnn": (),
-    "lstm": ("forget_gate_last",),
+    "lstm": ("forget_gate_last", "output_peephole_new_cell"),
     "gru": ("reset_gate_first", "reset_after", "flip_z"),
 }
 # The activation properties, each with its default.
@@ -57,6 +57,8 @@ ACTIVATIONS = {
     },
     "gru": {"update_gate_activation": "sigmoid", "reset_gate_activation": "sigmoid", "output_gate_activation": "tanh"},
 }
+# The numeric properties of every descriptor, each with its default.
+NUMBERS = {"hard_sigmoid_alpha": 0.2, "hard_sigmoid_beta": 0.5, "clip": 0.0}
 NAMES = tuple(member.name.lower() for member in Activation)
 _SHORT = {
     "input_weight": "W",
@@ -117,9 +119,10 @@ class Case:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether every activation is smooth."""
+        """Whether every gate and activation is smooth."""
         values = vars(self.descriptor()).values()
-        return not any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
+        corners = any(getattr(value, "name", "") in ("RELU", "HARD_SIGMOID") for value in values)
+        return not corners and not self.options.get("clip")
 
     @property
     def id(self) -> str:
@@ -361,6 +364,18 @@ def _numbers(cell: str) -> Iterator[Case]:
         yield _case(cell, (1, 4, 3, 5), direction | kinked, values="kinks")
 
 
+def _gates(cell: str) -> Iterator[Case]:
+    """Hard sigmoids of other slopes and offsets, clipped gates, and an output gate that sees the new cell."""
+    kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
+    functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
+    new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}
+    falling = {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75}
+    yield _case(cell, (4, 5, 3, 6), {"bidirectional": True} | new_cell | functions | falling)
+    yield _case(cell, (5, 3, 7, 4), {"reverse": True} | new_cell | {"clip": 0.5})
+    if cell == "lstm":
+        yield _case(cell, (5, 3, 7, 4), {"forget_gate_last": True} | new_cell)
+
+
 def _mixed(cell: str) -> Iterator[Case]:
     """Cases of which every option, argument and size is drawn at random."""
     rng = np.random.default_rng([19, GATES[cell]])
@@ -376,7 +391,7 @@ def _mixed(cell: str) -> Iterator[Case]:
 CASES: tuple[Case, ...] = tuple(
     case
     for cell in GATES
-    for block in (_arguments, _functions, _flags, _shapes, _numbers, _mixed)
+    for block in (_arguments, _functions, _flags, _shapes, _numbers, _gates, _mixed)
     for case in block(cell)
 )
 assert len({case.id for case in CASES}) == len(CASES), "two cases have the same id"

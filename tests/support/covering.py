@@ -13,6 +13,8 @@ Pair: TypeAlias = tuple[int, int, int, int]
 
 # T, N, I, H: pairwise different, with H a multiple of four and not, and sizes of 1. Without input weight I follows.
 SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 1, 6, 1))
+# The numeric properties at their defaults and away from them.
+NUMBERS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75})
 
 
 def covering_array(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
@@ -56,9 +58,10 @@ def _gain(missing: set[Pair], row: Mapping[int, int], factor: int, value: int) -
 def covering_cases() -> list[Case]:
     """Return cases of all cells in few variants of their kernels.
 
-    What reaches a kernel as a constant: flags, activations, H, whether there is a mask. A cell's variants have every
-    pair of a flag, an H and the mask, and in one of them each activation is at each gate. The cases have every pair of
-    a variant and what does not reach the kernel (direction, arguments, shape of the mask), and of two of the latter.
+    What reaches a kernel as a constant: flags, activations, numbers, H, whether there is a mask. A cell's variants have
+    every pair of these but for the activations: each activation is at each gate in one of them. The cases have every
+    pair of a variant and what does not reach the kernel (direction, arguments, shape of the mask), and of two of the
+    latter.
     """
     cases = []
     for cell in GATES:
@@ -78,7 +81,8 @@ def covering_cases() -> list[Case]:
 
 def _variants(cell: str) -> list[dict[str, Any]]:
     """Return what reaches the kernels; the rotation says by how many gates the list of activations is moved on."""
-    rows = covering_array({"sizes": SIZES, "mask": (True, False), **dict.fromkeys(FLAGS[cell], (False, True))})
+    flags = dict.fromkeys(FLAGS[cell], (False, True))
+    rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, **flags})
     assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"
     return [{"rotation": number % len(NAMES), **row} for number, row in enumerate(rows)]
 
@@ -89,7 +93,9 @@ def _arguments(cell: str) -> list[str]:
 
 def _case(cell: str, variant: Mapping[str, Any], rest: Mapping[str, Any]) -> Case:
     T, N, I, H = variant["sizes"]
-    options = dict(rest["direction"]) | {flag: True for flag in FLAGS[cell] if variant[flag]}
+    options: dict[str, Any] = (
+        dict(rest["direction"]) | variant["numbers"] | {flag: True for flag in FLAGS[cell] if variant[flag]}
+    )
     for gate, name in enumerate(ACTIVATIONS[cell]):
         options[name] = NAMES[(variant["rotation"] + gate) % len(NAMES)]
     present = {name for name in _arguments(cell) if rest[name]} | ({"mask"} if variant["mask"] else set())

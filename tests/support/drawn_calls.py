@@ -15,7 +15,19 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import ACTIVATIONS, DESCRIPTORS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import (
+    ACTIVATIONS,
+    DESCRIPTORS,
+    FLAGS,
+    GATES,
+    NAMES,
+    NUMBERS,
+    OPTIONAL,
+    UPSTREAM,
+    Case,
+    gradient_inputs,
+    inputs,
+)
 from comparison import assert_close, scaled_error
 from resident import dtype_of
 from tolerances import DTYPES
@@ -73,6 +85,7 @@ def draw_options(rng: Generator) -> Options:
     options |= {"reverse": True} if direction == 1 else {"bidirectional": True} if direction == 2 else {}
     options |= {name: True for name in FLAGS[cell] if rng.random() < 0.4}
     options |= {name: str(rng.choice(NAMES)) for name in ACTIVATIONS[cell] if rng.random() < 0.3}
+    options |= {name: float(rng.uniform(0.1, 1)) for name in NUMBERS if rng.random() < 0.15}
     gradients = bool(rng.random() < 0.5)
     if not gradients:
         names = ["training"] + ["produce_cell"] * (cell == "lstm")

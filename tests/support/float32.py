@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cases import ACTIVATIONS, Case
+from cases import ACTIVATIONS, NUMBERS, Case
 
 Array = NDArray[Any]
 Function = Callable[[Array], Array]
@@ -25,20 +25,33 @@ def _sigmoid(p: Array) -> Array:
     return y
 
 
-VALUES: dict[str, Function] = {
-    "none": lambda p: p,
-    "relu": lambda p: np.maximum(p, 0),
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "hard_sigmoid": lambda p: np.clip(p.dtype.type(0.2) * p + p.dtype.type(0.5), 0, 1),
-}
-SLOPES: dict[str, Function] = {
-    "none": np.ones_like,
-    "relu": lambda y: (y > 0).astype(y.dtype),
-    "tanh": lambda y: 1 - y * y,
-    "sigmoid": lambda y: y * (1 - y),
-    "hard_sigmoid": lambda y: y.dtype.type(0.2) * ((y > 0) & (y < 1)),
-}
+def _values(alpha: float, beta: float) -> dict[str, Function]:
+    return {
+        "none": lambda p: p,
+        "relu": lambda p: np.maximum(p, 0),
+        "tanh": np.tanh,
+        "sigmoid": _sigmoid,
+        "hard_sigmoid": lambda p: np.clip(p.dtype.type(alpha) * p + p.dtype.type(beta), 0, 1),
+    }
+
+
+def _slopes(alpha: float) -> dict[str, Function]:
+    return {
+        "none": np.ones_like,
+        "relu": lambda y: (y > 0).astype(y.dtype),
+        "tanh": lambda y: 1 - y * y,
+        "sigmoid": lambda y: y * (1 - y),
+        "hard_sigmoid": lambda y: y.dtype.type(alpha) * ((y > 0) & (y < 1)),
+    }
+
+
+def _clipped_slope(value: Function, slope: Function, clip: float) -> Function:
+    def of(y: Array) -> Array:
+        low, high = sorted(value(np.array([-clip, clip], y.dtype)))
+        near = 4 * np.finfo(y.dtype).eps
+        return slope(y) * ((y > low + near * abs(low)) & (y < high - near * abs(high)))
+
+    return of
 
 
 @dataclass(frozen=True)
@@ -57,10 +70,41 @@ class Pass:
         """Return the gates' activations, and for the LSTM the cell's."""
         return [self.case.options.get(name, default) for name, default in ACTIVATIONS[self.case.cell].items()]
 
+    @property
+    def gates(self) -> int:
+        """Return how many of the activations are those of gates, which `clip` is about."""
+        return len(self.names) - (self.case.cell == "lstm")
+
+    def functions(self) -> tuple[list[Function], list[Function]]:
+        """Return the activations, and their derivatives by their values."""
+        alpha, beta, clip = (self.case.options.get(name, default) for name, default in NUMBERS.items())
+        f = [_values(alpha, beta)[name] for name in self.names]
+        df = [_slopes(alpha)[name] for name in self.names]
+        if clip == 0:
+            return f, df
+        clipped: list[Function] = [lambda p, of=of: of(np.clip(p, -clip, clip)) for of in f[: self.gates]]
+        slopes = [_clipped_slope(f[g], df[g], clip) for g in range(self.gates)]
+        return clipped + f[self.gates :], slopes + df[self.gates :]
+
+    def peepholes(self) -> tuple[Array, Array]:
+        """Return the gates' weights of the cell before the step [4, H], and the output gate's of the new cell [H]."""
+        before, new = self.vectors.copy(), np.zeros_like(self.vectors[-1])
+        if self.case.options.get("output_peephole_new_cell"):
+            before[-1], new = new, self.vectors[-1]
+        return before, new
+
+    def weighed(self, before: Array, new: Array) -> Array:
+        """Return what each gate's peephole weighs: [T, N, G, H]."""
+        cells = np.repeat(before[:, :, None], self.case.G, axis=2)
+        if self.case.options.get("output_peephole_new_cell"):
+            cells[:, :, -1] = new
+        return cells
+
     def forward(self) -> tuple[Array, Array, Array]:
         """Return h, c (empty but for the LSTM) and what training keeps, step by step."""
-        f = [VALUES[name] for name in self.names]
+        f, _ = self.functions()
         h, c = self.init
+        on_before, on_new = self.peepholes()
         R = self.weight
         rows = []
         for x, m in zip(self.x, self.mask, strict=True):
@@ -69,10 +113,12 @@ class Pass:
                 kept = x + r
                 h = f[0](kept[:, 0])
             elif self.case.cell == "lstm":
-                a = x + r + self.vectors * c[:, None]
-                kept = np.stack([f[g](a[:, g]) for g in range(4)], axis=1)
-                c = kept[:, 1] * c + kept[:, 0] * kept[:, 2]
-                h = kept[:, 3] * f[4](c)
+                a = x + r + on_before * c[:, None]
+                i, forget, z = (f[g](a[:, g]) for g in range(3))
+                c = forget * c + i * z
+                o = f[3](a[:, 3] + on_new * c)
+                kept = np.stack([i, forget, z, o], axis=1)
+                h = o * f[4](c)
             else:
                 z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
                 after = self.case.options.get("reset_after")
@@ -88,8 +134,8 @@ class Pass:
 
         `h`, `c`, `kept` are forward results, `up` the gradient of every h, `dh` and `dc` those of the last h and c.
         """
-        df = [SLOPES[name] for name in self.names]
-        f = [VALUES[name] for name in self.names]
+        f, df = self.functions()
+        on_before, on_new = self.peepholes()
         R, flip, after = self.weight, *(self.case.options.get(name) for name in ("flip_z", "reset_after"))
         if self.case.cell == "single_gate_rnn":
             h = f[0](kept[:, :, 0])
@@ -109,12 +155,12 @@ class Pass:
             elif self.case.cell == "lstm":
                 i, forget, z, o = kept[k].swapaxes(0, 1)
                 y = f[4](c[k])
-                d_cell = dc + total * o * df[4](y)
+                d[:, 3] = total * y * df[3](o)
+                d_cell = dc + total * o * df[4](y) + on_new * d[:, 3]
                 d[:, 0] = d_cell * z * df[0](i)
                 d[:, 1] = d_cell * c_before[k] * df[1](forget)
                 d[:, 2] = d_cell * i * df[2](z)
-                d[:, 3] = total * y * df[3](o)
-                dc = d_cell * forget + (self.vectors * d).sum(axis=1)
+                dc = d_cell * forget + (on_before * d).sum(axis=1)
                 into[k] = d
             else:
                 z, reset, o = kept[k].swapaxes(0, 1)
@@ -141,7 +187,7 @@ class Pass:
         return {
             "delta": delta,
             "recurrent_weight": np.stack([a.T @ b for a, b in flat]),
-            "peephole": (delta * c_before[:, :, None]).sum(axis=(0, 1)),
+            "peephole": (delta * self.weighed(c_before, c)).sum(axis=(0, 1)),
             "secondary_bias": into[:, :, -1].sum(axis=(0, 1)) * bool(after),
             "init_state": dh,
             "init_cell": dc,

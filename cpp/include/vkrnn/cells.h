@@ -85,6 +85,8 @@ struct Candidate {
 struct Vectors {
     Argument argument;
     bool weigh_cell;  // one for each gate weighs the previous cell state; otherwise one is added to a scaled product
+    // With this flag, the last gate's vector weighs the new cell state instead.
+    std::optional<Flag> last_weighs_new_cell = std::nullopt;
 };
 
 // One of the conditions for |h| to stay within the largest of 1 and its initial values.

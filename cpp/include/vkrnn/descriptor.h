@@ -30,15 +30,17 @@ constexpr Flag cell_option(std::uint8_t bit) {
 }
 
 constexpr std::size_t kActivationSlots = 5;
-constexpr std::size_t kNumberSlots = 2;
+// Slots of the floating-point properties: two for the cell's own, then those that every cell has.
+constexpr std::size_t kNumberSlots = 5;
+constexpr std::size_t kHardSigmoidAlphaSlot = 2, kHardSigmoidBetaSlot = 3, kClipSlot = 4;
 
 struct Descriptor {
     CellKind cell = CellKind::single_gate_rnn;
     std::uint32_t flags = 0;  // one bit per Flag
     // One per gate in canonical order, then the one applied to the cell state (LSTM): see cells.cpp.
     std::array<Activation, kActivationSlots> activations{};
-    // The floating-point properties, by the slots of the cell's row.
-    std::array<double, kNumberSlots> numbers{};
+    // The floating-point properties, by slot. A clip of 0 means no clipping.
+    std::array<double, kNumberSlots> numbers{0, 0, 0.2, 0.5, 0};
 
     [[nodiscard]] bool has(Flag flag) const { return ((flags >> static_cast<unsigned>(flag)) & 1u) != 0; }
     void set(Flag flag, bool on) {

@@ -53,6 +53,10 @@ struct Spec {
     }
     // Returns whether learned vectors weigh the previous cell state, so that their gradients need that state.
     [[nodiscard]] bool weighs_cell() const { return vectors() != nullptr && vectors()->weigh_cell; }
+    // Returns whether the last gate's vector weighs the new cell state, so that its gradient needs that state.
+    [[nodiscard]] bool weighs_new_cell() const {
+        return weighs_cell() && vectors()->last_weighs_new_cell && descriptor.has(*vectors()->last_weighs_new_cell);
+    }
     auto operator<=>(const Spec&) const = default;
 };
 

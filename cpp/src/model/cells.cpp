@@ -1,4 +1,6 @@
 // The cells of the package, a row each.
+#include <limits>
+
 #include "vkrnn/cells.h"
 
 namespace vkrnn {
@@ -14,6 +16,14 @@ Property flag(std::string_view name, Flag which) { return {name, which}; }
 
 Property activation(std::string_view name, std::size_t slot, Activation documented_default) {
     return {name, ActivationProperty{slot, documented_default}};
+}
+
+// The numbers of the hard sigmoid and the threshold for the gates' sums, which float32 can hold.
+void add_gate_numbers(std::vector<Property>& properties) {
+    constexpr double kMost = std::numeric_limits<float>::max();
+    properties.push_back({"hard_sigmoid_alpha", NumberProperty{kHardSigmoidAlphaSlot, 0.2, -kMost, kMost}});
+    properties.push_back({"hard_sigmoid_beta", NumberProperty{kHardSigmoidBetaSlot, 0.5, -kMost, kMost}});
+    properties.push_back({"clip", NumberProperty{kClipSlot, 0.0, 0.0, kMost}});
 }
 
 Cell single_gate_rnn_cell() {
@@ -64,12 +74,13 @@ Cell lstm_cell() {
         .slots = {0, 1, 2, 3},
         .other_slots = {0, 2, 1, 3},
         .cell_states = 1,
-        .vectors = Vectors{.argument = peephole, .weigh_cell = true},
+        .vectors = Vectors{.argument = peephole, .weigh_cell = true, .last_weighs_new_cell = cell_option(0)},
         .candidate = std::nullopt,
         .bounds = std::vector<Bound>{{3, false}, {4, false}},
         .properties = {flag("reverse", Flag::reverse), flag("bidirectional", Flag::bidirectional),
                        flag("training", Flag::training), flag("produce_cell", Flag::produce_cell),
                        flag("forget_gate_last", Flag::other_gate_order),
+                       flag("output_peephole_new_cell", cell_option(0)),
                        activation("input_gate_activation", 0, sigmoid),
                        activation("forget_gate_activation", 1, sigmoid), activation("cell_gate_activation", 2, tanh),
                        activation("output_gate_activation", 3, sigmoid), activation("activation", 4, tanh)},
@@ -146,7 +157,11 @@ Cell gru_cell() {
 }  // namespace
 
 std::span<const Cell> cells() {
-    static const std::array<Cell, 3> kCells{single_gate_rnn_cell(), lstm_cell(), gru_cell()};
+    static const std::array<Cell, 3> kCells = [] {
+        std::array<Cell, 3> all{single_gate_rnn_cell(), lstm_cell(), gru_cell()};
+        for (Cell& cell : all) add_gate_numbers(cell.properties);
+        return all;
+    }();
     return kCells;
 }
 

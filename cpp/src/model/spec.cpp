@@ -55,6 +55,11 @@ private:
     // Clears what does not shape the work, so that calls that do the same share a plan.
     static Descriptor normalised(Descriptor descriptor, bool gradients) {
         if (descriptor.has(Flag::bidirectional)) descriptor.set(Flag::reverse, false);
+        if (std::ranges::find(descriptor.activations, Activation::hard_sigmoid) == descriptor.activations.end()) {
+            const Descriptor plain;
+            for (const std::size_t slot : {kHardSigmoidAlphaSlot, kHardSigmoidBetaSlot})
+                descriptor.numbers.at(slot) = plain.numbers.at(slot);
+        }
         if (gradients) {
             descriptor.set(Flag::training, false);
             descriptor.set(Flag::produce_cell, false);

@@ -43,7 +43,7 @@ private:
         weight_ = loop_.backward_weight(builder_);
         operand_ = builder_.scratch("operand", T * N * D * H);
         if (phases_) scaled_operand_ = builder_.scratch("scaled operand", T * N * D * H);
-        if (weighs_cell_) previous_cell_ = builder_.scratch("previous cell", T * N * D * H);
+        if (cells_ > 0) previous_cell_ = builder_.scratch("previous cell", T * N * D * cells_ * H);
         if (scales_product_) product_ = builder_.scratch("candidate product", T * N * D * H);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
@@ -69,7 +69,7 @@ private:
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
         if (phases_) block.sequence(abi::kScaledOperand, scaled_operand_, 1, Order::source);
-        if (weighs_cell_) block.sequence(abi::kPreviousCell, previous_cell_, 1, Order::source);
+        if (cells_ > 0) block.sequence(abi::kPreviousCell, previous_cell_, cells_, Order::source);
         if (scales_product_) block.sequence(abi::kProduct, product_, 1, Order::source);
         return block;
     }
@@ -135,10 +135,16 @@ private:
         if (vectors == nullptr) return;
         const std::size_t out = result(vectors->argument);
         const std::string label = "gradient of " + std::string(name_of(vectors->argument));
-        if (weighs_cell_) {
-            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, out, 0};
-            sum.factor = RowSum::Term{previous_cell_, 0, D * H, H, 0};
-            builder_.row_sum(label, sum, true);
+        if (cells_ == 1) {
+            weighed_sum(label, {delta_, 0, D * G * H, G * H, H}, {previous_cell_, 0, D * H, H, 0}, G, D, out, 0);
+        } else if (cells_ == 2) {
+            // The last gate's vector weighed the new cell, the others' the one before it.
+            for (std::int64_t d = 0; d < D; ++d) {
+                const RowSum::Term delta{delta_, d * G * H, D * G * H, 0, H};
+                const RowSum::Term cell{previous_cell_, 2 * d * H, 2 * D * H, 0, 0};
+                weighed_sum(label, delta, cell, G - 1, 1, out, d * G * H);
+                weighed_sum(label, shifted(delta, (G - 1) * H), shifted(cell, H), 1, 1, out, (d * G + G - 1) * H);
+            }
         } else if (scales_product_) {
             RowSum sum{T * N, D, 1, H, {}, {}, out, 0};
             sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
@@ -146,6 +152,18 @@ private:
         } else {
             builder_.clear(out);  // given, but not used
         }
+    }
+
+    static RowSum::Term shifted(RowSum::Term term, std::int64_t offset) {
+        term.offset += offset;
+        return term;
+    }
+
+    void weighed_sum(const std::string& label, const RowSum::Term& deltas, const RowSum::Term& cells,
+                     std::int64_t gates, std::int64_t directions, std::size_t out, std::int64_t out_offset) {
+        RowSum sum{T * N, directions, gates, H, deltas, {}, out, out_offset};
+        sum.factor = cells;
+        builder_.row_sum(label, sum, true);
     }
 
     PlanBuilder builder_;
@@ -158,7 +176,7 @@ private:
     const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
-    const bool weighs_cell_ = spec_.weighs_cell();
+    const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
     std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;

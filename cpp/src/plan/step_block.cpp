@@ -23,6 +23,8 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
     return order;
 }
 
+std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
+
 double step_flops(const Spec& spec) {
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
 }
@@ -136,7 +138,25 @@ void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
 Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
 
 static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
-static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kStepConstants);
+static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kClipSlack && abi::kClipSlack + 2 == abi::kStepConstants);
+static_assert(abi::kNumber0 + 2 * kHardSigmoidAlphaSlot == abi::kHardSigmoidAlpha);
+static_assert(abi::kNumber0 + 2 * kHardSigmoidBetaSlot == abi::kHardSigmoidBeta);
+static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
+
+namespace {
+
+// Returns how far, relative to itself, a gate in z_state may be from the same activation computed once more: some
+// units in the last place, or the rounding to a 16-bit type.
+double clip_slack(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::float64: return 0x1p-49;
+        case Dtype::float16: return 0x1p-10;
+        case Dtype::bfloat16: return 0x1p-7;
+        default: return 0x1p-21;
+    }
+}
+
+}  // namespace
 
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
     std::vector<std::uint32_t> constants(abi::kStepConstants);
@@ -148,14 +168,17 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
     constants[abi::kKeep] = options.keep;
     constants[abi::kHasVectors] = spec.vectors() != nullptr;
     constants[abi::kHasLengths] = spec.has(Argument::lengths);
+    const bool clips = spec.descriptor.numbers[kClipSlot] != 0;
+    constants[abi::kHasClip] = clips;
     for (std::size_t i = 0; i < kActivationSlots; ++i)
         constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
-    for (std::size_t i = 0; i < kNumberSlots; ++i) {
-        const double number = spec.descriptor.numbers[i];
+    const auto set_number = [&](std::size_t first, double number) {
         const auto words =
             spec.dtype == Dtype::float64 ? abi::to_words(number) : abi::to_words(static_cast<float>(number));
-        std::ranges::copy(words, constants.begin() + abi::kNumber0 + 2 * static_cast<std::ptrdiff_t>(i));
-    }
+        std::ranges::copy(words, constants.begin() + static_cast<std::ptrdiff_t>(first));
+    };
+    for (std::size_t i = 0; i < kNumberSlots; ++i) set_number(abi::kNumber0 + 2 * i, spec.descriptor.numbers[i]);
+    if (clips) set_number(abi::kClipSlack, clip_slack(spec.dtype));
     return constants;
 }
 

@@ -65,10 +65,13 @@ private:
 // Choices that a strategy makes for a step kernel; all others follow from the spec.
 struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
-    bool keep = false;
+    std::uint32_t keep = 0;   // see abi::kKeep
 };
 // Returns the specialization constants that the call decides, the same for every strategy; zeros for the others.
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
+
+// Returns how many cell states of a step, c[k-1] and c[k], the gradient of the learned vectors multiplies.
+std::uint32_t weighed_cells(const Spec& spec);
 
 // Returns the operations of a step's recurrent products.
 double step_flops(const Spec& spec);

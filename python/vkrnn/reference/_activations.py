@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vkrnn.descriptors import Activation
 
@@ -50,14 +50,14 @@ def _hard_sigmoid(alpha: float, beta: float) -> Function:
     return Function(of, lambda y: np.where((y.real > 0) & (y.real < 1), alpha, 0.0))
 
 
-def _clipped(function: Function, clip: float) -> Function:
+def _clipped(function: Function, clip: float, rounding: float) -> Function:
     def of(p: Array) -> Array:
         return function.of(np.where(p.real > clip, clip, np.where(p.real < -clip, -clip, p)))
 
-    # All activations are monotonic, so a clipped argument's y is one of the two at the thresholds, up to rounding.
+    # All activations are monotonic, so a clamped sum gave one of the two values at the thresholds, up to rounding.
     low, high = sorted(function.of(np.array([-clip, clip])).tolist())
-    low, high = low + 1e-14 * abs(low), high - 1e-14 * abs(high)
-    return Function(of, lambda y: np.where((y.real > low) & (y.real < high), function.slope(y), 0.0))
+    low, high = low + rounding * abs(low), high - rounding * abs(high)
+    return Function(of, lambda y: np.where((y.real <= low) | (y.real >= high), 0.0, function.slope(y)))
 
 
 def functions(descriptor: _Numbers) -> dict[Activation, Function]:
@@ -71,9 +71,20 @@ def functions(descriptor: _Numbers) -> dict[Activation, Function]:
     }
 
 
-def gate_functions(descriptor: _Numbers) -> dict[Activation, Function]:
-    """Return the activations as the gates have them: their argument is clamped to [-clip, clip] if clip is not 0."""
+def gate_functions(descriptor: _Numbers, z_state: ArrayLike | None = None) -> dict[Activation, Function]:
+    """Return the activations as the gates have them: their sum is clamped to [-clip, clip] if clip is not 0.
+
+    Derivatives are taken from gates of the type of `z_state`.
+    """
     plain = functions(descriptor)
     if descriptor.clip == 0:
         return plain
-    return {name: _clipped(function, descriptor.clip) for name, function in plain.items()}
+    rounding = _rounding(np.asarray(z_state).dtype)
+    return {name: _clipped(function, descriptor.clip, rounding) for name, function in plain.items()}
+
+
+def _rounding(dtype: np.dtype[Any]) -> float:
+    """Return how far a gate of the type may be from the same activation computed once more, relative to itself."""
+    if dtype.itemsize == 2:
+        return 2.0**-10 if dtype == np.float16 else 2.0**-7  # else bfloat16
+    return 2.0**-21 if dtype.itemsize == 4 else 2.0**-49

@@ -35,8 +35,8 @@ class _Cell(NamedTuple):
     flip_z: bool
 
     @staticmethod
-    def of(d: GRUDescriptor) -> _Cell:
-        gates = gate_functions(d)
+    def of(d: GRUDescriptor, z_state: ArrayLike | None = None) -> _Cell:
+        gates = gate_functions(d, z_state)
         return _Cell(
             z=gates[d.update_gate_activation],
             r=gates[d.reset_gate_activation],
@@ -183,6 +183,8 @@ def gru(
         h[t] = z * h[t-1] + (1 - z) * o                             flip_z=False
         h[t] = (1 - z) * h[t-1] + z * o                             flip_z=True
 
+    With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip].
+
     Examples
     --------
     >>> import numpy as np
@@ -275,7 +277,7 @@ def gru_gradients(
 
     and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dInitState = the last dh,
     dR_z = sum d_z^T hm, dR_r = sum d_r^T hm, dR_o = sum d_o^T (hm * r), or with reset_after dR_o = sum (d_o * r)^T hm
-    and db2 = sum d_o * r.
+    and db2 = sum d_o * r. With ``clip``, a gate's derivative is 0 where its sum was clamped.
     """
     if lengths is not None:
         return run_by_length(gru_gradients, locals())
@@ -284,7 +286,7 @@ def gru_gradients(
     x, weight = as_double(source), as_double(recurrent_weight)
     W = None if input_weight is None else as_double(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
-    cell = _Cell.of(options)
+    cell = _Cell.of(options, z_state)
     directions = zip(
         layout.z_state(z_state),
         layout.sequence("output_fwd", output_fwd),

@@ -36,8 +36,8 @@ class _Cell(NamedTuple):
     output_peephole_new_cell: bool
 
     @staticmethod
-    def of(d: LSTMDescriptor) -> _Cell:
-        gates = gate_functions(d)
+    def of(d: LSTMDescriptor, z_state: ArrayLike | None = None) -> _Cell:
+        gates = gate_functions(d, z_state)
         return _Cell(
             i=gates[d.input_gate_activation],
             f=gates[d.forget_gate_activation],
@@ -53,15 +53,15 @@ def _gates(d: LSTMDescriptor) -> tuple[int, ...]:
     return (0, 2, 1, 3) if d.forget_gate_last else (0, 1, 2, 3)
 
 
-def _forward(act: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
+def _forward(cell: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Array) -> tuple[Array, Array, Array]:
     outputs, cells, states = [], [], []
     for k in range(len(x)):
         a_i, a_f, a_z, a_o = x[k] + recur(h * m[k], R)
         p_i, p_f, p_z, p_o = p
-        i, f, z = act.i.of(a_i + p_i * c), act.f.of(a_f + p_f * c), act.z.of(a_z + p_z * c)
+        i, f, z = cell.i.of(a_i + p_i * c), cell.f.of(a_f + p_f * c), cell.z.of(a_z + p_z * c)
         c_before, c = c, f * c + i * z
-        o = act.o.of(a_o + p_o * (c if act.output_peephole_new_cell else c_before))
-        h = o * act.g.of(c)
+        o = cell.o.of(a_o + p_o * (c if cell.output_peephole_new_cell else c_before))
+        h = o * cell.g.of(c)
         outputs.append(h)
         cells.append(c)
         states.append(np.stack([i, f, z, o]))
@@ -69,7 +69,7 @@ def _forward(act: _Cell, x: Array, R: Array, p: Array, m: Array, h: Array, c: Ar
 
 
 def _backward(
-    act: _Cell,
+    cell: _Cell,
     state: Array,
     c: Array,
     R: Array,
@@ -82,29 +82,29 @@ def _backward(
     dc: Array,
 ) -> tuple[Array, Array, Array, Array, Array]:
     i, f, z, o = state.swapaxes(0, 1)
-    y = act.g.of(c)
+    y = cell.g.of(c)
     c_before = before(c0, c)
     h_before = before(h0, o * y)
     p_before, p_o = p, p[3]
-    if act.output_peephole_new_cell:
+    if cell.output_peephole_new_cell:
         p_before = np.concatenate([p[:3], np.zeros_like(p[3:])])
     delta = np.empty_like(state + source_gradient[:, None])
     for k in reversed(range(len(c))):
         G = source_gradient[k] + dh
-        d_o = G * y[k] * act.o.slope(o[k])
-        dC = dc + G * o[k] * act.g.slope(y[k])
-        if act.output_peephole_new_cell:
+        d_o = G * y[k] * cell.o.slope(o[k])
+        dC = dc + G * o[k] * cell.g.slope(y[k])
+        if cell.output_peephole_new_cell:
             dC = dC + p_o * d_o
         delta[k] = (
-            dC * z[k] * act.i.slope(i[k]),
-            dC * c_before[k] * act.f.slope(f[k]),
-            dC * i[k] * act.z.slope(z[k]),
+            dC * z[k] * cell.i.slope(i[k]),
+            dC * c_before[k] * cell.f.slope(f[k]),
+            dC * i[k] * cell.z.slope(z[k]),
             d_o,
         )
         dc = dC * f[k] + (p_before * delta[k]).sum(axis=0)
         dh = recur_back(delta[k], R) * m[k]
     dp = np.einsum("kgnh,knh->gh", delta, c_before)
-    if act.output_peephole_new_cell:
+    if cell.output_peephole_new_cell:
         dp[3] = (delta[:, 3] * c).sum(axis=(0, 1))
     return delta, recur_weight_gradient(delta, h_before * m), dp, dh, dc
 
@@ -180,7 +180,9 @@ def lstm(
         c[t] = f * c[t-1] + i * z
         h[t] = o * activation(c[t])
 
-    All four gates, the output gate too, look through the peephole at the cell before the step.
+    All four gates, the output gate too, look through the peephole at the cell before the step; with
+    ``output_peephole_new_cell`` the output gate looks at c[t] instead. With ``clip``, the sum that enters a gate's
+    activation is clamped to [-clip, clip]; c[t] is not.
 
     Examples
     --------
@@ -195,7 +197,7 @@ def lstm(
     x, weight = as_double(source), as_double(recurrent_weight)
     W = None if input_weight is None else as_double(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
-    act = _Cell.of(options)
+    cell = _Cell.of(options)
     directions = zip(
         layout.project(x, W, bias),
         layout.recurrent(weight),
@@ -205,7 +207,7 @@ def lstm(
         layout.state("init_cell", init_cell),
         strict=True,
     )
-    h, c, z = zip(*(_forward(act, *parts) for parts in directions), strict=True)
+    h, c, z = zip(*(_forward(cell, *parts) for parts in directions), strict=True)
     results, absent = {"output": layout.join_states(h)}, {}
     if options.produce_cell or options.training:
         results["cell_output"] = layout.join_states(c)
@@ -284,6 +286,9 @@ def lstm_gradients(
 
     and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dp = sum d * c[t-1],
     dR = sum d^T (m * h[t-1]), dInitState = the last dh, dInitCell = the last dc.
+
+    With ``output_peephole_new_cell``, dC has p_o * d_o as one more term, dc has it no longer, and dp_o is
+    sum d_o * c[t]. With ``clip``, a gate's derivative is 0 where its sum was clamped.
     """
     if lengths is not None:
         return run_by_length(lstm_gradients, locals())
@@ -292,7 +297,7 @@ def lstm_gradients(
     x, weight = as_double(source), as_double(recurrent_weight)
     W = None if input_weight is None else as_double(input_weight)
     layout = Layout.of(function, options, x, weight, W, _gates(options))
-    act = _Cell.of(options)
+    cell = _Cell.of(options, z_state)
     directions = zip(
         layout.z_state(z_state),
         layout.sequence("cell_output_fwd", cell_output_fwd),
@@ -306,7 +311,7 @@ def lstm_gradients(
         layout.state("cell_gradient", cell_gradient),
         strict=True,
     )
-    delta, dR, dp, dh, dc = zip(*(_backward(act, *parts) for parts in directions), strict=True)
+    delta, dR, dp, dh, dc = zip(*(_backward(cell, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(
         LSTMGradients,

@@ -110,6 +110,8 @@ def single_gate_rnn(
         z[t] = x[t] W^T + b + (m[t] * h[t-1]) R^T
         h[t] = activation(z[t])
 
+    With ``clip``, activation stands for the function of z[t] clamped to [-clip, clip]; `z_state` is not clamped.
+
     Examples
     --------
     >>> import numpy as np
@@ -191,7 +193,7 @@ def single_gate_rnn_gradients(
         dh   = (d[t] R) * m[t]
 
     and from all steps together: dSource = d W, dW = sum d^T x, db = sum d, dR = sum d^T (m * h[t-1]),
-    dInitState = the last dh.
+    dInitState = the last dh. With ``clip``, activation' is 0 where the activation's argument was clamped.
     """
     if lengths is not None:
         return run_by_length(single_gate_rnn_gradients, locals())
@@ -209,7 +211,7 @@ def single_gate_rnn_gradients(
         layout.state("state_gradient", state_gradient),
         strict=True,
     )
-    f = gate_functions(options)[options.activation]
+    f = gate_functions(options, z_state)[options.activation]
     delta, dR, dh = zip(*(_backward(f, *parts) for parts in directions), strict=True)
     projected = layout.project_gradients(delta, x, W, bias)
     return pack_gradients(

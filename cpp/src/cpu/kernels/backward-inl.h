@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
 // What each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, for the weight
-// gradients; with peephole weights c[k-1] too. Steps and rows in any order.
+// gradients; with peephole weights c[k-1], and c[k] if one weighs that. Steps and rows in any order.
 template <class C, class T>
 class Replay : Loop<C, T> {
     using Base = Loop<C, T>;
@@ -44,17 +44,18 @@ public:
 
 private:
     void replay(std::int64_t k, std::int64_t n) {
-        const bool keeps_cell = kStates > 1 && keep_;
+        const int cells = kStates > 1 ? static_cast<int>(keep_) : 0;
         if (this->has_ended(n, k)) {
             this->clear(abi::kOperand, k, n, 1, {0, units_});
             if (two_phases_) this->clear(abi::kScaledOperand, k, n, 1, {0, units_});
-            if (keeps_cell) this->clear(abi::kPreviousCell, k, n, 1, {0, units_});
+            if (cells > 0) this->clear(abi::kPreviousCell, k, n, cells, {0, units_});
             return;
         }
         T* const operand = row(abi::kOperand, k, n);
-        if (keeps_cell)
-            std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n),
-                        static_cast<std::size_t>(units_) * sizeof(T));
+        const std::size_t bytes = static_cast<std::size_t>(units_) * sizeof(T);
+        if (cells > 0) std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n), bytes);
+        if (cells > 1)
+            std::memcpy(row(abi::kPreviousCell, k, n) + views_[abi::kPreviousCell].slot, row(abi::kCell, k, n), bytes);
         for (std::int64_t j = 0; j < units_; j += W) {
             const std::int64_t count = std::min(W, units_ - j);
             const Real value = hidden(k, n, j, count) * this->mask(k, n, j, count);

@@ -190,7 +190,7 @@ private:
             cell_before = previous(abi::kCell, abi::kInitCell, k, n);
             cell_state = row(abi::kCell, k, n);
         }
-        const bool keeps = keep_ || Phase == 1;
+        const bool keeps = keep_ != 0 || Phase == 1;
         const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
         const Stride c_slot = views_[abi::kCell].slot;
         const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
@@ -232,7 +232,7 @@ private:
         if (phase == 1) return;
         this->clear(abi::kHidden, k, n, 1, units);
         if (kStates > 1) this->clear(abi::kCell, k, n, kStates - 1, units);
-        if (keep_) this->clear(abi::kSaved, k, n, kGates, units);
+        if (keep_ != 0) this->clear(abi::kSaved, k, n, kGates, units);
     }
 
     T* masked_ = nullptr;

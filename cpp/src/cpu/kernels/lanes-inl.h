@@ -214,25 +214,24 @@ HWY_INLINE Lanes<T> exponential(Lanes<T> x) {
     return {exponential<T>(x.low), exponential<T>(x.high)};
 }
 
-// The same as in activation.glsl.
-inline constexpr double kHardSigmoidSlope = 0.2, kHardSigmoidOffset = 0.5;
-
 template <class T>
-HWY_INLINE Vector<T> hard_sigmoid(Vector<T> x) {
+HWY_INLINE Vector<T> hard_sigmoid(Vector<T> x, Vector<T> alpha, Vector<T> beta) {
     const Tag<T> d;
-    const auto y =
-        hn::MulAdd(hn::Set(d, static_cast<T>(kHardSigmoidSlope)), x, hn::Set(d, static_cast<T>(kHardSigmoidOffset)));
-    return at_most<T>(hn::Set(d, T{1}), at_least<T>(hn::Zero(d), y));
+    return at_most<T>(hn::Set(d, T{1}), at_least<T>(hn::Zero(d), hn::MulAdd(alpha, x, beta)));
 }
 
+// The activations and their derivatives: the same as in activation.glsl.
 template <class T>
-HWY_INLINE Lanes<T> activate(abi::uint kind, Lanes<T> x) {
+HWY_INLINE Lanes<T> activation_value(abi::uint kind, Lanes<T> x, T alpha, T beta) {
     const auto zero = hn::Zero(Tag<T>());
     switch (kind) {
         case abi::kRelu: return {at_least<T>(zero, x.low), at_least<T>(zero, x.high)};
         case abi::kTanh: return {hyperbolic_tangent<T>(x.low), hyperbolic_tangent<T>(x.high)};
         case abi::kSigmoid: return {sigmoid<T>(x.low), sigmoid<T>(x.high)};
-        case abi::kHardSigmoid: return {hard_sigmoid<T>(x.low), hard_sigmoid<T>(x.high)};
+        case abi::kHardSigmoid: {
+            const auto slope = hn::Set(Tag<T>(), alpha), offset = hn::Set(Tag<T>(), beta);
+            return {hard_sigmoid<T>(x.low, slope, offset), hard_sigmoid<T>(x.high, slope, offset)};
+        }
         default: return x;
     }
 }
@@ -245,21 +244,45 @@ HWY_INLINE Vector<T> relu_derivative(Vector<T> y) {
 }
 
 template <class T>
-HWY_INLINE Vector<T> hard_sigmoid_derivative(Vector<T> y) {
+HWY_INLINE Vector<T> hard_sigmoid_derivative(Vector<T> y, T alpha) {
     const Tag<T> d;
-    return hn::IfThenElseZero(hn::And(hn::Gt(y, hn::Zero(d)), hn::Lt(y, hn::Set(d, T{1}))),
-                              hn::Set(d, static_cast<T>(kHardSigmoidSlope)));
+    return hn::IfThenElseZero(hn::And(hn::Gt(y, hn::Zero(d)), hn::Lt(y, hn::Set(d, T{1}))), hn::Set(d, alpha));
 }
 
 template <class T>
-HWY_INLINE Lanes<T> derivative(abi::uint kind, Lanes<T> y) {
+HWY_INLINE Lanes<T> activation_derivative(abi::uint kind, Lanes<T> y, T alpha) {
     switch (kind) {
         case abi::kRelu: return {relu_derivative<T>(y.low), relu_derivative<T>(y.high)};
         case abi::kTanh: return (1.0 - y) * (1.0 + y);
         case abi::kSigmoid: return y * (1.0 - y);
-        case abi::kHardSigmoid: return {hard_sigmoid_derivative<T>(y.low), hard_sigmoid_derivative<T>(y.high)};
+        case abi::kHardSigmoid:
+            return {hard_sigmoid_derivative<T>(y.low, alpha), hard_sigmoid_derivative<T>(y.high, alpha)};
         default: return 1.0;
     }
+}
+
+// x, but from -clip to clip; NaN stays NaN.
+template <class T>
+HWY_INLINE Lanes<T> clipped(Lanes<T> x, T clip) {
+    const auto high = hn::Set(Tag<T>(), clip), low = hn::Set(Tag<T>(), -clip);
+    return {at_most<T>(high, at_least<T>(low, x.low)), at_most<T>(high, at_least<T>(low, x.high))};
+}
+
+// The slope where y lies between the two ends by more than the slack, relative to them, and else 0; NaN counts as
+// between them.
+template <class T>
+HWY_INLINE Vector<T> slope_between(Vector<T> slope, Vector<T> y, Vector<T> end, Vector<T> other_end, T slack) {
+    const Tag<T> d;
+    const auto lower = hn::Min(end, other_end), upper = hn::Max(end, other_end);
+    const auto low = hn::MulAdd(hn::Set(d, slack), hn::Abs(lower), lower);
+    const auto high = hn::NegMulAdd(hn::Set(d, slack), hn::Abs(upper), upper);
+    return hn::IfThenZeroElse(hn::Or(hn::Le(y, low), hn::Ge(y, high)), slope);
+}
+
+template <class T>
+HWY_INLINE Lanes<T> slope_between(Lanes<T> slope, Lanes<T> y, Lanes<T> end, Lanes<T> other_end, T slack) {
+    return {slope_between<T>(slope.low, y.low, end.low, other_end.low, slack),
+            slope_between<T>(slope.high, y.high, end.high, other_end.high, slack)};
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

@@ -85,9 +85,9 @@ public:
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
           has_lengths_(constants[abi::kHasLengths] != 0),
-          keep_(constants[abi::kKeep] != 0),
           scales_product_(constants[abi::kScalesProduct] != 0),
-          two_phases_(work.two_phases != 0) {
+          two_phases_(work.two_phases != 0),
+          keep_(constants[abi::kKeep]) {
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
     }
 
@@ -225,7 +225,8 @@ protected:
     C cell_;
     Member& member_;
     const std::int64_t steps_, batch_, units_, vectors_;
-    const bool has_mask_, has_lengths_, keep_, scales_product_, two_phases_;
+    const bool has_mask_, has_lengths_, scales_product_, two_phases_;
+    const abi::uint keep_;  // see abi::kKeep
     std::int64_t slot_[kGates];
     std::int64_t direction_ = 0;
     View<T> views_[abi::kViews];

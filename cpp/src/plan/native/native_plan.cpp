@@ -39,8 +39,8 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     return buffer;
 }
 
-void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block, bool keep,
-          cpu::LoopWork work = {}) {
+void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block,
+          std::uint32_t keep, cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
     work.params = block.params();
     work.adds_bias = spec.has(Argument::bias);
@@ -147,7 +147,7 @@ void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock v
 }
 
 void NativeLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
-    loop(builder, "replay", "replay", pass.views, builder.spec().weighs_cell());
+    loop(builder, "replay", "replay", pass.views, weighed_cells(builder.spec()));
 }
 
 void NativeLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
@@ -156,7 +156,7 @@ void NativeLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const 
         pack(builder, "pack recurrent_weight", pass.inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
     StepBlock views = pass.views;
     views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
-    loop(builder, "time loop back", "backward", views, false);
+    loop(builder, "time loop back", "backward", views, 0);
 }
 
 }  // namespace vkrnn

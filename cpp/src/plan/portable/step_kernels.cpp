@@ -54,7 +54,7 @@ Dispatch at_step(Dispatch of_loop, const std::string& label, std::int32_t step) 
 
 void add_recompute(PlanBuilder& builder, const BackwardPass& pass) {
     const Spec& spec = builder.spec();
-    std::vector<std::uint32_t> constants = step_constants(spec, {0, spec.weighs_cell()}, abi::kStepConstants);
+    std::vector<std::uint32_t> constants = step_constants(spec, {0, weighed_cells(spec)}, abi::kStepConstants);
     constants[abi::kLocalSize] = kReplayGroup;
     const std::size_t kernel = step_kernel(builder, "replay", std::move(constants));
     const std::size_t params = builder.constant("parameters", pass.views.block());
