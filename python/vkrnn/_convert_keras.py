@@ -17,52 +17,63 @@ __all__ = ["from_keras"]
 
 Array = npt.NDArray[Any]
 
+_ACTIVATIONS = {
+    "LSTM": ("activation", "recurrent_activation"),
+    "GRU": ("activation", "recurrent_activation"),
+    "SimpleRNN": ("activation",),
+}
+_KINDS = tuple(_ACTIVATIONS)
+# Both layers of a Bidirectional must agree in these, because one call has one descriptor and one set of shapes.
+_SHARED = ("units", "use_bias", "reset_after")
+
 
 def from_keras(layer: Any) -> Layer:
     """Return a Keras 3 ``LSTM``, ``GRU`` or ``SimpleRNN``, or a ``Bidirectional`` of one, with copies of its weights.
 
-    Keras's input is [N, T, I]; the layer's source is [T, N, I]. With ``go_backwards`` results stand in the order in
-    which they were computed, as Keras has them. Dropout, which Keras applies in training alone, is left out.
+    Keras's input is [N, T, I]; the layer's source is [T, N, I]. The layer returns the whole sequence, whatever
+    ``return_sequences`` and ``return_state`` say. With ``go_backwards`` results stand in the order in which they were
+    computed, as in Keras. Options that act in training alone, such as dropout, regularizers and constraints, are left
+    out, and so are those that do not change results: ``unroll``, ``implementation``, ``use_cudnn``, ``seed``.
 
     Parameters
     ----------
     layer : keras.layers.LSTM or GRU or SimpleRNN or Bidirectional
-        Built, so that it has weights.
+        Built, so that it has weights. ``keras.layers.RNN`` with an ``LSTMCell``, ``GRUCell`` or ``SimpleRNNCell`` is
+        one of these, too.
 
     Raises
     ------
     TypeError
-        If it is none of these.
+        If it is none of these, or a subclass, which may compute something else.
     ValueError
         If it has not been built.
     NotImplementedError
-        If vkrnn has no equivalent; the message names it. Such is Keras's ``hard_sigmoid``, relu6(x + 3) / 6.
+        If vkrnn has no equivalent; the message names the option and its value.
     """
     keras = importlib.import_module("keras")
-    if isinstance(layer, keras.layers.Bidirectional):
+    if type(layer) is keras.layers.Bidirectional:
         return _from_keras_bidirectional(keras, layer)
     return _from_keras_layer(keras, layer)
 
 
 def _from_keras_layer(keras: Any, layer: Any) -> Layer:
-    kinds = {keras.layers.LSTM: "LSTM", keras.layers.GRU: "GRU", keras.layers.SimpleRNN: "SimpleRNN"}
-    kind = next((kinds[known] for known in kinds if isinstance(layer, known)), None)
-    if kind is None:
-        raise TypeError(
-            "[from_keras] layer: expected a keras.layers.LSTM, GRU, SimpleRNN or Bidirectional, got "
-            f"{type(layer).__name__}"
+    kind, cell = _cell_of(keras, layer)
+    if layer.stateful:
+        raise NotImplementedError(
+            f"[from_keras] stateful: expected False, got {layer.stateful!r}; pass the last state as init_state instead"
         )
-    weights = layer.get_weights()
-    if not weights:
+    if not cell.built:
         raise ValueError(f"[from_keras] layer '{layer.name}': expected one that was built, got one without weights")
-    kernel, recurrent_kernel, *bias = weights
-    arguments = {"recurrent_weight": _transposed(recurrent_kernel), "input_weight": _transposed(kernel)}
-    activation = _from_keras_activation(keras, layer, "activation")
+    arguments = {
+        "recurrent_weight": _transposed(keras, cell.recurrent_kernel),
+        "input_weight": _transposed(keras, cell.kernel),
+    }
+    bias = np.array(keras.ops.convert_to_numpy(cell.bias)) if cell.use_bias else None
+    activation = _from_keras_activation(keras, cell, "activation")
     if kind == "SimpleRNN":
         descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation)
-        arguments |= zip(("bias",), bias, strict=False)
-        return Layer(operations.single_gate_rnn, arguments, descriptor)
-    gate = _from_keras_activation(keras, layer, "recurrent_activation")
+        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor)
+    gate = _from_keras_activation(keras, cell, "recurrent_activation")
     if kind == "LSTM":
         descriptor = LSTMDescriptor(
             reverse=layer.go_backwards,
@@ -72,60 +83,105 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
             cell_gate_activation=activation,
             activation=activation,
         )
-        arguments |= zip(("bias",), bias, strict=False)
-        return Layer(operations.lstm, arguments, descriptor)
+        return Layer(operations.lstm, arguments | _bias(bias), descriptor)
     descriptor = GRUDescriptor(
         reverse=layer.go_backwards,
-        reset_after=layer.reset_after,
+        reset_after=cell.reset_after,
         update_gate_activation=gate,
         reset_gate_activation=gate,
         output_gate_activation=activation,
     )
-    if bias and layer.reset_after:
-        (outside, inside), H = bias[0], layer.units
+    if bias is not None and cell.reset_after:
+        (outside, inside), H = bias, cell.units
         arguments["bias"] = np.concatenate([outside[: 2 * H] + inside[: 2 * H], outside[2 * H :]])
         arguments["secondary_bias"] = inside[2 * H :].copy()
-    elif bias:
-        arguments["bias"] = bias[0]
+    else:
+        arguments |= _bias(bias)
     return Layer(operations.gru, arguments, descriptor)
+
+
+def _cell_of(keras: Any, layer: Any) -> tuple[str, Any]:
+    """Return the kind of a layer and its cell, after a check of both classes.
+
+    Subclasses are refused, because a method of theirs may compute something else.
+    """
+    classes = {name: getattr(keras.layers, name) for name in (*_KINDS, "Bidirectional", "RNN")}
+    exact = next((name for name, known in classes.items() if type(layer) is known), None)
+    if exact is None or exact == "Bidirectional":
+        base = next((name for name, known in classes.items() if isinstance(layer, known) and exact is None), "")
+        raise TypeError(
+            "[from_keras] layer: expected a keras.layers.LSTM, GRU, SimpleRNN or Bidirectional, got "
+            f"{type(layer).__name__}" + (f", a subclass of {base}" if base else "")
+        )
+    kinds = _KINDS if exact == "RNN" else (exact,)
+    kind = next((kind for kind in kinds if type(layer.cell) is getattr(keras.layers, f"{kind}Cell")), None)
+    if kind is None:
+        *others, last = [f"{kind}Cell" for kind in kinds]
+        expected = f"{', '.join(others)} or {last}" if others else last
+        raise NotImplementedError(
+            f"[from_keras] cell: expected a keras.layers.{expected}, got {type(layer.cell).__name__}"
+        )
+    return kind, layer.cell
 
 
 def _from_keras_bidirectional(keras: Any, layer: Any) -> Layer:
     if layer.merge_mode != "concat":
         raise NotImplementedError(f"[from_keras] merge_mode: expected 'concat', got {layer.merge_mode!r}")
-    forward, backward = (_from_keras_layer(keras, part) for part in (layer.forward_layer, layer.backward_layer))
-    if forward.descriptor.reverse or not backward.descriptor.reverse:
+    pair = layer.forward_layer, layer.backward_layer
+    (kind, one), (other_kind, other) = (_cell_of(keras, part) for part in pair)
+    if kind != other_kind:
+        raise NotImplementedError(f"[from_keras] backward_layer: expected {kind}, as forward_layer, got {other_kind}")
+    if pair[0].go_backwards or not pair[1].go_backwards:
         raise NotImplementedError(
-            "[from_keras] go_backwards: expected a forward layer without, a backward layer with it"
+            "[from_keras] go_backwards: expected False in forward_layer and True in backward_layer, got "
+            f"{pair[0].go_backwards!r} and {pair[1].go_backwards!r}"
         )
-    descriptor = replace(forward.descriptor, bidirectional=True)
-    if descriptor != replace(backward.descriptor, reverse=False, bidirectional=True):
-        raise NotImplementedError(
-            f"[from_keras] backward_layer: expected the forward layer's options, {forward.descriptor!r}, got "
-            f"{backward.descriptor!r}"
-        )
+    for option in _SHARED:
+        if getattr(one, option, None) != getattr(other, option, None):
+            _refuse_to_differ(option, repr(getattr(one, option)), repr(getattr(other, option)))
+    for option in _ACTIVATIONS[kind]:
+        if _from_keras_activation(keras, one, option) != _from_keras_activation(keras, other, option):
+            _refuse_to_differ(option, _name(getattr(one, option)), _name(getattr(other, option)))
+    forward, backward = (_from_keras_layer(keras, part) for part in pair)
     arguments = {}
     for name, array in forward.arguments.items():
         both = [array, backward.arguments[name]]
+        if both[0].dtype != both[1].dtype:
+            _refuse_to_differ("dtype", *(str(array.dtype) for array in both))
         arguments[name] = np.stack(both) if name == "recurrent_weight" else np.concatenate(both)
-    return Layer(forward.function, arguments, descriptor)
+    return Layer(forward.function, arguments, replace(forward.descriptor, bidirectional=True))
 
 
-def _from_keras_activation(keras: Any, layer: Any, name: str) -> Activation:
-    function = getattr(layer, name)
-    known = keras.activations
-    table: dict[Any, Activation] = {
-        known.linear: Activation.NONE,
-        known.relu: Activation.RELU,
-        known.tanh: Activation.TANH,
-        known.sigmoid: Activation.SIGMOID,
-    }
-    if function not in table:
-        listed = ", ".join(equivalent.__name__ for equivalent in table)
-        got = getattr(function, "__name__", repr(function))
-        raise NotImplementedError(f"[from_keras] {name}: expected one of {listed}, got {got}")
-    return table[function]
+def _refuse_to_differ(option: str, forward: str, backward: str) -> None:
+    raise NotImplementedError(
+        f"[from_keras] {option}: expected the same in both layers of a Bidirectional, got {forward} in forward_layer "
+        f"and {backward} in backward_layer"
+    )
 
 
-def _transposed(array: Array) -> Array:
-    return np.ascontiguousarray(array.T)
+def _from_keras_activation(keras: Any, cell: Any, option: str) -> Activation:
+    function = getattr(cell, option)
+    known = keras.activations, keras.ops
+    table = {"relu": Activation.RELU, "tanh": Activation.TANH, "sigmoid": Activation.SIGMOID}
+    if function is keras.activations.linear:
+        return Activation.NONE
+    for name, activation in table.items():
+        if any(function is getattr(module, name) for module in known):
+            return activation
+    raise NotImplementedError(
+        f"[from_keras] {option}: expected linear, relu, tanh or sigmoid of keras.activations, got {_name(function)}"
+    )
+
+
+def _name(function: Any) -> str:
+    """Return a function's name with its module, so that it differs from the name of a function of Keras."""
+    name = getattr(function, "__qualname__", None)
+    return repr(function) if name is None else f"{function.__module__}.{name}"
+
+
+def _bias(bias: Array | None) -> dict[str, Array]:
+    return {} if bias is None else {"bias": bias}
+
+
+def _transposed(keras: Any, variable: Any) -> Array:
+    return np.array(keras.ops.convert_to_numpy(variable).T, order="C")

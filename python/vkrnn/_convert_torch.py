@@ -20,6 +20,7 @@ __all__ = ["from_torch", "to_torch"]
 
 Array = npt.NDArray[Any]
 
+_FORWARDS = ("torch.nn.modules.rnn", "vkrnn.torch._modules")  # where the methods are whose results are known
 _MATRICES = ("weight_ih", "weight_hh")
 _BIASES = ("bias_ih", "bias_hh")
 _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
@@ -47,7 +48,7 @@ def from_torch(module: Any) -> list[Layer]:
     Raises
     ------
     TypeError
-        If it is none of these modules.
+        If it is none of these modules, or a subclass with a ``forward`` of its own.
     NotImplementedError
         If it has a ``proj_size``.
 
@@ -61,6 +62,12 @@ def from_torch(module: Any) -> list[Layer]:
     torch = importlib.import_module("torch")
     if not isinstance(module, torch.nn.RNNBase):
         raise TypeError(f"[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got {type(module).__name__}")
+    owner = next(base for base in type(module).__mro__ if "forward" in vars(base))
+    if owner.__module__ not in _FORWARDS:
+        raise TypeError(
+            f"[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got {type(module).__name__}, a subclass with "
+            "a forward of its own"
+        )
     if module.proj_size:
         raise NotImplementedError(f"[from_torch] proj_size: expected 0, got {module.proj_size}")
     suffixes = _SUFFIXES[: 1 + module.bidirectional]

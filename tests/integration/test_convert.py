@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from dataclasses import replace
@@ -166,6 +167,18 @@ def test_other_modules_of_torch(torch: Any) -> None:
         TypeError, match=re.escape("[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got Linear")
     ):
         from_torch(torch.nn.Linear(3, 4))
+
+    class Halved(torch.nn.GRU):  # type: ignore[misc, name-defined]
+        def forward(self, *args: Any) -> Any:
+            return super().forward(*args)[0] / 2
+
+    with pytest.raises(TypeError) as caught:
+        from_torch(Halved(3, 4))
+    assert str(caught.value) == (
+        "[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got Halved, a subclass with a forward of its own"
+    )
+    ours = importlib.import_module("vkrnn.torch").GRU(3, 4)
+    assert [layer.function for layer in from_torch(ours)] == [vkrnn.gru]
     with pytest.raises(NotImplementedError, match=re.escape("[from_torch] proj_size: expected 0, got 2")):
         from_torch(torch.nn.LSTM(3, 4, proj_size=2))
 
@@ -234,17 +247,113 @@ def test_keras_to_torch(keras: Any, torch: Any) -> None:
     assert scaled_error(found, wanted) < ONNX
 
 
+def test_keras_options_that_change_nothing(keras: Any) -> None:
+    """Options of training and of Keras's own implementation are left out; `keras.ops` has the same functions."""
+    options = {
+        "activation": keras.ops.tanh,
+        "recurrent_activation": keras.ops.sigmoid,
+        "dropout": 0.5,
+        "recurrent_dropout": 0.5,
+        "kernel_constraint": "max_norm",
+        "bias_regularizer": "l2",
+        "seed": 3,
+        "unroll": True,
+        "implementation": 1,
+        "use_cudnn": False,
+        "zero_output_for_mask": True,
+    }
+    compare(keras, keras_layer(keras, "LSTM", options))
+    compare(keras, keras.layers.RNN(keras.layers.GRUCell(5, bias_initializer="normal"), return_sequences=True))
+
+
+def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
+    """Return the message with which a layer is refused once it is built."""
+    layer.build(shape)
+    with pytest.raises(NotImplementedError) as caught:
+        from_keras(layer)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("LSTM", {"use_bias": False}, "use_bias: {same}, got True in forward_layer and False in backward_layer"),
+        ("GRU", {"units": 6}, "units: {same}, got 5 in forward_layer and 6 in backward_layer"),
+        ("GRU", {"reset_after": False}, "reset_after: {same}, got True in forward_layer and False in backward_layer"),
+        ("GRU", {"dtype": "float64"}, "dtype: {same}, got float32 in forward_layer and float64 in backward_layer"),
+        (
+            "SimpleRNN",
+            {"activation": "relu"},
+            "activation: {same}, got keras.src.activations.activations.tanh in forward_layer and "
+            "keras.src.activations.activations.relu in backward_layer",
+        ),
+    ],
+    ids=["use_bias", "units", "reset_after", "dtype", "activation"],
+)
+def test_keras_directions_that_differ(keras: Any, kind: str, options: dict[str, Any], message: str) -> None:
+    """Each option in which the two layers of a Bidirectional differ is refused by its name, with both values."""
+    forward, backward = (getattr(keras.layers, kind)(**{"units": 5, **more}) for more in ({}, options))
+    backward.go_backwards = True
+    same = "expected the same in both layers of a Bidirectional"
+    both = keras.layers.Bidirectional(forward, backward_layer=backward)
+    assert refusal(both) == f"[from_keras] {message.format(same=same)}"
+
+
+def test_keras_directions_of_two_kinds(keras: Any) -> None:
+    """Both layers are of the same kind, the first one forward."""
+    L = keras.layers
+    mixed = L.Bidirectional(L.GRU(5), backward_layer=L.SimpleRNN(5, go_backwards=True))
+    assert refusal(mixed) == "[from_keras] backward_layer: expected GRU, as forward_layer, got SimpleRNN"
+    swapped = L.Bidirectional(L.GRU(5, go_backwards=True), backward_layer=L.GRU(5))
+    assert refusal(swapped) == (
+        "[from_keras] go_backwards: expected False in forward_layer and True in backward_layer, got True and False"
+    )
+
+
+def test_keras_layers_that_compute_something_else(keras: Any) -> None:
+    """Subclasses, other cells and layers that keep their state between calls."""
+
+    class Doubled(keras.layers.LSTM):  # type: ignore[misc, name-defined]
+        def call(self, *args: Any, **options: Any) -> Any:
+            return 2 * super().call(*args, **options)
+
+    class OtherCell(keras.layers.LSTMCell):  # type: ignore[misc, name-defined]
+        pass
+
+    layer = Doubled(5)
+    layer.build((None, None, 3))
+    with pytest.raises(TypeError) as caught:
+        from_keras(layer)
+    expected = "[from_keras] layer: expected a keras.layers.LSTM, GRU, SimpleRNN or Bidirectional, got"
+    assert str(caught.value) == f"{expected} Doubled, a subclass of LSTM"
+    assert refusal(keras.layers.RNN(OtherCell(5))) == (
+        "[from_keras] cell: expected a keras.layers.LSTMCell, GRUCell or SimpleRNNCell, got OtherCell"
+    )
+    for stateful in (
+        keras.layers.LSTM(5, stateful=True),
+        keras.layers.Bidirectional(keras.layers.GRU(5, stateful=True)),
+    ):
+        assert refusal(stateful, (2, 7, 3)) == (
+            "[from_keras] stateful: expected False, got True; pass the last state as init_state instead"
+        )
+
+
 def test_no_equivalent_of_keras(keras: Any) -> None:
-    """What vkrnn has no equivalent of is refused by name; Keras's hard sigmoid is another one than ours."""
-    known = "expected one of linear, relu, tanh, sigmoid"
-    layer = keras_layer(keras, "LSTM", {"recurrent_activation": "hard_sigmoid"})
+    """What vkrnn has no equivalent of is refused by name."""
+    layer = keras_layer(keras, "LSTM", {"recurrent_activation": "gelu"})
     with pytest.raises(ValueError, match=re.escape("expected one that was built, got one without weights")):
         from_keras(layer)
-    layer.build((None, None, 3))
-    with pytest.raises(
-        NotImplementedError, match=re.escape(f"[from_keras] recurrent_activation: {known}, got hard_sigmoid")
-    ):
-        from_keras(layer)
+    known = "linear, relu, tanh or sigmoid of keras.activations"
+    assert refusal(layer) == (
+        f"[from_keras] recurrent_activation: expected {known}, got keras.src.activations.activations.gelu"
+    )
+
+    def sigmoid(p: Any) -> Any:
+        return keras.ops.sigmoid(2 * p)
+
+    assert refusal(keras.layers.SimpleRNN(5, activation=sigmoid)) == (
+        f"[from_keras] activation: expected {known}, got {__name__}.test_no_equivalent_of_keras.<locals>.sigmoid"
+    )
     summed = keras.layers.Bidirectional(keras.layers.GRU(5), merge_mode="sum")
     summed.build((None, None, 3))
     with pytest.raises(NotImplementedError, match=re.escape("[from_keras] merge_mode: expected 'concat', got 'sum'")):
