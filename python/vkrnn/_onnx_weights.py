@@ -1,8 +1,7 @@
-"""ONNX's recurrent nodes in the words of vkrnn: attributes to a descriptor, weights to a call's arguments."""
+"""ONNX's recurrent nodes in the words of vkrnn: the calls that compute it, with their weights."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,10 +11,10 @@ import numpy.typing as npt
 
 from vkrnn import operations
 from vkrnn._layer import Layer
-from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn._onnx_attributes import attributes_of, descriptors_of, flag, hidden_size_of, place
 from vkrnn.results import Outputs
 
-__all__ = ["INPUTS", "OPERATIONS", "RecurrentNode", "attributes_of", "from_onnx", "place", "require_shape"]
+__all__ = ["INPUTS", "OPERATIONS", "Part", "RecurrentNode", "from_onnx", "require_shape"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -35,34 +34,6 @@ OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
 
 # For each gate of the operations here, its place among ONNX's: i, o, f, c of an LSTM, z, r, h of a GRU.
 _GATES = {"RNN": (0,), "GRU": (0, 1, 2), "LSTM": (0, 2, 3, 1)}
-_DESCRIPTORS = {"RNN": SingleGateRNNDescriptor, "GRU": GRUDescriptor, "LSTM": LSTMDescriptor}
-# For each of ONNX's functions f, g, h: the one by default, and the gates it belongs to.
-_FUNCTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
-    "RNN": (("Tanh", ("activation",)),),
-    "GRU": (
-        ("Sigmoid", ("update_gate_activation", "reset_gate_activation")),
-        ("Tanh", ("output_gate_activation",)),
-    ),
-    "LSTM": (
-        ("Sigmoid", ("input_gate_activation", "forget_gate_activation", "output_gate_activation")),
-        ("Tanh", ("cell_gate_activation",)),
-        ("Tanh", ("activation",)),
-    ),
-}
-_ACTIVATIONS = {
-    "relu": Activation.RELU,
-    "tanh": Activation.TANH,
-    "sigmoid": Activation.SIGMOID,
-    "hardsigmoid": Activation.HARD_SIGMOID,
-}
-_HARD_SIGMOID = {"activation_alpha": 0.2, "activation_beta": 0.5}  # ONNX's defaults, and the only ones here
-_KNOWN = {"activations", *_HARD_SIGMOID, "clip", "direction", "hidden_size", "layout"}
-_ATTRIBUTES = {"RNN": _KNOWN, "GRU": _KNOWN | {"linear_before_reset"}, "LSTM": _KNOWN | {"input_forget"}}
-
-
-def place(op: str, name: str, of: str) -> str:
-    """Return what messages about an attribute or input of the node called `name` begin with."""
-    return f"[{op} '{name}'] {of}:" if name else f"[{op}] {of}:"
 
 
 def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]) -> None:
@@ -71,35 +42,31 @@ def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]
         raise ValueError(f"{where} expected shape {letters} = {list(shape)}, got {list(array.shape)}")
 
 
-def attributes_of(node: Any) -> dict[str, Any]:
-    """Return the attributes of an ``onnx.NodeProto`` by name, as Python's numbers, strings and lists."""
-    from onnx import helper  # noqa: PLC0415 - an extra
+@dataclass(frozen=True)
+class Part:
+    """One call that computes a node, or one of its two directions.
 
-    return {attribute.name: _text(helper.get_attribute_value(attribute)) for attribute in node.attribute}
+    `arguments` are those of the operation that are weights, `columns` the part's share of [N, DH]. `output_peephole`
+    [D, H] is what ONNX multiplies by the new cell in an LSTM's output gate, for which the operation has no argument;
+    None where it is absent or all zeros.
+    """
 
-
-def _text(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode()
-    return [_text(item) for item in value] if isinstance(value, (list, tuple)) else value
+    descriptor: Any
+    arguments: Mapping[str, Array]
+    columns: slice
+    output_peephole: Array | None
 
 
 @dataclass(frozen=True)
 class RecurrentNode:
-    """A recurrent node without its data.
-
-    `arguments` are those of the operation that are weights. `output_peephole` [D, H] is what ONNX multiplies by the new
-    cell in an LSTM's output gate, for which the operation has no argument; None where it is absent or all zeros.
-    """
+    """A recurrent node without its data; `parts` has one element, or one for each direction."""
 
     op: str
     name: str
-    descriptor: Any
     directions: int
     hidden: int
     batch_first: bool
-    arguments: Mapping[str, Array]
-    output_peephole: Array | None
+    parts: tuple[Part, ...]
 
     @staticmethod
     def read(op: str, name: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> RecurrentNode:
@@ -109,31 +76,19 @@ class RecurrentNode:
         ------
         NotImplementedError
             If the operations here cannot do what an attribute asks for.
-        ValueError
+        ValueError, TypeError
             If an attribute has a value that ONNX does not know, or a shape is wrong.
         """
-        given = {key: value for key, value in attributes.items() if value is not None}
-        _refuse(op, name, given)
-        options = _direction(op, name, given) | _activations(op, name, given)
-        directions = 2 if options["bidirectional"] else 1
-        if given.get("linear_before_reset", 0):
-            options["reset_after"] = True
-        layout = given.get("layout", 0)
-        if layout not in (0, 1):
-            raise ValueError(f"{place(op, name, 'layout')} expected 0 or 1, got {layout}")
-
-        weights = _Weights(op, name, directions, inputs)
-        hidden_size = given.get("hidden_size", weights.hidden)
-        if hidden_size != weights.hidden:
-            raise ValueError(
-                f"{place(op, name, 'hidden_size')} expected {weights.hidden} as the last axis of R, got {hidden_size}"
-            )
-        arguments = weights.arguments(reset_after=options.get("reset_after", False))
-        peephole, output_peephole = weights.peepholes()
-        if peephole is not None:
-            arguments["peephole"] = peephole
-        descriptor = _DESCRIPTORS[op](**options)
-        return RecurrentNode(op, name, descriptor, directions, weights.hidden, layout == 1, arguments, output_peephole)
+        given, descriptors = descriptors_of(op, name, attributes)
+        directions = 2 if given.get("direction") == "bidirectional" else 1
+        batch_first = flag(op, name, given, "layout")
+        weights = _Weights(op, name, directions, inputs, coupled=flag(op, name, given, "input_forget"))
+        hidden = hidden_size_of(op, name, given, weights.hidden)
+        if len(descriptors) == directions == 2:
+            parts = [weights.part(descriptor, d, d + 1) for d, descriptor in enumerate(descriptors)]
+        else:
+            parts = [weights.part(descriptors[0], 0, directions)]
+        return RecurrentNode(op, name, directions, hidden, batch_first, tuple(parts))
 
     def state(self, array: Array, key: str, batch: int | None = None) -> Array:
         """Return initial_h or initial_c, which `key` says, as the operations have it, [N, DH]."""
@@ -144,60 +99,10 @@ class RecurrentNode:
         return (array if self.batch_first else array.swapaxes(0, 1)).reshape(N, D * H)
 
 
-def _refuse(op: str, name: str, given: Mapping[str, Any]) -> None:
-    for key in given:
-        if key not in _ATTRIBUTES[op]:
-            known = ", ".join(sorted(_ATTRIBUTES[op]))
-            raise NotImplementedError(f"{place(op, name, key)} expected an attribute of {op} since opset 7: {known}")
-    if "clip" in given:
-        raise NotImplementedError(f"{place(op, name, 'clip')} there is no clipping here, got {given['clip']:g}")
-    if given.get("input_forget", 0):
-        raise NotImplementedError(f"{place(op, name, 'input_forget')} input and forget gate are never coupled here")
-
-
-def _direction(op: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    direction = given.get("direction", "forward")
-    if direction not in ("forward", "reverse", "bidirectional"):
-        raise ValueError(
-            f"{place(op, name, 'direction')} expected forward, reverse or bidirectional, got {direction!r}"
-        )
-    return {"reverse": direction == "reverse", "bidirectional": direction == "bidirectional"}
-
-
-def _activations(op: str, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the descriptor's activations; alpha and beta are consumed in order by the functions that have them."""
-    where = place(op, name, "activations")
-    default = [function for function, _ in _FUNCTIONS[op]]
-    directions = 2 if given.get("direction") == "bidirectional" else 1
-    functions = list(given.get("activations", default * directions))
-    if op == "RNN" and functions == ["Tanh", "Tanh"]:  # the default for either number of directions
-        functions = default * directions
-    if len(functions) != len(default) * directions:
-        raise ValueError(f"{where} expected {len(default) * directions} functions, got {len(functions)}")
-    constants = {key: iter(given.get(key, ())) for key in _HARD_SIGMOID}
-    found = []
-    for function in functions:
-        activation = _ACTIVATIONS.get(function.lower())
-        if activation is None:
-            raise NotImplementedError(f"{where} expected Relu, Tanh, Sigmoid or HardSigmoid, got {function}")
-        if activation is Activation.HARD_SIGMOID:
-            for key, expected in _HARD_SIGMOID.items():
-                value = next(constants[key], expected)
-                if not math.isclose(value, expected, rel_tol=1e-6):  # attributes are float32
-                    raise NotImplementedError(
-                        f"{place(op, name, key)} expected {expected} for HardSigmoid, got {value:g}"
-                    )
-        found.append(activation)
-    if found[: len(default)] != found[-len(default) :]:
-        raise NotImplementedError(f"{where} expected the same functions in both directions, got {functions}")
-    gates = [gates for _, gates in _FUNCTIONS[op]]
-    return {gate: activation for group, activation in zip(gates, found, strict=False) for gate in group}
-
-
 class _Weights:
     """The weights of a node, their shapes checked."""
 
-    def __init__(self, op: str, name: str, directions: int, inputs: Mapping[str, Array]) -> None:
+    def __init__(self, op: str, name: str, directions: int, inputs: Mapping[str, Array], *, coupled: bool) -> None:
         for required in ("W", "R"):
             if required not in inputs:
                 raise ValueError(f"{place(op, name, required)} expected an array, got none")
@@ -216,36 +121,54 @@ class _Weights:
             if key in inputs:
                 require_shape(place(op, name, key), inputs[key], letters, shape)
 
-    def arguments(self, *, reset_after: bool) -> dict[str, Array]:
-        """Return the weights and biases in the layout of the operations."""
-        D, G, H = self.directions, self.gates, self.hidden
-        recurrent = self._ordered(self.R.reshape(D, G, H, H), 1).reshape(D, G * H, H)
+        if coupled:
+            self._couple()
+
+    def _couple(self) -> None:
+        """Make the forget gate 1 minus the input gate, which is f(-p) where the input gate is f(p)."""
+        D, H = self.directions, self.hidden
+        self.W, self.R = (_coupled(array.reshape(D, 4, -1)).reshape(array.shape) for array in (self.W, self.R))
+        if self.B is not None:
+            self.B = _coupled(self.B.reshape(2 * D, 4, H)).reshape(self.B.shape)
+        if self.P is not None:
+            self.P = _coupled(self.P.reshape(D, 3, H)).reshape(self.P.shape)
+
+    def part(self, descriptor: Any, first: int, last: int) -> Part:
+        """Return the call of the directions from `first` up to but not including `last`."""
+        D, G, H = last - first, self.gates, self.hidden
+        W, R = self.W[first:last], self.R[first:last]
+        B, P = (None if array is None else array[first:last] for array in (self.B, self.P))
+        recurrent = self._ordered(R.reshape(D, G, H, H), 1).reshape(D, G * H, H)
         found = {
             "recurrent_weight": recurrent if D == 2 else recurrent[0],
-            "input_weight": self._ordered(self.W.reshape(D, G, H, -1), 1).reshape(D * G * H, -1),
+            "input_weight": self._ordered(W.reshape(D, G, H, -1), 1).reshape(D * G * H, -1),
         }
-        if self.B is not None:
-            both = self._ordered(self.B.reshape(D, 2, G, H), 2)
+        if B is not None:
+            both = self._ordered(B.reshape(D, 2, G, H), 2)
             bias = both[:, 0] + both[:, 1]
-            if reset_after:  # the candidate's recurrent bias is within the reset
+            if getattr(descriptor, "reset_after", False):  # the candidate's recurrent bias is within the reset
                 bias[:, 2] = both[:, 0, 2]
                 found["secondary_bias"] = both[:, 1, 2].reshape(-1)
             found["bias"] = bias.reshape(-1)
-        return found
-
-    def peepholes(self) -> tuple[Array | None, Array | None]:
-        """Return the operation's peephole, and the output gate's, which reads the new cell; None where all zeros."""
-        if self.P is None:
-            return None, None
-        D, H = self.directions, self.hidden
-        of_input, of_output, of_forget = np.moveaxis(self.P.reshape(D, 3, H), 1, 0)
-        peephole = np.zeros((D, 4, H), self.P.dtype)  # gates i, f, z, o
-        peephole[:, 0], peephole[:, 1] = of_input, of_forget
-        return peephole.reshape((2, 4 * H) if D == 2 else 4 * H), of_output if of_output.any() else None
+        of_output = None
+        if P is not None:
+            of_input, of_output, of_forget = np.moveaxis(P.reshape(D, 3, H), 1, 0)
+            peephole = np.zeros((D, 4, H), P.dtype)  # gates i, f, z, o
+            peephole[:, 0], peephole[:, 1] = of_input, of_forget
+            found["peephole"] = peephole.reshape((2, 4 * H) if D == 2 else 4 * H)
+            of_output = of_output if of_output.any() else None
+        return Part(descriptor, found, slice(first * H, last * H), of_output)
 
     def _ordered(self, array: Array, axis: int) -> Array:
         order = _GATES[self.op]
         return array if list(order) == sorted(order) else array.take(order, axis)
+
+
+def _coupled(array: Array) -> Array:
+    """Return a copy of [D, gates, ...] in which gate f, the third in ONNX's order, is minus gate i, the first."""
+    copy = array.copy()
+    copy[:, 2] = -copy[:, 0]
+    return copy
 
 
 def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> Layer:
@@ -269,12 +192,12 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
     Raises
     ------
     TypeError
-        If ``node`` is no node.
+        If ``node`` is no node, or an attribute has a value of the wrong type.
     NotImplementedError
-        If the operation cannot do what the node asks for: ``clip``, ``input_forget``, activations other than Relu,
-        Tanh, Sigmoid and HardSigmoid (0.2, 0.5), other ones in the two directions, a peephole of the output gate.
+        If the operation cannot do what the node asks for: ``clip``, activations other than Relu, Tanh, Sigmoid and
+        HardSigmoid (0.2, 0.5), other ones in the two directions, a peephole of the output gate.
     ValueError
-        If the node is another one, W or R is no initializer, or a shape is wrong.
+        If the node is another one, an attribute is malformed, W or R is no initializer, or a shape is wrong.
     """
     if not hasattr(node, "op_type"):
         raise TypeError(f"[from_onnx] node: expected an onnx.NodeProto, got {type(node).__name__}")
@@ -283,15 +206,22 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
         raise ValueError(f"[from_onnx] node: expected an RNN, GRU or LSTM, got {op}")
     known = initializers if isinstance(initializers, Mapping) else _arrays(initializers)
     inputs = {key: known[given] for key, given in zip(INPUTS[op], node.input, strict=False) if given in known}
-    read = RecurrentNode.read(op, name, attributes_of(node), inputs)
-    if read.output_peephole is not None:
+    attributes = attributes_of(node)
+    read = RecurrentNode.read(op, name, attributes, inputs)
+    if len(read.parts) > 1:
+        raise NotImplementedError(
+            f"{place(op, name, 'activations')} expected the same functions in both directions for one call, got "
+            f"{attributes['activations']}; vkrnn.onnx.run_node takes them"
+        )
+    [part] = read.parts
+    if part.output_peephole is not None:
         raise NotImplementedError(
             f"{place(op, name, 'P')} expected zeros for the output gate, whose peephole reads the new cell in ONNX and "
             "the cell before it in MPSGraph; vkrnn.onnx.run_node goes step by step"
         )
     states = {"initial_h": "init_state", "initial_c": "init_cell"}
     given_states = {argument: read.state(inputs[key], key) for key, argument in states.items() if key in inputs}
-    return Layer(OPERATIONS[op], {**read.arguments, **given_states}, read.descriptor)
+    return Layer(OPERATIONS[op], {**part.arguments, **given_states}, part.descriptor)
 
 
 def _arrays(initializers: Iterable[Any]) -> dict[str, Array]:

@@ -25,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn._foreign import as_numpy
-from vkrnn._onnx_weights import INPUTS, OPERATIONS, RecurrentNode, attributes_of, from_onnx, place, require_shape
+from vkrnn._onnx_attributes import attributes_of, place
+from vkrnn._onnx_weights import INPUTS, OPERATIONS, Part, RecurrentNode, from_onnx, require_shape
 from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs, Outputs
 
 try:
-    from onnx import ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
     from onnx.backend.base import Backend as _Backend
     from onnx.backend.base import BackendRep as _BackendRep
     from onnx.inliner import inline_local_functions
@@ -68,14 +69,14 @@ def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = Non
     NotImplementedError
         If the node asks for what the operations cannot do; the message begins with the attribute's ONNX name.
     ValueError, TypeError
-        If the node is another one, or an input is missing or has the wrong shape or dtype.
+        If the node is another one, an attribute is malformed, or an input is missing or has the wrong shape or dtype.
     MemoryError, DeviceError
         As a call.
 
     Notes
     -----
-    A node is one call. Only an LSTM whose P is not zero for the output gate takes two calls a time step: in ONNX that
-    gate looks at the new cell.
+    A node is one call, or two if its directions have different activations. Only an LSTM whose P is not zero for the
+    output gate takes two calls a time step and direction: in ONNX that gate looks at the new cell.
     """
     if node.op_type not in INPUTS:
         raise ValueError(f"[run_node] node: expected an RNN, GRU or LSTM, got {node.op_type}")
@@ -120,10 +121,8 @@ def _run(
     call = _Call(node, source, _lengths(node, inputs.get("sequence_lens"), source), device)
     keys = ("initial_h", "initial_c")[: 2 if op == "LSTM" else 1]
     initial = [node.state(inputs[key], key, call.N) if key in inputs else None for key in keys]
-    if node.output_peephole is None:
-        output, *last = call.whole(initial)
-    else:
-        output, *last = call.step_by_step(initial, node.output_peephole)
+    results = [call.part(part, initial) for part in node.parts]
+    output, *last = [np.concatenate(one, axis=-1) for one in zip(*results, strict=True)] if results[1:] else results[0]
     N, D, H = call.N, node.directions, node.hidden
     by_direction = output.reshape(call.T, N, D, H)
     states = [state.reshape(N, D, H) for state in last]
@@ -155,12 +154,19 @@ class _Call:
         self.rows = np.arange(self.N)
         self.ends = np.full(self.N, self.T) if lengths is None else lengths
 
-    def whole(self, initial: Sequence[Array | None]) -> tuple[Array, ...]:
-        """Return the output [T, N, DH] in the order of the source, and the last states, from one call."""
+    def part(self, part: Part, initial: Sequence[Array | None]) -> tuple[Array, ...]:
+        """Return the part's output [T, N, DH] in the order of the source, and its last states."""
+        states = [None if state is None else state[:, part.columns] for state in initial]
+        if part.output_peephole is None:
+            return self.whole(part, states)
+        return self.step_by_step(part, states, part.output_peephole)
+
+    def whole(self, part: Part, initial: Sequence[Array | None]) -> tuple[Array, ...]:
+        """Return the same from one call."""
         node, H = self.node, self.node.hidden
-        descriptor = replace(node.descriptor, produce_cell=True) if node.op == "LSTM" else node.descriptor
+        descriptor = replace(part.descriptor, produce_cell=True) if node.op == "LSTM" else part.descriptor
         options = {} if self.lengths is None else {"lengths": np.maximum(self.lengths, 1)}
-        results = self._operation(node.op, self.source, initial, descriptor, node.arguments, **options)
+        results = self._operation(node.op, self.source, initial, descriptor, part.arguments, **options)
         kept = [results.output, *([results.cell_output] if isinstance(results, LSTMOutputs) else [])]
         last = []
         for state, start in zip(kept, initial, strict=True):
@@ -177,19 +183,19 @@ class _Call:
             output = output[np.where(steps < self.ends, self.ends - 1 - steps, steps), self.rows]
         return (output, *last)
 
-    def step_by_step(self, initial: Sequence[Array | None], output_peephole: Array) -> tuple[Array, ...]:
+    def step_by_step(self, part: Part, initial: Sequence[Array | None], output_peephole: Array) -> tuple[Array, ...]:
         """Return the same where the output gate of an LSTM looks at the new cell.
 
         The new cell does not depend on that gate. Each step is therefore called twice: for the cell, and with the cell
         among the features, whose weights are the gate's peephole.
         """
-        D, H = self.node.directions, self.node.hidden
-        descriptor = replace(self.node.descriptor, produce_cell=True, reverse=False, bidirectional=False)
+        D, H = len(output_peephole), self.node.hidden
+        descriptor = replace(part.descriptor, produce_cell=True, reverse=False, bidirectional=False)
         shape = (self.N, D * H)
         h, c = (np.zeros(shape, self.source.dtype) if state is None else state.copy() for state in initial)
         output = np.zeros((self.T, *shape), self.source.dtype)
-        for direction, weights in enumerate(_each_direction(self.node, output_peephole)):
-            backward = direction == 1 or self.node.descriptor.reverse
+        for direction, weights in enumerate(_each_direction(part.arguments, output_peephole)):
+            backward = direction == 1 or part.descriptor.reverse
             own = slice(direction * H, (direction + 1) * H)
             for step in range(self.T):
                 alive = self.rows[step < self.ends]
@@ -215,14 +221,14 @@ class _Call:
         )
 
 
-def _each_direction(node: RecurrentNode, output_peephole: Array) -> Iterator[dict[str, Array]]:
+def _each_direction(arguments: Mapping[str, Array], output_peephole: Array) -> Iterator[dict[str, Array]]:
     """Go through the directions' weights, each with the output gate's peephole as the weights of H more features."""
-    D, H = node.directions, node.hidden
+    D, H = output_peephole.shape
     vectors = ("bias", "peephole")
     for direction in range(D):
         weights = {
             name: array.reshape((D, 4 * H) if name in vectors else (D, 4 * H, -1))[direction]
-            for name, array in node.arguments.items()
+            for name, array in arguments.items()
         }
         of_cell = np.zeros((4, H, H), weights["input_weight"].dtype)
         np.fill_diagonal(of_cell[3], output_peephole[direction])
@@ -258,6 +264,39 @@ class LSTM(_Operator):
 
 OPERATORS = [RNN, GRU, LSTM]
 """The argument ``new_ops`` of `onnx.reference.ReferenceEvaluator`; they run where calls without a device run."""
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
+    """Return the model, or a copy that has the types and shapes without which ONNX's check fails.
+
+    No tensor's shape is checked, so any will do.
+    """
+    if all(_is_complete(value) for value in (*model.graph.input, *model.graph.output)):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.output:
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for value in (*copy.graph.input, *copy.graph.output):
+        if value.type.WhichOneof("value") == "tensor_type":
+            value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _is_complete(value: ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or value.type.tensor_type.HasField("shape"))
+
+
+def _recurrent_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """Go through the recurrent nodes of a graph and of the graphs within its nodes."""
+    for node in graph.node:
+        if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
+            yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _recurrent_nodes(inner)
 
 
 class BackendRep(_BackendRep):
@@ -312,10 +351,22 @@ class Backend(_Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: DeviceLike = "CPU", **kwargs: Any) -> BackendRep:
-        """Check the model and make it ready to run on the device."""
-        super().prepare(model, "CPU", **kwargs)
+        """Check the model and make it ready to run on the device.
+
+        Raises
+        ------
+        onnx.checker.ValidationError
+            If ONNX's own check fails. Shapes of the model's inputs and outputs, and types of its outputs, may be left
+            out, as in onnxruntime.
+        ValueError, TypeError
+            If an attribute of a recurrent node is malformed.
+        """
+        super().prepare(_with_shapes(model), "CPU", **kwargs)
         # The evaluator takes its own operators within functions of the model.
-        return BackendRep(ReferenceEvaluator(inline_local_functions(model), new_ops=OPERATORS), device)
+        inlined = inline_local_functions(model)
+        for node in _recurrent_nodes(inlined.graph):
+            attributes_of(node)
+        return BackendRep(ReferenceEvaluator(inlined, new_ops=OPERATORS), device)
 
     @classmethod
     def run_node(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import vkrnn
 from comparison import assert_close, scaled_error
+from onnx_nodes import DIRECTIONS, GATES, INPUTS, OUTPUTS, Drawn, as_model, by_onnxruntime, by_vkrnn
 from oracles import require
 from resident import dtype_of
 from targets import Target, devices
@@ -26,91 +25,13 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 from vkrnn.onnx import OPERATORS, Backend, from_onnx, run_node  # noqa: E402
 
-Array = NDArray[Any]
-Arrays = dict[str, Array]
-
-GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-OUTPUTS = {"RNN": ["Y", "Y_h"], "GRU": ["Y", "Y_h"], "LSTM": ["Y", "Y_h", "Y_c"]}
-INPUTS = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"]
 SIZES = [(5, 3, 7, 4), (1, 1, 1, 1), (9, 2, 5, 17)]
-DIRECTIONS = ("forward", "reverse", "bidirectional")
 # f, g, h of each operator; HardSigmoid with ONNX's constants, which are vkrnn's.
 FUNCTIONS = {
     "RNN": [("Relu",), ("Tanh",), ("Sigmoid",), ("HardSigmoid",)],
     "GRU": [("Sigmoid", "Tanh"), ("HardSigmoid", "Relu"), ("Tanh", "Sigmoid")],
     "LSTM": [("Sigmoid", "Tanh", "Tanh"), ("HardSigmoid", "Tanh", "Relu"), ("Sigmoid", "Relu", "Sigmoid")],
 }
-
-
-@dataclass
-class Drawn:
-    """A node with its inputs, both drawn; `absent` inputs have no name in the node."""
-
-    op: str
-    sizes: tuple[int, int, int, int]
-    direction: str = "forward"
-    attributes: dict[str, Any] = field(default_factory=dict)
-    absent: frozenset[str] = frozenset()
-    seed: int = 0
-
-    @property
-    def arrays(self) -> Arrays:
-        """The inputs that are there, in ONNX's layout."""
-        T, N, I, H = self.sizes
-        D, GH = 1 + (self.direction == "bidirectional"), GATES[self.op] * H
-        rng = np.random.default_rng([self.seed, T, H, GH])
-
-        def some(*shape: int) -> Array:
-            return rng.uniform(-1, 1, shape).astype(np.float32)
-
-        state = (N, D, H) if self.attributes.get("layout") else (D, N, H)
-        arrays = {
-            "X": some(*((N, T, I) if self.attributes.get("layout") else (T, N, I))),
-            "W": some(D, GH, I) / np.float32(np.sqrt(I)),
-            "R": some(D, GH, H) / np.float32(np.sqrt(H)),
-            "B": some(D, 2 * GH),
-            "sequence_lens": rng.integers(1, T + 1, N).astype(np.int32),
-            "initial_h": some(*state),
-            "initial_c": some(*state),
-            "P": some(D, 3 * H),
-        }
-        left_out = self.absent | (set() if self.op == "LSTM" else {"initial_c", "P"})
-        return {name: array for name, array in arrays.items() if name not in left_out}
-
-    @property
-    def node(self) -> Any:
-        """The node; inputs at its end that are absent are left out, others have an empty name."""
-        given = self.arrays
-        names = [name if name in given else "" for name in INPUTS]
-        while not names[-1]:
-            names.pop()
-        return helper.make_node(
-            self.op, names, OUTPUTS[self.op], hidden_size=self.sizes[3], direction=self.direction, **self.attributes
-        )
-
-
-def as_model(nodes: list[Any], arrays: Arrays, outputs: list[str]) -> Any:
-    """Return a model of the nodes that takes the arrays."""
-    given = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in arrays.items()
-    ]
-    results = [helper.make_tensor_value_info(name, 1, None) for name in outputs]
-    graph = helper.make_graph(nodes, "graph", given, results)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-
-
-def by_onnxruntime(node: Any, arrays: Arrays) -> Arrays:
-    """Return onnxruntime's outputs."""
-    model = as_model([node], arrays, list(node.output)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return dict(zip(node.output, session.run(None, arrays), strict=True))
-
-
-def by_vkrnn(node: Any, arrays: Arrays, **options: Any) -> Arrays:
-    """Return vkrnn's outputs."""
-    return dict(zip(node.output, run_node(node, arrays, **options), strict=True))
-
 
 every_size = pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: "x".join(map(str, sizes)))
 every_direction = pytest.mark.parametrize("direction", DIRECTIONS)
@@ -210,133 +131,6 @@ def test_inputs() -> None:
     assert len(run_node(one, arrays)) == 1
 
 
-# What cannot be said
-
-
-def bad(op: str, message: str, error: type[Exception] = NotImplementedError, /, **changes: Any) -> Any:
-    """Return a parameter: attributes or inputs that are wrong, and the whole message."""
-    return pytest.param(op, changes, error, message, id=f"{op}-{'-'.join(changes)}")
-
-
-REFUSED = [
-    bad("LSTM", "[LSTM 'here'] clip: there is no clipping here, got 3", clip=3.0),
-    bad("LSTM", "[LSTM 'here'] input_forget: input and forget gate are never coupled here", input_forget=1),
-    bad(
-        "RNN",
-        "[RNN 'here'] activations: expected Relu, Tanh, Sigmoid or HardSigmoid, got Softsign",
-        activations=["Softsign"],
-    ),
-    bad(
-        "GRU",
-        "[GRU 'here'] activation_alpha: expected 0.2 for HardSigmoid, got 0.166667",
-        activations=["HardSigmoid", "Tanh"],
-        activation_alpha=[1 / 6],
-    ),
-    bad(
-        "GRU",
-        "[GRU 'here'] activation_beta: expected 0.5 for HardSigmoid, got 0",
-        activations=["HardSigmoid", "HardSigmoid"],
-        activation_beta=[0.5, 0.0],
-    ),
-    bad(
-        "GRU",
-        "[GRU 'here'] activations: expected the same functions in both directions, "
-        "got ['Sigmoid', 'Tanh', 'Sigmoid', 'Relu']",
-        direction="bidirectional",
-        activations=["Sigmoid", "Tanh", "Sigmoid", "Relu"],
-    ),
-    bad(
-        "RNN",
-        "[RNN 'here'] output_sequence: expected an attribute of RNN since opset 7: activation_alpha, activation_beta, "
-        "activations, clip, direction, hidden_size, layout",
-        output_sequence=1,
-    ),
-    bad("LSTM", "[LSTM 'here'] activations: expected 3 functions, got 1", ValueError, activations=["Tanh"]),
-    bad(
-        "LSTM",
-        "[LSTM 'here'] direction: expected forward, reverse or bidirectional, got 'both'",
-        ValueError,
-        direction="both",
-    ),
-    bad("GRU", "[GRU 'here'] layout: expected 0 or 1, got 2", ValueError, layout=2),
-    bad("GRU", "[GRU 'here'] hidden_size: expected 4 as the last axis of R, got 5", ValueError, hidden_size=5),
-    bad("GRU", "[GRU 'here'] R: expected shape [D, 3H, H] = [1, 12, 4], got [3, 4, 4]", ValueError, R=(3, 4, 4)),
-    bad("RNN", "[RNN 'here'] W: expected shape [D, H, I] = [1, 4, 7], got [2, 4, 7]", ValueError, W=(2, 4, 7)),
-    bad("LSTM", "[LSTM 'here'] B: expected shape [D, 8H] = [1, 32], got [1, 16]", ValueError, B=(1, 16)),
-    bad("LSTM", "[LSTM 'here'] P: expected shape [D, 3H] = [1, 12], got [1, 16]", ValueError, P=(1, 16)),
-    bad(
-        "LSTM",
-        "[LSTM 'here'] initial_c: expected shape [D, N, H] = [1, 3, 4], got [3, 1, 4]",
-        ValueError,
-        initial_c=(3, 1, 4),
-    ),
-    bad(
-        "LSTM",
-        "[LSTM 'here'] initial_h: expected shape [N, D, H] = [5, 1, 4], got [1, 3, 4]",
-        ValueError,
-        layout=1,
-        sequence_lens=np.ones(5, np.int32),
-        initial_h=(1, 3, 4),
-    ),
-    bad("RNN", "[RNN 'here'] X: expected 3 axes [T, N, I], got [5, 7]", ValueError, X=(5, 7)),
-    bad(
-        "RNN",
-        "[RNN 'here'] sequence_lens: expected shape [N] = [3], got [2]",
-        ValueError,
-        sequence_lens=np.array([1, 2], np.int32),
-    ),
-    bad(
-        "RNN",
-        "[RNN 'here'] sequence_lens: expected 0 to T = 5, got 6",
-        ValueError,
-        sequence_lens=np.array([1, 6, 2], np.int32),
-    ),
-    bad("RNN", "[RNN 'here'] sequence_lens: expected integers, got float32", TypeError, sequence_lens=(3,)),
-]
-
-
-@pytest.mark.parametrize(("op", "changes", "error", "message"), REFUSED)
-def test_refused(op: str, changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    """By the name that ONNX has for it."""
-    inputs = {name: value for name, value in changes.items() if name in INPUTS}
-    attributes = {name: value for name, value in changes.items() if name not in INPUTS}
-    drawn = Drawn(op, (5, 3, 7, 4), attributes.pop("direction", "forward"))
-    if drawn.direction == "both":
-        drawn.direction = "forward"
-        attributes["direction"] = "both"
-    node = drawn.node
-    node.name = "here"
-    kept = [attribute for attribute in node.attribute if attribute.name not in attributes]
-    made = [helper.make_attribute(name, value) for name, value in attributes.items()]
-    del node.attribute[:]
-    node.attribute.extend([*kept, *made])
-    given = drawn.arrays
-    for name, value in inputs.items():
-        given[name] = np.ones(value, np.float32) if isinstance(value, tuple) else value
-    with pytest.raises(error) as caught:
-        run_node(node, given)
-    assert str(caught.value) == message
-
-
-def test_other_nodes_and_inputs() -> None:
-    """What is no recurrent node; too few inputs; one that is missing."""
-    drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B"}))
-    arrays = drawn.arrays
-    with pytest.raises(ValueError) as caught:
-        run_node(helper.make_node("Relu", ["X"], ["Y"]), arrays)
-    assert str(caught.value) == "[run_node] node: expected an RNN, GRU or LSTM, got Relu"
-    with pytest.raises(ValueError) as caught:
-        run_node(drawn.node, [arrays["X"]])
-    assert str(caught.value) == "[run_node] inputs: expected 6 for X, W, R, sequence_lens, initial_h, got 1"
-    del arrays["W"]
-    with pytest.raises(ValueError) as caught:
-        run_node(drawn.node, arrays)
-    assert str(caught.value) == "[GRU] W: expected an array, got none"
-    with pytest.raises(ValueError) as caught:
-        run_node(drawn.node, [None, None, None, None, None, None])
-    assert str(caught.value) == "[GRU] W: expected an array, got none"
-
-
 # Weights alone
 
 
@@ -371,6 +165,14 @@ def test_from_onnx_refuses() -> None:
     assert str(caught.value) == (
         "[LSTM] P: expected zeros for the output gate, whose peephole reads the new cell in ONNX and the cell before "
         "it in MPSGraph; vkrnn.onnx.run_node goes step by step"
+    )
+    functions = ["Sigmoid", "Tanh", "Sigmoid", "Relu"]
+    differing = Drawn("GRU", (5, 3, 7, 4), "bidirectional", {"activations": functions})
+    with pytest.raises(NotImplementedError) as caught:
+        from_onnx(differing.node, differing.arrays)
+    assert str(caught.value) == (
+        "[GRU] activations: expected the same functions in both directions for one call, got "
+        f"{functions}; vkrnn.onnx.run_node takes them"
     )
     with pytest.raises(ValueError) as caught:
         from_onnx(drawn.node, {"R": drawn.arrays["R"]})

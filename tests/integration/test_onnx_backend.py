@@ -83,3 +83,37 @@ def test_number_of_inputs() -> None:
     with pytest.raises(ValueError) as caught:
         Backend.prepare(model).run([arrays["X"]])
     assert str(caught.value) == "[Backend] inputs: expected 3 for X, W, R, got 1"
+
+
+def test_shapes_that_models_leave_out() -> None:
+    """Models without shapes of their inputs and outputs, or types of their outputs, run, as in onnxruntime."""
+    model, arrays = a_model()
+    [wanted] = Backend.prepare(model).run(arrays)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    [got] = Backend.prepare(model).run(arrays)
+    np.testing.assert_array_equal(got, wanted)
+    model.graph.output[0].ClearField("type")
+    before = model.SerializeToString()
+    [got] = Backend.prepare(model).run(arrays)
+    np.testing.assert_array_equal(got, wanted)
+    assert model.SerializeToString() == before
+
+
+def test_malformed_attributes() -> None:
+    """A string that is no text is found when the model is prepared, also in a branch that is not taken."""
+    model, _ = a_model()
+    broken = onnx.AttributeProto(name="direction", type=onnx.AttributeProto.STRING, s=b"\xff")
+    model.graph.node[0].attribute.append(broken)
+    message = "[RNN] direction: expected UTF-8, got b'\\xff'"
+    with pytest.raises(ValueError) as caught:
+        Backend.prepare(model)
+    assert str(caught.value) == message
+    results = [helper.make_tensor_value_info("Z", 1, ("T", "D", "N", "H"))]
+    branch = helper.make_graph(list(model.graph.node), "branch", [], results)
+    choice = helper.make_node("If", ["which"], ["Z"], then_branch=branch, else_branch=branch)
+    which = helper.make_tensor_value_info("which", onnx.TensorProto.BOOL, ())
+    graph = helper.make_graph([choice], "graph", [*model.graph.input, which], results)
+    with pytest.raises(ValueError) as caught:
+        Backend.prepare(helper.make_model(graph, opset_imports=model.opset_import, ir_version=8))
+    assert str(caught.value) == message
