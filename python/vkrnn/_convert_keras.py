@@ -22,6 +22,7 @@ _ACTIVATIONS = {
     "GRU": ("activation", "recurrent_activation"),
     "SimpleRNN": ("activation",),
 }
+_KERAS_2_HARD_SIGMOID = "keras.src.legacy.backend.hard_sigmoid"  # tf.keras.backend.hard_sigmoid
 _KINDS = tuple(_ACTIVATIONS)
 # Both layers of a Bidirectional must agree in these, because one call has one descriptor and one set of shapes.
 _SHARED = ("units", "use_bias", "reset_after")
@@ -49,6 +50,12 @@ def from_keras(layer: Any) -> Layer:
         If it has not been built.
     NotImplementedError
         If vkrnn has no equivalent; the message names the option and its value.
+
+    Notes
+    -----
+    ``hard_sigmoid`` is min(1, max(0, x / 6 + 0.5)) in Keras 3 and was min(1, max(0, 0.2 x + 0.5)) in Keras 2. A model
+    saved by Keras 2 gets Keras 3's when Keras 3 loads it; for the results of Keras 2, set the ``hard_sigmoid_alpha`` of
+    the layer's descriptor to 0.2.
     """
     keras = importlib.import_module("keras")
     if type(layer) is keras.layers.Bidirectional:
@@ -69,11 +76,12 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
         "input_weight": _transposed(keras, cell.kernel),
     }
     bias = np.array(keras.ops.convert_to_numpy(cell.bias)) if cell.use_bias else None
-    activation = _from_keras_activation(keras, cell, "activation")
+    activations, hard_sigmoid = _from_keras_activations(keras, kind, cell)
+    activation = activations["activation"]
     if kind == "SimpleRNN":
-        descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation)
+        descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation, **hard_sigmoid)
         return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor)
-    gate = _from_keras_activation(keras, cell, "recurrent_activation")
+    gate = activations["recurrent_activation"]
     if kind == "LSTM":
         descriptor = LSTMDescriptor(
             reverse=layer.go_backwards,
@@ -82,6 +90,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
             output_gate_activation=gate,
             cell_gate_activation=activation,
             activation=activation,
+            **hard_sigmoid,
         )
         return Layer(operations.lstm, arguments | _bias(bias), descriptor)
     descriptor = GRUDescriptor(
@@ -90,6 +99,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
         update_gate_activation=gate,
         reset_gate_activation=gate,
         output_gate_activation=activation,
+        **hard_sigmoid,
     )
     if bias is not None and cell.reset_after:
         (outside, inside), H = bias, cell.units
@@ -159,17 +169,36 @@ def _refuse_to_differ(option: str, forward: str, backward: str) -> None:
     )
 
 
-def _from_keras_activation(keras: Any, cell: Any, option: str) -> Activation:
+def _from_keras_activations(keras: Any, kind: str, cell: Any) -> tuple[dict[str, Activation], dict[str, Any]]:
+    """Return the activations by Keras's options, and the descriptor's options for the hard sigmoid if it is one."""
+    found = {option: _from_keras_activation(keras, cell, option) for option in _ACTIVATIONS[kind]}
+    slopes = {slope for _, slope in found.values() if slope is not None}
+    if len(slopes) > 1:
+        raise NotImplementedError(
+            "[from_keras] recurrent_activation: expected the same hard sigmoid as activation, "
+            f"{_name(cell.activation)}, got {_name(cell.recurrent_activation)}"
+        )
+    hard_sigmoid = {"hard_sigmoid_alpha": slopes.pop()} if slopes else {}
+    return {option: activation for option, (activation, _) in found.items()}, hard_sigmoid
+
+
+def _from_keras_activation(keras: Any, cell: Any, option: str) -> tuple[Activation, float | None]:
+    """Return an activation, and a hard sigmoid's slope."""
     function = getattr(cell, option)
     known = keras.activations, keras.ops
     table = {"relu": Activation.RELU, "tanh": Activation.TANH, "sigmoid": Activation.SIGMOID}
     if function is keras.activations.linear:
-        return Activation.NONE
+        return Activation.NONE, None
     for name, activation in table.items():
         if any(function is getattr(module, name) for module in known):
-            return activation
+            return activation, None
+    if any(function is module.hard_sigmoid for module in known):
+        return Activation.HARD_SIGMOID, 1 / 6
+    if _name(function) == _KERAS_2_HARD_SIGMOID:
+        return Activation.HARD_SIGMOID, 0.2
     raise NotImplementedError(
-        f"[from_keras] {option}: expected linear, relu, tanh or sigmoid of keras.activations, got {_name(function)}"
+        f"[from_keras] {option}: expected linear, relu, tanh, sigmoid or hard_sigmoid of keras.activations, got "
+        f"{_name(function)}"
     )
 
 

@@ -29,8 +29,17 @@ _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
     operations.single_gate_rnn: "RNN",
 }
 _WEIGHTS = {"recurrent_weight", "input_weight", "bias", "secondary_bias"}
-# Options that do not matter to the module, or only to the order of its gates.
-_FREE = {"bidirectional", "training", "produce_cell", "forget_gate_last", "reset_gate_first"}
+# Options that do not matter to the module, or only to the order of its gates. Peepholes are refused as arguments.
+_FREE = {
+    "bidirectional",
+    "training",
+    "produce_cell",
+    "forget_gate_last",
+    "reset_gate_first",
+    "output_peephole_new_cell",
+    "hard_sigmoid_alpha",
+    "hard_sigmoid_beta",
+}
 _SUFFIXES = ("", "_reverse")
 
 

@@ -33,7 +33,8 @@ _ACTIVATIONS = {
     "sigmoid": Activation.SIGMOID,
     "hardsigmoid": Activation.HARD_SIGMOID,
 }
-_HARD_SIGMOID = {"activation_alpha": 0.2, "activation_beta": 0.5}  # ONNX's defaults, and the only ones here
+# HardSigmoid's constants: ONNX's name, the descriptor's, and the default, which both have in common.
+_HARD_SIGMOID = (("activation_alpha", "hard_sigmoid_alpha", 0.2), ("activation_beta", "hard_sigmoid_beta", 0.5))
 
 _INTEGER, _NUMBER, _STRING = (numbers.Integral, "an integer"), (numbers.Real, "a number"), (str, "a string")
 _NUMBERS, _STRINGS = (numbers.Real, "a list of numbers"), (str, "a list of strings")
@@ -155,8 +156,6 @@ def descriptors_of(op: str, name: str, attributes: Mapping[str, Any]) -> tuple[d
         If an attribute has a value that ONNX does not know.
     """
     given = _checked(op, name, attributes)
-    if "clip" in given:
-        raise NotImplementedError(f"{place(op, name, 'clip')} there is no clipping here, got {given['clip']:g}")
     direction = given.get("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise ValueError(
@@ -164,7 +163,9 @@ def descriptors_of(op: str, name: str, attributes: Mapping[str, Any]) -> tuple[d
         )
     both = direction == "bidirectional"
     each = list(_activations(op, name, given, 2 if both else 1))
-    options = {"reset_after": True} if op == "GRU" and flag(op, name, given, "linear_before_reset") else {}
+    options: dict[str, Any] = {"clip": _clip(op, name, given)}
+    if op == "GRU" and flag(op, name, given, "linear_before_reset"):
+        options["reset_after"] = True
     if op == "LSTM" and flag(op, name, given, "input_forget"):
         _require_coupled(name, each)
     make = _DESCRIPTORS[op]
@@ -182,7 +183,7 @@ def _activations(op: str, name: str, given: Mapping[str, Any], directions: int) 
         functions = default * directions
     if len(functions) != len(default) * directions:
         raise ValueError(f"{where} expected {len(default) * directions} functions, got {len(functions)}")
-    constants = {key: iter(given.get(key, ())) for key in _HARD_SIGMOID}
+    constants = {key: iter(given.get(key, ())) for key, _, _ in _HARD_SIGMOID}
     left = iter(functions)
     for _ in range(directions):
         found: dict[str, Any] = {}
@@ -192,22 +193,43 @@ def _activations(op: str, name: str, given: Mapping[str, Any], directions: int) 
             if activation is None:
                 raise NotImplementedError(f"{where} expected Relu, Tanh, Sigmoid or HardSigmoid, got {function}")
             if activation is Activation.HARD_SIGMOID:
-                for key, expected in _HARD_SIGMOID.items():
-                    value = next(constants[key], expected)
-                    if not math.isclose(value, expected, rel_tol=1e-6):  # attributes are float32
+                for key, option, usual in _HARD_SIGMOID:
+                    value = _decimal(op, name, key, next(constants[key], usual))
+                    if found.setdefault(option, value) != value:
                         raise NotImplementedError(
-                            f"{place(op, name, key)} expected {expected} for HardSigmoid, got {value:g}"
+                            f"{place(op, name, key)} expected one value for every HardSigmoid of a direction, got "
+                            f"{found[option]} and {value}"
                         )
             found |= dict.fromkeys(gates, activation)
         yield found
+
+
+def _clip(op: str, name: str, given: Mapping[str, Any]) -> float:
+    """Return the descriptor's `clip`, in which 0 stands for none."""
+    value = given.get("clip", math.inf)
+    if not value > 0:
+        raise ValueError(f"{place(op, name, 'clip')} expected a number above 0, got {value:g}")
+    return 0.0 if math.isinf(value) else _decimal(op, name, "clip", value)
+
+
+def _decimal(op: str, name: str, key: str, value: float) -> float:
+    """Return the shortest decimal number that is the same in float32, which attributes are: 0.2, not 0.200000003."""
+    if not math.isfinite(value):
+        raise ValueError(f"{place(op, name, key)} expected a finite number, got {value:g}")
+    return float(str(np.float32(value)))
 
 
 def _require_coupled(name: str, each: list[dict[str, Any]]) -> None:
     """Check that 1 - f(p) = f(-p), by which the forget gate of a coupled LSTM is computed."""
     for options in each:
         activation = options["input_gate_activation"]
-        if activation not in (Activation.SIGMOID, Activation.HARD_SIGMOID):
-            raise NotImplementedError(
-                f"{place('LSTM', name, 'input_forget')} expected 0 with {activation.name.title()} as the gates' "
-                "function, got 1: 1 - f(p) is f(-p) for Sigmoid and HardSigmoid alone"
-            )
+        if activation is Activation.HARD_SIGMOID and options["hard_sigmoid_beta"] != 0.5:
+            got = f"HardSigmoid and activation_beta {options['hard_sigmoid_beta']}"
+        elif activation not in (Activation.SIGMOID, Activation.HARD_SIGMOID):
+            got = activation.name.title()
+        else:
+            continue
+        raise NotImplementedError(
+            f"{place('LSTM', name, 'input_forget')} expected 0 with {got} as the gates' function, got 1: only for "
+            "Sigmoid, and HardSigmoid with beta 0.5, is 1 - f(p) = f(-p)"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,15 +46,12 @@ def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]
 class Part:
     """One call that computes a node, or one of its two directions.
 
-    `arguments` are those of the operation that are weights, `columns` the part's share of [N, DH]. `output_peephole`
-    [D, H] is what ONNX multiplies by the new cell in an LSTM's output gate, for which the operation has no argument;
-    None where it is absent or all zeros.
+    `arguments` are those of the operation that are weights, `columns` the part's share of [N, DH].
     """
 
     descriptor: Any
     arguments: Mapping[str, Array]
     columns: slice
-    output_peephole: Array | None
 
 
 @dataclass(frozen=True)
@@ -150,14 +147,13 @@ class _Weights:
                 bias[:, 2] = both[:, 0, 2]
                 found["secondary_bias"] = both[:, 1, 2].reshape(-1)
             found["bias"] = bias.reshape(-1)
-        of_output = None
         if P is not None:
             of_input, of_output, of_forget = np.moveaxis(P.reshape(D, 3, H), 1, 0)
             peephole = np.zeros((D, 4, H), P.dtype)  # gates i, f, z, o
-            peephole[:, 0], peephole[:, 1] = of_input, of_forget
+            peephole[:, 0], peephole[:, 1], peephole[:, 3] = of_input, of_forget, of_output
             found["peephole"] = peephole.reshape((2, 4 * H) if D == 2 else 4 * H)
-            of_output = of_output if of_output.any() else None
-        return Part(descriptor, found, slice(first * H, last * H), of_output)
+            descriptor = replace(descriptor, output_peephole_new_cell=bool(of_output.any()))
+        return Part(descriptor, found, slice(first * H, last * H))
 
     def _ordered(self, array: Array, axis: int) -> Array:
         order = _GATES[self.op]
@@ -194,8 +190,9 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
     TypeError
         If ``node`` is no node, or an attribute has a value of the wrong type.
     NotImplementedError
-        If the operation cannot do what the node asks for: ``clip``, activations other than Relu, Tanh, Sigmoid and
-        HardSigmoid (0.2, 0.5), other ones in the two directions, a peephole of the output gate.
+        If one call cannot do what the node asks for: activations other than Relu, Tanh, Sigmoid and HardSigmoid, two
+        values of alpha or beta in a direction, other activations in the other direction, ``input_forget`` with Relu or
+        Tanh.
     ValueError
         If the node is another one, an attribute is malformed, W or R is no initializer, or a shape is wrong.
     """
@@ -214,11 +211,6 @@ def from_onnx(node: Any, initializers: Mapping[str, Array] | Iterable[Any]) -> L
             f"{attributes['activations']}; vkrnn.onnx.run_node takes them"
         )
     [part] = read.parts
-    if part.output_peephole is not None:
-        raise NotImplementedError(
-            f"{place(op, name, 'P')} expected zeros for the output gate, whose peephole reads the new cell in ONNX and "
-            "the cell before it in MPSGraph; vkrnn.onnx.run_node goes step by step"
-        )
     states = {"initial_h": "init_state", "initial_c": "init_cell"}
     given_states = {argument: read.state(inputs[key], key) for key, argument in states.items() if key in inputs}
     return Layer(OPERATIONS[op], {**part.arguments, **given_states}, part.descriptor)

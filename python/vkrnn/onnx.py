@@ -28,7 +28,7 @@ from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
 from vkrnn._onnx_weights import INPUTS, OPERATIONS, Part, RecurrentNode, from_onnx, require_shape
 from vkrnn.devices import DeviceLike, resolve
-from vkrnn.results import LSTMOutputs, Outputs
+from vkrnn.results import LSTMOutputs
 
 try:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -75,8 +75,7 @@ def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = Non
 
     Notes
     -----
-    A node is one call, or two if its directions have different activations. Only an LSTM whose P is not zero for the
-    output gate takes two calls a time step and direction: in ONNX that gate looks at the new cell.
+    A node is one call, or two if its directions have different activations.
     """
     if node.op_type not in INPUTS:
         raise ValueError(f"[run_node] node: expected an RNN, GRU or LSTM, got {node.op_type}")
@@ -155,18 +154,20 @@ class _Call:
         self.ends = np.full(self.N, self.T) if lengths is None else lengths
 
     def part(self, part: Part, initial: Sequence[Array | None]) -> tuple[Array, ...]:
-        """Return the part's output [T, N, DH] in the order of the source, and its last states."""
-        states = [None if state is None else state[:, part.columns] for state in initial]
-        if part.output_peephole is None:
-            return self.whole(part, states)
-        return self.step_by_step(part, states, part.output_peephole)
-
-    def whole(self, part: Part, initial: Sequence[Array | None]) -> tuple[Array, ...]:
-        """Return the same from one call."""
+        """Return the part's output [T, N, DH] in the order of the source, and its last states, from one call."""
         node, H = self.node, self.node.hidden
+        initial = [None if state is None else state[:, part.columns] for state in initial]
         descriptor = replace(part.descriptor, produce_cell=True) if node.op == "LSTM" else part.descriptor
         options = {} if self.lengths is None else {"lengths": np.maximum(self.lengths, 1)}
-        results = self._operation(node.op, self.source, initial, descriptor, part.arguments, **options)
+        results = OPERATIONS[node.op](
+            self.source,
+            **part.arguments,
+            **dict(zip(("init_state", "init_cell"), initial, strict=False)),
+            **options,
+            descriptor=descriptor,
+            name=node.name or None,
+            device=self.device,
+        )
         kept = [results.output, *([results.cell_output] if isinstance(results, LSTMOutputs) else [])]
         last = []
         for state, start in zip(kept, initial, strict=True):
@@ -182,58 +183,6 @@ class _Call:
             steps = np.arange(self.T)[:, None]
             output = output[np.where(steps < self.ends, self.ends - 1 - steps, steps), self.rows]
         return (output, *last)
-
-    def step_by_step(self, part: Part, initial: Sequence[Array | None], output_peephole: Array) -> tuple[Array, ...]:
-        """Return the same where the output gate of an LSTM looks at the new cell.
-
-        The new cell does not depend on that gate. Each step is therefore called twice: for the cell, and with the cell
-        among the features, whose weights are the gate's peephole.
-        """
-        D, H = len(output_peephole), self.node.hidden
-        descriptor = replace(part.descriptor, produce_cell=True, reverse=False, bidirectional=False)
-        shape = (self.N, D * H)
-        h, c = (np.zeros(shape, self.source.dtype) if state is None else state.copy() for state in initial)
-        output = np.zeros((self.T, *shape), self.source.dtype)
-        for direction, weights in enumerate(_each_direction(part.arguments, output_peephole)):
-            backward = direction == 1 or part.descriptor.reverse
-            own = slice(direction * H, (direction + 1) * H)
-            for step in range(self.T):
-                alive = self.rows[step < self.ends]
-                if not len(alive):
-                    break
-                at = self.ends[alive] - 1 - step if backward else np.full(len(alive), step)
-                states = [h[alive, own], c[alive, own]]
-                features = np.concatenate([self.source[at, alive], np.zeros_like(states[1])], axis=1)
-                _, cell = self._operation("LSTM", features[None], states, descriptor, weights)
-                features[:, -H:] = cell[0]
-                hidden, _ = self._operation("LSTM", features[None], states, descriptor, weights)
-                h[alive, own], c[alive, own] = hidden[0], cell[0]
-                output[at, alive, own] = hidden[0]
-        return output, h, c
-
-    def _operation(
-        self, op: str, source: Array, states: Sequence[Array | None], descriptor: Any, weights: Any, **options: Any
-    ) -> Outputs[Any]:
-        given = dict(zip(("init_state", "init_cell"), states, strict=False))
-        name = self.node.name or None
-        return OPERATIONS[op](
-            source, **weights, **given, **options, descriptor=descriptor, name=name, device=self.device
-        )
-
-
-def _each_direction(arguments: Mapping[str, Array], output_peephole: Array) -> Iterator[dict[str, Array]]:
-    """Go through the directions' weights, each with the output gate's peephole as the weights of H more features."""
-    D, H = output_peephole.shape
-    vectors = ("bias", "peephole")
-    for direction in range(D):
-        weights = {
-            name: array.reshape((D, 4 * H) if name in vectors else (D, 4 * H, -1))[direction]
-            for name, array in arguments.items()
-        }
-        of_cell = np.zeros((4, H, H), weights["input_weight"].dtype)
-        np.fill_diagonal(of_cell[3], output_peephole[direction])
-        weights["input_weight"] = np.concatenate([weights["input_weight"], of_cell.reshape(4 * H, H)], axis=1)
-        yield weights
 
 
 class _Operator(OpRun):

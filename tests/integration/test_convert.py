@@ -98,11 +98,12 @@ def some_layer(function: Any, descriptor: Any, G: int, **more: Any) -> Layer:
         some_layer(vkrnn.lstm, vkrnn.LSTMDescriptor(forget_gate_last=True), 4),
         some_layer(vkrnn.gru, vkrnn.GRUDescriptor(reset_after=True), 3, secondary_bias=(5,)),
         some_layer(vkrnn.gru, vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True), 3),
+        some_layer(vkrnn.lstm, vkrnn.LSTMDescriptor(hard_sigmoid_alpha=0.3, output_peephole_new_cell=True), 4),
     ],
-    ids=["forget gate last", "z first", "no secondary bias"],
+    ids=["forget gate last", "z first", "no secondary bias", "options without effect"],
 )
 def test_other_orders_to_torch(torch: Any, layer: Layer) -> None:
-    """Gates in another order than torch's are put into it."""
+    """Gates in another order than torch's are put into it; options without effect do not matter."""
     source = np.random.default_rng(0).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
     wanted = layer(source).output
     assert scaled_error(to_torch(layer)(torch.from_numpy(source))[0].detach().numpy(), wanted) < FLOAT32
@@ -128,6 +129,7 @@ LSTM, GRU, RNN = vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNND
             some_layer(vkrnn.gru, GRU(reset_after=True, flip_z=True), 3),
             "flip_z: torch.nn.GRU has False only, got True",
         ),
+        (some_layer(vkrnn.lstm, LSTM(clip=2), 4), "clip: torch.nn.LSTM has 0.0 only, got 2.0"),
         (some_layer(vkrnn.lstm, LSTM(), 4, peephole=(20,)), "layer 0: peephole: torch's modules have no such weight"),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
@@ -191,6 +193,9 @@ KERAS: list[tuple[str, dict[str, Any]]] = [
     ("GRU", {"activation": "sigmoid", "recurrent_activation": "linear"}),
     ("SimpleRNN", {}),
     ("SimpleRNN", {"activation": "relu"}),
+    ("LSTM", {"recurrent_activation": "hard_sigmoid"}),
+    ("GRU", {"activation": "hard_sigmoid", "recurrent_activation": "hard_sigmoid"}),
+    ("SimpleRNN", {"activation": "hard_sigmoid"}),
 ]
 every_keras = pytest.mark.parametrize(
     ("kind", "options"), KERAS, ids=lambda value: value if isinstance(value, str) else ",".join(value)
@@ -264,6 +269,23 @@ def test_keras_options_that_change_nothing(keras: Any) -> None:
     }
     compare(keras, keras_layer(keras, "LSTM", options))
     compare(keras, keras.layers.RNN(keras.layers.GRUCell(5, bias_initializer="normal"), return_sequences=True))
+
+
+def test_hard_sigmoids_of_keras(keras: Any) -> None:
+    """Keras 2's has another slope than Keras 3's; a call has one slope."""
+    keras_2 = importlib.import_module("keras.src.legacy.backend").hard_sigmoid  # computes with TensorFlow alone
+    layer = keras_layer(keras, "LSTM", {"recurrent_activation": keras_2})
+    layer.build((None, None, 3))
+    converted = from_keras(layer)
+    layer.cell.recurrent_activation = lambda p: keras.ops.clip(0.2 * p + 0.5, 0, 1)
+    source = np.random.default_rng(7).uniform(-3, 3, (7, 4, 3)).astype(np.float32)
+    wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
+    assert scaled_error(converted(source).output, wanted) < ONNX
+    both = keras_layer(keras, "LSTM", {"activation": keras_2, "recurrent_activation": "hard_sigmoid"})
+    assert refusal(both) == (
+        "[from_keras] recurrent_activation: expected the same hard sigmoid as activation, "
+        "keras.src.legacy.backend.hard_sigmoid, got keras.src.activations.activations.hard_sigmoid"
+    )
 
 
 def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
@@ -343,7 +365,7 @@ def test_no_equivalent_of_keras(keras: Any) -> None:
     layer = keras_layer(keras, "LSTM", {"recurrent_activation": "gelu"})
     with pytest.raises(ValueError, match=re.escape("expected one that was built, got one without weights")):
         from_keras(layer)
-    known = "linear, relu, tanh or sigmoid of keras.activations"
+    known = "linear, relu, tanh, sigmoid or hard_sigmoid of keras.activations"
     assert refusal(layer) == (
         f"[from_keras] recurrent_activation: expected {known}, got keras.src.activations.activations.gelu"
     )

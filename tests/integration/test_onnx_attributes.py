@@ -17,7 +17,7 @@ onnx = require("onnx")
 
 from onnx import AttributeProto, helper  # noqa: E402
 
-from vkrnn.onnx import run_node  # noqa: E402
+from vkrnn.onnx import from_onnx, run_node  # noqa: E402
 
 DIFFERING = {
     "RNN": ["Tanh", "Relu"],
@@ -62,6 +62,40 @@ def test_coupled_gates(direction: str, functions: list[str]) -> None:
     """With input_forget the forget gate is 1 minus the input gate, whatever its own weights are."""
     attributes = {"input_forget": 1, "activations": functions * (1 + (direction == "bidirectional"))}
     drawn = Drawn("LSTM", (5, 3, 7, 4), direction, attributes)
+    assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
+
+
+@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_constants_of_hard_sigmoids(op: str, direction: str) -> None:
+    """Each direction may have an alpha and a beta; one that does not say takes ONNX's defaults, 0.2 and 0.5."""
+    functions = {"RNN": ["HardSigmoid"], "GRU": ["HardSigmoid", "Tanh"], "LSTM": ["HardSigmoid", "Tanh", "Relu"]}[op]
+    attributes = {
+        "activations": functions * (1 + (direction == "bidirectional")),
+        "activation_alpha": [1 / 6],
+        "activation_beta": [0.5, 0.3][: 1 + (direction == "bidirectional")],
+    }
+    drawn = Drawn(op, (5, 3, 7, 4), direction, attributes)
+    assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
+
+
+def test_constants_are_decimals() -> None:
+    """ONNX keeps constants in float32; 0.2 and 0.5 are the descriptor's defaults, others what was written."""
+    attributes = {"activations": ["HardSigmoid", "Tanh"], "activation_alpha": [0.2], "clip": 0.7}
+    drawn = Drawn("GRU", (5, 3, 7, 4), "forward", attributes)
+    descriptor = from_onnx(drawn.node, drawn.arrays).descriptor
+    assert (descriptor.hard_sigmoid_alpha, descriptor.hard_sigmoid_beta, descriptor.clip) == (0.2, 0.5, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes"),
+    [("RNN", {}), ("GRU", {}), ("GRU", {"linear_before_reset": 1}), ("LSTM", {}), ("LSTM", {"input_forget": 1})],
+    ids=["RNN", "GRU", "GRU reset after", "LSTM", "LSTM coupled"],
+)
+@pytest.mark.parametrize("clip", [0.3, 1.5, np.inf])
+def test_clip(op: str, attributes: dict[str, int], clip: float) -> None:
+    """What enters the gates' functions is clipped, peepholes and biases included."""
+    drawn = Drawn(op, (5, 3, 7, 4), "bidirectional", {**attributes, "clip": clip})
     assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
 
 
@@ -129,13 +163,23 @@ def bad(op: str, message: str, error: type[Exception] = NotImplementedError, /, 
 
 
 REFUSED = [
-    bad("LSTM", "[LSTM 'here'] clip: there is no clipping here, got 3", clip=3.0),
+    bad("LSTM", "[LSTM 'here'] clip: expected a number above 0, got -3", ValueError, clip=-3.0),
+    bad("GRU", "[GRU 'here'] clip: expected a number above 0, got 0", ValueError, clip=0.0),
+    bad("RNN", "[RNN 'here'] clip: expected a number above 0, got nan", ValueError, clip=np.nan),
     bad(
         "LSTM",
-        "[LSTM 'here'] input_forget: expected 0 with Tanh as the gates' function, got 1: 1 - f(p) is f(-p) for "
-        "Sigmoid and HardSigmoid alone",
+        "[LSTM 'here'] input_forget: expected 0 with Tanh as the gates' function, got 1: only for Sigmoid, and "
+        "HardSigmoid with beta 0.5, is 1 - f(p) = f(-p)",
         input_forget=1,
         activations=["Tanh", "Tanh", "Tanh"],
+    ),
+    bad(
+        "LSTM",
+        "[LSTM 'here'] input_forget: expected 0 with HardSigmoid and activation_beta 0.3 as the gates' function, got "
+        "1: only for Sigmoid, and HardSigmoid with beta 0.5, is 1 - f(p) = f(-p)",
+        input_forget=1,
+        activations=["HardSigmoid", "Tanh", "Tanh"],
+        activation_beta=[0.3],
     ),
     bad("LSTM", "[LSTM 'here'] input_forget: expected 0 or 1, got 2", ValueError, input_forget=2),
     bad("GRU", "[GRU 'here'] linear_before_reset: expected 0 or 1, got -1", ValueError, linear_before_reset=-1),
@@ -146,15 +190,22 @@ REFUSED = [
     ),
     bad(
         "GRU",
-        "[GRU 'here'] activation_alpha: expected 0.2 for HardSigmoid, got 0.166667",
-        activations=["HardSigmoid", "Tanh"],
-        activation_alpha=[1 / 6],
+        "[GRU 'here'] activation_alpha: expected one value for every HardSigmoid of a direction, got 0.3 and 0.2",
+        activations=["HardSigmoid", "HardSigmoid"],
+        activation_alpha=[0.3],
     ),
     bad(
-        "GRU",
-        "[GRU 'here'] activation_beta: expected 0.5 for HardSigmoid, got 0",
-        activations=["HardSigmoid", "HardSigmoid"],
+        "LSTM",
+        "[LSTM 'here'] activation_beta: expected one value for every HardSigmoid of a direction, got 0.5 and 0.0",
+        activations=["HardSigmoid", "Tanh", "HardSigmoid"],
         activation_beta=[0.5, 0.0],
+    ),
+    bad(
+        "RNN",
+        "[RNN 'here'] activation_alpha: expected a finite number, got inf",
+        ValueError,
+        activations=["HardSigmoid"],
+        activation_alpha=[np.inf],
     ),
     bad(
         "RNN",
