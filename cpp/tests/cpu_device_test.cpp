@@ -1,4 +1,6 @@
 // The CPU as a device: whole calls, its memory, what it keeps packed, and calls that end early.
+#include <gtest/gtest.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,6 @@
 // The CPU's kernels by themselves, for every instruction set that the processor has, against plain loops.
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>

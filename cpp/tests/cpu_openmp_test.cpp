@@ -1,4 +1,6 @@
 // Teams on the threads of an OpenMP library.
+#include <gtest/gtest.h>
+
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,6 @@
 // The time loops of all cells in plans, for every instruction set that the processor has, against plain loops.
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <limits>

@@ -1,4 +1,6 @@
 // Teams of threads and how loops are shared between them.
+#include <gtest/gtest.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,4 +1,6 @@
 // Mutexes that a fork takes first.
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

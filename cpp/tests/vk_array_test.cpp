@@ -1,4 +1,6 @@
 // Tests storages, and calls that do not wait, through the public interface of the Vulkan layer.
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <cstring>
 #include <thread>

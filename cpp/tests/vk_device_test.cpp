@@ -1,4 +1,6 @@
 // Tests listing and opening devices, the pipeline cache on disk, and forks.
+#include <gtest/gtest.h>
+
 #include <fstream>
 
 #ifndef _WIN32

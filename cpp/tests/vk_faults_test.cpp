@@ -1,5 +1,7 @@
 // Every Vulkan call that can fail does so once, and so does every allocation of the core: what the core makes of it is
 // an error of the documented class or nothing, and afterwards everything works.
+#include <gtest/gtest.h>
+
 #include <functional>
 
 #include "vk_faults.h"

@@ -1,4 +1,6 @@
 // Tests the pool of device memory by itself: what it hands out, keeps and returns to the driver.
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <mutex>
 #include <set>

@@ -1,4 +1,6 @@
 // Calls of one plan on the same memory are recorded once and replayed, with right results every time.
+#include <gtest/gtest.h>
+
 #include <chrono>
 #include <numeric>
 

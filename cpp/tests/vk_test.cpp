@@ -1,5 +1,7 @@
 // Tests calls through the public interface of the Vulkan layer. Each test opens its own device: none depends on
 // another.
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <thread>
 
