@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from resident import KINDS, assert_same_array, dtype_of, numbers, sees, told_apart
+from resident import KINDS, assert_same_array, beside, dtype_of, numbers, sees
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (0,), (3, 0, 2), (5, 3, 4), (3, 5, 7), (1, 1, 1), (2, 3, 1, 5)]
 ANY = "float32, float64, float16 or bfloat16"
@@ -70,7 +70,7 @@ def test_an_array_stays_what_it_is(either: vkrnn.Device) -> None:
     assert vkrnn.asarray(array, device=either) is array
     other = vkrnn.default_device()
     message = f"[asarray] device: expected {either!r}, where the array is, got "
-    refused(ValueError, f"{message}{told_apart(other, either)}", vkrnn.asarray, array, device=other)
+    refused(ValueError, f"{message}{beside(other, either)}", vkrnn.asarray, array, device=other)
     message = f"{message}{either.index}: another {either!r}"  # the one that calls share
     refused(ValueError, message, vkrnn.asarray, array, device=either.index)
 

@@ -18,6 +18,8 @@ def scaled_error(got: Array, wanted: Array) -> float:
     """Return max |got - wanted| / max(1, max |wanted|); infinite if the shapes differ or anything is not finite."""
     if got.shape != wanted.shape or not (np.isfinite(got).all() and np.isfinite(wanted).all()):
         return np.inf
+    if got.size == 0:
+        return 0.0
     return float(np.abs(got.astype(np.float64) - wanted).max() / max(1.0, np.abs(wanted).max()))
 
 
