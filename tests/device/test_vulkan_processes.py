@@ -107,7 +107,10 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
 
 
 @needs_fork
-@needs_fork
+@pytest.mark.skipif(
+    all(device.driver == "native" or device.type != "cpu" for device in vkrnn.devices()),
+    reason="llvmpipe is not here; with NVIDIA's driver the child hangs",
+)
 @pytest.mark.parametrize("leaves", [True, False])
 def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
     """The child has none of the driver's threads: it ends with sys.exit, or its call says that it cannot go on."""
