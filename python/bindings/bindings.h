@@ -113,9 +113,9 @@ py::custom_type_setup collected() {
 // Throws TypeError for the descriptor of another cell and for anything else.
 Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix);
 
-// Throws TypeError or ValueError about the arguments: a dict from names to arrays.
+// Throws TypeError or ValueError about the arguments: a dict from names to arrays. `packed` is that of check_call.
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
-                  std::string_view label);
+                  std::string_view label, bool packed = false);
 
 // Returns whether a call is to stop, for calls to poll: the interpreter has seen a signal, or is about to end. Only the
 // main thread sees signals, and takes the GIL.

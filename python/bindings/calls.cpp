@@ -173,7 +173,7 @@ std::string dtype_name(const py::dtype& dtype) {
 }
 
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
-                  std::string_view label) {
+                  std::string_view label, bool packed) {
     const std::string prefix = message_prefix(cell, gradients, label);
     CheckedCall checked{.call = {}, .arrays = {}, .label = std::string(label), .owner = py::none()};
     Arguments infos;
@@ -210,7 +210,7 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
         }
         infos[argument] = std::move(info);
     }
-    checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label);
+    checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label, packed);
     return checked;
 }
 
@@ -241,11 +241,10 @@ void register_calls(py::module_& module) {
     module.def(
         "check",
         [](const std::string& cell_name, bool gradients, py::handle descriptor, const py::dict& arguments,
-           const std::string& label) {
-            return check(require_cell(cell_name), gradients, descriptor, arguments, label);
-        },
+           const std::string& label,
+           bool packed) { return check(require_cell(cell_name), gradients, descriptor, arguments, label, packed); },
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
-        py::call_guard<Inside>());
+        py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
                py::call_guard<Inside>());
     module.def(

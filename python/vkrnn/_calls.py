@@ -76,9 +76,19 @@ class CheckedCall:
 
     @staticmethod
     def of(
-        function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any
+        function: str,
+        arguments: Mapping[str, Any],
+        *,
+        descriptor: Any,
+        name: Any,
+        device: Any,
+        out: Any,
+        packed: bool = False,
     ) -> CheckedCall:
-        """Check the `arguments` of `function` by name, in its order; None stands for an optional one that is absent."""
+        """Check the `arguments` of `function` by name, in its order; None stands for an optional one that is absent.
+
+        If `packed`, sequences are packed: see `vkrnn._packed`.
+        """
         operation = _OPERATIONS[function]
         if name is not None and not isinstance(name, str):
             raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
@@ -90,7 +100,7 @@ class CheckedCall:
             if type(value) not in _AS_THEY_ARE:
                 taken = as_numpy_integers if key == "lengths" else as_numpy
                 given[key] = taken(value, f"{_prefix(function, label)} {key}:")
-        call = _core.check(operation.cell, operation.gradients, descriptor, given, label)
+        call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
         return CheckedCall(function, call, label, device, out)
 
     @property
@@ -111,10 +121,20 @@ class CheckedCall:
 
 
 def run(
-    kind: type[Kind], function: str, arguments: Mapping[str, Any], *, descriptor: Any, name: Any, device: Any, out: Any
+    kind: type[Kind],
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    descriptor: Any,
+    name: Any,
+    device: Any,
+    out: Any,
+    packed: bool = False,
 ) -> Kind:
     """Run `function` with all of its `arguments` by name, in its order, and return its `kind` of results."""
-    checked = CheckedCall.of(function, arguments, descriptor=descriptor, name=name, device=device, out=out)
+    checked = CheckedCall.of(
+        function, arguments, descriptor=descriptor, name=name, device=device, out=out, packed=packed
+    )
     call, prefix = checked.call, checked.prefix
     given, owner = checked_out(call, out, prefix)
     chosen = checked.resolved(owner)

@@ -267,6 +267,32 @@ def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirect
 # The device
 
 
+def in_cells(cases: list[Case]) -> list[Case]:
+    """Return one case of each cell with one and with two directions, and those whose source holds the gates."""
+    found: dict[tuple[str, int, bool], Case] = {}
+    for case in cases:
+        found.setdefault((case.cell, case.D, "input_weight" in case.present), case)
+    return list(found.values())
+
+
+FEW = in_cells([case for case in SEVERAL if "mask" in case.present]) + in_cells(SEVERAL[::-1])
+
+
+@pytest.mark.parametrize("case", FEW, ids=by_id)
+def test_the_cpu_skips_what_has_ended(case: Case) -> None:
+    """It computes nothing of time steps past the ends: NaN there would survive in sums over all of them."""
+    lengths = lengths_of(case)
+    answers = []
+    with vkrnn.Device(position(native=True)):
+        for garbage in (0.0, np.nan):
+            arrays = littered(inputs(case), lengths, case.T, garbage)
+            forward = trained(case, vkrnn, arrays, lengths)
+            upstream = littered(gradient_inputs(case, forward), lengths, case.T, garbage)
+            answers.append([*forward, *differentiated(case, vkrnn, arrays, upstream, lengths)])
+    for clean, other in zip(*answers, strict=True):
+        np.testing.assert_array_equal(other, clean)
+
+
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_the_device_agrees_with_the_reference(case: Case) -> None:
     """Forward and gradients, with garbage past the ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import pickle
 import random
 import re
@@ -289,15 +290,29 @@ def test_packed_sequence_is_kept(kind: str) -> None:
 
 
 @every_kind
+def test_packed_sequences_are_not_padded(kind: str) -> None:
+    """What autograd keeps of skewed lengths is no more than of as many rows of one length."""
+    kept = []
+    for lengths in ([100] + [1] * 28, [4] * 32):
+        sizes: list[int] = []
+        data = torch.nn.utils.rnn.pack_padded_sequence(torch.rand(max(lengths), len(lengths), 3), torch.tensor(lengths))
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor, sizes=sizes: sizes.append(tensor.numel()), id):
+            getattr(ours, kind)(**SMALL)(data)
+        kept.append(sum(sizes))
+    assert abs(kept[0] - kept[1]) < 128, kept  # the lengths are kept, too
+
+
+@every_kind
 def test_dropout(kind: str) -> None:
-    """Dropout is between layers, in training alone, and with a seed the same as torch's."""
+    """Dropout is between layers, in training alone, and with a seed the same as torch's, of packed sequences too."""
     theirs, mine = pair(kind, **SMALL, num_layers=3, dropout=0.5)
     x = torch.rand(6, 2, 3)
-    for train in (True, False):
+    for train, given in itertools.product((True, False), (x, fed_to(theirs, "packed unsorted", 6, 4))):
         found = []
         for module in (theirs.train(train), mine.train(train)):
             torch.manual_seed(3)
-            found.append(module(x)[0].detach().numpy())
+            output = module(given)[0]
+            found.append((output if given is x else output.data).detach().numpy())
         assert scaled_error(found[1], found[0]) < FLOAT32
     mine.train()
     assert not torch.equal(mine(x)[0], mine(x)[0])

@@ -33,12 +33,18 @@ struct Spec {
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H where there is no input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H (false: broadcast)
+    // The sum of the lengths where sequences are packed, else 0. A packed sequence has a row for each time step and
+    // batch row that is live, step by step; the batch rows are sorted by length, the longest first.
+    std::int64_t packed_rows = 0;
 
     [[nodiscard]] bool has(Argument argument) const { return ((present >> static_cast<unsigned>(argument)) & 1u) != 0; }
     [[nodiscard]] const Cell& cell() const { return vkrnn::cell(descriptor.cell); }
     [[nodiscard]] std::int64_t D() const { return descriptor.has(Flag::bidirectional) ? 2 : 1; }
     [[nodiscard]] std::int64_t G() const { return cell().gate_count(); }
     [[nodiscard]] std::int64_t C() const { return cell().cell_states; }
+    [[nodiscard]] bool packed() const { return packed_rows != 0; }
+    // Returns the rows of a sequence.
+    [[nodiscard]] std::int64_t rows() const { return packed() ? packed_rows : T * N; }
     // Returns whether a step has two phases: see Candidate.
     [[nodiscard]] bool two_phases() const { return cell().candidate && !scales_product(); }
     // Returns whether a gate scales the candidate's product, so that the gradients need that product by itself.
@@ -92,8 +98,10 @@ struct Call {
 // brackets:
 //   [lstm] recurrent_weight: expected shape [4H, H] = [512, 128], got [512, 64] (H = 128 from recurrent_weight.shape[0]
 //   / 4)
-// `label` is the caller's name for the call; where it is not empty the prefix is [lstm 'label'].
-Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {});
+// `label` is the caller's name for the call; where it is not empty the prefix is [lstm 'label']. If `packed`, sequences
+// are packed: [sum of lengths, ...] instead of [T, N, ...]. Such a call needs lengths and takes no mask.
+Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label = {},
+                bool packed = false);
 
 // "[lstm]" or "[lstm_gradients 'label']": how every message about a call begins.
 std::string message_prefix(const Cell& cell, bool gradients, std::string_view label);

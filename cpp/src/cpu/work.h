@@ -11,6 +11,22 @@ namespace vkrnn::cpu {
 using abi::Address;
 using abi::Stride;
 
+// Makes the table of live_rows.h from the lengths of N batch rows.
+struct OrderWork {
+    Address lengths, out;
+    std::int64_t T, N;
+    std::uint32_t lines, padding;  // 1: with lines
+};
+inline constexpr std::uint32_t kOrderPlaces = 2;
+
+// What of a product or sum runs over the rows of sequences, where there are lengths. It then leaves out all but the
+// live rows. Sequences that are not packed have them at the table's lines.
+struct LiveWork {
+    std::int64_t T, N;      // 0 where there are no lengths
+    std::uint32_t a, b, c;  // 1: this operand's rows are at the lines
+    std::uint32_t along_k;  // 1: the rows are along k, 0: along m
+};
+
 // Writes a matrix B(n, k), for each of `batches`, as panels: out[n / lanes][k][n % lanes], zeros where there is no n.
 struct PackWork {
     Address in, out;
@@ -25,15 +41,17 @@ constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64
 }
 
 // C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed for all
-// threads, a part of k at a time, in memory for product_elements().
+// threads, a part of k at a time, in memory for product_elements(). Where C's rows are at lines, its others are
+// cleared.
 struct ProductWork {
-    Address a, b, c, packed;
+    Address a, b, c, packed, live;
     Stride a_m, a_k, a_batch;
     Stride b_n, b_k, b_batch;
     Stride c_m, c_batch;
     std::int64_t m, n, k, batches;
+    LiveWork of_live;
 };
-inline constexpr std::uint32_t kProductPlaces = 4;
+inline constexpr std::uint32_t kProductPlaces = 5;
 inline constexpr std::int64_t kPackedDepth = 4096;
 constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int64_t lanes) {
     return panel_elements(n, k < kPackedDepth ? k : kPackedDepth, 1, lanes);
@@ -41,13 +59,14 @@ constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int
 
 // out(d, g, j) = sum over rows of in(row, d, g, j) [* factor(row, d, g, j)]; out is contiguous.
 struct SumWork {
-    Address in, factor, out;
+    Address in, factor, out, live;
     Stride in_row, in_direction, in_gate;
     Stride factor_row, factor_direction, factor_gate;
     std::int64_t rows, directions, gates, width;
+    LiveWork of_live;  // a: in; the factor is packed
     std::uint32_t has_factor, padding;
 };
-inline constexpr std::uint32_t kSumPlaces = 3;
+inline constexpr std::uint32_t kSumPlaces = 4;
 
 // Between float32 and a 16-bit type.
 struct ConvertWork {
@@ -61,6 +80,7 @@ inline constexpr std::uint32_t kConvertPlaces = 2;
 // those of each direction, B = R transposed, all slots along k. With an input weight the forward loop forms x W^T too:
 // kProjected is then the source.
 struct LoopWork {
+    Address live;              // the table of live_rows.h, where there are lengths
     Address input_weights[2];  // by direction: panels of each slot, B = W of that slot
     abi::StepParams params;
     std::int64_t features;      // of the source, with an input weight; else 0
@@ -68,7 +88,9 @@ struct LoopWork {
     std::uint32_t has_initial;  // 1: there is an initial state
     std::uint32_t two_phases;   // 1: the candidate's product multiplies what the other gates have formed
     std::uint32_t directions;
+    std::uint32_t has_lengths;   // 1: there are lengths
+    std::uint32_t packed_views;  // a bit for each view of a packed sequence
 };
-inline constexpr std::uint32_t kLoopPlaces = 2 + abi::kStepPlaces;
+inline constexpr std::uint32_t kLoopPlaces = 3 + abi::kStepPlaces;
 
 }  // namespace vkrnn::cpu

@@ -16,10 +16,13 @@ std::int64_t multiple_of_h(const Spec& spec, Axis axis) {
 
 TensorShape to_shape(const Spec& spec, const SymbolicShape& symbols) {
     TensorShape shape;
+    const bool packed = spec.packed() && symbols.front() == Axis::T;
     for (const Axis axis : symbols) {
         switch (axis) {
-            case Axis::T: shape.push_back(spec.T); break;
-            case Axis::N: shape.push_back(spec.N); break;
+            case Axis::T: shape.push_back(packed ? spec.packed_rows : spec.T); break;
+            case Axis::N:
+                if (!packed) shape.push_back(spec.N);
+                break;
             case Axis::I: shape.push_back(spec.I); break;
             case Axis::D: shape.push_back(spec.D()); break;
             case Axis::one: shape.push_back(1); break;

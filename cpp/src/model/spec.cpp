@@ -26,8 +26,11 @@ std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_strin
 // Checks the arguments of one call, letter by letter: T, N and I from the source, H from the recurrent weight.
 class Checker {
 public:
-    Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label)
-        : arguments_(arguments), prefix_(message_prefix(vkrnn::cell(descriptor.cell), gradients, label)) {
+    Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
+            bool packed)
+        : arguments_(arguments),
+          packed_(packed),
+          prefix_(message_prefix(vkrnn::cell(descriptor.cell), gradients, label)) {
         spec_.descriptor = normalised(descriptor, gradients);
         spec_.gradients = gradients;
         for (const auto& given : arguments) spec_.present |= 1u << static_cast<unsigned>(given.first);
@@ -39,7 +42,7 @@ public:
         check_each();
         check_source_rank();
         check_recurrent_weight();
-        spec_.I = given_shape(Argument::source)[2];
+        spec_.I = given_shape(Argument::source).back();
         for (const auto& [argument, tensor] : arguments_) {
             if (argument == Argument::mask) {
                 check_mask(tensor.shape);
@@ -91,7 +94,9 @@ private:
 
     void check_names() const {
         for (const auto& [argument, tensor] : arguments_) {
-            if (std::ranges::find(parameters(), argument, &Parameter::argument) != parameters().end()) continue;
+            const bool refused = packed_ && argument == Argument::mask;
+            if (!refused && std::ranges::find(parameters(), argument, &Parameter::argument) != parameters().end())
+                continue;
             std::string known;
             for (const Parameter& parameter : parameters()) {
                 known += (known.empty() ? "" : ", ") + std::string(name_of(parameter.argument));
@@ -99,7 +104,8 @@ private:
             throw TypeError(at(argument) + std::string(operation()) + " has no such argument; it takes " + known);
         }
         for (const Parameter& parameter : parameters()) {
-            if (parameter.optional || given(parameter.argument)) continue;
+            const bool optional = parameter.optional && !(packed_ && parameter.argument == Argument::lengths);
+            if (optional || given(parameter.argument)) continue;
             throw ValueError(at(parameter.argument) + std::string(operation()) + " needs it, got none");
         }
     }
@@ -145,12 +151,35 @@ private:
 
     void check_source_rank() {
         const TensorShape& source = given_shape(Argument::source);
+        if (packed_) return check_packed(source);
         if (source.size() != 3) {
             throw ValueError(at(Argument::source) + "expected 3 axes " +
                              symbols(accepted_shapes(spec_, Argument::source).front()) + ", got " + to_text(source));
         }
         spec_.T = source[0];
         spec_.N = source[1];
+    }
+
+    // The source's rows are as many as the lengths say, and the lengths are in their order.
+    void check_packed(const TensorShape& source) {
+        const std::vector<std::int64_t>& lengths = arguments_.at(Argument::lengths).integers;
+        if (source.size() != 2)
+            throw ValueError(at(Argument::source) + "expected 2 axes, packed, got " + to_text(source));
+        if (lengths.empty()) throw ValueError(at(Argument::lengths) + "expected 1 or more, packed, got none");
+        std::int64_t sum = 0;
+        for (std::size_t n = 0; n < lengths.size(); ++n) {
+            if (lengths[n] < 1 || lengths[n] > source[0] || (n > 0 && lengths[n] > lengths[n - 1]))
+                throw ValueError(at(Argument::lengths) + "expected 1 to " + std::to_string(source[0]) +
+                                 ", longest first, got " + std::to_string(lengths[n]) + " at [" + std::to_string(n) +
+                                 "]");
+            sum += lengths[n];
+        }
+        if (sum != source[0])
+            throw ValueError(at(Argument::source) + "expected " + std::to_string(sum) +
+                             " rows, the sum of lengths, got " + std::to_string(source[0]));
+        spec_.packed_rows = sum;
+        spec_.T = lengths.front();
+        spec_.N = static_cast<std::int64_t>(lengths.size());
     }
 
     void check_recurrent_weight() {
@@ -272,6 +301,7 @@ private:
     }
 
     const Arguments& arguments_;
+    bool packed_;
     std::string prefix_;
     Spec spec_;
 };
@@ -283,8 +313,9 @@ std::string message_prefix(const Cell& cell, bool gradients, std::string_view la
     return label.empty() ? "[" + operation + "]" : "[" + operation + " '" + std::string(label) + "']";
 }
 
-Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label) {
-    return Checker(descriptor, gradients, arguments, label).check();
+Call check_call(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
+                bool packed) {
+    return Checker(descriptor, gradients, arguments, label, packed).check();
 }
 
 }  // namespace vkrnn

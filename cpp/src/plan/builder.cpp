@@ -57,6 +57,12 @@ std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
     return add_buffer(std::move(name), Role::scratch, bytes(elements));
 }
 
+std::size_t PlanBuilder::scratch_sequence(std::string name, std::int64_t elements, bool live_only) {
+    const std::size_t buffer = scratch(std::move(name), plan_.spec.rows() * elements);
+    if (live_only && plan_.spec.has(Argument::lengths)) live_only_.insert(buffer);
+    return buffer;
+}
+
 std::size_t PlanBuilder::input(Argument argument) {
     const std::string name(name_of(argument));
     const std::int64_t elements = elements_of(shape_of(plan_.spec, argument));

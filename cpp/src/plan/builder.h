@@ -63,6 +63,13 @@ public:
     std::size_t result(Output output);
     std::size_t result(Argument argument);
     std::size_t scratch(std::string name, std::int64_t elements);
+    // Makes a scratch sequence with so many elements in a row. With `live_only` and lengths it is packed, as in a
+    // packed call: the rest of its memory is never touched.
+    std::size_t scratch_sequence(std::string name, std::int64_t elements, bool live_only);
+    // Returns whether a sequence, as kernels see it, is packed.
+    [[nodiscard]] bool is_packed(std::size_t sequence) const {
+        return plan_.spec.packed() || live_only_.contains(sequence);
+    }
     // Returns the first buffer of that name, if there is one.
     [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
     // Returns whether the buffer's float32 numbers were widened from an argument of a 16-bit type.
@@ -110,6 +117,7 @@ private:
     const Profile& profile_;
     const ProductStrategy& products_;
     std::map<std::size_t, std::size_t> widened_;  // the inputs of which buffers are copies in float32
+    std::set<std::size_t> live_only_;             // scratch sequences that are packed
     std::vector<Conversion> narrowings_;          // of results, to be done when all else is
     // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
     std::set<std::size_t> used_, fresh_;

@@ -7,15 +7,15 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     PlanBuilder builder(spec, profile, chosen);
     const Inputs inputs(builder);
     const Descriptor& descriptor = spec.descriptor;
-    const std::int64_t T = spec.T, N = spec.N, H = spec.H, D = spec.D(), G = spec.G(), C = spec.C();
+    const std::int64_t N = spec.N, H = spec.H, D = spec.D(), G = spec.G(), C = spec.C();
     const bool training = descriptor.has(Flag::training);
     const bool phases = spec.two_phases();
 
-    StepBlock views(spec);
+    StepBlock views(builder);
     std::size_t projected = inputs[Argument::source];
     if (spec.has(Argument::input_weight) && !chosen.loop.projects()) {
-        projected = builder.scratch("projected", T * N * D * G * H);
-        Product project{T * N, D * G * H, spec.I, 1, {}, {}, {}};
+        projected = builder.scratch("projected", spec.rows() * D * G * H);
+        Product project{spec.rows(), D * G * H, spec.I, 1, {}, {}, {}};
         project.a = {inputs[Argument::source], 0, spec.I, 0, false, true};
         project.b = {inputs[Argument::input_weight], 0, spec.I, 0, false};
         project.c = {projected, 0, D * G * H, 0, false};
@@ -35,7 +35,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     else if (phases)
         views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
-    builder.count_flops(static_cast<double>(T) * step_flops(spec));
+    builder.count_flops(loop_flops(spec));
     chosen.loop.forward(builder, inputs, views);
     return builder.finish();
 }

@@ -38,13 +38,13 @@ private:
 
     void make_buffers() {
         // Without an input weight the deltas are the gradient of the source.
-        delta_ = has(Argument::input_weight) ? builder_.scratch("delta", T * N * D * G * H) : result(Argument::source);
-        recurrent_delta_ = scales_product_ ? builder_.scratch("recurrent delta", T * N * D * G * H) : delta_;
+        delta_ = has(Argument::input_weight) ? sequence("delta", G) : result(Argument::source);
+        recurrent_delta_ = scales_product_ ? sequence("recurrent delta", G) : delta_;
         weight_ = loop_.backward_weight(builder_);
-        operand_ = builder_.scratch("operand", T * N * D * H);
-        if (phases_) scaled_operand_ = builder_.scratch("scaled operand", T * N * D * H);
-        if (cells_ > 0) previous_cell_ = builder_.scratch("previous cell", T * N * D * cells_ * H);
-        if (scales_product_) product_ = builder_.scratch("candidate product", T * N * D * H);
+        operand_ = sequence("operand", 1);
+        if (phases_) scaled_operand_ = sequence("scaled operand", 1);
+        if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
+        if (scales_product_) product_ = sequence("candidate product", 1);
         carry_hidden_ =
             has(Argument::init_state) ? result(Argument::init_state) : builder_.scratch("carried state", N * D * H);
         if (C > 0)
@@ -52,9 +52,14 @@ private:
                                                    : builder_.scratch("carried cell", N * D * C * H);
     }
 
+    // A scratch sequence with so many slots for each unit.
+    std::size_t sequence(std::string name, std::int64_t slots) {
+        return builder_.scratch_sequence(std::move(name), D * slots * H, loop_.skips_ended());
+    }
+
     // All that a step reads and writes, except the weights.
     StepBlock step_block() const {
-        StepBlock block(spec_);
+        StepBlock block(builder_);
         inputs_.set(block);
         block.sequence(abi::kUpstream, inputs_[Argument::source_gradient], 1, Order::output);
         block.sequence(abi::kSaved, inputs_[Argument::z_state], G, Order::output);
@@ -77,7 +82,7 @@ private:
     void prepare() {
         loop_.recompute(builder_, {inputs_, step_block(), weight_});
         if (!scales_product_) return;
-        Product q{T * N, H, H, D, {}, {}, {}};
+        Product q{rows_, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false, true};
         q.b = {inputs_[Argument::recurrent_weight], candidate_ * H * H, H, G * H * H, false};
         q.c = {product_, 0, D * H, H, false};
@@ -85,7 +90,7 @@ private:
     }
 
     void run_back() {
-        builder_.count_flops(static_cast<double>(T) * step_flops(spec_));
+        builder_.count_flops(loop_flops(spec_));
         loop_.backward(builder_, {inputs_, step_block(), weight_});
     }
 
@@ -96,13 +101,13 @@ private:
 
     void weight_gradients() {
         if (has(Argument::input_weight)) {
-            Product source{T * N, spec_.I, D * G * H, 1, {}, {}, {}};
+            Product source{rows_, spec_.I, D * G * H, 1, {}, {}, {}};
             source.a = {delta_, 0, D * G * H, 0, false, true};
             source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
             source.c = {result(Argument::source), 0, spec_.I, 0, false};
             builder_.product("gradient of source", source);
 
-            Product weight{D * G * H, spec_.I, T * N, 1, {}, {}, {}};
+            Product weight{D * G * H, spec_.I, rows_, 1, {}, {}, {}};
             weight.a = delta_columns(delta_, 0);
             weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true, true};
             weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
@@ -118,7 +123,7 @@ private:
 
     void recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand, std::int64_t direction,
                             std::int64_t directions) {
-        Product weight{slots * H, H, T * N, directions, {}, {}, {}};
+        Product weight{slots * H, H, rows_, directions, {}, {}, {}};
         weight.a = delta_columns(recurrent_delta_, first);
         weight.a.offset += direction * G * H;
         weight.b = {operand, direction * H, D * H, H, true, true};
@@ -128,7 +133,7 @@ private:
 
     void vector_gradients() {
         if (has(Argument::bias)) {
-            RowSum sum{T * N, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::bias), 0};
+            RowSum sum{rows_, D, G, H, {delta_, 0, D * G * H, G * H, H}, {}, result(Argument::bias), 0};
             builder_.row_sum("gradient of bias", sum, true);
         }
         const Vectors* vectors = spec_.vectors();
@@ -146,7 +151,7 @@ private:
                 weighed_sum(label, shifted(delta, (G - 1) * H), shifted(cell, H), 1, 1, out, (d * G + G - 1) * H);
             }
         } else if (scales_product_) {
-            RowSum sum{T * N, D, 1, H, {}, {}, out, 0};
+            RowSum sum{rows_, D, 1, H, {}, {}, out, 0};
             sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
             builder_.row_sum(label, sum, true);
         } else {
@@ -161,7 +166,7 @@ private:
 
     void weighed_sum(const std::string& label, const RowSum::Term& deltas, const RowSum::Term& cells,
                      std::int64_t gates, std::int64_t directions, std::size_t out, std::int64_t out_offset) {
-        RowSum sum{T * N, directions, gates, H, deltas, {}, out, out_offset};
+        RowSum sum{rows_, directions, gates, H, deltas, {}, out, out_offset};
         sum.factor = cells;
         builder_.row_sum(label, sum, true);
     }
@@ -173,7 +178,7 @@ private:
     Inputs inputs_;
     std::array<std::size_t, kArguments> results_{};
 
-    const std::int64_t T = spec_.T, N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
+    const std::int64_t rows_ = spec_.rows(), N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
     const std::int64_t cells_ = weighed_cells(spec_);

@@ -18,6 +18,9 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         one.N = 1;
         return make_empty_plan(spec, choose_strategies(one, profile, fixed, tuning).choice);
     }
+    if (spec.packed() && profile.driver != kNativeDriver)
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
+                                  " packed sequences run on the CPU alone, not on " + profile.name);
     try {
         const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
         return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);

@@ -29,15 +29,19 @@ double step_flops(const Spec& spec) {
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);
 }
 
+double loop_flops(const Spec& spec) {
+    return static_cast<double>(spec.rows()) / static_cast<double>(spec.N) * step_flops(spec);
+}
+
 double recurrent_bytes(const Spec& spec) {
     return static_cast<double>(spec.D() * spec.G() * spec.H * spec.H) * static_cast<double>(compute_bytes(spec.dtype));
 }
 
-StepBlock::StepBlock(const Spec& spec) : spec_(spec) {
+StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {
     for (auto& strides : params_.strides) strides.unit = 1;
-    params_.T = static_cast<std::uint32_t>(spec.T);
-    params_.N = static_cast<std::uint32_t>(spec.N);
-    params_.H = static_cast<std::uint32_t>(spec.H);
+    params_.T = static_cast<std::uint32_t>(spec_.T);
+    params_.N = static_cast<std::uint32_t>(spec_.N);
+    params_.H = static_cast<std::uint32_t>(spec_.H);
 }
 
 void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset,
@@ -48,6 +52,16 @@ void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, 
     params_.strides[view].step[d] = step;
 }
 
+void StepBlock::rows(abi::uint view, std::size_t buffer, std::int64_t row, std::int64_t part, Order order) {
+    const bool packed = builder_.is_packed(buffer);
+    if (packed) packed_views_ |= 1U << view;
+    const std::int64_t time = packed ? row : spec_.N * row;
+    for (std::int64_t d = 0; d < spec_.D(); ++d) {
+        const RowOrder times = row_order(spec_, order, d);
+        set(view, d, buffer, (packed ? 0 : times.first * time) + d * part, times.increment * time);
+    }
+}
+
 void StepBlock::strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit) {
     params_.strides[view].row = static_cast<std::uint32_t>(row);
     params_.strides[view].slot = static_cast<std::uint32_t>(slot);
@@ -56,19 +70,12 @@ void StepBlock::strides(abi::uint view, std::int64_t row, std::int64_t slot, std
 
 void StepBlock::sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order) {
     const std::int64_t row = spec_.D() * slots * spec_.H;
-    const std::int64_t time = spec_.N * row;
-    for (std::int64_t d = 0; d < spec_.D(); ++d) {
-        const RowOrder rows = row_order(spec_, order, d);
-        set(view, d, buffer, rows.first * time + d * slots * spec_.H, rows.increment * time);
-    }
+    rows(view, buffer, row, slots * spec_.H, order);
     strides(view, row, spec_.H, 1);
 }
 
 void StepBlock::features(abi::uint view, std::size_t buffer, std::int64_t each) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) {
-        const RowOrder rows = row_order(spec_, Order::source, d);
-        set(view, d, buffer, rows.first * spec_.N * each, rows.increment * spec_.N * each);
-    }
+    rows(view, buffer, each, 0, Order::source);
     strides(view, each, 0, 1);
 }
 

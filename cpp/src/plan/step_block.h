@@ -19,11 +19,11 @@ RowOrder row_order(const Spec& spec, Order order, std::int64_t direction);
 // The parameters of the step kernels for one phase, filled view by view. Views that are not set read zeros.
 class StepBlock {
 public:
-    explicit StepBlock(const Spec& spec);
+    explicit StepBlock(const PlanBuilder& builder);
 
-    // [T, N, D * slots * H]
+    // [T, N, D * slots * H], or packed
     void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order);
-    // [T, N, each] in source order, the same for both directions
+    // [T, N, each], or packed, in source order, the same for both directions
     void features(abi::uint view, std::size_t buffer, std::int64_t each);
     // [N, D * slots * H], the same at every step
     void state(abi::uint view, std::size_t buffer, std::int64_t slots = 1);
@@ -53,13 +53,20 @@ public:
 
     [[nodiscard]] Block block() const;
     [[nodiscard]] const abi::StepParams& params() const { return params_; }
+    // Returns a bit for each view of a packed sequence. From row to row such a view has the stride of a row; the
+    // strides in time are as long and tell the direction.
+    [[nodiscard]] std::uint32_t packed_views() const { return packed_views_; }
 
 private:
+    // Sets a view of rows of `row` elements for both directions; those of direction d begin at element d * part.
+    void rows(abi::uint view, std::size_t buffer, std::int64_t row, std::int64_t part, Order order);
     void set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step);
     void strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit);
 
+    const PlanBuilder& builder_;
     const Spec& spec_;
     abi::StepParams params_{};
+    std::uint32_t packed_views_ = 0;
 };
 
 // Choices that a strategy makes for a step kernel; all others follow from the spec.
@@ -73,8 +80,9 @@ std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& o
 // Returns how many cell states of a step, c[k-1] and c[k], the gradient of the learned vectors multiplies.
 std::uint32_t weighed_cells(const Spec& spec);
 
-// Returns the operations of a step's recurrent products.
+// Returns the operations of a step's recurrent products, and of those of all steps.
 double step_flops(const Spec& spec);
+double loop_flops(const Spec& spec);
 
 // Returns the bytes of the recurrent weights as the kernels read them.
 double recurrent_bytes(const Spec& spec);

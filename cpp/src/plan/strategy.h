@@ -67,6 +67,10 @@ public:
     // loop reads it as kProjected.
     [[nodiscard]] virtual bool projects() const { return false; }
 
+    // Returns whether loops and products go over live rows alone: those before the ends that the lengths tell. Then
+    // scratch sequences hold nothing else.
+    [[nodiscard]] virtual bool skips_ended() const { return false; }
+
     // Adds the forward loop. `views` has all that a step reads and writes, except the weights.
     virtual void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
 

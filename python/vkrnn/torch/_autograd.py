@@ -138,11 +138,12 @@ def _differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., A
 
 
 def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
-    """Compute `layer` for many inputs at once as one batch, or, for many weights, one after the other."""
+    """Compute `layer` for many inputs at once as one batch; if packed or for many weights, one after the other."""
     *given, training = inputs
     # Under torch.vmap a module does not see whether its parameters require gradients.
     inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
-    if any(dim is not None for dim in in_dims[1:5]):
+    packed = inputs[0].dim() - (in_dims[0] is not None) == 2
+    if packed or any(dim is not None for dim in in_dims[1:5]):
         return _one_by_one(layer, info, in_dims, inputs), 0
     B = info.batch_size
     rows = {0: 1, 5: 1, 6: 1, 7: 0}  # the axis of the batch's rows in source, h_0, c_0 and lengths

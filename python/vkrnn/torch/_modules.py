@@ -66,24 +66,20 @@ class _Recurrent(torch.nn.RNNBase):
         return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        """Spread the sequences out in the caller's order of them, with their lengths, and pack what comes back."""
+        """Compute the sequences as they are packed, without padding."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         self._check(data, hx, batch_sizes)
         if data.is_meta:  # the order of the sequences is not known
             return super().forward(packed, hx)  # type: ignore[no-any-return]
-        T, N = len(batch_sizes), int(batch_sizes[0])
-        steps = torch.repeat_interleave(torch.arange(T, device="cpu"), batch_sizes)
-        rows = torch.arange(len(data), device="cpu") - (batch_sizes.cumsum(0) - batch_sizes)[steps]
         if sorted_indices is not None:
-            rows = sorted_indices[rows]
-        places = steps * N + rows
-        source = data.new_zeros(T * N, data.shape[1]).index_copy(0, places, data).view(T, N, -1)
-        output, last = self._run(source, hx, torch.bincount(rows, minlength=N))
-        found = output.view(T * N, -1).index_select(0, places)
-        return PackedSequence(found, batch_sizes, sorted_indices, unsorted_indices), last
+            hx = self._each(hx, lambda state: state.index_select(1, sorted_indices))
+        output, last = self._run(data, hx, _lengths(batch_sizes))
+        if unsorted_indices is not None:
+            last = self._each(last, lambda state: state.index_select(1, unsorted_indices))
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), last
 
     def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        """Run all layers over the source [T, N, I]. Return the output [T, N, DH] and the last states."""
+        """Run all layers over the source [T, N, I], or packed. Return the output alike, and the last states."""
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         last = []
@@ -236,6 +232,12 @@ def revert(model: torch.nn.Module) -> Any:
         if type(module) in _TORCHS:
             module.__class__ = _TORCHS[type(module)]
     return model
+
+
+def _lengths(batch_sizes: Tensor) -> Tensor:
+    """Return the lengths of a packed sequence's batch rows, longest first."""
+    rows = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
+    return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), rows, right=True)
 
 
 def _require_no_projection(module: Any, where: str) -> None:

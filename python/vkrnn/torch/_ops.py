@@ -1,7 +1,8 @@
 """A layer as an operator of torch, in both directions at once: `layer` and its gradients, `layer_backward`.
 
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other: G gates, D
-directions, weights [DGH, I] and [DGH, H], biases [DGH], states [D, N, H]. The source is [T, N, I].
+directions, weights [DGH, I] and [DGH, H], biases [DGH], states [D, N, H]. The source is [T, N, I], or packed: [S, I]
+with the `lengths` of its batch rows, longest first (see `vkrnn._packed`). Then all sequences are packed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vkrnn import _packed
 from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
 from vkrnn.results import LSTMOutputs
 from vkrnn.torch._tensors import to_array, to_tensor
@@ -46,7 +48,7 @@ def _compute(
     D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
     with pytorch_threads:
-        results = FORWARD[mode](**given, descriptor=how)
+        results = _call(FORWARD[mode], given, how)
     ends = None if lengths is None else given["lengths"]
     cells = results.cell_output if isinstance(results, LSTMOutputs) else None
     return (
@@ -60,15 +62,17 @@ def _compute(
 
 def _compute_shapes(source: Tensor, weight_ih: Tensor, weight_hh: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, mode, training = rest
-    (T, N, _), H = source.shape, weight_hh.shape[1]
+    H, lengths = weight_hh.shape[1], rest[-3]
+    *rows, _ = source.shape  # T and N, or the sum of the lengths
+    N = rows[-1] if len(rows) == 2 else lengths.shape[0]
     D = weight_ih.shape[0] // (GATES[mode] * H)
     lstm = mode == "LSTM"
     return (
-        source.new_empty(T, N, D * H),
+        source.new_empty(*rows, D * H),
         source.new_empty(D, N, H),
         source.new_empty(D, N, H) if lstm else source.new_empty(0),
-        source.new_empty(T, N, weight_ih.shape[0]) if training else source.new_empty(0),
-        source.new_empty(T, N, D * H) if lstm and training else source.new_empty(0),
+        source.new_empty(*rows, weight_ih.shape[0]) if training else source.new_empty(0),
+        source.new_empty(*rows, D * H) if lstm and training else source.new_empty(0),
     )
 
 
@@ -98,8 +102,7 @@ def _compute_backward(
     if d_output is not None:
         given["source_gradient"] = to_array(d_output)
     else:
-        T, N, _ = z_state.shape
-        given["source_gradient"] = np.zeros((T, N, D * weight_hh.shape[1]), given["source"].dtype)
+        given["source_gradient"] = np.zeros((*z_state.shape[:-1], D * weight_hh.shape[1]), given["source"].dtype)
     given["z_state"] = to_array(z_state)
     if mode in ("LSTM", "GRU"):
         given["cell_output_fwd" if mode == "LSTM" else "output_fwd"] = to_array(states)
@@ -108,7 +111,7 @@ def _compute_backward(
     if d_c_n is not None:
         given["cell_gradient"] = _side_by_side(d_c_n)
     with pytorch_threads:
-        found = BACKWARD[mode](**given, descriptor=descriptor(mode, bidirectional=D == 2))._asdict()
+        found = _call(BACKWARD[mode], given, descriptor(mode, bidirectional=D == 2))._asdict()
     weights: list[Array | None] = [*gradients_to_torch_layout(mode, found)]
     if len(weights) == 2:
         weights += [None, None]
@@ -145,6 +148,12 @@ def _arguments(
     return given
 
 
+def _call(function: Callable[..., Any], given: dict[str, Any], how: Any) -> Any:
+    if given["source"].ndim == 2:
+        return _packed.call(function, given, how)
+    return function(**given, descriptor=how)
+
+
 def _side_by_side(state: Tensor) -> Array:
     """Return [D, N, H] as [N, DH]."""
     array = to_array(state)
@@ -157,7 +166,11 @@ def _one_by_one(state: Array, D: int) -> Array:
 
 
 def _last_state(states: Array, D: int, lengths: Array | None) -> Array:
-    """Return a copy [D, N, H] of the states [T, N, DH] after each direction's last step."""
+    """Return a copy [D, N, H] of the states [T, N, DH], or packed, after each direction's last step."""
+    if states.ndim == 2 and lengths is not None:
+        rows = _packed.last_rows(lengths)
+        ends = states[rows], states[: len(rows)]
+        return np.stack([ends[d].reshape(len(rows), D, -1)[:, d] for d in range(D)])
     N = states.shape[1]
     H = states.shape[2] // D
     last = np.empty((D, N, H), states.dtype)

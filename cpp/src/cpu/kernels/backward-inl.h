@@ -19,19 +19,28 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 template <class C, class T>
 class Replay : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::batch_, Base::cell_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::previous,
-        Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_, Base::views_, Base::W;
+    using Base::batch_, Base::cell_, Base::has_lengths_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::live_,
+        Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
+        Base::views_, Base::W;
     using typename Base::Real;
 
 public:
     using Base::Base;
 
     void run() {
-        const Range mine = part_of(this->directions() * steps_ * batch_, member_.rank(), member_.size());
+        const std::int64_t rows = has_lengths_ ? live_.count() : steps_ * batch_;
+        const Range mine = part_of(this->directions() * rows, member_.rank(), member_.size());
+        std::int64_t k = 0, first = 0;  // the step of a row, and that step's first row
         for (std::int64_t i = mine.begin; i < mine.end; ++i) {
-            if (i == mine.begin || i % (steps_ * batch_) == 0) this->use_direction(i / (steps_ * batch_));
+            const std::int64_t at = i % rows;
+            if (i == mine.begin || at == 0) {
+                this->use_direction(i / rows);
+                k = step_of(at);
+                first = row_before(k);
+            }
             if (member_.stopped()) return;
-            replay(i % (steps_ * batch_) / batch_, i % batch_);
+            if (at == row_before(k + 1)) first = row_before(++k);
+            replay(k, at - first);
         }
     }
     // As for a loop that multiplies by nothing, whose rows and steps are alike.
@@ -43,14 +52,17 @@ public:
     }
 
 private:
+    // How many rows there are in the steps before k.
+    [[nodiscard]] std::int64_t row_before(std::int64_t k) const {
+        return has_lengths_ ? live_.firsts()[k] : k * batch_;
+    }
+    [[nodiscard]] std::int64_t step_of(std::int64_t at) const {
+        if (!has_lengths_) return at / batch_;
+        return std::upper_bound(live_.firsts(), live_.firsts() + steps_, at) - live_.firsts() - 1;
+    }
+
     void replay(std::int64_t k, std::int64_t n) {
         const int cells = kStates > 1 ? static_cast<int>(keep_) : 0;
-        if (this->has_ended(n, k)) {
-            this->clear(abi::kOperand, k, n, 1, {0, units_});
-            if (two_phases_) this->clear(abi::kScaledOperand, k, n, 1, {0, units_});
-            if (cells > 0) this->clear(abi::kPreviousCell, k, n, cells, {0, units_});
-            return;
-        }
         T* const operand = row(abi::kOperand, k, n);
         const std::size_t bytes = static_cast<std::size_t>(units_) * sizeof(T);
         if (cells > 0) std::memcpy(row(abi::kPreviousCell, k, n), previous(abi::kCell, abi::kInitCell, k, n), bytes);
@@ -87,9 +99,9 @@ private:
 template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::previous,
-        Base::row, Base::rows_, Base::scales_product_, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
-        Base::views_, Base::W, Base::work_;
+    using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::position,
+        Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_,
+        Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -107,9 +119,12 @@ private:
     static constexpr std::int64_t kCandidateSlot = kGates - 1;
 
     void run_group() {
-        for (std::int64_t k = steps_ - 1; k >= 0; --k) {
+        const std::int64_t steps = this->group_steps();
+        this->clear_ended(abi::kDelta, kGates);
+        if (scales_product_) this->clear_ended(abi::kRecurrentDelta, kGates);
+        for (std::int64_t k = steps - 1; k >= 0; --k) {
             // The first phase of two hands down the gates that stand in the first slots.
-            phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps_);
+            phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps);
             if (!this->meet()) return;
             if constexpr (C::kHasCandidate) {
                 if (!two_phases_) continue;
@@ -121,11 +136,13 @@ private:
         if (work_.has_initial != 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
     }
 
-    // Multiplies the deltas of step `of`, slots [first, end), with the weights, for the cell at step k.
+    // Multiplies the deltas of step `of`, slots [first, end), with the weights, for the cell at step k. Batch rows that
+    // are not live at step `of` have no deltas there.
     template <int Phase>
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
-        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
-        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
+        const std::int64_t live = this->live_rows(std::max<std::int64_t>(k, 0));
+        const std::int64_t handing_down = multiplies ? this->live_rows(of) : 0;
+        const std::int64_t chunks = (live + kChunkRows - 1) / kChunkRows, height = (live + chunks - 1) / chunks;
         const std::int64_t panel = kGates * units_ * L, depth = (end - first) * units_;
         const Stripes stripes(mine_, widest_tile(height), height * L * std::int64_t{sizeof(T)},
                               depth * L * std::int64_t{sizeof(T)}, k % 2 != 0);
@@ -137,20 +154,21 @@ private:
             const std::int64_t width = (vectors.end - vectors.begin) * L;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
                 if (member_.stopped()) return;
-                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
-                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
+                const Range rows = part_of(live, chunk, chunks);
+                const std::int64_t top = rows.begin, count = rows.end - rows.begin;
+                const std::int64_t some = std::min(count, handing_down - top);
                 std::memset(sums, 0, sizeof(T) * static_cast<std::size_t>(count * width));
-                if (multiplies) {
-                    for (std::int64_t i = 0; i < count; ++i)
-                        operands[i] = row(abi::kRecurrentDelta, of, top + i) + first * units_;
-                    this->multiply(operands, count, this->weights_ + vectors.begin * panel + first * units_ * L, panel,
-                                   depth, vectors.end - vectors.begin, sums, width, this->batch_ == 1);
+                if (some > 0) {
+                    for (std::int64_t i = 0; i < some; ++i)
+                        operands[i] = row(abi::kRecurrentDelta, of, position(top + i)) + first * units_;
+                    this->multiply(operands, some, this->weights_ + vectors.begin * panel + first * units_ * L, panel,
+                                   depth, vectors.end - vectors.begin, sums, width, this->one_row(of));
                 }
                 for (std::int64_t i = 0; i < count; ++i) {
                     if constexpr (Phase == 2) {
-                        second(k, top + i, vectors, sums + i * width);
+                        second(k, position(top + i), vectors, sums + i * width);
                     } else {
-                        step(k, top + i, vectors, sums + i * width);
+                        step(k, position(top + i), vectors, sums + i * width);
                     }
                 }
             }
@@ -159,11 +177,6 @@ private:
 
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         const Range units = this->units_of(vectors);
-        if (this->has_ended(n, k)) {
-            this->clear(abi::kDelta, k, n, kGates, units);
-            if (scales_product_) this->clear(abi::kRecurrentDelta, k, n, kGates, units);
-            return;
-        }
         const bool last = k == this->length_of(n) - 1;
         T* const carry_hidden = row(abi::kCarryHidden, 0, n);
         const T* const handed_down = last ? row(abi::kLastHidden, 0, n) : carry_hidden;
@@ -232,7 +245,6 @@ private:
     // Second phase: what comes through the gate that scales the candidate's operand.
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         if constexpr (C::kHasCandidate) {
-            if (this->has_ended(n, k)) return;
             const Range units = this->units_of(vectors);
             const T* const saved = row(abi::kSaved, k, n);
             const T* const operand = row(abi::kOperand, k, n);

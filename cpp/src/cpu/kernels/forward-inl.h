@@ -18,8 +18,8 @@ template <class C, class T>
 class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::kVectors, Base::L,
-        Base::member_, Base::mine_, Base::previous, Base::row, Base::rows_, Base::scales_product_, Base::slot_,
-        Base::steps_, Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
+        Base::member_, Base::mine_, Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_,
+        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -33,7 +33,10 @@ public:
 private:
     void run_group() {
         projected_ = {0, 0};
-        for (std::int64_t k = 0; k < steps_; ++k) {
+        this->clear_ended(abi::kHidden, 1);
+        if (kStates > 1) this->clear_ended(abi::kCell, kStates - 1);
+        if (keep_ != 0) this->clear_ended(abi::kSaved, kGates);
+        for (std::int64_t k = 0; k < this->group_steps(); ++k) {
             project_ahead(k);
             if (two_phases_) {
                 if constexpr (C::kHasCandidate) {
@@ -55,22 +58,29 @@ private:
     // many rows.
     static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
 
-    [[nodiscard]] bool projects_ahead() const { return work_.features != 0 && rows_.end - rows_.begin < kManyRows; }
+    [[nodiscard]] bool projects_ahead(std::int64_t k) const {
+        return work_.features != 0 && this->live_rows(k) < kManyRows;
+    }
 
     // x W^T of the member's units for step k and some after it, unless it is there.
     void project_ahead(std::int64_t k) {
-        if (!projects_ahead() ||
+        if (!projects_ahead(k) ||
             (k < projected_.end && projected_for_.begin == mine_.begin && projected_for_.end == mine_.end))
             return;
-        const std::int64_t rows = rows_.end - rows_.begin, width = (mine_.end - mine_.begin) * L;
-        projected_ = {k, std::min(steps_, k + kAheadRows / rows)};
+        const std::int64_t width = (mine_.end - mine_.begin) * L;
+        projected_ = {k, k};
         projected_for_ = mine_;
         ahead_row_ = kGates * width + L;  // rows a power of two apart would share few sets of the cache
         ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * ahead_row_)));
         const T* features[kAheadRows];
         std::int64_t count = 0;
-        for (std::int64_t step = projected_.begin; step < projected_.end; ++step)
-            for (std::int64_t n = rows_.begin; n < rows_.end; ++n) features[count++] = row(abi::kProjected, step, n);
+        for (; projected_.end < this->group_steps(); ++projected_.end) {
+            const std::int64_t rows = this->live_rows(projected_.end);
+            if (count + rows > kAheadRows) break;
+            ahead_at_[projected_.end - k] = count;
+            for (std::int64_t i = 0; i < rows; ++i)
+                features[count++] = row(abi::kProjected, projected_.end, position(i));
+        }
         start_sums(0, kGates, nullptr, count, mine_, ahead_, ahead_row_, width);
         this->multiply_gates(features, count, this->input_weights_, work_.features, 0, kGates, mine_, ahead_,
                              ahead_row_, width, false);
@@ -95,18 +105,19 @@ private:
     }
 
     // The rows that a product multiplies.
-    const T* operand(std::int64_t k, std::int64_t n, int phase) const {
-        if (phase == 2) return row(abi::kScaledOperand, k, n);
-        if (has_mask_) return masked_ + (n - rows_.begin) * this->vectors_ * L;
-        return previous(abi::kHidden, abi::kInitHidden, k, n);
+    const T* operand(std::int64_t k, std::int64_t i, int phase) const {
+        if (phase == 2) return row(abi::kScaledOperand, k, position(i));
+        if (has_mask_) return masked_ + i * this->vectors_ * L;
+        return previous(abi::kHidden, abi::kInitHidden, k, position(i));
     }
 
     void prepare_operand(std::int64_t k) {
-        masked_ = static_cast<T*>(
-            member_.scratch(1, sizeof(T) * static_cast<std::size_t>((rows_.end - rows_.begin) * this->vectors_ * L)));
-        for (std::int64_t n = rows_.begin; n < rows_.end; ++n) {
+        const std::int64_t rows = this->live_rows(k);
+        masked_ = static_cast<T*>(member_.scratch(1, sizeof(T) * static_cast<std::size_t>(rows * this->vectors_ * L)));
+        for (std::int64_t i = 0; i < rows; ++i) {
+            const std::int64_t n = position(i);
             const T* hidden = previous(abi::kHidden, abi::kInitHidden, k, n);
-            T* out = masked_ + (n - rows_.begin) * this->vectors_ * L;
+            T* out = masked_ + i * this->vectors_ * L;
             for (std::int64_t j = 0; j < units_; j += W) {
                 const std::int64_t count = std::min(W, units_ - j);
                 store(load(hidden + j, count) * this->mask(k, n, j, count), out + j, count);
@@ -125,10 +136,10 @@ private:
     template <int First, int End, int Phase>
     void phase(std::int64_t k) {
         constexpr std::int64_t kCount = End - First;
-        const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead();
+        const bool multiplies = k > 0 || work_.has_initial != 0, ahead = projects_ahead(k);
         if (multiplies && has_mask_ && Phase != 2) prepare_operand(k);
-        const std::int64_t chunks = (rows_.end - rows_.begin + kChunkRows - 1) / kChunkRows;
-        const std::int64_t height = (rows_.end - rows_.begin + chunks - 1) / chunks;
+        const std::int64_t live = this->live_rows(k), chunks = (live + kChunkRows - 1) / kChunkRows;
+        const std::int64_t height = (live + chunks - 1) / chunks;
         const bool apart = C::kHasCandidate && Phase == 0 && scales_product_;
         const std::int64_t of_vector = height * (kCount + (apart ? 1 : 0)) * L;
         const std::int64_t depth = units_ + (ahead ? 0 : work_.features);
@@ -142,17 +153,17 @@ private:
             const std::int64_t width = (vectors.end - vectors.begin) * L;
             for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
                 if (member_.stopped()) return;
-                const Range rows = part_of(rows_.end - rows_.begin, chunk, chunks);
-                const std::int64_t top = rows_.begin + rows.begin, count = rows.end - rows.begin;
+                const Range rows = part_of(live, chunk, chunks);
+                const std::int64_t top = rows.begin, count = rows.end - rows.begin;
                 Sums sums{memory, kCount * width, width, memory + count * kCount * width};
                 if (ahead) {
                     const std::int64_t all = (mine_.end - mine_.begin) * L;
-                    const std::int64_t at = (k - projected_.begin) * (rows_.end - rows_.begin) + rows.begin;
+                    const std::int64_t at = ahead_at_[k - projected_.begin] + top;
                     sums.gates = ahead_ + at * ahead_row_ + First * all + (vectors.begin - mine_.begin) * L;
                     sums.row = ahead_row_;
                     sums.gate = all;
                 } else {
-                    for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, top + i);
+                    for (std::int64_t i = 0; i < count; ++i) operands[i] = row(abi::kProjected, k, position(top + i));
                     start_sums(First, End, work_.features != 0 ? nullptr : operands, count, vectors, sums.gates,
                                sums.row, sums.gate);
                     if (work_.features != 0)
@@ -163,13 +174,13 @@ private:
                 if (multiplies) {
                     for (std::int64_t i = 0; i < count; ++i) operands[i] = operand(k, top + i, Phase);
                     this->multiply_gates(operands, count, this->weights_, units_, First, apart ? End - 1 : End, vectors,
-                                         sums.gates, sums.row, sums.gate, this->batch_ == 1);
+                                         sums.gates, sums.row, sums.gate, this->one_row(k));
                     if (apart)
                         this->multiply_gates(operands, count, this->weights_, units_, End - 1, End, vectors,
-                                             sums.candidate, width, width, this->batch_ == 1);
+                                             sums.candidate, width, width, this->one_row(k));
                 }
                 for (std::int64_t i = 0; i < count; ++i)
-                    step<First, End, Phase>(k, top + i, vectors, sums.gates + i * sums.row, sums.gate,
+                    step<First, End, Phase>(k, position(top + i), vectors, sums.gates + i * sums.row, sums.gate,
                                             apart ? sums.candidate + i * width : nullptr);
             }
         }
@@ -179,7 +190,6 @@ private:
     template <int First, int End, int Phase>
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
                          const T* candidate) {
-        if (this->has_ended(n, k)) return clear_results(k, n, this->units_of(vectors), Phase);
         const T* const learned = row(abi::kVectors, 0, 0);
         const T* const hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
         T* const hidden = row(abi::kHidden, k, n);
@@ -228,16 +238,10 @@ private:
         }
     }
 
-    void clear_results(std::int64_t k, std::int64_t n, Range units, int phase) {
-        if (phase == 1) return;
-        this->clear(abi::kHidden, k, n, 1, units);
-        if (kStates > 1) this->clear(abi::kCell, k, n, kStates - 1, units);
-        if (keep_ != 0) this->clear(abi::kSaved, k, n, kGates, units);
-    }
-
     T* masked_ = nullptr;
-    // x W^T formed ahead: of those steps, for those units.
+    // x W^T formed ahead: of those steps, for those units; the first row of each step.
     Range projected_{0, 0}, projected_for_{0, 0};
+    std::int64_t ahead_at_[kAheadRows];
     T* ahead_ = nullptr;
     std::int64_t ahead_row_ = 0;  // from a row of it to the next
 };

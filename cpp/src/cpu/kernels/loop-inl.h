@@ -58,6 +58,7 @@ template <class T>
 struct View {
     T* at;
     Stride step, row, slot, unit;
+    bool packed;  // see live_rows.h; the sign of `step` tells the direction
 
     HWY_INLINE Lanes<T> read(const T* row_at, std::int64_t slot_number, std::int64_t j, std::int64_t count) const {
         const T* p = row_at + slot_number * slot;
@@ -84,17 +85,18 @@ public:
           units_(work.params.H),
           vectors_((units_ + L - 1) / L),
           has_mask_(constants[abi::kHasMask] != 0),
-          has_lengths_(constants[abi::kHasLengths] != 0),
+          has_lengths_(work.has_lengths != 0),
           scales_product_(constants[abi::kScalesProduct] != 0),
           two_phases_(work.two_phases != 0),
-          keep_(constants[abi::kKeep]) {
+          keep_(constants[abi::kKeep]),
+          live_{pointer<const std::int64_t>(work.live), steps_, batch_} {
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
     }
 
 protected:
     static LoopShape shape_of(const LoopWork& work, std::int64_t products, std::int64_t depth) {
         return {work.params.T,
-                work.params.N,
+                mean_rows(work),
                 work.directions,
                 (work.params.H + L - 1) / L,
                 products,
@@ -105,42 +107,55 @@ protected:
     }
 
     void use_direction(std::int64_t direction) {
-        direction_ = direction;
         for (abi::uint v = 0; v < abi::kViews; ++v) {
             const abi::Strides& strides = work_.params.strides[v];
             views_[v] = {pointer<T>(work_.params.at[2 * v + static_cast<std::size_t>(direction)]),
-                         strides.step[direction], strides.row, strides.slot, strides.unit};
+                         strides.step[direction],
+                         strides.row,
+                         strides.slot,
+                         strides.unit,
+                         (work_.packed_views >> v & 1U) != 0};
         }
         weights_ = pointer<const T>(work_.params.weights[direction]);
         input_weights_ = pointer<const T>(work_.input_weights[direction]);
     }
 
-    [[nodiscard]] std::int64_t length_of(std::int64_t n) const {
-        return has_lengths_ ? pointer<const std::int32_t>(work_.params.lengths)[n] : steps_;
-    }
-    [[nodiscard]] bool has_ended(std::int64_t n, std::int64_t k) const { return has_lengths_ && k >= length_of(n); }
+    // Batch rows are counted by position (see live_rows.h), which without lengths is their number.
+    [[nodiscard]] std::int64_t length_of(std::int64_t n) const { return has_lengths_ ? live_.lengths()[n] : steps_; }
 
-    // Where slot 0, unit 0 of a tensor stands for a step and batch row. A step past the row's end reads the last one;
-    // nobody uses what it reads.
+    // The positions of this member's group. Those of a group with lengths are spread over all, so that each group has
+    // long and short ones.
+    [[nodiscard]] std::int64_t position(std::int64_t i) const { return first_ + i * apart_; }
+    // How many of them are live at step k: the first ones.
+    [[nodiscard]] std::int64_t live_rows(std::int64_t k) const { return has_lengths_ ? among(live_.live(k)) : count_; }
+    // How many steps any of them has.
+    [[nodiscard]] std::int64_t group_steps() const { return length_of(first_); }
+    // Whether one row alone of the whole batch is live at step k: see multiply_rows.
+    [[nodiscard]] bool one_row(std::int64_t k) const { return has_lengths_ ? live_.live(k) == 1 : batch_ == 1; }
+
+    // Where slot 0, unit 0 of a tensor stands for a step and a batch row that is live then.
     HWY_INLINE T* row(abi::uint view, std::int64_t k, std::int64_t n) const {
         const View<T>& v = views_[view];
-        if (HWY_UNLIKELY(has_lengths_)) {
-            const std::int64_t end = length_of(n);
-            k = std::min(k, end - 1);
-            if (v.step < 0) k += steps_ - end;
-        }
-        return v.at + k * v.step + n * v.row;
+        if (HWY_LIKELY(!has_lengths_)) return v.at + k * v.step + n * v.row;
+        const std::int64_t end = live_.lengths()[n];
+        if (v.packed) return v.at + (live_.firsts()[v.step < 0 ? end - 1 - k : k] + n) * v.row;
+        return v.at + (v.step < 0 ? k + steps_ - end : k) * v.step + live_.order()[n] * v.row;
     }
-    // The row that step k, past the end of batch row n, stands for: row k of the time axis.
-    T* row_past_end(abi::uint view, std::int64_t k, std::int64_t n) const {
+    // Clears the member's units of a sequence where its group's batch rows have ended. Packed ones have no such rows.
+    void clear_ended(abi::uint view, std::int64_t slots) const {
         const View<T>& v = views_[view];
-        return v.at + (v.step < 0 ? steps_ - 1 - k : k) * v.step + n * v.row;
-    }
-    void clear(abi::uint view, std::int64_t k, std::int64_t n, std::int64_t slots, Range units) const {
-        T* const at = row_past_end(view, k, n);
-        for (std::int64_t slot = 0; slot < slots; ++slot)
-            std::memset(at + slot * views_[view].slot + units.begin, 0,
-                        static_cast<std::size_t>(units.end - units.begin) * sizeof(T));
+        if (!has_lengths_ || v.packed || v.step == 0) return;
+        T* const first = v.at + (v.step < 0 ? (steps_ - 1) * v.step : 0);  // of the time axis
+        const Stride time = v.step < 0 ? -v.step : v.step;
+        const Range units = units_of(mine_);
+        for (std::int64_t i = 0; i < count_; ++i) {
+            if (member_.stopped()) return;
+            const std::int64_t n = position(i);
+            for (std::int64_t t = length_of(n); t < steps_; ++t)
+                for (std::int64_t slot = 0; slot < slots; ++slot)
+                    std::memset(first + t * time + live_.order()[n] * v.row + slot * v.slot + units.begin, 0,
+                                static_cast<std::size_t>(units.end - units.begin) * sizeof(T));
+        }
     }
     // The state that step k starts from.
     HWY_INLINE T* previous(abi::uint sequence, abi::uint initial, std::int64_t k, std::int64_t n) const {
@@ -167,8 +182,7 @@ protected:
         meeting_ = 1 + team;
         for (std::int64_t group = team; group < directions() * split.row_parts; group += split.teams) {
             members_ = split.unit_parts;
-            use_direction(group / split.row_parts);
-            rows_ = part_of(batch_, group % split.row_parts, split.row_parts);
+            use_group(group, split);
             mine_ = part_of(vectors_, own_, members_);
             body();
             // Who has left goes no further either: the first does their part of the other groups as well.
@@ -227,24 +241,48 @@ protected:
     const std::int64_t steps_, batch_, units_, vectors_;
     const bool has_mask_, has_lengths_, scales_product_, two_phases_;
     const abi::uint keep_;  // see abi::kKeep
+    const LiveRows live_;
     std::int64_t slot_[kGates];
-    std::int64_t direction_ = 0;
     View<T> views_[abi::kViews];
     const T *weights_ = nullptr, *input_weights_ = nullptr;
-    Range rows_{0, 0}, mine_{0, 0};
+    Range mine_{0, 0};
+    std::int64_t count_ = 0;  // of the group's batch rows
 
 private:
+    // Batch rows of which about as many are live at each step, on average.
+    static std::int64_t mean_rows(const LoopWork& work) {
+        const std::int64_t steps = work.params.T, batch = work.params.N;
+        if (work.has_lengths == 0) return batch;
+        const auto* const lengths = pointer<const std::int32_t>(work.params.lengths);
+        std::int64_t sum = 0;
+        for (std::int64_t n = 0; n < batch; ++n) sum += lengths[n];
+        return (sum + steps - 1) / steps;
+    }
+
+    void use_group(std::int64_t group, const Split& split) {
+        const std::int64_t part = group % split.row_parts;
+        use_direction(group / split.row_parts);
+        const Range rows = part_of(batch_, part, split.row_parts);
+        first_ = has_lengths_ ? part : rows.begin;
+        apart_ = has_lengths_ ? split.row_parts : 1;
+        count_ = has_lengths_ ? among(batch_) : rows.end - rows.begin;
+    }
+    // How many of the first `rows` positions are in the group.
+    [[nodiscard]] std::int64_t among(std::int64_t rows) const {
+        return rows <= first_ ? 0 : (rows - first_ + apart_ - 1) / apart_;
+    }
+
     template <class Body>
     void finish_alone(std::int64_t group, const Split& split, const Body& body) {
         for (; group < directions() * split.row_parts; group += split.teams) {
-            use_direction(group / split.row_parts);
-            rows_ = part_of(batch_, group % split.row_parts, split.row_parts);
+            use_group(group, split);
             mine_ = {0, vectors_};
             body();
             if (member_.stopped()) return;
         }
     }
 
+    std::int64_t first_ = 0, apart_ = 1;
     unsigned own_ = 0, members_ = 1, meeting_ = 0;
 };
 

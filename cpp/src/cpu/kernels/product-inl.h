@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstring>
 
+#include "cpu/live_rows.h"
 #include "cpu/split.h"
 #include "cpu/team.h"
 #include "cpu/work.h"
@@ -94,12 +95,15 @@ HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::in
 #endif
 
 // out[k * lanes + lane] = in[lane * in_n + k * in_k] for `columns` lanes, zeros in the others. One of the strides is 1.
+// With `lines`, which in_n = 1 needs, line k is at lines[k].
 template <class T>
-HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t columns, std::int64_t depth, T* out) {
+HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t columns, std::int64_t depth, T* out,
+                           const std::int64_t* lines = nullptr) {
     constexpr std::int64_t L = kLanes<T>;
     const Tag<T> d;
     if (in_n == 1) {
-        for (std::int64_t k = 0; k < depth; ++k) hn::Store(load_vector(in + k * in_k, columns), d, out + k * L);
+        for (std::int64_t k = 0; k < depth; ++k)
+            hn::Store(load_vector(in + (lines == nullptr ? k : lines[k]) * in_k, columns), d, out + k * L);
         return;
     }
     transpose(in, in_n, columns, depth, out, L);
@@ -121,48 +125,81 @@ void pack(const PackWork& work, Member& member) {
 
 inline constexpr std::int64_t kBlockRows = 96;  // of A and C: with kDepth they stay in the second cache
 
-// A thread's part of C, += the product over the part of k that is packed.
+// The lines at which the rows of a product's matrices are; null where they follow one another.
+struct Lines {
+    const std::int64_t *a = nullptr, *b = nullptr, *c = nullptr;
+};
+
+// in[k][m] as rows[m][k], for a part of a matrix that is stored by columns.
 template <class T>
-void product_part(const ProductWork& work, const T* a, const T* packed, std::int64_t packed_depth, T* c, bool first,
-                  Range rows, Range panels, Member& member) {
+void gather(const ProductWork& work, const T* a, Range k, std::int64_t top, std::int64_t height,
+            const std::int64_t* lines, Member& member, T* rows) {
+    const std::int64_t depth = k.end - k.begin;
+    if (lines == nullptr) return transpose(a + k.begin * work.a_k + top, work.a_k, depth, height, rows, depth);
+    T* const staged = static_cast<T*>(member.scratch(2, sizeof(T) * static_cast<std::size_t>(height * depth)));
+    for (std::int64_t i = 0; i < depth; ++i)
+        std::memcpy(staged + i * height, a + lines[k.begin + i] * work.a_k + top,
+                    static_cast<std::size_t>(height) * sizeof(T));
+    transpose(staged, height, depth, height, rows, depth);
+}
+
+// A thread's part of C, += the product over the part of k that is packed, which begins at first_k.
+template <class T>
+void product_part(const ProductWork& work, const T* a, const T* packed, std::int64_t first_k, std::int64_t packed_depth,
+                  T* c, const Lines& lines, Range rows, Range panels, Member& member) {
     constexpr std::int64_t L = kLanes<T>;
     const std::int64_t blocks = (packed_depth + kDepth<T> - 1) / kDepth<T>;
-    const bool gathers = work.a_k != 1;
+    const bool along_lines = work.of_live.along_k != 0 && lines.a != nullptr;
+    const bool gathers = work.a_k != 1 || along_lines, first = first_k == 0;
     T* const gathered = static_cast<T*>(
         gathers ? member.scratch(1, sizeof(T) * static_cast<std::size_t>(kBlockRows * kDepth<T>)) : nullptr);
     const std::int64_t whole = std::min(panels.end, work.n / L) - panels.begin;  // panels of whole vectors
     const std::int64_t width = std::min(panels.end * L, work.n) - panels.begin * L;
     const std::int64_t panel = packed_depth * L;
+    const std::size_t row_bytes = static_cast<std::size_t>(width) * sizeof(T);
+    // Sums whose rows are to be at lines are formed one behind another and copied to these.
+    T* const apart = static_cast<T*>(
+        lines.c == nullptr ? nullptr : member.scratch(3, static_cast<std::size_t>(kBlockRows) * row_bytes));
     HWY_ALIGN T edge[static_cast<std::size_t>(kTileRows * kLanes<T>)];
     for (std::int64_t top = rows.begin; top < rows.end; top += kBlockRows) {
         const std::int64_t height = std::min(kBlockRows, rows.end - top);
-        T* const to = c + top * work.c_m + panels.begin * L;
-        if (first)
+        T* const out = c + panels.begin * L;
+        T* const to = apart == nullptr ? out + top * work.c_m : apart;
+        const Stride to_row = apart == nullptr ? work.c_m : width;
+        if (first) {
+            for (std::int64_t m = 0; m < height; ++m) std::memset(to + m * to_row, 0, row_bytes);
+        } else if (apart != nullptr) {
             for (std::int64_t m = 0; m < height; ++m)
-                std::memset(to + m * work.c_m, 0, static_cast<std::size_t>(width) * sizeof(T));
+                std::memcpy(to + m * to_row, out + lines.c[top + m] * work.c_m, row_bytes);
+        }
         for (std::int64_t block = 0; block < blocks; ++block) {
             if (member.stopped()) return;
             const Range k = part_of(packed_depth, block, blocks);
             const std::int64_t depth = k.end - k.begin;
-            const T* const from = a + top * work.a_m + k.begin * work.a_k;
-            if (gathers) transpose(from, work.a_k, depth, height, gathered, depth);
+            if (gathers) gather(work, a, {first_k + k.begin, first_k + k.end}, top, height, lines.a, member, gathered);
             const T* row[kBlockRows];
-            for (std::int64_t m = 0; m < height; ++m) row[m] = gathers ? gathered + m * depth : from + m * work.a_m;
+            for (std::int64_t m = 0; m < height; ++m) {
+                const std::int64_t line = lines.a == nullptr || gathers ? top + m : lines.a[top + m];
+                row[m] = gathers ? gathered + m * depth : a + line * work.a_m + first_k + k.begin;
+            }
             const T* const b = packed + panels.begin * panel + k.begin * L;
-            if (whole > 0) multiply_rows<T>(row, height, depth, b, panel, whole, false, to, work.c_m);
+            if (whole > 0) multiply_rows<T>(row, height, depth, b, panel, whole, false, to, to_row);
             if (whole * L == width) continue;
-            // The last columns fill no vector: their sums take a way round.
+            // The tail columns go through a scratch tile.
             const std::int64_t columns = width - whole * L;
             for (std::int64_t m = 0; m < height; m += kTileRows) {
                 const std::int64_t some = std::min<std::int64_t>(kTileRows, height - m);
-                T* const last = to + m * work.c_m + whole * L;
+                T* const last = to + m * to_row + whole * L;
                 for (std::int64_t i = 0; i < some; ++i)
-                    hn::Store(load_vector(last + i * work.c_m, columns), Tag<T>(), edge + i * L);
+                    hn::Store(load_vector(last + i * to_row, columns), Tag<T>(), edge + i * L);
                 multiply_rows<T>(row + m, some, depth, b + whole * panel, panel, 1, false, edge, L);
                 for (std::int64_t i = 0; i < some; ++i)
-                    store_vector(hn::Load(Tag<T>(), edge + i * L), last + i * work.c_m, columns);
+                    store_vector(hn::Load(Tag<T>(), edge + i * L), last + i * to_row, columns);
             }
         }
+        if (apart == nullptr) continue;
+        for (std::int64_t m = 0; m < height; ++m)
+            std::memcpy(out + lines.c[top + m] * work.c_m, to + m * to_row, row_bytes);
     }
 }
 
@@ -186,9 +223,27 @@ inline Grid grid_for(std::int64_t m, std::int64_t n, unsigned threads) {
     return best;
 }
 
+// Clears a member's part of the rows of C that are at no line.
 template <class T>
-void product(const ProductWork& work, Member& member) {
+void clear_ended(const ProductWork& work, const LiveRows& live, T* c, Member& member) {
+    const Range mine = part_of(live.T, member.rank(), member.size());
+    for (std::int64_t t = mine.begin; t < mine.end; ++t)
+        for (std::int64_t i = live.live(t); i < live.N; ++i)
+            std::memset(c + (t * live.N + live.order()[i]) * work.c_m, 0, static_cast<std::size_t>(work.n) * sizeof(T));
+}
+
+template <class T>
+void product(const ProductWork& given, Member& member) {
     constexpr std::int64_t L = kLanes<T>;
+    ProductWork work = given;
+    const LiveRows live{pointer<const std::int64_t>(work.live), work.of_live.T, work.of_live.N};
+    Lines lines;
+    if (live.N != 0) {
+        (work.of_live.along_k != 0 ? work.k : work.m) = live.count();
+        if (work.of_live.a != 0) lines.a = live.lines();
+        if (work.of_live.b != 0) lines.b = live.lines();
+        if (work.of_live.c != 0) lines.c = live.lines();
+    }
     const std::int64_t panels = (work.n + L - 1) / L;
     const Grid grid = grid_for(work.m, work.n, member.size());
     const Range rows = part_of(work.m, member.rank() / grid.columns, grid.rows);
@@ -198,16 +253,18 @@ void product(const ProductWork& work, Member& member) {
     for (std::int64_t batch = 0; batch < work.batches; ++batch) {
         const T* const a = pointer<const T>(work.a) + batch * work.a_batch;
         const T* const b = pointer<const T>(work.b) + batch * work.b_batch;
+        T* const c = pointer<T>(work.c) + batch * work.c_batch;
         for (std::int64_t k = 0; k < work.k; k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);
             if (batch + k > 0 && member.meet(0, member.rank(), member.size(), false) == 0) return;
             for (std::int64_t p = packs.begin; p < packs.end; ++p)
-                pack_panel(b + p * L * work.b_n + k * work.b_k, work.b_n, work.b_k, std::min(L, work.n - p * L), depth,
-                           packed + p * depth * L);
+                pack_panel(b + p * L * work.b_n + (lines.b == nullptr ? k * work.b_k : 0), work.b_n, work.b_k,
+                           std::min(L, work.n - p * L), depth, packed + p * depth * L,
+                           lines.b == nullptr ? nullptr : lines.b + k);
             if (member.meet(0, member.rank(), member.size(), false) == 0) return;
-            product_part(work, a + k * work.a_k, packed, depth, pointer<T>(work.c) + batch * work.c_batch, k == 0, rows,
-                         columns, member);
+            product_part(work, a, packed, k, depth, c, lines, rows, columns, member);
         }
+        if (lines.c != nullptr) clear_ended(work, live, c, member);
     }
 }
 
@@ -215,20 +272,23 @@ void product(const ProductWork& work, Member& member) {
 // Lanes of columns at a time.
 inline constexpr std::int64_t kSumRows = 64, kSumLanes = 2;
 
+// `lines`: where the rows of what is summed are; null where they follow one another.
 template <class T, bool HasFactor>
-void sum_columns(const SumWork& work, std::int64_t direction, std::int64_t gate, Range columns) {
+void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lines, std::int64_t direction,
+                 std::int64_t gate, Range columns) {
     constexpr std::int64_t W = Lanes<T>::kCount;
     const T* in = pointer<const T>(work.in) + direction * work.in_direction + gate * work.in_gate;
     const T* factor = pointer<const T>(work.factor) + direction * work.factor_direction + gate * work.factor_gate;
     T* out = pointer<T>(work.out) + (direction * work.gates + gate) * work.width;
     const std::int64_t parts = (columns.end - columns.begin + W - 1) / W;
     Lanes<T> total[kSumLanes] = {0.0, 0.0};
-    for (std::int64_t first = 0; first < work.rows; first += kSumRows) {
+    for (std::int64_t first = 0; first < rows; first += kSumRows) {
         Lanes<T> sum[kSumLanes] = {0.0, 0.0};
-        for (std::int64_t row = first; row < std::min(work.rows, first + kSumRows); ++row) {
+        for (std::int64_t row = first; row < std::min(rows, first + kSumRows); ++row) {
+            const T* const from = in + (lines == nullptr ? row : lines[row]) * work.in_row;
             for (std::int64_t v = 0; v < parts; ++v) {
                 const std::int64_t j = columns.begin + v * W, count = std::min(W, columns.end - j);
-                Lanes<T> value = load(in + row * work.in_row + j, count);
+                Lanes<T> value = load(from + j, count);
                 if constexpr (HasFactor) value = value * load(factor + row * work.factor_row + j, count);
                 sum[v] += value;
             }
@@ -246,13 +306,16 @@ template <class T>
 void sum_rows(const SumWork& work, Member& member) {
     constexpr std::int64_t kWidth = kSumLanes * Lanes<T>::kCount;
     const std::int64_t stripes = (work.width + kWidth - 1) / kWidth, each = stripes * work.gates;
+    const LiveRows live{pointer<const std::int64_t>(work.live), work.of_live.T, work.of_live.N};
+    const std::int64_t rows = live.N != 0 ? live.count() : work.rows;
+    const std::int64_t* const lines = work.of_live.a != 0 ? live.lines() : nullptr;
     const Range mine = part_of(work.directions * each, member.rank(), member.size());
     for (std::int64_t i = mine.begin; i < mine.end; ++i) {
         if (member.stopped()) return;
         const std::int64_t j = i % stripes * kWidth;
         const Range columns{j, std::min(work.width, j + kWidth)};
         const auto sum = work.has_factor != 0 ? &sum_columns<T, true> : &sum_columns<T, false>;
-        sum(work, i / each, i % each / stripes, columns);
+        sum(work, rows, lines, i / each, i % each / stripes, columns);
     }
 }
 

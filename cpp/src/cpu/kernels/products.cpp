@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
 #include "cpu/kernel.h"
+#include "cpu/live_rows.h"
 #include "product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,6 +34,9 @@ unsigned product_threads(const std::byte* bytes, const std::uint32_t* /*constant
                        kWorthAThread, most);
 }
 
+// It is done by one thread, of those that the other kernels want.
+unsigned one_thread(const std::byte* /*work*/, const std::uint32_t* /*constants*/, unsigned /*most*/) { return 1; }
+
 unsigned pack_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
     const auto& work = *reinterpret_cast<const PackWork*>(bytes);
     return threads_for(sizeof(float) * static_cast<double>(work.n * work.k * work.batches), kBytesWorthAThread, most);
@@ -53,6 +57,8 @@ unsigned convert_threads(const std::byte* bytes, const std::uint32_t* /*constant
 
 std::span<const NamedKernel> product_kernels() {
     static constexpr NamedKernel kKernels[] = {
+        {"order_rows", &run<OrderWork, &order_rows>, &one_thread},
+        {"order_rows_f64", &run<OrderWork, &order_rows>, &one_thread},
         {"pack", &run<PackWork, &pack<float>>, &pack_threads},
         {"pack_f64", &run<PackWork, &pack<double>>, &pack_threads},
         {"product", &run<ProductWork, &product<float>>, &product_threads},

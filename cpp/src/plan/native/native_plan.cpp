@@ -1,5 +1,6 @@
 #include "native_plan.h"
 
+#include "cpu/live_rows.h"
 #include "cpu/work.h"
 
 namespace vkrnn {
@@ -39,6 +40,35 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     return buffer;
 }
 
+constexpr std::string_view kLiveRows = "live rows";
+
+// Adds the step that makes the table of live rows, which the kernels of a call with lengths read.
+void order_rows(PlanBuilder& builder, const Inputs& inputs) {
+    const Spec& spec = builder.spec();
+    if (!spec.has(Argument::lengths)) return;
+    const bool lines = spec.gradients && !spec.packed();
+    const std::int64_t bytes = cpu::LiveRows::elements(spec.T, spec.N, lines) * std::int64_t{sizeof(std::int64_t)};
+    const auto element = static_cast<std::int64_t>(compute_bytes(spec.dtype));
+    const std::size_t table = builder.scratch(std::string(kLiveRows), ceil_div(bytes, element));
+    cpu::OrderWork work{};
+    work.lengths = builder.at(inputs[Argument::lengths], 0);
+    work.out = builder.at(table, 0);
+    work.T = spec.T;
+    work.N = spec.N;
+    work.lines = lines;
+    builder.add(Dispatch{"order rows", builder.kernel("order_rows", {}), {}, make_block(work, cpu::kOrderPlaces)});
+}
+
+Place live_rows(const PlanBuilder& builder) { return builder.at(builder.find(kLiveRows).value_or(0), 0); }
+
+// Returns what a product or sum over the rows of sequences must know of live ones.
+cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b, std::size_t c, bool along_k) {
+    const Spec& spec = builder.spec();
+    if (!spec.has(Argument::lengths)) return {};
+    const auto at_lines = [&](std::size_t buffer) { return builder.is_packed(buffer) ? 0U : 1U; };
+    return {spec.T, spec.N, at_lines(a), along_k ? at_lines(b) : 0, along_k ? 0 : at_lines(c), along_k ? 1U : 0U};
+}
+
 void loop(PlanBuilder& builder, const std::string& label, const std::string& driver, const StepBlock& block,
           std::uint32_t keep, cpu::LoopWork work = {}) {
     const Spec& spec = builder.spec();
@@ -47,6 +77,9 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
     work.has_initial = spec.has(Argument::init_state);
     work.two_phases = spec.two_phases();
     work.directions = static_cast<std::uint32_t>(spec.D());
+    work.live = live_rows(builder);
+    work.has_lengths = spec.has(Argument::lengths);
+    work.packed_views = block.packed_views();
     const std::size_t kernel =
         builder.kernel(std::string(spec.cell().shader) + "_" + driver, cell_constants(spec, {0, keep}));
     builder.add(Dispatch{label, kernel, {}, make_block(work, cpu::kLoopPlaces)});
@@ -84,6 +117,8 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
     work.n = p.n;
     work.k = p.k;
     work.batches = p.batches;
+    work.live = live_rows(builder);
+    if (p.a.sequence) work.of_live = live_work(builder, p.a.buffer, p.b.buffer, p.c.buffer, p.a.columns);
     builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work, cpu::kProductPlaces)});
 }
 
@@ -91,6 +126,8 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
                              bool /*independent*/) const {
     cpu::SumWork work{};
     work.in = builder.at(sum.in.buffer, sum.in.offset);
+    work.live = live_rows(builder);
+    work.of_live = live_work(builder, sum.in.buffer, sum.in.buffer, 0, true);
     work.out = builder.at(sum.out, sum.out_offset);
     work.in_row = sum.in.row;
     work.in_direction = sum.in.direction;
@@ -141,12 +178,14 @@ void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock v
             work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
         work.features = I;
         views.features(abi::kProjected, inputs[Argument::source], I);
-        builder.count_flops(2.0 * static_cast<double>(spec.T * spec.N) * static_cast<double>(D * G * H * I));
+        builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
     }
+    order_rows(builder, inputs);
     loop(builder, "time loop", "forward", views, spec.descriptor.has(Flag::training), work);
 }
 
 void NativeLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
+    order_rows(builder, pass.inputs);
     loop(builder, "replay", "replay", pass.views, weighed_cells(builder.spec()));
 }
 

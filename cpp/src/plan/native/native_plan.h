@@ -26,6 +26,7 @@ public:
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }
+    [[nodiscard]] bool skips_ended() const override { return true; }
     void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
     void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
     void backward(PlanBuilder& builder, const BackwardPass& pass) const override;

@@ -1,0 +1,65 @@
+"""Calls on packed sequences: a row for each time step of each batch row before its end, and no padding.
+
+A packed sequence is [S, ...] where others are [T, N, ...]; S is the sum of the lengths. Batch rows are sorted by
+length, the longest first. The rows of step 0 come first, then those of step 1 of the batch rows that have one, and so
+on. That is the order of ``torch.nn.utils.rnn.PackedSequence``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import _calls
+from vkrnn.devices import resolve
+from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
+
+__all__ = ["call", "last_rows"]
+
+Array = npt.NDArray[Any]
+
+_KINDS: Mapping[str, type[Results[Any]]] = {
+    "single_gate_rnn": Outputs,
+    "lstm": LSTMOutputs,
+    "gru": Outputs,
+    "single_gate_rnn_gradients": Gradients,
+    "lstm_gradients": LSTMGradients,
+    "gru_gradients": GRUGradients,
+}
+_SEQUENCES = frozenset(
+    ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output")
+)
+
+
+def call(function: Callable[..., Any], given: Mapping[str, Any], descriptor: Any) -> Any:
+    """Return what `function`, one of the six, returns for arguments whose sequences are packed; so are its results.
+
+    The CPU computes packed sequences as they are. For other devices they are padded.
+    """
+    name = function.__name__
+    if resolve(None, f"[{name}]").driver == "native":
+        return _calls.run(
+            _KINDS[name], name, given, descriptor=descriptor, name=None, device=None, out=None, packed=True
+        )
+    live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
+    padded = {key: _pad(value, live) if key in _SEQUENCES else value for key, value in given.items()}
+    whole = function(**padded, descriptor=descriptor)
+    results = {key: value[live] if key in _SEQUENCES else value for key, value in whole._asdict().items()}
+    return type(whole)(whole._function, tuple(results), list(results.values()), whole._reasons)  # noqa: SLF001
+
+
+def last_rows(lengths: Array) -> Array:
+    """Return the packed row of each batch row's last step."""
+    N = len(lengths)
+    live = N - np.searchsorted(lengths[::-1], np.arange(lengths[0]), side="right")
+    rows: Array = (np.cumsum(live) - live)[lengths - 1] + np.arange(N)
+    return rows
+
+
+def _pad(packed: Array, live: Array) -> Array:
+    padded = np.zeros((*live.shape, packed.shape[1]), packed.dtype)
+    padded[live] = packed
+    return padded
