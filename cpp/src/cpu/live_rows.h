@@ -9,17 +9,12 @@ namespace vkrnn::cpu {
 
 class Member;
 
-// A table that a call makes of its lengths. Batch rows are sorted by length, the longest first, so that those which are
-// live at a time step are the first ones. A batch row's place in that order is its position. Packed sequences have the
-// live rows of step 0 by position, then those of step 1, and so on.
+// The table of work.h that a call makes of its lengths. Batch rows are sorted by length, the longest first, so that
+// those which are live at a time step are the first ones. A batch row's place in that order is its position. Packed
+// sequences have the live rows of step 0 by position, then those of step 1, and so on.
 struct LiveRows {
     const std::int64_t* at;
     std::int64_t T, N;
-
-    // Elements of the table; the lines are left out where nobody needs them.
-    static constexpr std::int64_t elements(std::int64_t T, std::int64_t N, bool lines) {
-        return 2 * N + T + 1 + (lines ? T * N : 0);
-    }
 
     // By position: batch rows and their lengths.
     [[nodiscard]] const std::int64_t* order() const { return at; }

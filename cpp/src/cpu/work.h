@@ -11,13 +11,18 @@ namespace vkrnn::cpu {
 using abi::Address;
 using abi::Stride;
 
-// Makes the table of live_rows.h from the lengths of N batch rows.
+// Makes the table of live_rows.h, of 64-bit integers, from the lengths of N batch rows.
 struct OrderWork {
     Address lengths, out;
     std::int64_t T, N;
     std::uint32_t lines, padding;  // 1: with lines
 };
 inline constexpr std::uint32_t kOrderPlaces = 2;
+
+// Elements of that table.
+constexpr std::int64_t live_rows_elements(std::int64_t T, std::int64_t N, bool lines) {
+    return 2 * N + T + 1 + (lines ? T * N : 0);
+}
 
 // What of a product or sum runs over the rows of sequences, where there are lengths. It then leaves out all but the
 // live rows. Sequences that are not packed have them at the table's lines.

@@ -1,6 +1,5 @@
 #include "native_plan.h"
 
-#include "cpu/live_rows.h"
 #include "cpu/work.h"
 
 namespace vkrnn {
@@ -47,7 +46,7 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
     const Spec& spec = builder.spec();
     if (!spec.has(Argument::lengths)) return;
     const bool lines = spec.gradients && !spec.packed();
-    const std::int64_t bytes = cpu::LiveRows::elements(spec.T, spec.N, lines) * std::int64_t{sizeof(std::int64_t)};
+    const std::int64_t bytes = cpu::live_rows_elements(spec.T, spec.N, lines) * std::int64_t{sizeof(std::int64_t)};
     const auto element = static_cast<std::int64_t>(compute_bytes(spec.dtype));
     const std::size_t table = builder.scratch(std::string(kLiveRows), ceil_div(bytes, element));
     cpu::OrderWork work{};
