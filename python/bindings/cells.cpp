@@ -1,6 +1,9 @@
 // The cells' table, read-only, and descriptors read by it.
 #include "vkrnn/cells.h"
 
+#include <map>
+#include <vector>
+
 #include "bindings.h"
 #include "vkrnn/error.h"
 
@@ -36,6 +39,38 @@ py::list gradient_order(const Cell& cell) {
     return list;
 }
 
+// The Python side of a cell's descriptor. Nothing of it is released, because calls may end after the interpreter.
+struct DescriptorClass {
+    py::handle type;
+    std::vector<py::handle> names;  // of the properties; interned, which makes attributes faster to find
+};
+
+// The GIL protects it.
+DescriptorClass& descriptor_class(CellKind kind) {
+    static auto& classes = *new std::map<CellKind, DescriptorClass>;
+    return classes[kind];
+}
+
+// Returns whether the object is a descriptor of the cell. The class is looked up when it is not the one known, because
+// the module may have been imported anew.
+bool is_descriptor(const Cell& cell, py::handle object) {
+    py::handle& type = descriptor_class(cell.kind).type;
+    if (type && py::isinstance(object, type)) return true;
+    py::object current = py::module_::import("vkrnn.descriptors").attr(std::string(cell.descriptor_name).c_str());
+    type = current.release();
+    return py::isinstance(object, type);
+}
+
+const std::vector<py::handle>& property_names(const Cell& cell) {
+    std::vector<py::handle>& names = descriptor_class(cell.kind).names;
+    while (names.size() < cell.properties.size()) {
+        PyObject* const name = PyUnicode_InternFromString(std::string(cell.properties[names.size()].name).c_str());
+        if (name == nullptr) throw py::error_already_set();
+        names.emplace_back(name);
+    }
+    return names;
+}
+
 py::dict properties(const Cell& cell) {
     py::dict dict;
     for (const Property& property : cell.properties) {
@@ -67,13 +102,15 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
     Descriptor descriptor = default_descriptor(cell.kind);
     if (object.is_none()) return descriptor;
 
-    const std::string expected(cell.descriptor_name);
-    if (!py::isinstance(object, py::module_::import("vkrnn.descriptors").attr(expected.c_str()))) {
-        throw TypeError(prefix + " descriptor: expected " + with_article(expected) + ", got " +
+    if (!is_descriptor(cell, object)) {
+        throw TypeError(prefix + " descriptor: expected " + with_article(std::string(cell.descriptor_name)) + ", got " +
                         with_article(type_name(object)));
     }
-    for (const Property& property : cell.properties) {
-        const py::object value = object.attr(to_python(property.name));
+    const std::vector<py::handle>& names = property_names(cell);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+        const Property& property = cell.properties[i];
+        const auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(object.ptr(), names[i].ptr()));
+        if (!value) throw py::error_already_set();
         if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
             const auto chosen = static_cast<Activation>(py::int_(value).cast<std::uint8_t>());
             if (name_of(chosen).empty()) {

@@ -51,13 +51,17 @@ HWY_INLINE Real derivative(uint kind, Real y) const {
     return activation_derivative<T>(kind, y, number(abi::kHardSigmoidAlpha));
 }
 HWY_INLINE Real activate_gate(uint kind, Real sum) const {
-    return activate(kind, has_clip != 0 ? clipped<T>(sum, number(abi::kClip)) : sum);
+    return HWY_LIKELY(has_clip == 0) ? activate(kind, sum) : clipped_gate(kind, sum);
 }
 HWY_INLINE Real gate_derivative(uint kind, Real y) const {
-    const Real slope = derivative(kind, y);
-    if (has_clip == 0) return slope;
+    return HWY_LIKELY(has_clip == 0) ? derivative(kind, y) : clipped_derivative(kind, y);
+}
+// Clipping stands outside of the loops, which are faster without its code.
+HWY_NOINLINE Real clipped_gate(uint kind, Real sum) const { return activate(kind, clipped<T>(sum, number(abi::kClip))); }
+HWY_NOINLINE Real clipped_derivative(uint kind, Real y) const {
     const T clip = number(abi::kClip);
-    return slope_between<T>(slope, y, activate(kind, -clip), activate(kind, clip), number(abi::kClipSlack));
+    return slope_between<T>(derivative(kind, y), y, activate(kind, -clip), activate(kind, clip),
+                            number(abi::kClipSlack));
 }
 #else
 CELL_NUMBER_AT(kHardSigmoidAlpha, hard_sigmoid_alpha)

@@ -299,8 +299,8 @@ steps: 6 dispatches, 10.6 kFLOP in products
   clear zeros
   project                           gemm_tiled<0,0,0>  groups 1 x 1 x 1
   for k = 0, 1, ... (5 steps)
-    step                              lstm_forward<32,1,2,1,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,1045220557,0,1056964608,0,0,0,0,0>  groups 2 x 1 x 2
-"""  # noqa: E501
+    step                              lstm_forward<32,1,2,1,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
+"""
 
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
@@ -331,17 +331,17 @@ buffers: 13.1 kB
   constant  parameters                        1.2 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros
-  replay                            lstm_replay<128,0,0,0,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,1045220557,0,1056964608,0,0,0,0,0>  groups 15 x 1 x 2
+  replay                            lstm_replay<128,0,0,0,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 15 x 1 x 2
   transpose                         transpose<>  groups 1 x 1 x 2  (no barrier)
   for k = 4, 3, ... (5 steps)
-    step back                         lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,1045220557,0,1056964608,0,0,0,0,0>  groups 2 x 1 x 2
-  initial state                     lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,1045220557,0,1056964608,0,0,0,0,0>  groups 2 x 1 x 2
+    step back                         lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
+  initial state                     lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
   gradient of source                gemm_tiled<0,1,0>  groups 1 x 1 x 1
   gradient of input_weight          gemm_tiled<1,1,0>  groups 1 x 1 x 1  (no barrier)
   gradient of recurrent_weight      gemm_tiled<1,1,1>  groups 1 x 1 x 2  (no barrier)
   gradient of bias                  reduce<0>  groups 1 x 1 x 1  (no barrier)
   gradient of peephole              reduce<1>  groups 1 x 1 x 1  (no barrier)
-"""  # noqa: E501
+"""
 
 
 def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:

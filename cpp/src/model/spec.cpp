@@ -59,9 +59,8 @@ private:
     static Descriptor normalised(Descriptor descriptor, bool gradients) {
         if (descriptor.has(Flag::bidirectional)) descriptor.set(Flag::reverse, false);
         if (std::ranges::find(descriptor.activations, Activation::hard_sigmoid) == descriptor.activations.end()) {
-            const Descriptor plain;
-            for (const std::size_t slot : {kHardSigmoidAlphaSlot, kHardSigmoidBetaSlot})
-                descriptor.numbers.at(slot) = plain.numbers.at(slot);
+            descriptor.numbers[kHardSigmoidAlphaSlot] = 0;
+            descriptor.numbers[kHardSigmoidBetaSlot] = 0;
         }
         if (gradients) {
             descriptor.set(Flag::training, false);
