@@ -300,7 +300,7 @@ steps: 6 dispatches, 10.6 kFLOP in products
   project                           gemm_tiled<0,0,0>  groups 1 x 1 x 1
   for k = 0, 1, ... (5 steps)
     step                              lstm_forward<32,1,2,1,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
-"""
+"""  # noqa: E501
 
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
@@ -341,7 +341,7 @@ steps: 13 dispatches, 21.1 kFLOP in products
   gradient of recurrent_weight      gemm_tiled<1,1,1>  groups 1 x 1 x 2  (no barrier)
   gradient of bias                  reduce<0>  groups 1 x 1 x 1  (no barrier)
   gradient of peephole              reduce<1>  groups 1 x 1 x 1  (no barrier)
-"""
+"""  # noqa: E501
 
 
 def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:
