@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 // and while they wait for a worker to finish.
 constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinForWorker = 20us;
-constexpr auto kBetweenPolls = 20ms;
+constexpr auto kPollInterval = 20ms;
 
 // The pools are never destroyed, because their threads wait in them until the process ends. The first one is made when
 // the library is loaded: if a function made it at its first use, a process that was forked meanwhile would wait for
@@ -63,7 +63,7 @@ void Worker::wait(const std::function<bool()>& poll) {
     if (spin_until([&] { return done_.load(std::memory_order_acquire) == wanted; }, kSpinForWorker)) return;
     waited_for_ = 1;
     for (std::uint32_t seen = done_.load(); seen != wanted; seen = done_.load()) {
-        sleep_while(done_, seen, kBetweenPolls);
+        sleep_while(done_, seen, kPollInterval);
         if (!poll()) break;
     }
     waited_for_ = 0;
