@@ -9,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "key_value_file.h"
+
 namespace vkrnn {
 namespace {
 
@@ -20,16 +22,6 @@ std::optional<T> number_in(const fs::path& file) {
     std::ifstream stream(file);
     T value = 0;
     return stream >> value ? std::optional(value) : std::nullopt;
-}
-
-// Returns the number that follows `key` in a file of "key number" lines.
-std::optional<std::uint64_t> number_after(const fs::path& file, const std::string& key) {
-    std::ifstream stream(file);
-    for (std::string word; stream >> word; stream.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
-        std::uint64_t value = 0;
-        if (word == key && stream >> value) return value;
-    }
-    return std::nullopt;
 }
 
 // Returns whether a list such as "rw,cpu,cpuacct" has the word.

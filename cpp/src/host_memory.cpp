@@ -5,26 +5,22 @@
 #endif
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
-#include <string>
+#include <optional>
 #include <string_view>
 
 #include "control_groups.h"
+#include "key_value_file.h"
 
 namespace vkrnn {
 namespace {
 
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-// Returns a number of KiB in a file of /proc, in bytes. `name` begins its line, with the colon.
-std::uint64_t kibibytes_in(const char* path, std::string_view name, std::uint64_t otherwise) {
-    std::ifstream file(path);
-    for (std::string word; file >> word; file.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
-        std::uint64_t kibibytes = 0;
-        if (word == name && file >> kibibytes) return kibibytes * 1024;
-    }
-    return otherwise;
+// Returns the bytes that a line of a file in /proc gives in KiB. `key` is its first word, with the colon.
+std::optional<std::uint64_t> bytes_after(const char* file, std::string_view key) {
+    const auto kibibytes = number_after(file, key);
+    return kibibytes ? std::optional(*kibibytes * 1024) : std::nullopt;
 }
 
 #ifdef __linux__
@@ -32,7 +28,7 @@ std::uint64_t kibibytes_in(const char* path, std::string_view name, std::uint64_
 std::uint64_t left_by(decltype(RLIMIT_AS) resource, std::string_view line) {
     rlimit limit{};
     if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnknown;
-    const std::uint64_t used = kibibytes_in("/proc/self/status", line, 0);
+    const std::uint64_t used = bytes_after("/proc/self/status", line).value_or(0);
     return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
 }
 
@@ -47,8 +43,8 @@ std::uint64_t process_memory_available() { return kUnknown; }
 }  // namespace
 
 std::uint64_t host_memory_available() {
-    return std::min({kibibytes_in("/proc/meminfo", "MemAvailable:", kUnknown), ControlGroups().memory_available(),
-                     process_memory_available()});
+    return std::min({bytes_after("/proc/meminfo", "MemAvailable:").value_or(kUnknown),
+                     ControlGroups().memory_available(), process_memory_available()});
 }
 
 }  // namespace vkrnn

@@ -19,7 +19,7 @@ constexpr std::uint64_t kNoMemoryLimit = std::numeric_limits<std::uint64_t>::max
 constexpr unsigned kNoQuota = std::numeric_limits<unsigned>::max();
 constexpr std::uint64_t kMiB = 1 << 20;
 
-// What version 1 has where nobody has set a limit.
+// The limit that version 1 reports for a group without one.
 const std::string kOldUnlimited = "9223372036854771712\n";
 
 class ControlGroupsTest : public testing::Test {

@@ -305,9 +305,10 @@ def test_a_fork_while_other_threads_call() -> None:
 
 
 AMID = """
-    import os, signal, sys, threading, time
+    import os, signal, sys
     import numpy as np
     import vkrnn
+    from forked_child import end_of
 
     source, weight = np.ones((4000, 64, 64), np.float32), np.full((64, 64), 0.01, np.float32)
     parent, children = os.getpid(), []
@@ -321,16 +322,6 @@ AMID = """
         elif {leaves}:
             sys.exit(7)
 
-    def end(child):
-        for _ in range(1000):
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return "hangs"
-
     wanted = call().output
     signal.signal(signal.SIGALRM, fork)
     while len(children) < 2:
@@ -340,7 +331,7 @@ AMID = """
         if os.getpid() != parent:
             assert (np.asarray(call().output) == np.asarray(wanted)).all()
             os._exit(3)
-    print([end(child) for child in children])
+    print([end_of(child) for child in children])
 """
 
 

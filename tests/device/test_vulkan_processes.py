@@ -18,6 +18,7 @@ from resident import position
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 COMPILER = shutil.which("cc")
+SUPPORT = str(Path(__file__).parents[1] / "support")
 INHERITED = "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device"
 BEGIN = """
     import os, sys, threading
@@ -115,7 +116,9 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
 def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
     """The child has none of the driver's threads: it ends with sys.exit, or its call says that it cannot go on."""
     program = f"""
-        import signal, time
+        import signal
+        sys.path.insert(0, {SUPPORT!r})
+        from forked_child import end_of
         source, parent, children = np.ones((4000, 3, 32), np.float32), os.getpid(), []
         def fork(*_):
             pid = os.fork()
@@ -123,15 +126,6 @@ def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
                 children.append(pid)
             elif {leaves}:
                 sys.exit(7)
-        def end(child):
-            for _ in range(1000):
-                pid, status = os.waitpid(child, os.WNOHANG)
-                if pid:
-                    return os.waitstatus_to_exitcode(status)
-                time.sleep(0.02)
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return "hangs"
         wanted = vkrnn.lstm(source, weight).output
         signal.signal(signal.SIGALRM, fork)
         while not children:
@@ -142,7 +136,7 @@ def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
                 assert os.getpid() != parent
                 assert str(error) == "[lstm] " + {INHERITED!r}, error
                 os._exit(7)
-        print(end(*children))
+        print(end_of(*children))
     """
     done = run(program)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

@@ -19,9 +19,9 @@ inline constexpr std::array<const char*, 10> kDeviceVariables{
     "LOCALAPPDATA"};
 
 // A copy of some variables. While it exists, the functions of the core that the same thread calls read these variables
-// from the copy. Without a copy they call std::getenv, which may crash while another thread changes the environment. So
-// a program whose threads do that makes a copy before each call, while nobody can change the environment: for a Python
-// module, while it holds the GIL. Copies of one thread are destroyed in the reverse order.
+// from the copy. Without a copy they call std::getenv, which may crash while another thread changes the environment. A
+// program with such threads makes a copy before each call, at a moment when no thread changes the environment. A Python
+// module does it while it holds the GIL. Copies of one thread are destroyed in the reverse order.
 class EnvironmentCopy {
 public:
     explicit EnvironmentCopy(std::span<const char* const> names);

@@ -25,9 +25,10 @@ public:
     // As many threads as a parallel region of the calling thread may have.
     [[nodiscard]] unsigned max_threads() const;
 
-    // Calls `body` with ranks 0, the calling thread, to threads - 1, at the same time. Returns false, without a call,
-    // if there cannot be so many. `body` must not throw, except on the calling thread in a child that it has forked:
-    // the exception then leaves the region, whose end would wait for threads that the child does not have.
+    // Calls `body` on that many threads at the same time, with the ranks 0 (the calling thread) to threads - 1.
+    // Returns false without a call if the library has fewer threads. `body` must not throw, with one exception: in a
+    // child that it has forked, the calling thread throws to leave the parallel region. The region's end would wait for
+    // threads that the child does not have.
     [[nodiscard]] bool run(unsigned threads, const std::function<void(unsigned)>& body) const;
 
 private:

@@ -171,7 +171,7 @@ void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_vie
     });
 }
 
-// Tells the storages of a call's results that they were written, also if the call fails amid that.
+// Marks the storages of a call's results as written when it is destroyed, even if the call has failed.
 struct Changes {
     std::span<const ResultLocation> results;
     ~Changes() {

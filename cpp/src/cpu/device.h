@@ -43,7 +43,7 @@ private:
     void check_usable(const std::string& prefix) const;
     // Returns the bytes that the system can give, and those that it gets back first.
     [[nodiscard]] std::uint64_t free_memory() const;
-    // These throw MemoryError about a call or an array that needs so many bytes.
+    // Both throw a MemoryError that names the bytes that a call or an array needs.
     [[noreturn]] void throw_no_room(const std::string& prefix, std::uint64_t bytes) const;
     [[noreturn]] void throw_no_array(std::uint64_t bytes) const;
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
 constexpr std::uint64_t kLarge = 1 << 20;
-// The pool may always hold so many bytes. Above, it holds at most one and a half times what was ever used at a time: a
+// Below this size the pool keeps every piece. Above it, the pool holds at most one and a half times the peak use: a
 // training step does not use all its pieces at once.
 constexpr std::uint64_t kFreely = 128 << 20;
 

@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kAlignment = 64;
 // Thread-safe.
 class Memory {
 public:
-    // The pool keeps at most so many unused bytes and pieces.
+    // The most unused bytes and pieces that the pool keeps.
     static constexpr std::uint64_t kMostUnused = 512 << 20;
     static constexpr std::size_t kMostPieces = 128;
 

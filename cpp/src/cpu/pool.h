@@ -44,7 +44,7 @@ public:
     // Does not allocate memory: there is room for all workers.
     void give_back(const std::vector<Worker*>& workers) noexcept;
 
-    // Returns whether there is room for so many threads that are not of the pool; they count until leave().
+    // Registers that many threads from outside the pool until leave(). Returns false if they exceed what is allowed.
     bool enter(unsigned threads, unsigned allowed);
     void leave(unsigned threads);
 

@@ -63,7 +63,7 @@ public:
     std::size_t result(Output output);
     std::size_t result(Argument argument);
     std::size_t scratch(std::string name, std::int64_t elements);
-    // Makes a scratch sequence with so many elements in a row. With `live_only` and lengths it is packed, as in a
+    // Makes a scratch sequence whose rows have that many elements. With `live_only` and lengths it is packed, as in a
     // packed call: the rest of its memory is never touched.
     std::size_t scratch_sequence(std::string name, std::int64_t elements, bool live_only);
     // Returns whether a sequence, as kernels see it, is packed.

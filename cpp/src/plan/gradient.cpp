@@ -52,7 +52,7 @@ private:
                                                    : builder_.scratch("carried cell", N * D * C * H);
     }
 
-    // A scratch sequence with so many slots for each unit.
+    // Makes a scratch sequence with that many slots for each unit.
     std::size_t sequence(std::string name, std::int64_t slots) {
         return builder_.scratch_sequence(std::move(name), D * slots * H, loop_.skips_ended());
     }

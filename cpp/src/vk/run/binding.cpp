@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <utility>
+
+#include "vk/device/leak.h"
 
 namespace vkrnn::vk {
 namespace {
@@ -37,9 +38,9 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
 Binding::~Binding() {
     if (process_ != process_id()) {
         // A child that the call's poll has forked must not use the driver, so the driver's objects leak.
-        static_cast<void>(new (std::nothrow) auto(std::move(imports_)));  // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new (std::nothrow) auto(std::move(packed_)));   // NOLINT(cppcoreguidelines-owning-memory)
-        static_cast<void>(new (std::nothrow) auto(std::move(made_)));     // NOLINT(cppcoreguidelines-owning-memory)
+        leak(std::move(imports_));
+        leak(std::move(packed_));
+        leak(std::move(made_));
         return;
     }
     const Timeline& timeline = pools_.device->timeline();

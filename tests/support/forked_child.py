@@ -1,0 +1,19 @@
+"""The end of a child that a test program has forked. Such programs import this in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+def end_of(child: int) -> int | str:
+    """Return the child's exit status, or "hangs" if it has none after twenty seconds."""
+    for _ in range(1000):
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hangs"
