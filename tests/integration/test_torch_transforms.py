@@ -162,6 +162,31 @@ def test_vmap(kind: str, in_dims: tuple[int | None, ...], sizes: tuple[int, ...]
 
 
 @every_kind
+def test_packed_sequences(kind: str) -> None:
+    """A map over packed rows, and its gradients through the last states alone, are those of torch's eager module.
+
+    PyTorch's own packed modules run under no transform.
+    """
+    theirs, mine = pair(kind, bidirectional=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(some(T, 3, I), [3, 2, 1])
+
+    def last_of(module: Any) -> Callable[[Any], Any]:
+        def last(data: Any) -> Any:
+            h = module(packed._replace(data=data))[1]
+            return (h[0] + 2 * h[1] if kind == "LSTM" else h).sin().sum()
+
+        return last
+
+    rows = some(4, *packed.data.shape).requires_grad_()
+    each = torch.stack([last_of(theirs)(one) for one in rows])
+    (wanted,) = torch.autograd.grad(each.sum(), rows)
+    rows = rows.detach()
+    close(torch.vmap(last_of(mine))(rows), each)
+    close(torch.func.grad(last_of(mine))(rows[0]), wanted[0])
+    close(torch.vmap(torch.func.grad(last_of(mine)))(rows), wanted)
+
+
+@every_kind
 def test_gradients_of_each_sample(kind: str) -> None:
     """`vmap(grad)` has the gradients of each sample, in two levels of maps, too."""
     theirs, mine = pair(kind)
