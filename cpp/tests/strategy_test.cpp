@@ -156,6 +156,53 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
               "[Device] blocks_ahead: expected 1 to 2, got 3");
 }
 
+// Returns the halves of the operands, left and right, of the plan's first kernel of that name.
+std::pair<std::uint32_t, std::uint32_t> halves_of(const Plan& plan, const std::string& shader) {
+    const auto found = std::ranges::find(plan.kernels, shader, &Kernel::shader);
+    if (found == plan.kernels.end()) return {};
+    return {found->constants.at(abi::kLeftHalves), found->constants.at(abi::kRightHalves)};
+}
+
+TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
+    Profile profile = with_matrix_units("NVIDIA");
+    profile.compute_units = 132;
+    Spec spec = small_call();
+    spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
+    spec.T = spec.N = 64;
+    spec.I = spec.H = 512;
+    using Pair = std::pair<std::uint32_t, std::uint32_t>;
+    const auto plan = [&](std::uint32_t tagged) {
+        return make_plan(spec, profile, {"persistent", "matrices", {{"tagged", tagged}}});
+    };
+    const Plan ieee = plan(0);
+    EXPECT_EQ(ieee.precision, Precision::ieee);
+    EXPECT_EQ(halves_of(ieee, "lstm_persistent_forward"), Pair(2, 2));
+    EXPECT_EQ(halves_of(ieee, "matrix_product"), Pair(2, 2));
+    spec.precision = product_precision(Precision::tf32, spec.dtype, profile);
+    ASSERT_EQ(spec.precision, Precision::tf32);
+    const Plan tf32 = plan(0);
+    EXPECT_EQ(tf32.precision, Precision::tf32);
+    EXPECT_EQ(halves_of(tf32, "lstm_persistent_forward"), Pair(1, 1));
+    EXPECT_EQ(halves_of(tf32, "matrix_product"), Pair(1, 1));
+    EXPECT_LT(tf32.bytes(), ieee.bytes());
+    EXPECT_EQ(halves_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag takes a bit of the high half";
+    EXPECT_EQ(make_plan(spec, profile, {"steps", "tiled", {}}).precision, Precision::ieee) << "nothing is rounded";
+    EXPECT_EQ(product_precision(Precision::tf32, Dtype::float16, profile), Precision::ieee);
+    EXPECT_EQ(product_precision(Precision::tf32, Dtype::float32, native()), Precision::ieee);
+}
+
+// Weights of one half stay in the cache of an H200 where those of two do not.
+TEST(Strategy, CountsTheBytesOfOneHalf) {
+    Profile profile = with_matrix_units("NVIDIA");
+    profile.compute_units = 132;
+    Spec spec = small_call();
+    spec.T = spec.N = 64;
+    spec.I = spec.H = 2048;
+    EXPECT_EQ(make_plan(spec, profile).choice.schedule, "matrices");
+    spec.precision = Precision::tf32;
+    EXPECT_EQ(make_plan(spec, profile).choice.schedule, "persistent");
+}
+
 Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
     spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
     return make_plan(spec, profile, {"steps", "matrices", sizes});
@@ -245,6 +292,7 @@ TEST(Strategy, IsTunedByWhatDecidesItsTime) {
     EXPECT_TRUE(other([](Spec& s) { s.descriptor.set(Flag::training, true); }));
     EXPECT_TRUE(other([](Spec& s) { s.descriptor.set(Flag::bidirectional, true); }));
     EXPECT_TRUE(other([](Spec& s) { s.dtype = Dtype::float16; }));
+    EXPECT_TRUE(other([](Spec& s) { s.precision = Precision::tf32; }));
     EXPECT_TRUE(other([](Spec& s) { s.N = 5; }));
     EXPECT_TRUE(other([](Spec& s) { s.I = 5; }));
     EXPECT_TRUE(other([](Spec& s) { s.H = 5; }));

@@ -117,6 +117,9 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label, bool packed = false);
 
+// Returns the spec of the call on a device; `tf32`: its float32 products may be rounded where the device can do that.
+Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32);
+
 // Returns whether a call is to stop, for calls to poll: the interpreter has seen a signal, or is about to end. Only the
 // main thread sees signals, and takes the GIL.
 bool interrupted();

@@ -80,17 +80,19 @@ py::dtype result_dtype(const CheckedCall& checked) {
     return py::isinstance<Array>(source) ? source.cast<const Array&>().dtype : native_dtype(source);
 }
 
+std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, bool tf32) {
+    const Unlocked unlocked;
+    return device.plan(spec_on(checked, device.profile(), tf32));
+}
+
 // Runs the call. `out` has a place for each result: an array, or None for a new one. `owner` is the vkrnn.Device of
-// new arrays. `resident`: new results are Arrays, and it returns before they are there; else they are NumPy's. Returns
-// the results.
+// new arrays. `resident`: new results are Arrays, and it returns before they are there; else they are NumPy's. `tf32`:
+// float32 products may be rounded. Returns the results.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
-             const py::object& owner, bool resident) {
+             const py::object& owner, bool resident, bool tf32) {
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
-    const std::shared_ptr<const Plan> plan = [&] {
-        const Unlocked unlocked;
-        return device->plan(call.spec);
-    }();
+    const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
 
     // A call that can never fit is refused before arrays are copied for it and made for its results.
     std::uint64_t bytes = plan->bytes();
@@ -172,6 +174,12 @@ std::string dtype_name(const py::dtype& dtype) {
     return py::str(dtype.attr("name")).cast<std::string>();
 }
 
+Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32) {
+    Spec spec = checked.call.spec;
+    spec.precision = product_precision(tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, profile);
+    return spec;
+}
+
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label, bool packed) {
     const std::string prefix = message_prefix(cell, gradients, label);
@@ -246,14 +254,13 @@ void register_calls(py::module_& module) {
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
         py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
-               py::call_guard<Inside>());
+               py::arg("tf32") = false, py::call_guard<Inside>());
     module.def(
         "plan",
-        [](const std::shared_ptr<Device>& device, const CheckedCall& checked) {
-            const Unlocked unlocked;
-            return SharedPlan{device->plan(checked.call.spec), checked.label};
+        [](const std::shared_ptr<Device>& device, const CheckedCall& checked, bool tf32) {
+            return SharedPlan{plan_of(*device, checked, tf32), checked.label};
         },
-        py::arg("device"), py::arg("call"));
+        py::arg("device"), py::arg("call"), py::arg("tf32") = false);
 }
 
 }  // namespace vkrnn::python

@@ -75,7 +75,7 @@ StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
     return fixed;
 }
 
-// Every part of a tuned call by its name in an entry, but for the dtype.
+// Every size of a tuned call by its name in an entry.
 constexpr std::array kTunedSizes = std::to_array<std::pair<const char*, std::int64_t TunedCall::*>>({
     {"T", &TunedCall::T},
     {"N", &TunedCall::N},
@@ -85,24 +85,32 @@ constexpr std::array kTunedSizes = std::to_array<std::pair<const char*, std::int
     {"phases", &TunedCall::phases},
 });
 
-py::dict tuned_call_of(const CheckedCall& checked) {
-    const TunedCall call = tuned_call(checked.call.spec);
+py::dict tuned_call_of(const CheckedCall& checked, const Profile& profile, bool tf32) {
+    const TunedCall call = tuned_call(spec_on(checked, profile, tf32));
     py::dict entry;
     entry["operation"] = call.operation;
     entry["training"] = call.training;
     entry["dtype"] = name_of(call.dtype);
+    entry["float32"] = name_of(call.precision);
     for (const auto& [name, member] : kTunedSizes) entry[name] = call.*member;
     return entry;
+}
+
+// Returns the one of `all` that has the name. Throws ValueError where none has.
+template <class Named, std::size_t count>
+Named read_named(const std::array<Named, count>& all, const std::string& what, py::handle object) {
+    const auto name = object.cast<std::string>();
+    const auto* const found = std::ranges::find(all, name, [](Named each) { return name_of(each); });
+    if (found == all.end()) throw ValueError("no " + what + " '" + name + "'");
+    return *found;
 }
 
 // Reads a dict as tuned_call_of makes it, with the strategies beside it. Throws ValueError where it is none.
 std::pair<const TunedCall, StrategyChoice> read_tuned(const py::dict& entry) {
     try {
         TunedCall call{.operation = entry["operation"].cast<std::string>(), .training = entry["training"].cast<bool>()};
-        const auto dtype = entry["dtype"].cast<std::string>();
-        const auto* const found = std::ranges::find(kDtypes, dtype, [](Dtype each) { return name_of(each); });
-        if (found == kDtypes.end()) throw ValueError("no dtype '" + dtype + "'");
-        call.dtype = *found;
+        call.dtype = read_named(kDtypes, "dtype", entry["dtype"]);
+        call.precision = read_named(kPrecisions, "float32", entry["float32"]);
         for (const auto& [name, member] : kTunedSizes) call.*member = entry[name].cast<std::int64_t>();
         return {std::move(call), read_choice(entry["strategy"].cast<py::dict>())};
     } catch (const py::error_already_set& error) {
@@ -264,6 +272,8 @@ void register_devices(py::module_& module) {
     });
 }
 
-void register_tuned_calls(py::module_& module) { module.def("tuned_call", &tuned_call_of, py::arg("call")); }
+void register_tuned_calls(py::module_& module) {
+    module.def("tuned_call", &tuned_call_of, py::arg("call"), py::arg("profile"), py::arg("tf32") = false);
+}
 
 }  // namespace vkrnn::python

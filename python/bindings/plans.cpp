@@ -67,6 +67,9 @@ void register_plans(py::module_& module) {
     py::class_<SharedPlan> plan(module, "Plan", "What a call does on a device, step by step.");
     plan.attr("__module__") = "vkrnn";
     plan.def_property_readonly("strategy", &strategy, "The strategies that run the call, with their sizes.")
+        .def_property_readonly(
+            "float32", [](const SharedPlan& shared) { return name_of(shared.plan->precision); },
+            "``tf32`` if operands of float32 products are rounded to ten bits of mantissa, else ``ieee``.")
         .def_property_readonly("buffers", &buffers, "Name, role and bytes of every buffer.")
         .def_property_readonly("steps", &steps, "The steps in order, as dicts.")
         .def_property_readonly(

@@ -108,9 +108,10 @@ class CheckedCall:
         """The beginning of messages about the call."""
         return _prefix(self.function, self.label)
 
-    def opened(self) -> _core.Device:
-        """Return the device to run on."""
-        return self.resolved(self.call.device).open(self.prefix)
+    def plan(self, device: Device | None = None) -> _core.Plan:
+        """Return the plan of the call on a device, that to run on if none is given."""
+        chosen = device or self.resolved(self.call.device)
+        return _core.plan(chosen.open(self.prefix), self.call, chosen.float32 == "tf32")
 
     def resolved(self, owner: Device | None) -> Device:
         """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
@@ -138,7 +139,7 @@ def run(
     call, prefix = checked.call, checked.prefix
     given, owner = checked_out(call, out, prefix)
     chosen = checked.resolved(owner)
-    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None)
+    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None, chosen.float32 == "tf32")
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names

@@ -51,6 +51,10 @@ def _describe_device(device: Device) -> Iterator[str]:
     yield f"  dtypes: {', '.join(dtypes)}"
     for part, names in device.strategies.items():
         yield f"  {part}: {', '.join(names)}"
+    if device.rounds_products:
+        yield f"  float32 products: {device.float32}"
+    else:
+        yield "  float32 products: ieee, always: there are no matrix units"
     if tuned := _tuning.read(device.profile):
         yield f"  tuned: {len(tuned)} calls, in {_tuning.path_of(device.profile)}"
     own = [name for name, value in vars(type(device.profile)).items() if isinstance(value, property)]

@@ -94,8 +94,8 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def table_of(reports: Sequence[Report]) -> list[str]:
     """Return a line for each report: its worst result."""
-    rows = [("operation", "worst error", "of", "")]
+    rows = [("operation", "worst error", "of", "float32", "")]
     for report in reports:
         worst = max(report.comparisons, key=lambda comparison: comparison.error)
-        rows.append((report.function, f"{worst.error:.1e}", worst.name, "ok" if report.ok else "WRONG"))
+        rows.append((report.function, f"{worst.error:.1e}", worst.name, report.float32, "ok" if report.ok else "WRONG"))
     return table(rows)

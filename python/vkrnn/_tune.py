@@ -17,7 +17,7 @@ from vkrnn import _core, _tuning
 from vkrnn._calls import bind
 from vkrnn._sample import SAMPLES, Sample, table
 from vkrnn.arrays import asarray
-from vkrnn.checks import Comparison
+from vkrnn.checks import TF32_TOLERANCE, Comparison
 from vkrnn.descriptors import GRUDescriptor
 from vkrnn.devices import Device
 from vkrnn.plans import plan
@@ -260,7 +260,7 @@ class _Search:
                 fastest = by_rules
         checked = bind("tune", self.call.function, (), self.call.arguments)
         entry = {
-            **_core.tuned_call(checked.call),
+            **_core.tuned_call(checked.call, self.device.profile, self.device.float32 == "tf32"),
             "strategy": dict(fastest.strategy),
             "milliseconds": [round(1e3 * each.seconds, 6) for each in (by_rules, fastest)],
         }
@@ -269,7 +269,7 @@ class _Search:
     def _try(self, strategy: Strategy) -> _Timed | None:
         """Time the call so; None if that was done before, does not fit, or answers otherwise than the rules' choice."""
         try:
-            device = _opened(self.device.index, strategy)
+            device = _opened(self.device, strategy)
         except (ValueError, TypeError):
             return None
         try:
@@ -291,12 +291,13 @@ class _Search:
         got = {name: np.asarray(getattr(results, name).numpy(), np.float64) for name in results._fields}
         if not self.answer:
             self.answer = got
-        bound = _TOLERANCES[self.call.dtype]
+        rounds = self.call.dtype == "float32" and self.device.float32 == "tf32"
+        bound = TF32_TOLERANCE if rounds else _TOLERANCES[self.call.dtype]
         return all(Comparison.of(name, got[name], wanted).error <= bound for name, wanted in self.answer.items())
 
     def _again(self, *both: _Timed) -> tuple[_Timed, _Timed]:
         """Time two strategies in turns: what disturbs one then disturbs the other too."""
-        devices = [_opened(self.device.index, each.strategy) for each in both]
+        devices = [_opened(self.device, each.strategy) for each in both]
         try:
             calls = [self.call.on(device) for device in devices]
             times: list[list[float]] = [[], []]
@@ -310,9 +311,9 @@ class _Search:
         return first, second
 
 
-def _opened(index: int, strategy: Strategy) -> Device:
+def _opened(like: Device, strategy: Strategy) -> Device:
     """Open a device that takes this strategy, or what its rules choose if there is none, whatever it was tuned with."""
-    device = Device(index, **strategy)  # type: ignore[arg-type]
+    device = Device(like.index, float32=like.float32, **strategy)  # type: ignore[arg-type]
     device.open(tuned=False)
     return device
 
@@ -354,7 +355,8 @@ def _label(entry: _tuning.Entry) -> str:
     training = " training" if entry["training"] else ""
     sizes = ",".join(f"{name}={entry[name]}" for name in ("N", "I", "H", "D"))
     phases = " (two phases)" if entry["phases"] > 1 else ""
-    return f"{entry['operation']}{training}{phases} {entry['dtype']} {sizes}"
+    dtype = entry["dtype"] if entry["float32"] == "ieee" else entry["float32"]
+    return f"{entry['operation']}{training}{phases} {dtype} {sizes}"
 
 
 @dataclass

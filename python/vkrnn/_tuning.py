@@ -56,7 +56,7 @@ def read(profile: _core.Profile) -> list[Entry]:
         table = json.loads(text)
         if {**table, "calls": None} != {**_head(profile), "calls": None}:
             return _ignore(path, "it is of another device, driver or version of vkrnn")
-        entries: list[Entry] = [dict(entry) for entry in table["calls"]]
+        entries: list[Entry] = [{"float32": "ieee", **entry} for entry in table["calls"]]  # older tables say no more
         _core.make_tuning(entries)
         for entry in entries:
             by_rules, tuned = entry["milliseconds"]
@@ -68,7 +68,7 @@ def read(profile: _core.Profile) -> list[Entry]:
 
 def key_of(entry: Entry) -> tuple[Any, ...]:
     """Return what names the entry's call; a table has one entry for each."""
-    return tuple(value for name, value in entry.items() if name not in {"strategy", "milliseconds"})
+    return tuple(sorted(item for item in entry.items() if item[0] not in {"strategy", "milliseconds"}))
 
 
 def merge(profile: _core.Profile, faster: Sequence[Entry], as_fast: Sequence[Entry]) -> tuple[int, Path | None]:

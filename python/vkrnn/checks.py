@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +58,7 @@ class Report:
     device: str
     tolerance: float
     comparisons: tuple[Comparison, ...]
+    float32: Literal["ieee", "tf32"] = "ieee"  # as the plan of the call has it
 
     @property
     def ok(self) -> bool:
@@ -76,7 +77,8 @@ class Report:
 
     def _title(self) -> str:
         verdict = "agrees" if self.ok else "DISAGREES"
-        return f"{self.function} on {self.device} {verdict} with the reference (tolerance {self.tolerance:g})"
+        rounded = "" if self.float32 == "ieee" else f"float32 {self.float32}, "
+        return f"{self.function} on {self.device} {verdict} with the reference ({rounded}tolerance {self.tolerance:g})"
 
     def __repr__(self) -> str:
         """Show a small table."""
@@ -93,10 +95,14 @@ class Report:
         return f"<table><caption>{html.escape(self._title())}</caption>{body}</table>"
 
 
+TF32_TOLERANCE = 5e-3  # ten roundings of 2^-11
+_TOLERANCE = 5e-6
 _HEADER = ("result", "shape", "worst error", "at", "")
 
 
-def check(function: Callable[..., Results[Any]], /, *args: Any, tolerance: float = 5e-6, **kwargs: Any) -> Report:
+def check(
+    function: Callable[..., Results[Any]], /, *args: Any, tolerance: float | None = None, **kwargs: Any
+) -> Report:
     """Run a call on the device and on the float64 reference and compare the results.
 
     Parameters
@@ -105,8 +111,9 @@ def check(function: Callable[..., Results[Any]], /, *args: Any, tolerance: float
         One of the six operations, such as `vkrnn.lstm`.
     *args, **kwargs
         What to call it with, ``device`` included. The reference gets the same values, whatever their dtype.
-    tolerance : float, default 5e-6
-        The largest error to accept, relative to the largest number of a result or to 1, whichever is more. Long
+    tolerance : float, optional
+        The largest error to accept, relative to the largest number of a result or to 1, whichever is more. If not
+        given, 5e-6, or 5e-3 where the call rounds operands of products (``Device(..., float32="tf32")``). Long
         sequences and large layers add up more rounding.
 
     Returns
@@ -129,10 +136,13 @@ def check(function: Callable[..., Results[Any]], /, *args: Any, tolerance: float
     checked = bind("check", function, args, kwargs)  # mistakes are reported before anything runs
     got = function(*args, **kwargs)
     device = got[0].device if isinstance(got[0], Array) else checked.resolved(None)
+    precision = checked.plan(device).float32
+    if tolerance is None:
+        tolerance = TF32_TOLERANCE if precision == "tf32" else _TOLERANCE
     for option in ("device", "out"):
         kwargs.pop(option, None)
     given = {name: as_numpy(value, "[check]") for name, value in kwargs.items()}
     wanted = getattr(reference, function.__name__)(*(as_numpy(value, "[check]") for value in args), **given)
     pairs = zip(wanted._asdict().items(), got, strict=True)
     comparisons = tuple(Comparison.of(name, np.asarray(array), ideal) for (name, ideal), array in pairs)
-    return Report(function.__name__, device.name, tolerance, comparisons)
+    return Report(function.__name__, device.name, tolerance, comparisons, precision)

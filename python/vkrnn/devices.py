@@ -9,16 +9,20 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, cast, get_args
 from weakref import WeakSet
 
 from vkrnn import _core, _tuning
 from vkrnn._generics import Self
 
-__all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
+__all__ = ["Device", "DeviceLike", "default_device", "devices", "fp32_precision", "resolve"]
+
+Precision = Literal["ieee", "tf32"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
+_block_precision: ContextVar[Precision | None] = ContextVar("vkrnn_fp32_precision", default=None)
 _lock = threading.RLock()  # as that of a device, for signal handlers that make calls
 _by_selector: dict[str | None, Device] = {}  # None is the best device
 _by_index: dict[int, Device] = {}
@@ -39,6 +43,11 @@ class Device:
     schedule, gemm : str, optional
         The strategies for the time loop and for the matrix products, from `strategies`. If not given, they are chosen
         for each call; its plan shows them.
+    float32 : {"ieee", "tf32"}, optional
+        Precision of float32 products, by PyTorch's names. ``ieee`` has the accuracy of float32. ``tf32`` is faster and
+        may round the operands of products to ten bits of mantissa; sums and all else stay float32. Only matrix units
+        round: on other devices, the CPU among them, it makes no difference. If not given, the environment variable
+        ``VKRNN_FLOAT32``, else ``ieee``. `fp32_precision` overrides it for a block.
     **sizes : int, optional
         Sizes of strategies. The schedule ``steps`` has ``lanes``, ``rows`` and ``workgroup``: invocations that share a
         dot product, batch rows of an invocation, invocations of a workgroup.
@@ -46,7 +55,8 @@ class Device:
     Raises
     ------
     ValueError
-        If no device is at that position or has such a name, or if it cannot run a strategy.
+        If no device is at that position or has such a name, if it cannot run a strategy, or if there is no such
+        precision.
     TypeError
         If the selector is neither an int nor a str, or an option has the wrong type or belongs to no strategy.
 
@@ -74,10 +84,13 @@ class Device:
         *,
         schedule: str | None = None,
         gemm: str | None = None,
+        float32: Precision | None = None,
         **sizes: int | None,
     ) -> None:
         options = {"schedule": schedule, "gemm": gemm, **sizes}
         self._index, self._profile = _select(selector, "[Device] selector")
+        wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
+        self._precision = _checked(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")
         self._options = {name: value for name, value in options.items() if value is not None}
         self._opener = _core.Opener(self._index, _core.make_choice(self._profile, self._options))
         self._lock = threading.RLock()
@@ -100,6 +113,11 @@ class Device:
     def strategies(self) -> dict[str, list[str]]:
         """The strategies that the device can run, for each part of a call: ``schedule`` and ``gemm``."""
         return _core.list_strategies(self._profile)
+
+    @property
+    def rounds_products(self) -> bool:
+        """Whether the device can round operands of float32 products, which ``float32="tf32"`` allows."""
+        return "matrices" in self.strategies["gemm"]
 
     @property
     def name(self) -> str:
@@ -125,6 +143,14 @@ class Device:
     def memory_bytes(self) -> int:
         """Size of the device's largest memory; for the CPU that of the host."""
         return self._profile.memory_bytes
+
+    @property
+    def float32(self) -> Precision:
+        """Precision of float32 products that calls accept: that of the innermost `fp32_precision`, else the device's.
+
+        ``plan(...).float32`` tells whether a call makes use of it.
+        """
+        return _block_precision.get() or self._precision
 
     @property
     def closed(self) -> bool:
@@ -160,6 +186,8 @@ class Device:
                 finally:
                     _log()
                 _logger.info("opened %r", self)
+                if self._precision == "tf32" and not self.rounds_products:
+                    _logger.info("float32='tf32' makes no difference on %s: it has no matrix units", self.name)
             return self._opened
 
     def close(self) -> None:
@@ -208,12 +236,52 @@ class Device:
         """Show what the device is, and whether it is of use."""
         state = ", closed" if self.closed else ", lost" if self.lost else ""
         version = self.driver_version or self.driver
-        options = "".join(f", {name}={value!r}" for name, value in self._options.items())
+        shown = self._options if self._precision == "ieee" else {**self._options, "float32": self._precision}
+        options = "".join(f", {name}={value!r}" for name, value in shown.items())
         return f"<vkrnn.Device {self._index}: {self.name}, {self.type}, {version}{options}{state}>"
 
 
 DeviceLike = Device | int | str
 """A device, as arguments take it: itself, its position in `devices()`, or a part of its name."""
+
+
+@contextlib.contextmanager
+def fp32_precision(precision: Precision) -> Iterator[None]:
+    """Have calls within the block, of this thread, multiply float32 numbers in this precision.
+
+    It overrides that of devices, and an inner block that of an outer one. See `Device` for what the precisions mean.
+
+    Parameters
+    ----------
+    precision : {"ieee", "tf32"}
+        As PyTorch names them in ``torch.backends.cudnn.rnn.fp32_precision``.
+
+    Raises
+    ------
+    TypeError
+        If it is no str.
+    ValueError
+        If there is no such precision.
+
+    Examples
+    --------
+    >>> with fp32_precision("tf32"):
+    ...     default_device().float32
+    'tf32'
+    """
+    token = _block_precision.set(_checked(precision, "[fp32_precision] precision"))
+    try:
+        yield
+    finally:
+        _block_precision.reset(token)
+
+
+def _checked(precision: object, where: str) -> Precision:
+    if not isinstance(precision, str):
+        raise TypeError(f"{where}: expected a str, got {type(precision).__name__}")
+    if precision not in get_args(Precision):
+        raise ValueError(f"{where}: expected 'ieee' or 'tf32', got {precision!r}")
+    return cast(Precision, precision)
 
 
 def devices() -> list[Device]:

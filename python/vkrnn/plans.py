@@ -29,7 +29,8 @@ def plan(function: Callable[P, Results[Any]], /, *args: P.args, **kwargs: P.kwar
     Returns
     -------
     Plan
-        With ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops`` and ``strategy``.
+        With ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops``, ``strategy``, and ``float32``: ``tf32`` if
+        the call rounds operands of products, which ``Device(..., float32="tf32")`` allows, else ``ieee``.
 
     Raises
     ------
@@ -45,5 +46,4 @@ def plan(function: Callable[P, Results[Any]], /, *args: P.args, **kwargs: P.kwar
     >>> plan(vkrnn.single_gate_rnn, source, weight) == plan(vkrnn.single_gate_rnn, source + 1, weight, name="twin")
     True
     """
-    checked = bind("plan", function, args, kwargs)
-    return _core.plan(checked.opened(), checked.call)
+    return bind("plan", function, args, kwargs).plan()

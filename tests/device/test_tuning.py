@@ -26,6 +26,7 @@ ENTRY: dict[str, Any] = {
     "operation": "single_gate_rnn",
     "training": False,
     "dtype": "float32",
+    "float32": "ieee",
     "T": 4,
     "N": 2,
     "I": 4,
@@ -237,6 +238,23 @@ def test_a_table_that_is_none_is_ignored(index: int, wrong: str, caplog: pytest.
         assert strategy(vkrnn.Device(index)).get("rows") != 1
     (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert record.getMessage().startswith(f"{path} is ignored: ")
+
+
+def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry is of one precision, in a table without precisions of ieee; what cannot be rounded is of ieee."""
+    by_rules = strategy(vkrnn.Device(index))
+    device = vkrnn.devices()[index]
+    _tuning.save(device.profile, [{name: value for name, value in ENTRY.items() if name != "float32"}])
+    assert [entry["float32"] for entry in _tuning.read(device.profile)] == ["ieee"]
+    assert strategy(vkrnn.Device(index))["rows"] == 1
+    rounded = strategy(vkrnn.Device(index, float32="tf32"))
+    assert (rounded.get("rows") == 1) is not device.rounds_products
+    _tuning.save(device.profile, [{**ENTRY, "float32": "tf32"}])
+    assert strategy(vkrnn.Device(index)) == by_rules
+    monkeypatch.setenv("VKRNN_FLOAT32", "tf32")
+    tune_one(index, monkeypatch)
+    kept = {entry["float32"] for entry in _tuning.read(device.profile)}
+    assert kept == ({"tf32"} if device.rounds_products else {"ieee", "tf32"})
 
 
 def test_what_does_not_fit_any_more_is_skipped(index: int) -> None:

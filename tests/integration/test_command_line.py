@@ -48,6 +48,7 @@ def test_info() -> None:
             f"  type: {device.type}",
             f"  driver: {device.driver}, {device.driver_version}",
             f"  host_visible: {vkrnn.empty(1, device=device).host_visible}",
+            f"  float32 products: {'ieee' if device.rounds_products else 'ieee, always: there are no matrix units'}",
             *(f"  {part}: {', '.join(names)}" for part, names in device.strategies.items()),
         ]
         for line in expected:
@@ -89,7 +90,7 @@ def test_check_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         patch.setattr(command_line, "check_samples", wrong)
         assert command_line.main(["check", "--device", "cpu ("]) == 1
     shown = capsys.readouterr().out
-    assert "  lstm       5.0e-01      output  WRONG\n" in shown
+    assert "  lstm       5.0e-01      output  ieee     WRONG\n" in shown
     assert shown.endswith("Some results are WRONG or missing.\n")
 
     def lost(*_: Any) -> list[Report]:

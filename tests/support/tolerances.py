@@ -40,6 +40,12 @@ DTYPES = {
     "bfloat16": 2.0**-7 / 2 + FLOAT32,
 }
 
+# The unit roundoff of operands that are rounded to ten bits of mantissa: float32="tf32". Bounds of test_precision.py
+# follow from it number by number. Whole calls of an LSTM are measured relative to the largest value, with two operands'
+# roundings in the product of a step and two more for what the steps before it hand on.
+TF32_UNIT = 2.0**-11
+TF32 = 4 * TF32_UNIT
+
 # Differences of the device's float64, by the five-point stencil with step s: s^4 / 30 times the fifth derivative from
 # truncation (3e-14 for this step) and 2^-53 |f| / s from rounding (1e-13 |f|); the contract of the float64 gradients.
 DEVICE_DIFFERENCE_STEP = 1e-3

@@ -1,4 +1,5 @@
-// The floating-point types of a call's tensors. All tensors of a call share one.
+// The floating-point types of a call's tensors, and the precision of float32 products. All tensors of a call share a
+// type.
 #pragma once
 
 #include <array>
@@ -21,6 +22,13 @@ constexpr std::string_view name_of(Dtype dtype) {
     }
     return "";
 }
+
+// How matrix units multiply float32 numbers. ieee: with the accuracy of float32. tf32: the operands may be rounded to
+// ten bits of mantissa, as NVIDIA's TF32 has; sums and all else are float32. The names are PyTorch's.
+enum class Precision : std::uint8_t { ieee, tf32 };
+inline constexpr std::array kPrecisions{Precision::ieee, Precision::tf32};
+
+constexpr std::string_view name_of(Precision precision) { return precision == Precision::tf32 ? "tf32" : "ieee"; }
 
 constexpr bool is_half(Dtype dtype) { return dtype == Dtype::float16 || dtype == Dtype::bfloat16; }
 

@@ -124,6 +124,8 @@ struct Plan {
     std::vector<std::pair<Argument, std::size_t>> inputs;
     std::vector<std::size_t> results;
     double flops = 0;  // of the matrix products
+    // tf32 if a step rounds the operands of a product. A spec that allows it need not lead to such a step.
+    Precision precision = Precision::ieee;
 
     [[nodiscard]] std::uint64_t bytes() const;      // of all buffers
     [[nodiscard]] std::int64_t dispatches() const;  // with loops unrolled

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "vkrnn/dtype.h"
 #include "vkrnn/profile.h"
 
 namespace vkrnn {
@@ -28,6 +29,10 @@ struct StrategyNames {
     std::vector<std::string> schedule, gemm;
 };
 StrategyNames list_strategies(const Profile& profile);
+
+// Returns the precision in which a device multiplies numbers of a type where the caller accepts `wanted`. Only products
+// of float32 numbers on matrix units can be rounded, so for all others it is ieee.
+Precision product_precision(Precision wanted, Dtype dtype, const Profile& profile);
 
 // The choices among which tuning measures: for each strategy of either part, by name, the sizes that are worth a
 // measurement. The first entry of each is empty, which leaves the sizes to the strategy.

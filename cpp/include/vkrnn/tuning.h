@@ -17,6 +17,7 @@ struct TunedCall {
     std::string operation;  // "lstm", "lstm_gradients", ...
     bool training = false;  // whether a forward call keeps what its gradients need
     Dtype dtype = Dtype::float32;
+    Precision precision = Precision::ieee;
     std::int64_t T = 0, N = 0, I = 0, H = 0, D = 0;  // T: rounded up to a power of two
     std::int64_t phases = 1;                         // of a step
     auto operator<=>(const TunedCall&) const = default;

@@ -92,6 +92,8 @@ public:
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
     void add(Step step);
     void count_flops(double flops) { plan_.flops += flops; }
+    // Notes that a step rounds the operands of a product, as the spec allows.
+    void round_operands() { plan_.precision = Precision::tf32; }
 
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;

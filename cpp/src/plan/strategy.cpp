@@ -102,6 +102,7 @@ TunedCall tuned_call(const Spec& spec) {
     return {.operation = std::string(spec.gradients ? cell.gradients_name : cell.name),
             .training = !spec.gradients && spec.descriptor.has(Flag::training),
             .dtype = spec.dtype,
+            .precision = spec.precision,
             .T = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(spec.T))),
             .N = spec.N,
             .I = spec.I,

@@ -25,14 +25,14 @@ constexpr double kL2Bytes = 48e6;                     // weights beyond these ar
 constexpr double kMemoryBytesPerMicrosecond = 1.8e7;  // as far as a step waits for it
 
 double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth) {
-    return static_cast<double>(2 * loop_halves(spec).right * spec.D() * spec.H * products * depth);
+    return static_cast<double>(2 * loop_halves(spec, false).right * spec.D() * spec.H * products * depth);
 }
 
 // Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
-double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, std::int64_t products,
-                  std::int64_t depth) {
+double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged,
+                  std::int64_t products, std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;
-    const Halves halves = loop_halves(spec);
+    const Halves halves = loop_halves(spec, tagged);
     const Pass& pass = spec.gradients ? kBackward : kForward;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
@@ -57,14 +57,14 @@ std::span<const MatrixShape> loading_shapes() { return kShapes; }
 
 bool weights_stay_in_cache(const Spec& spec) { return weight_bytes(spec, spec.G(), spec.H) <= kL2Bytes; }
 
-double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
+double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged) {
     double microseconds = 0;
     if (spec.gradients) {
         for (const Phase& phase : backward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, 1, phase.slots * spec.H);
+            microseconds += phase_cost(shape, spec, profile, tagged, 1, phase.slots * spec.H);
     } else {
         for (const Phase& phase : forward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, phase.gates, spec.H);
+            microseconds += phase_cost(shape, spec, profile, tagged, phase.gates, spec.H);
     }
     return microseconds;
 }

@@ -13,7 +13,7 @@ std::span<const MatrixShape> loading_shapes();
 // Returns whether a multiprocessor finds the weights of a step in the cache that all of them share.
 bool weights_stay_in_cache(const Spec& spec);
 
-// Estimates the microseconds of a step that loads its weights, all of its phases together.
-double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile);
+// Estimates the microseconds of a step that loads its weights, all of its phases together. `tagged`: see loop_halves().
+double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged);
 
 }  // namespace vkrnn

@@ -23,7 +23,7 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
     for (const MatrixShape& usual : loading_shapes()) {
         const MatrixShape shape = with_sizes(usual, wanted);
         if (!fits(shape, spec, profile)) continue;
-        const double microseconds = static_cast<double>(spec.T) * loading_step_cost(shape, spec, profile);
+        const double microseconds = static_cast<double>(spec.T) * loading_step_cost(shape, spec, profile, false);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }
     if (best) best->microseconds = on_gpu(profile, best->microseconds);

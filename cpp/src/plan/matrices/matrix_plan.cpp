@@ -95,7 +95,7 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
     views_.matrix_table(table, largest_);
 
     const std::int64_t k_blocks = slots * run_blocks_;
-    const std::int64_t block_floats = side_ * side_ * loop_halves(spec_).left / 2;
+    const std::int64_t block_floats = side_ * side_ * loop_halves(spec_, tagged_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
     const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions * region);
     views_.matrix_operand(operand, regions, region, k_blocks);
@@ -167,7 +167,7 @@ MatrixSource MatrixPlan::weights_source() const {
 
 std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) const {
     std::vector<std::uint32_t> made = step_constants(spec_, options, abi::kMatrixConstants);
-    set_matrix_constants(made, loop_halves(spec_), builder_.profile());
+    set_matrix_constants(made, loop_halves(spec_, tagged_), builder_.profile());
     made[abi::kLocalSize] = shape_.subgroups() * builder_.profile().subgroup_size;
     made[abi::kMatrixRows] = shape_.rows;
     made[abi::kMatrixColumns] = shape_.columns;

@@ -9,8 +9,9 @@ namespace vkrnn {
 namespace {
 
 // These rates were measured on an H200.
-constexpr double kFlopsPerMicrosecond = 1e8;
-constexpr double kMicrosecondsPerCall = 30;  // to prepare the operands
+constexpr double kFlopsPerMicrosecond = 1e8;         // of three products of halves
+constexpr double kRoundedFlopsPerMicrosecond = 3e8;  // of one, not measured by itself
+constexpr double kMicrosecondsPerCall = 30;          // to prepare the operands
 // A product with fewer operations than this is formed by the tiled kernel before the operands would be prepared.
 constexpr double kLeastFlops = 2e8;
 constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
@@ -118,7 +119,9 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
     const std::int64_t bytes = std::int64_t{shape_of(taken).groups()} * profile.matrix_side * profile.matrix_side *
                                std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
-    const double microseconds = kMicrosecondsPerCall + product_flops(spec) / kFlopsPerMicrosecond;
+    const bool rounds = spec.precision == Precision::tf32;
+    const double rate = rounds ? kRoundedFlopsPerMicrosecond : kFlopsPerMicrosecond;
+    const double microseconds = kMicrosecondsPerCall + product_flops(spec) / rate;
     return Offer{on_gpu(profile, microseconds), std::move(taken)};
 }
 

@@ -50,7 +50,14 @@ bool has_matrix_units(const Profile& profile) {
            profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
 }
 
-Halves loop_halves(const Spec& spec) { return {2, is_half(spec.dtype) ? 1 : 2}; }
+Precision product_precision(Precision wanted, Dtype dtype, const Profile& profile) {
+    return dtype == Dtype::float32 && has_matrix_units(profile) ? wanted : Precision::ieee;
+}
+
+Halves loop_halves(const Spec& spec, bool tagged) {
+    const bool rounds = spec.precision == Precision::tf32;
+    return {rounds && !tagged ? 1 : 2, rounds || is_half(spec.dtype) ? 1 : 2};
+}
 
 void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile) {
     constants[abi::kMatrixSide] = profile.matrix_side;
@@ -99,7 +106,9 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     const std::int64_t run_blocks = ceil_div(source.length, side);
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
-    blocks.halves = builder.is_widened(source.buffer) ? 1 : 2;
+    const bool rounds = builder.spec().precision == Precision::tf32;
+    if (rounds) builder.round_operands();
+    blocks.halves = rounds || builder.is_widened(source.buffer) ? 1 : 2;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
     const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);

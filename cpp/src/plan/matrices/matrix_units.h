@@ -8,15 +8,17 @@ namespace vkrnn {
 // Returns whether the device has matrix units that the kernels can use.
 bool has_matrix_units(const Profile& profile);
 
-// How many half-precision numbers each number of an operand is split into; arguments of a 16-bit type need only one.
+// How many half-precision numbers each number of an operand is split into. Arguments of a 16-bit type need only one,
+// and so do float32 numbers that may be rounded (Precision::tf32): a half has ten bits of mantissa.
 struct Halves {
     std::int64_t left = 2, right = 2;
 
     // Returns how many products of halves are formed: all but that of two low halves, which is too small to count.
     [[nodiscard]] std::int64_t products() const { return left + right - 1; }
 };
-// Returns the halves of a time loop, which multiplies a state or deltas (left) by the weights (right).
-Halves loop_halves(const Spec& spec);
+// Returns the halves of a time loop, which multiplies a state or deltas (left) by the weights (right). Tagged words
+// always have two halves of the left operand: the tag takes a bit of the high one.
+Halves loop_halves(const Spec& spec, bool tagged);
 
 // Sets the specialization constants that all kernels on matrix units have.
 void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile);

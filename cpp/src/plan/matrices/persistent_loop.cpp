@@ -59,7 +59,6 @@ struct Layout {
     Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Sizes& wanted,
            std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
-        const Halves halves = loop_halves(spec);
         const std::int64_t products = spec.gradients ? 1 : spec.G();
         const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
         const std::int64_t units = shape.tile_columns(side) / products;
@@ -71,6 +70,7 @@ struct Layout {
         const bool few = spec.gradients ? loaded_blocks * shape.columns * shape.depth_groups <= kMostTaggedProductsBack
                                         : loaded_blocks <= kMostTaggedBlocks;
         tagged = size_or(wanted, kTaggedSize, few && !streams && profile.type != DeviceType::cpu) != 0;
+        const Halves halves = loop_halves(spec, tagged);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
@@ -104,7 +104,9 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
                static_cast<double>(spec.G()) *
                    (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) + kMicrosecondsPerDelta * more_cells);
     // Words with tags are not taken from a multiprocessor's own cache, which the column groups share.
-    const Halves halves = loop_halves(spec);
+    // A state of one half counts as two: the costs were fitted to two, and words with tags, which have two halves, were
+    // faster on an H200 than those of one without.
+    const Halves halves = loop_halves(spec, true);
     const std::int64_t depth = depth_blocks * side;
     const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;
     const auto bytes = static_cast<double>(2 * halves.left * loaded_rows * depth * layout.groups);
@@ -211,8 +213,8 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     };
     const auto loading = [&](const MatrixShape& shape, const Layout& layout) {
         const bool gains = !layout.streams && layout.kept_blocks <= kMostGainfulBlocks && shape.column_groups == 1 &&
-                           loop_halves(spec).right > 1;
-        return loading_step_cost(shape, spec, profile) - (gains ? kMicrosecondsOfKeeping : 0) +
+                           loop_halves(spec, layout.tagged).right > 1;
+        return loading_step_cost(shape, spec, profile, layout.tagged) - (gains ? kMicrosecondsOfKeeping : 0) +
                (weights_stay_in_cache(spec) ? -kMicrosecondsOfDispatch : kMicrosecondsBeyondCache);
     };
     std::optional<Offer> best = cheapest(keeping_shapes(), {kAllBlocks}, keeping);

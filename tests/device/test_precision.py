@@ -1,0 +1,214 @@
+"""The precision of float32 products: how it is chosen, what it changes, and how far results may then be off."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import vkrnn
+from tolerances import TF32_UNIT
+from vkrnn import reference
+
+ROUNDING = [one.index for one in vkrnn.devices() if one.rounds_products]
+SOURCE, WEIGHT = np.ones((5, 3, 16), np.float32), np.full((16, 4), 0.1, np.float32)
+
+needs_matrix_units = pytest.mark.skipif(not ROUNDING, reason="no device here has matrix units")
+on_each = pytest.mark.parametrize("index", ROUNDING or [pytest.param(0, marks=needs_matrix_units)])
+
+
+@pytest.fixture(autouse=True)
+def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VKRNN_FLOAT32", raising=False)
+
+
+def refusal(make: Callable[[], Any]) -> str:
+    """Return the type and the message of what is raised."""
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make()
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_where_the_precision_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block comes first, then the device's own, then the environment; ieee is the default; a repr shows tf32."""
+    plain = vkrnn.Device("cpu (")
+    assert plain.float32 == "ieee"
+    assert "float32" not in repr(plain)
+    own = vkrnn.Device("cpu (", float32="tf32")
+    assert own.float32 == "tf32"
+    assert ", float32='tf32'>" in repr(own)
+    monkeypatch.setenv("VKRNN_FLOAT32", "tf32")
+    assert plain.float32 == "ieee"
+    by_environment = vkrnn.Device("cpu (")
+    assert by_environment.float32 == "tf32"
+    assert ", float32='tf32'>" in repr(by_environment)
+    assert vkrnn.Device("cpu (", float32="ieee").float32 == "ieee"
+    with vkrnn.fp32_precision("ieee"):
+        assert own.float32 == by_environment.float32 == "ieee"
+        with vkrnn.fp32_precision("tf32"):
+            assert plain.float32 == "tf32"
+            seen: list[str] = []
+            thread = threading.Thread(target=lambda: seen.append(plain.float32))
+            thread.start()
+            thread.join()
+            assert seen == ["ieee"], "a block is one of its thread"
+        assert own.float32 == "ieee"
+    assert (plain.float32, own.float32) == ("ieee", "tf32")
+
+
+def test_a_precision_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused where it is given, by name."""
+    wrong: Any = "bf16"
+    no_text: Any = 32
+    ending = "expected 'ieee' or 'tf32', got 'bf16'"
+    assert refusal(lambda: vkrnn.Device("cpu (", float32=wrong)) == f"ValueError: [Device] float32: {ending}"
+    assert refusal(lambda: vkrnn.Device("cpu (", float32=no_text)) == (
+        "TypeError: [Device] float32: expected a str, got int"
+    )
+    assert refusal(vkrnn.fp32_precision(wrong).__enter__) == f"ValueError: [fp32_precision] precision: {ending}"
+    monkeypatch.setenv("VKRNN_FLOAT32", "bf16")
+    assert refusal(lambda: vkrnn.Device("cpu (")) == f"ValueError: VKRNN_FLOAT32: {ending}"
+
+
+def test_it_makes_no_difference_without_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
+    """Plans and bits are the same, and the log says so."""
+    with caplog.at_level(logging.INFO, "vkrnn"):
+        device = vkrnn.Device("cpu (", float32="tf32")
+        plan = vkrnn.plan(vkrnn.lstm, SOURCE, WEIGHT, device=device)
+    assert f"float32='tf32' makes no difference on {device.name}: it has no matrix units" in caplog.messages
+    assert plan.float32 == "ieee"
+    assert plan == vkrnn.plan(vkrnn.lstm, SOURCE, WEIGHT, device="cpu (")
+    got, wanted = (vkrnn.lstm(SOURCE, WEIGHT, device=one).output for one in (device, "cpu ("))
+    assert np.array_equal(got, wanted)
+    report = vkrnn.check(vkrnn.lstm, SOURCE, WEIGHT, device=device)
+    assert (report.ok, report.tolerance, report.float32) == (True, 5e-6, "ieee")
+
+
+def on_matrix_units(index: int, float32: Any, schedule: str = "steps", **sizes: Any) -> vkrnn.Device:
+    """Open a device whose products are those of matrix units."""
+    return vkrnn.Device(index, float32=float32, schedule=schedule, gemm="matrices", **sizes)
+
+
+@on_each
+def test_plans_tell_which_is_in_use(index: int) -> None:
+    """By a property and in the text; ieee is what a device does by itself, and other types are not rounded."""
+    call: dict[str, Any] = {"source": SOURCE, "recurrent_weight": WEIGHT, "input_weight": np.ones((16, 16), np.float32)}
+    default, ieee, tf32 = (on_matrix_units(index, float32) for float32 in (None, "ieee", "tf32"))
+    plans = [vkrnn.plan(vkrnn.lstm, **call, device=device) for device in (default, ieee, tf32)]
+    assert plans[0] == plans[1]
+    assert [plan.float32 for plan in plans] == ["ieee", "ieee", "tf32"]
+    assert [str(plan).splitlines()[1].endswith(", float32 tf32") for plan in plans] == [False, False, True]
+    assert "float32" not in str(plans[0]).splitlines()[1]
+    with vkrnn.fp32_precision("ieee"):
+        assert vkrnn.plan(vkrnn.lstm, **call, device=tf32) == plans[0]
+    half = {name: array.astype(np.float16) for name, array in call.items()}
+    assert vkrnn.plan(vkrnn.lstm, **half, device=tf32) == vkrnn.plan(vkrnn.lstm, **half, device=ieee)
+    without = vkrnn.Device(index, float32="tf32", schedule="steps", gemm="register")
+    assert vkrnn.plan(vkrnn.lstm, **call, device=without).float32 == "ieee", "it has no product on matrix units"
+    report = vkrnn.check(vkrnn.lstm, **call, device=tf32)
+    assert (report.ok, report.tolerance, report.float32) == (True, 5e-3, "tf32")
+    assert "agrees with the reference (float32 tf32, tolerance 0.005)" in repr(report)
+
+
+Doubles = NDArray[np.float64]
+
+
+def roundings(left: Doubles, right: Doubles) -> Doubles:
+    """Return how far ``left @ right`` may be off, number by number, if both operands are rounded.
+
+    Each product is off by a factor of (1 + u)^2 at most. Every sum in float32 adds 2^-23 of it, by cutting off instead
+    of rounding, and what is 2^-29 of the largest operand loses digits: a scaled half is no smaller than 2^-24.
+    """
+    magnitudes = np.abs(left) @ np.abs(right)
+    depth = left.shape[-1]
+    lost = 2.0**-39 * depth * np.abs(left).max() * np.abs(right).max()
+    found: Doubles = (2 * TF32_UNIT + TF32_UNIT**2 + (depth + 8) * 2.0**-23) * magnitudes + 2 * lost
+    return found
+
+
+def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
+    """Return the largest error : bound."""
+    return float((np.abs(np.asarray(got) - ideal) / bound).max())
+
+
+@on_each
+def test_products_err_by_their_roundings(index: int) -> None:
+    """Of x W^T and the gradients of x and W; ieee errs by less than a hundredth of that."""
+    T, N, inputs, H = 3, 20, 37, 24
+    draw = np.random.default_rng(3).standard_normal
+    source, upstream = draw((T, N, inputs)).astype(np.float32), draw((T, N, H)).astype(np.float32)
+    weight = (draw((H, inputs)) * np.exp(2 * draw((H, inputs)))).astype(np.float32)
+    call: dict[str, Any] = {
+        "source": source,
+        "recurrent_weight": np.zeros((H, H), np.float32),
+        "input_weight": weight,
+        "descriptor": vkrnn.SingleGateRNNDescriptor(activation="none", training=True),
+    }
+    x, w, d = (array.astype(np.float64) for array in (source, weight, upstream))
+    rows, deltas = x.reshape(-1, inputs), d.reshape(-1, H)
+    errors = {}
+    for float32 in ("ieee", "tf32"):
+        device = on_matrix_units(index, float32)
+        forward = vkrnn.single_gate_rnn(**call, device=device)
+        back = vkrnn.single_gate_rnn_gradients(**call, source_gradient=upstream, z_state=forward.z_state, device=device)
+        errors[float32] = (
+            within(forward.output, x @ w.T, roundings(x, w.T)),
+            within(back.source, d @ w, roundings(d, w)),
+            within(back.input_weight, deltas.T @ rows, roundings(deltas.T, rows)),
+        )
+        device.close()
+    assert max(errors["tf32"]) <= 1
+    assert min(errors["tf32"]) > 0.1, "nothing was rounded"
+    assert max(errors["ieee"]) < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sizes"),
+    [("matrices", {}), ("persistent", {"tagged": 0}), ("persistent", {"tagged": 1})],
+    ids=["matrices", "persistent", "tagged"],
+)
+@on_each
+def test_time_loops_err_by_their_roundings(index: int, schedule: str, sizes: dict[str, int]) -> None:
+    """The bound of a step grows by what the steps before it may have been off; the same bits every time."""
+    T, N, H = 4, 11, 13
+    draw = np.random.default_rng(4).standard_normal
+    source, upstream, initial = (draw(shape).astype(np.float32) for shape in ((T, N, H), (T, N, H), (N, H)))
+    weight = (draw((H, H)) / H).astype(np.float32)
+    call: dict[str, Any] = {
+        "source": source,
+        "recurrent_weight": weight,
+        "init_state": initial,
+        "descriptor": vkrnn.SingleGateRNNDescriptor(activation="tanh", training=True),
+    }
+    ideal = reference.single_gate_rnn(**call)
+    saved = {"z_state": np.asarray(ideal.z_state).astype(np.float32), "source_gradient": upstream}
+    ideal_back = reference.single_gate_rnn_gradients(**call, **saved)
+    outputs, deltas = np.asarray(ideal.output, np.float64), np.asarray(ideal_back.source, np.float64)
+    w = weight.astype(np.float64)
+    factor, rest = 1 + 3 * TF32_UNIT, 1e-6  # of an error that goes through a product; of all else in a step, in float32
+    bound, bounds = np.zeros((N, H)), []
+    for before in [initial.astype(np.float64), *outputs[:-1]]:
+        bound = roundings(before, w.T) + factor * bound @ np.abs(w.T) + rest  # tanh' is at most 1
+        bounds.append(bound)
+    back, bounds_back = np.full((N, H), rest), [np.full((N, H), rest)]
+    for after in deltas[:0:-1]:
+        back = roundings(after, w) + factor * back @ np.abs(w) + rest
+        bounds_back.insert(0, back)
+
+    device = (
+        on_matrix_units(index, "tf32", schedule, most_turns=1 << 20, **sizes)
+        if "tagged" in sizes
+        else (on_matrix_units(index, "tf32", schedule))
+    )
+    assert vkrnn.plan(vkrnn.single_gate_rnn, **call, device=device).float32 == "tf32"
+    got, again = (vkrnn.single_gate_rnn(**call, device=device).output for _ in range(2))
+    assert np.array_equal(got, again)
+    assert 0.02 < within(got, outputs, np.array(bounds)) <= 1
+    gradients = vkrnn.single_gate_rnn_gradients(**call, **saved, device=device)
+    assert 0.02 < within(gradients.source, deltas, np.array(bounds_back)) <= 1
+    device.close()
