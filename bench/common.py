@@ -46,6 +46,7 @@ THREADS = len(os.sched_getaffinity(0))
 SETTINGS = (
     "VKRNN_NUM_THREADS",
     "VKRNN_CPU_TARGET",
+    "VKRNN_FLOAT32",
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "OPENBLAS_CORETYPE",

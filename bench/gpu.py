@@ -55,12 +55,14 @@ MOST_CALLS = 2000  # of a batch
 MIN_ROUNDS = 3
 WARM_UP = 0.45
 
+DTYPES = ("float32", "float16", "bfloat16")
+# The next three have a key for each dtype, and tf32 for float32 calls that round both operands of products.
 # The error of rounding alone, relative to the largest value of a result.
-ROUNDING = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
-# How many times as large as cuDNN's the error may be: in float32 that of strict cuDNN, else that of the same type.
-WORSE = {"float32": 3.0, "float16": 1.25, "bfloat16": 1.25}
+ROUNDING = {"float32": 2**-24, "tf32": 2 * 2**-11, "float16": 2**-11, "bfloat16": 2**-8}
+# How many times as large as cuDNN's the error may be: in float32 that of strict cuDNN, else that of the same kind.
+WORSE = {"float32": 3.0, "tf32": 1.5, "float16": 1.25, "bfloat16": 1.25}
 # The largest error where there is no cuDNN to compare with.
-TOLERANCE = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}
+TOLERANCE = {"float32": 1e-5, "tf32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
 
 class Errors(NamedTuple):
@@ -157,11 +159,11 @@ class Judge:
         return self._of_reference[key]
 
 
-def allowed_errors(dtype: str, yardstick: Errors | None) -> Errors:
-    """Return the errors that vkrnn may have beside cuDNN with those."""
+def allowed_errors(kind: str, yardstick: Errors | None) -> Errors:
+    """Return the errors that vkrnn may have beside cuDNN with those; `kind` is a key of `ROUNDING`."""
     if yardstick is None:
-        return Errors(*[TOLERANCE[dtype]] * 3)
-    return Errors(*(max(WORSE[dtype] * own, ROUNDING[dtype]) for own in yardstick))
+        return Errors(*[TOLERANCE[kind]] * 3)
+    return Errors(*(max(WORSE[kind] * own, ROUNDING[kind]) for own in yardstick))
 
 
 def parse_contender(text: str) -> tuple[str, dict[str, str | int]]:
@@ -253,8 +255,7 @@ class Bench:
         found = {entry: self._work(entry, problem, gradients=gradients) for entry in entries}
         works = {entry: work for entry, work in found.items() if work is not None}
         errors = self._judge.errors(works, gradients=gradients)
-        measuring = STRICT if options.dtype == "float32" else TORCH
-        yardstick = next((errors[entry] for entry in works if entry.name == measuring), None)
+        yardsticks = {entry.name: errors[entry] for entry in works if entry.name in (TORCH, STRICT)}
         measure = HOST_CALL if options.transfers else RESIDENT_BATCH
         turns = {e: Batches(work, measure) for e, work in works.items() if e.name != STRICT or options.strict}
         pace = common.pace_of(options)
@@ -270,8 +271,11 @@ class Bench:
         def complete(record: Record) -> GpuRecord:
             entry = by_name[record.implementation]
             own = errors[entry]
-            allowed = allowed_errors(options.dtype, yardstick)._asdict() if entry.own else {}
             plans = entry.arrays.plans(entry.own, gradients=gradients) if entry.own else []
+            rounds = any(plan.float32 == "tf32" for plan in plans)
+            kind = "tf32" if rounds else options.dtype
+            yardstick = yardsticks.get(STRICT if kind == "float32" else TORCH)
+            allowed = allowed_errors(kind, yardstick)._asdict() if entry.own else {}
             return GpuRecord(
                 **asdict(record) | {"checked": True, "error": max(own)},
                 dtype=options.dtype,
@@ -281,6 +285,7 @@ class Bench:
                 errors=own._asdict(),
                 allowed=allowed,
                 correct=all(error <= allowed.get(name, sys.float_info.max) for name, error in own._asdict().items()),
+                float32="tf32" if rounds else "ieee",
             )
 
         return [complete(record) for record in records]
@@ -292,7 +297,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--sizes", nargs="+", type=parse_sizes, metavar="T,N,H", help="workloads, I = H (the eleven of the table)")
     add("--passes", nargs="+", choices=PASSES, default=PASSES, help="which passes (both)")
-    add("--dtype", choices=list(ROUNDING), default="float32", help="of all tensors (%(default)s)")
+    add("--dtype", choices=DTYPES, default="float32", help="of all tensors (%(default)s)")
     add("--seconds", type=float, help="what the whole run may take: rows get at most --rounds rounds, at least 3")
     add("--strict", action="store_true", help="time PyTorch without TF32, too; its answers are compared in any case")
     add("--check-steps", type=int, default=16, help="how many steps vkrnn.reference computes (%(default)s)")
@@ -302,8 +307,8 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         type=parse_contender,
         default=[],
-        metavar='"LABEL: schedule=tiles gemm=tiled"',
-        help="vkrnn once more, with these strategies and sizes; may be repeated",
+        metavar='"LABEL: float32=tf32 schedule=tiles"',
+        help="vkrnn once more, with these options of its device; may be repeated",
     )
     what = made.add_mutually_exclusive_group()
     add = what.add_argument

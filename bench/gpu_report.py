@@ -17,7 +17,7 @@ TORCH = "torch"
 STRICT = "torch, strict float32"
 
 # torch's time : vkrnn's, its geometric mean over all rows and its worst.
-BARS = {"float32": (2.0, 1.0), "float16": (1.2, 0.9), "bfloat16": (3.0, 1.0)}
+BARS = {"float32": (2.0, 1.0), "tf32": (2.3, 1.0), "float16": (1.2, 0.9), "bfloat16": (3.0, 1.0)}
 FORCED_BAR = (0.8, 0.5)  # in float32, of vkrnn with forced strategies on rows that are wide enough
 TRANSFERS_BAR = 1.0
 COST_BARS = {OPTIONS: 1.15, BIDIRECTIONAL: 1.3}  # time : that of the plain call
@@ -34,6 +34,7 @@ class GpuRecord(Record):
     errors: Mapping[str, float]  # output, gradients: of the first steps; whole: of all results, all steps
     allowed: Mapping[str, float]  # what they may be; nothing where they only have to be finite
     correct: bool
+    float32: str = "ieee"  # tf32 if vkrnn rounded operands of products
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ def ratios_of(rows: Sequence[Row], *, ops: Sequence[str] = (), wide: bool = Fals
     return {name: ratios for name, ratios in found.items() if ratios}
 
 
+def rounding_names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of those that rounded operands of float32 products in any row."""
+    names = names_of(rows, ours=True)
+    return [n for n in names if any(n in row.calls and row.calls[n].float32 == "tf32" for row in rows)]
+
+
 def strategy_text(record: GpuRecord) -> str:
     """Return the strategies, without their sizes."""
     texts = (
@@ -107,9 +114,10 @@ def strategy_text(record: GpuRecord) -> str:
 def times(rows: Sequence[Row]) -> list[str]:
     """Return the table: microseconds a step, ratios, the worst errors, vkrnn's : what it may be, its strategies."""
     names = [*names_of(rows, ours=True), *names_of(rows, ours=False)]
-    compared = list(ratios_of(rows))
+    compared, rounding = list(ratios_of(rows)), rounding_names(rows)
     header = ["operation", "T,N,I=H", *names, *(f"ratio of {name}" for name in compared)]
     header += ["device", "error", "torch's", "error : allowed", "strategy"]
+    header += [f"{what} of {name}" for name in rounding for what in ("error", "error : allowed", "strategy")]
     lines = []
     for row in rows:
         own, other = (row.calls.get(name) for name in (PLAIN, TORCH))
@@ -118,6 +126,8 @@ def times(rows: Sequence[Row]) -> list[str]:
         device = f"{row.device[PLAIN].seconds_a_step * 1e6:.2f}" if PLAIN in row.device else ""
         errors = [f"{record.error:.1e}" if record else "" for record in (own, other)]
         rest = [f"{share(own):.2f}", strategy_text(own)] if own else ["", ""]
+        for record in (row.calls.get(name) for name in rounding):
+            rest += [f"{record.error:.1e}", f"{share(record):.2f}", strategy_text(record)] if record else [""] * 3
         lines.append([*row.name.split(", "), *steps, *ratios, device, *errors, *rest])
     return table(header, lines)
 
@@ -153,6 +163,10 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
             yield from below(f"NumPy to NumPy, torch : {name}", ratios, TRANSFERS_BAR)
         elif name == PLAIN:
             mean, least = BARS[dtype]
+            yield mean_verdict(f"torch : {name}", ratios, mean)
+            yield from below(f"torch : {name}", ratios, least)
+        elif name in rounding_names(rows):
+            mean, least = BARS["tf32"]
             yield mean_verdict(f"torch : {name}", ratios, mean)
             yield from below(f"torch : {name}", ratios, least)
         elif dtype == "float32" and (wide := ratios_of(rows, wide=True).get(name)):

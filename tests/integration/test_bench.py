@@ -36,7 +36,7 @@ pytestmark = pytest.mark.xdist_group("bench")  # one process runs what several t
 FIELDS = (
     "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
 )
-GPU_FIELDS = f"{FIELDS} dtype seconds_a_step calls strategy errors allowed correct"
+GPU_FIELDS = f"{FIELDS} dtype seconds_a_step calls strategy errors allowed correct float32"
 MEASURES = {
     "host call",
     "submit",
@@ -293,6 +293,7 @@ def test_gpu_errors_are_measured_by_cudnn() -> None:
     """Three times strict float32's, but a rounding of the result always may be; a fixed bound without cuDNN."""
     assert allowed_errors("float32", Errors(1e-7, 1e-6, 1e-9)) == pytest.approx((3e-7, 3e-6, 2**-24))
     assert allowed_errors("float16", Errors(1e-3, 1e-2, 0)) == pytest.approx((1.25e-3, 1.25e-2, 2**-11))
+    assert allowed_errors("tf32", Errors(1e-3, 2e-3, 0)) == pytest.approx((1.5e-3, 3e-3, 2**-10))
     assert allowed_errors("float32", None) == (1e-5, 1e-5, 1e-5)
 
 
@@ -311,6 +312,16 @@ def test_gpu_report() -> None:
         line.startswith("FALLS SHORT") and "plain FMAs, N >= 32" in line and ": 0.5 times" in line for line in lines
     )
     assert not any(line.startswith("WRONG") for line in lines)
+
+    name = f"{PLAIN}, tf32"
+    pair = [gpu_record("lstm", wide, name, 2e-3, float32="tf32", error=4e-4), gpu_record("lstm", wide, TORCH, 5e-3)]
+    lines = list(report(pair))
+    assert f"error of {name}" in "".join(lines)
+    assert "4.0e-04" in "".join(lines)
+    assert [line for line in lines if line.startswith("reached")] == [
+        f"reached      torch : {name}, geometric mean: 2.5 times, wanted at least 2.3 times",
+        f"reached      torch : {name}, lstm, 100,64,1024: 2.5 times, wanted at least 1 times",
+    ]
 
     costs = {PLAIN: 1e-3, OPTIONS: 1.1e-3, BIDIRECTIONAL: 1.4e-3}
     lines = list(report([gpu_record("gru", wide, name, seconds) for name, seconds in costs.items()]))
