@@ -18,10 +18,11 @@ from vkrnn._core import DeviceError, Plan, __version__
 from vkrnn.arrays import Array, asarray, empty, zeros
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.devices import Device, default_device, devices, fp32_precision
+from vkrnn.devices import Device, default_device, devices
 from vkrnn.gradients import gru_gradients, lstm_gradients, single_gate_rnn_gradients
 from vkrnn.operations import gru, lstm, single_gate_rnn
 from vkrnn.plans import plan
+from vkrnn.precision import fp32_precision
 from vkrnn.results import Results
 
 __all__ = [

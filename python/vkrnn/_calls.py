@@ -139,7 +139,8 @@ def run(
     call, prefix = checked.call, checked.prefix
     given, owner = checked_out(call, out, prefix)
     chosen = checked.resolved(owner)
-    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None, chosen.float32 == "tf32")
+    tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # the first is known beforehand
+    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None, tf32)
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names

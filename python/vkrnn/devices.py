@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Literal, NoReturn, cast, get_args
+from typing import Literal, NoReturn
 from weakref import WeakSet
 
 from vkrnn import _core, _tuning
 from vkrnn._generics import Self
+from vkrnn.precision import Precision, block_precision, checked_precision
 
-__all__ = ["Device", "DeviceLike", "default_device", "devices", "fp32_precision", "resolve"]
-
-Precision = Literal["ieee", "tf32"]
+__all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
-_block_precision: ContextVar[Precision | None] = ContextVar("vkrnn_fp32_precision", default=None)
 _lock = threading.RLock()  # as that of a device, for signal handlers that make calls
 _by_selector: dict[str | None, Device] = {}  # None is the best device
 _by_index: dict[int, Device] = {}
@@ -90,7 +88,7 @@ class Device:
         options = {"schedule": schedule, "gemm": gemm, **sizes}
         self._index, self._profile = _select(selector, "[Device] selector")
         wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
-        self._precision = _checked(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")
+        self._precision = checked_precision(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")
         self._options = {name: value for name, value in options.items() if value is not None}
         self._opener = _core.Opener(self._index, _core.make_choice(self._profile, self._options))
         self._lock = threading.RLock()
@@ -114,7 +112,7 @@ class Device:
         """The strategies that the device can run, for each part of a call: ``schedule`` and ``gemm``."""
         return _core.list_strategies(self._profile)
 
-    @property
+    @functools.cached_property
     def rounds_products(self) -> bool:
         """Whether the device can round operands of float32 products, which ``float32="tf32"`` allows."""
         return "matrices" in self.strategies["gemm"]
@@ -150,7 +148,7 @@ class Device:
 
         ``plan(...).float32`` tells whether a call makes use of it.
         """
-        return _block_precision.get() or self._precision
+        return block_precision.get() or self._precision
 
     @property
     def closed(self) -> bool:
@@ -243,45 +241,6 @@ class Device:
 
 DeviceLike = Device | int | str
 """A device, as arguments take it: itself, its position in `devices()`, or a part of its name."""
-
-
-@contextlib.contextmanager
-def fp32_precision(precision: Precision) -> Iterator[None]:
-    """Have calls within the block, of this thread, multiply float32 numbers in this precision.
-
-    It overrides that of devices, and an inner block that of an outer one. See `Device` for what the precisions mean.
-
-    Parameters
-    ----------
-    precision : {"ieee", "tf32"}
-        As PyTorch names them in ``torch.backends.cudnn.rnn.fp32_precision``.
-
-    Raises
-    ------
-    TypeError
-        If it is no str.
-    ValueError
-        If there is no such precision.
-
-    Examples
-    --------
-    >>> with fp32_precision("tf32"):
-    ...     default_device().float32
-    'tf32'
-    """
-    token = _block_precision.set(_checked(precision, "[fp32_precision] precision"))
-    try:
-        yield
-    finally:
-        _block_precision.reset(token)
-
-
-def _checked(precision: object, where: str) -> Precision:
-    if not isinstance(precision, str):
-        raise TypeError(f"{where}: expected a str, got {type(precision).__name__}")
-    if precision not in get_args(Precision):
-        raise ValueError(f"{where}: expected 'ieee' or 'tf32', got {precision!r}")
-    return cast(Precision, precision)
 
 
 def devices() -> list[Device]:

@@ -196,15 +196,15 @@ struct TilePackPush {
 const uint kTilePackPlaces = 2u;
 
 // ---- matrix units: products of square matrices of half-precision numbers with float32 sums -----------------------------
-// A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low), of which
-// three products give float32's accuracy. Numbers of the 16-bit types are one half by themselves. An operand lies in
-// memory by blocks of side x side, [i block][k block][half];
-// within a block stand the elements as the invocations of a subgroup hold them, a vector of 8 for each.
+// A float32 operand is scaled by a power of two and split into two halves, v = scale * (high + low), of which three
+// products give float32's accuracy. Numbers of the 16-bit types are one half by themselves, and float32 numbers that may
+// be rounded become one. An operand lies in memory by blocks of side x side, [i block][k block][half]; within a block stand
+// the elements as the invocations of a subgroup hold them, a vector of 8 for each.
 // A tagged operand has words instead, which have both halves of an element and a tag: see units.glsl.
 // Specialization constants, after those of all step kernels.
 const uint kMatrixSide = kStepConstants;
 const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations of a subgroup; side * side / 8
-const uint kLeftHalves = kStepConstants + 2u;       // of the left operand: 2, or 1 where its numbers are halves
+const uint kLeftHalves = kStepConstants + 2u;       // of the left operand: 2, or 1 where its numbers are or become halves
 const uint kRightHalves = kStepConstants + 3u;      // of the right operand
 const uint kMatrixRows = kStepConstants + 4u;       // matrices of a subgroup along the rows
 const uint kMatrixColumns = kStepConstants + 5u;    // and along the columns
