@@ -94,10 +94,20 @@ def on_matrix_units(index: int, float32: Any, schedule: str = "steps", **sizes: 
     return vkrnn.Device(index, float32=float32, schedule=schedule, gemm="matrices", **sizes)
 
 
+def product_sizes(index: int) -> tuple[int, int, int, int]:
+    """Return T, N, I and H of a product x W^T that is formed on matrix units; a GPU takes them from 2e8 operations on."""
+    return (3, 20, 37, 24) if vkrnn.Device(index).type == "cpu" else (8, 200, 307, 220)
+
+
 @on_each
 def test_plans_tell_which_is_in_use(index: int) -> None:
     """By a property and in the text; ieee is what a device does by itself, and other types are not rounded."""
-    call: dict[str, Any] = {"source": SOURCE, "recurrent_weight": WEIGHT, "input_weight": np.ones((16, 16), np.float32)}
+    T, N, inputs, H = product_sizes(index)
+    call: dict[str, Any] = {
+        "source": np.ones((T, N, inputs), np.float32),
+        "recurrent_weight": np.full((4 * H, H), 0.01, np.float32),
+        "input_weight": np.full((4 * H, inputs), 0.01, np.float32),
+    }
     default, ieee, tf32 = (on_matrix_units(index, float32) for float32 in (None, "ieee", "tf32"))
     plans = [vkrnn.plan(vkrnn.lstm, **call, device=device) for device in (default, ieee, tf32)]
     assert plans[0] == plans[1]
@@ -139,7 +149,7 @@ def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
 @on_each
 def test_products_err_by_their_roundings(index: int) -> None:
     """Of x W^T and the gradients of x and W; ieee errs by less than a hundredth of that."""
-    T, N, inputs, H = 3, 20, 37, 24
+    T, N, inputs, H = product_sizes(index)
     draw = np.random.default_rng(3).standard_normal
     source, upstream = draw((T, N, inputs)).astype(np.float32), draw((T, N, H)).astype(np.float32)
     weight = (draw((H, inputs)) * np.exp(2 * draw((H, inputs)))).astype(np.float32)
@@ -163,7 +173,7 @@ def test_products_err_by_their_roundings(index: int) -> None:
         )
         device.close()
     assert max(errors["tf32"]) <= 1
-    assert min(errors["tf32"]) > 0.1, "nothing was rounded"
+    assert min(errors["tf32"]) > 0.02, "nothing was rounded"
     assert max(errors["ieee"]) < 1e-2
 
 
