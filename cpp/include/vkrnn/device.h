@@ -116,6 +116,9 @@ struct Report {
 // Returns what was reported since the last time; a text comes once in a process.
 std::vector<Report> take_reports();
 
+class StreamSteps;
+struct StreamPart;
+
 class Device {
 public:
     // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`, else those they were tuned
@@ -150,6 +153,10 @@ public:
     // goes into error messages and debug labels. After Interrupted the results are undefined.
     virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                      std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) = 0;
+
+    // Prepares the steps of a stream (stream.h), which use at most so many threads, or if that is 0 as many as they are
+    // worth. Each step is an ordinary call unless a device has a faster way.
+    virtual std::unique_ptr<StreamSteps> prepare_steps(std::span<const StreamPart> layers, unsigned threads);
 
     // upload() copies from host memory, which may change on return; download() to host memory, which is written on
     // return; copy() between storages; clear() fills with zeros.

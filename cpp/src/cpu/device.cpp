@@ -13,6 +13,7 @@
 #include "host_memory.h"
 #include "messages.h"
 #include "scratch.h"
+#include "steps.h"
 #include "team.h"
 #include "vkrnn/error.h"
 #include "work.h"
@@ -287,6 +288,26 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
     for (std::size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i].storage) statistics_.bytes_imported += plan->buffers[plan->inputs[i].second].bytes;
     statistics_.last_device_seconds = statistics_.last_host_seconds = seconds;
+}
+
+std::unique_ptr<StreamSteps> CpuDevice::prepare_steps(std::span<const StreamPart> layers, unsigned threads) {
+    std::vector<std::shared_ptr<const Plan>> plans;
+    std::uint64_t bytes = 0;
+    for (const StreamPart& layer : layers) {
+        Spec spec = layer.spec;
+        if (is_half(spec.dtype)) spec.dtype = Dtype::float32;
+        plans.push_back(plan(spec));
+        bytes += plans.back()->bytes();
+    }
+    require_room(*plans.front(), bytes, "[stream]");
+    try {
+        return std::make_unique<CpuSteps>(target_, memory_, layers, plans, threads);
+    } catch (const std::bad_alloc&) {
+        const std::uint64_t free = host_memory_available();
+        throw MemoryError("[stream] the stream needs " + bytes_text(bytes) + " of device memory, " + bytes_text(free) +
+                              " are free on " + profile_.name,
+                          bytes, free);
+    }
 }
 
 void CpuDevice::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& /*poll*/) {

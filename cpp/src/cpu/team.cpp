@@ -68,10 +68,11 @@ public:
 
     // For the first member.
     void poll() {
+        if (!poll_) return;
         const auto now = Clock::now();
         if (now - polled_ < kBetweenPolls) return;
         polled_ = now;
-        if (!poll_ || stopped()) return;
+        if (stopped()) return;
         const Amid amid;
         if (poll_()) {
             interrupted_ = true;
@@ -270,6 +271,10 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     if (!team.forked()) team.account();
     team.rethrow();
 }
+
+Solo::Solo() : team_(std::make_unique<Team>(1, no_poll_)), member_(*team_, 0) {}
+
+Solo::~Solo() = default;
 
 std::size_t idle_threads() { return pool().idle(); }
 

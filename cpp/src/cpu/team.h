@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string_view>
 
 namespace vkrnn::cpu {
@@ -87,6 +88,22 @@ struct Forked {};
 // calling thread's rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that
 // returns true, or a member throws, all are stopped. Throws Interrupted, Forked, or what a member threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
+
+// The calling thread as a team of one, made ahead: work on it takes no lock, and allocates nothing but scratch memory.
+class Solo {
+public:
+    Solo();
+    ~Solo();
+    Solo(const Solo&) = delete;
+    Solo& operator=(const Solo&) = delete;
+
+    [[nodiscard]] Member& member() { return member_; }
+
+private:
+    const std::function<bool()> no_poll_;
+    std::unique_ptr<Team> team_;
+    Member member_;
+};
 
 // The threads that wait for work. For tests.
 std::size_t idle_threads();

@@ -98,4 +98,16 @@ struct LoopWork {
 };
 inline constexpr std::uint32_t kLoopPlaces = 3 + abi::kStepPlaces;
 
+// One time step of one batch row in a single phase, in the terms of LoopWork. The cell states are updated in place;
+// the hidden state is not, because all units read it.
+struct StepWork {
+    Address source, hidden;  // of the step: [I], [H]
+    Address input_weights, weights, bias, vectors;
+    Address hidden_before, cell;  // [H], [C, H]
+    Stride bias_slot, vectors_slot;
+    std::int64_t units, features;
+    std::uint32_t adds_bias;
+    std::uint32_t back;  // 1: from the last units to the first, which finds in the caches what the last step used last
+};
+
 }  // namespace vkrnn::cpu

@@ -208,7 +208,7 @@ protected:
     HWY_INLINE void multiply(const T* const* operand, std::int64_t count, const T* panels, std::int64_t panel,
                              std::int64_t depth, std::int64_t vectors, T* sums, std::int64_t sums_row,
                              bool one_row) const {
-        const std::int64_t blocks = (depth + kDepth<T> + kDepth<T> / 2 - 1) / (kDepth<T> + kDepth<T> / 2);
+        const std::int64_t blocks = blocks_of<T>(depth);
         for (std::int64_t block = 0; block < blocks; ++block) {
             const Range k = part_of(depth, block, blocks);
             const T* rows[kChunkRows];

@@ -41,6 +41,20 @@ inline constexpr int kTurns = kTileSums >= 24 ? 4 : 2;
 template <class T>
 inline constexpr std::int64_t kDepth = 16384 / (2 * HWY_MAX(kLanes<T>, 4) * std::int64_t{sizeof(T)});
 
+// A product is formed in blocks of k, so many of about the same size.
+template <class T>
+constexpr std::int64_t blocks_of(std::int64_t depth) {
+    return (depth + kDepth<T> + kDepth<T> / 2 - 1) / (kDepth<T> + kDepth<T> / 2);
+}
+
+// Within a block, so many products are added up before they are added to what was there, which keeps errors small.
+inline constexpr std::int64_t kRun = 128;
+
+// Returns where the run from k on ends. What would be left for a short run belongs to the one before it.
+constexpr std::int64_t run_end(std::int64_t k, std::int64_t depth) {
+    return depth - k < kRun + kRun / 2 ? depth : k + kRun;
+}
+
 // sums[m][u] += sum over k of rows[m][k] panels[u][k], for the rows and vectors of a tile. Panels are `panel` elements
 // apart, rows of sums `sums_row`.
 template <class T>

@@ -11,9 +11,6 @@ HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 namespace {
 
-// So many products are added up before they are added to what was there, which keeps errors small.
-inline constexpr std::int64_t kRun = 128;
-
 // Keeps a vector in its register. GCC would rather load it again for each of a few rows, although loads are scarcer
 // than registers there: three rows took longer than four.
 template <class V>
@@ -59,8 +56,7 @@ void multiply_tile(const T* const* rows, std::int64_t depth, const T* HWY_RESTRI
         for (int s = 0; s < S; ++s)
             for (int m = 0; m < M; ++m)
                 for (int u = 0; u < U; ++u) sum[s][m][u] = hn::Zero(d);
-        // What would be left for a short run belongs to this one.
-        const std::int64_t end = depth - k < kRun + kRun / 2 ? depth : k + kRun;
+        const std::int64_t end = run_end(k, depth);
         for (; k + S <= end; k += S)
             for (int s = 0; s < S; ++s) step(s, k + s);
         if constexpr (S > 1)

@@ -1,0 +1,273 @@
+// One time step of one batch row, for streams: all sums of a unit stay in registers from the bias to the new state.
+// Included once for each instruction set.
+//
+// Numbers are added in the same order as in Forward (forward-inl.h), so a step has the bits of a call.
+#if defined(VKRNN_CPU_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef VKRNN_CPU_STEP_INL_H
+#undef VKRNN_CPU_STEP_INL_H
+#else
+#define VKRNN_CPU_STEP_INL_H
+#endif
+
+#include "product-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace vkrnn::cpu::HWY_NAMESPACE {
+
+// total[g][u] = sum over [begin, end) of operand[k] panels[g][u][k] for G gates and U vectors of units. S sums take
+// turns along k.
+template <class T, int G, int U, int S>
+HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, std::int64_t end,
+                             const T* const (&panels)[G], std::int64_t panel, Vector<T> (&total)[G][U]) {
+    constexpr std::int64_t L = kLanes<T>;
+    const Tag<T> d;
+    Vector<T> sum[S][G][U];
+    for (int s = 0; s < S; ++s)
+        for (int g = 0; g < G; ++g)
+            for (int u = 0; u < U; ++u) sum[s][g][u] = hn::Zero(d);
+    const auto add = [&](int s, std::int64_t k) HWY_ATTR {
+        const auto a = hn::Set(d, operand[k]);
+        for (int g = 0; g < G; ++g)
+            for (int u = 0; u < U; ++u)
+                sum[s][g][u] = hn::MulAdd(a, hn::LoadU(d, panels[g] + u * panel + k * L), sum[s][g][u]);
+    };
+    std::int64_t k = begin;
+    for (; k + S <= end; k += S)
+        for (int s = 0; s < S; ++s) add(s, k + s);
+    if constexpr (S > 1)
+        for (; k < end; ++k) add(0, k);
+    for (int g = 0; g < G; ++g)
+        for (int u = 0; u < U; ++u) {
+            for (int s = 1; s < S; ++s) sum[0][g][u] = hn::Add(sum[0][g][u], sum[s][g][u]);
+            total[g][u] = sum[0][g][u];
+        }
+}
+
+// sums[g][u] += sum over k of operand[k] panels[g][u][k], in the blocks and runs of every product.
+template <class T, int G, int U, int S>
+HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, const T* const (&panels)[G],
+                            std::int64_t panel, Vector<T> (&sums)[G][U]) {
+    const std::int64_t blocks = blocks_of<T>(depth);
+    std::int64_t k = 0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t block_end = blocks == 1 ? depth : part_of(depth, block, blocks).end;
+        while (k < block_end) {
+            const std::int64_t end = run_end(k, block_end);
+            Vector<T> total[G][U];
+            multiply_run<T, G, U, S>(operand, k, end, panels, panel, total);
+            for (int g = 0; g < G; ++g)
+                for (int u = 0; u < U; ++u) sums[g][u] = hn::Add(sums[g][u], total[g][u]);
+            k = end;
+        }
+    }
+}
+
+// Whether add_product adds the product as a whole.
+template <class T>
+constexpr bool is_one_run(std::int64_t depth) {
+    return blocks_of<T>(depth) <= 1 && run_end(0, depth) == depth;
+}
+
+template <class C, class T>
+class RowStep {
+    static constexpr std::int64_t L = kLanes<T>, W = 2 * L;
+    static constexpr int kGates = C::kGates, kStates = C::kStates, kVectors = C::kVectors;
+    using Real = Lanes<T>;
+
+public:
+    RowStep(const StepWork& work, const std::uint32_t* constants)
+        : work_(work),
+          cell_{constants},
+          units_(work.units),
+          vectors_((units_ + L - 1) / L),
+          scales_product_(constants[abi::kScalesProduct] != 0),
+          in_one_run_(is_one_run<T>(units_) && is_one_run<T>(work.features)) {
+        for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
+    }
+
+    // The member's share of the units.
+    void run(const Member& member) {
+        const std::int64_t count = (vectors_ + 1) / 2;
+        const Range pairs = member.size() == 1 ? Range{0, count} : part_of(count, member.rank(), member.size());
+        for (std::int64_t i = pairs.begin; i < pairs.end; ++i) {
+            const std::int64_t pair = work_.back != 0 ? pairs.end - 1 - (i - pairs.begin) : i;
+            if (2 * pair + 1 < vectors_) {
+                units<2>(2 * pair);
+            } else {
+                units<1>(2 * pair);
+            }
+        }
+    }
+
+private:
+    // Vectors of units whose recurrent sums, which take turns, fit into the registers together.
+    template <int U>
+    static constexpr int kTogether = kGates == 1 ? U : 1;
+
+    template <int U>
+    using Sums = Vector<T>[kGates][U];
+
+    template <int U>
+    HWY_INLINE void units(std::int64_t v) {
+        const Tag<T> d;
+        const std::int64_t j = v * L, count = std::min(U * L, units_ - j);
+        Sums<U> x;
+        Vector<T> scaled[U];  // the candidate's product where a gate scales it
+        for (int g = 0; g < kGates; ++g) {
+            const T* const bias = pointer<const T>(work_.bias) + slot_[g] * work_.bias_slot + j;
+            for (int u = 0; u < U; ++u)
+                x[g][u] = work_.adds_bias != 0 ? load_vector(bias + u * L, count - u * L) : hn::Zero(d);
+        }
+        for (int u = 0; u < U; ++u) scaled[u] = hn::Zero(d);
+        if (in_one_run_) {
+            multiply_in_one_run<U>(v, x, scaled);
+        } else {
+            multiply<U>(v, x, scaled);
+        }
+        cell<U>(j, count, x, scaled);
+    }
+
+    // Both products, each of a single run: what was read last is read first in the next step.
+    template <int U>
+    HWY_INLINE void multiply_in_one_run(std::int64_t v, Sums<U>& x, Vector<T> (&scaled)[U]) const {
+        Sums<U> projected, recurrent;
+        if (work_.back == 0) project_in_one_run<U>(v, projected);
+        for (int i = 0; i < U / kTogether<U>; ++i) {
+            const int u = (work_.back == 0 ? i : U / kTogether<U> - 1 - i) * kTogether<U>;
+            Sums<kTogether<U>> some;
+            const T* panels[kGates];
+            find_panels(work_.weights, v + u, units_, panels);
+            multiply_run<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), 0, units_, panels,
+                                                          units_ * L, some);
+            // The index must be known when this is compiled, so that the sums stay in registers.
+            for (int to = 0; to < U; to += kTogether<U>)
+                if (to == u)
+                    for (int g = 0; g < kGates; ++g)
+                        for (int n = 0; n < kTogether<U>; ++n) recurrent[g][to + n] = some[g][n];
+        }
+        if (work_.back != 0) project_in_one_run<U>(v, projected);
+        for (int g = 0; g < kGates; ++g)
+            for (int u = 0; u < U; ++u) {
+                x[g][u] = hn::Add(x[g][u], projected[g][u]);
+                if (g + 1 == kGates && scales_apart()) {
+                    scaled[u] = hn::Add(scaled[u], recurrent[g][u]);
+                } else {
+                    x[g][u] = hn::Add(x[g][u], recurrent[g][u]);
+                }
+            }
+    }
+
+    template <int U>
+    HWY_INLINE void project_in_one_run(std::int64_t v, Sums<U>& projected) const {
+        if (work_.features == 0) return load_projected<U>(v, projected);
+        const T* panels[kGates];
+        find_panels(work_.input_weights, v, work_.features, panels);
+        multiply_run<T, kGates, U, 1>(pointer<const T>(work_.source), 0, work_.features, panels, work_.features * L,
+                                      projected);
+    }
+
+    // x W^T as the source has it.
+    template <int U>
+    HWY_INLINE void load_projected(std::int64_t v, Sums<U>& projected) const {
+        const std::int64_t j = v * L, count = units_ - j;
+        for (int g = 0; g < kGates; ++g)
+            for (int u = 0; u < U; ++u)
+                projected[g][u] =
+                    load_vector(pointer<const T>(work_.source) + slot_[g] * units_ + j + u * L, count - u * L);
+    }
+
+    HWY_INLINE void find_panels(Address weights, std::int64_t v, std::int64_t depth, const T* (&panels)[kGates]) const {
+        for (int g = 0; g < kGates; ++g) panels[g] = pointer<const T>(weights) + (slot_[g] * vectors_ + v) * depth * L;
+    }
+
+    template <int U>
+    HWY_INLINE void multiply(std::int64_t v, Sums<U>& x, Vector<T> (&scaled)[U]) const {
+        const T* panels[kGates];
+        if (work_.features == 0) {
+            Sums<U> projected;
+            load_projected<U>(v, projected);
+            for (int g = 0; g < kGates; ++g)
+                for (int u = 0; u < U; ++u) x[g][u] = hn::Add(x[g][u], projected[g][u]);
+        } else {
+            find_panels(work_.input_weights, v, work_.features, panels);
+            add_product<T, kGates, U, 1>(pointer<const T>(work_.source), work_.features, panels, work_.features * L, x);
+        }
+        for (int u = 0; u < U; u += kTogether<U>) {
+            Sums<kTogether<U>> sums;
+            for (int n = 0; n < kTogether<U>; ++n) {
+                for (int g = 0; g < kGates; ++g) sums[g][n] = x[g][u + n];
+                if (scales_apart()) sums[kGates - 1][n] = scaled[u + n];
+            }
+            find_panels(work_.weights, v + u, units_, panels);
+            add_product<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), units_, panels,
+                                                         units_ * L, sums);
+            for (int n = 0; n < kTogether<U>; ++n) {
+                for (int g = 0; g < kGates - 1; ++g) x[g][u + n] = sums[g][n];
+                (scales_apart() ? scaled : x[kGates - 1])[u + n] = sums[kGates - 1][n];
+            }
+        }
+    }
+
+    [[nodiscard]] HWY_INLINE bool scales_apart() const { return C::kHasCandidate && scales_product_; }
+
+    // A lone vector is both: the compiler leaves out what nobody reads of the second.
+    template <int U>
+    static HWY_INLINE Real lanes(const Vector<T> (&vectors)[U]) {
+        return {vectors[0], vectors[U - 1]};
+    }
+    template <int U>
+    static HWY_INLINE Real load_some(const T* p, std::int64_t count) {
+        if constexpr (U == 2) return load(p, count);
+        const auto vector = load_vector(p, count);
+        return {vector, vector};
+    }
+    template <int U>
+    static HWY_INLINE void store_some(Real value, T* p, std::int64_t count) {
+        if constexpr (U == 2) return store(value, p, count);
+        store_vector(value.low, p, count);
+    }
+
+    template <int U>
+    HWY_INLINE void cell(std::int64_t j, std::int64_t count, const Sums<U>& sums, const Vector<T> (&scaled)[U]) {
+        Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
+        for (int g = 0; g < kGates; ++g) {
+            x[g] = lanes<U>(sums[g]);
+            r[g] = 0.0;
+        }
+        if (scales_apart()) r[kGates - 1] = lanes<U>(scaled);
+        const T* const learned = pointer<const T>(work_.vectors) + j;
+        for (int i = 0; i < kVectors; ++i)
+            learn[i] = load_some<U>(learned + (kVectors > 1 ? slot_[i] : 0) * work_.vectors_slot, count);
+        before[0] = load_some<U>(pointer<const T>(work_.hidden_before) + j, count);
+        T* const cell_state = pointer<T>(work_.cell) + j;
+        for (int s = 1; s < kStates; ++s) before[s] = load_some<U>(cell_state + (s - 1) * units_, count);
+        cell_.cell_forward(x, r, learn, before, after, kept);
+        store_some<U>(after[0], pointer<T>(work_.hidden) + j, count);
+        for (int s = 1; s < kStates; ++s) store_some<U>(after[s], cell_state + (s - 1) * units_, count);
+    }
+
+    const StepWork& work_;
+    C cell_;
+    const std::int64_t units_, vectors_;
+    const bool scales_product_, in_one_run_;
+    std::int64_t slot_[kGates];
+};
+
+template <class C, class T>
+void run_step(const std::byte* work, const std::uint32_t* constants, Member& member) {
+    RowStep<C, T>(*reinterpret_cast<const StepWork*>(work), constants).run(member);
+}
+
+// As for a call of one step, which LoopShape describes.
+template <class C, class T>
+unsigned step_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
+    const auto& work = *reinterpret_cast<const StepWork*>(bytes);
+    constexpr std::int64_t L = kLanes<T>;
+    return choose_split({1, 1, 1, (work.units + L - 1) / L, C::kGates, work.units + work.features, L, sizeof(T), 1},
+                        most, contended())
+        .threads();
+}
+
+}  // namespace vkrnn::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,269 @@
+#include "steps.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace vkrnn::cpu {
+namespace {
+
+// Layers run so many steps one after the other, so that what they hand on stays in the caches.
+constexpr std::int64_t kBlock = 64;
+
+// Less work than this needs no poll: it takes less than a millisecond or so.
+constexpr double kShortFlops = 1e7;
+
+Address address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+const std::byte* bytes_of(const auto& work) { return reinterpret_cast<const std::byte*>(&work); }
+
+std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+CpuSteps::CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, std::span<const StreamPart> parts,
+                   std::span<const std::shared_ptr<const Plan>> plans, unsigned threads)
+    : target_(target),
+      memory_(memory),
+      dtype_(parts.front().spec.dtype),
+      half_(is_half(dtype_)),
+      convert_(find_kernel(target, "convert")),
+      inputs_(parts.front().spec.N * parts.front().spec.I),
+      outputs_(parts.back().spec.N * parts.back().spec.H),
+      most_threads_(threads == 0 ? allowed_threads() : std::min(threads, allowed_threads())),
+      layers_(parts.size()) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const Spec& spec = parts[i].spec;
+        layers_[i].hidden_bytes = vkrnn::state_bytes(spec, Argument::init_state);
+        if (spec.C() > 0) layers_[i].cell_bytes = vkrnn::state_bytes(spec, Argument::init_cell);
+        state_bytes_ += aligned(layers_[i].hidden_bytes) + aligned(layers_[i].cell_bytes);
+    }
+    states_ = take(2 * state_bytes_);
+    std::byte* next = states_;
+    for (Layer& layer : layers_) {
+        layer.hidden = next;
+        layer.cell = layer.cell_bytes > 0 ? next + aligned(layer.hidden_bytes) : nullptr;
+        next += aligned(layer.hidden_bytes) + aligned(layer.cell_bytes);
+    }
+    // A single layer needs no memory between layers, so it takes any number of steps at once.
+    block_ = layers_.size() > 1 || half_ ? kBlock : std::numeric_limits<std::uint32_t>::max();
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        place(*plans[i], parts[i], layers_[i]);
+        prepare_row_step(parts[i], layers_[i]);
+        if (i + 1 < parts.size() || half_) layers_[i].output = take(kBlock * layers_[i].hidden_bytes);
+        step_flops_ += plans[i]->flops;
+    }
+    if (half_) {
+        std::uint64_t most = 0;
+        for (const Layer& layer : layers_) most = std::max(most, layer.hidden_bytes);
+        narrow_output_ = take(kBlock * most / 2);
+        wide_input_ = take(kBlock * static_cast<std::uint64_t>(inputs_) * sizeof(float));
+    }
+    step_threads_ = threads_for(1);
+    simple_ = step_threads_ == 1 && !half_ &&
+              std::ranges::all_of(layers_, [](const Layer& each) { return each.step != nullptr; });
+}
+
+std::byte* CpuSteps::take(std::uint64_t bytes) {
+    leases_.push_back(std::make_unique<Lease>(memory_, bytes));
+    return leases_.back()->data();
+}
+
+// Puts the plan's buffers into memory and runs what prepares its weights. Source and output stay open.
+void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
+    std::vector<std::byte*> at(plan.buffers.size(), nullptr);
+    std::vector<std::unique_ptr<Lease>> unpacked;  // needed until the weights are packed
+    const auto is_packed = [&](std::size_t input) {
+        return std::ranges::any_of(plan.buffers, [&](const PlanBuffer& buffer) {
+            return buffer.role == Role::packed && buffer.packing.input == input;
+        });
+    };
+    for (const auto& [argument, buffer] : plan.inputs) {
+        if (argument == Argument::source) continue;
+        if (argument == Argument::init_state || argument == Argument::init_cell) {
+            at[buffer] = argument == Argument::init_state ? layer.hidden : layer.cell;
+            continue;
+        }
+        const std::uint64_t bytes = plan.buffers[buffer].bytes;
+        if (is_packed(buffer)) {
+            unpacked.push_back(std::make_unique<Lease>(memory_, bytes));
+            at[buffer] = unpacked.back()->data();
+        } else {
+            at[buffer] = take(bytes);
+        }
+        const void* const from = part.weights.at(argument);
+        if (half_) {
+            convert(solo_.member(), from, at[buffer], static_cast<std::int64_t>(bytes / sizeof(float)), false);
+        } else {
+            std::memcpy(at[buffer], from, bytes);
+        }
+    }
+    for (std::size_t buffer = 0; buffer < at.size(); ++buffer) {
+        const Role role = plan.buffers[buffer].role;
+        if (role != Role::scratch && role != Role::packed) continue;
+        at[buffer] = take(plan.buffers[buffer].bytes);
+        std::memset(at[buffer], 0, plan.buffers[buffer].bytes);
+    }
+    for (const Step& step : plan.steps) {
+        const auto* const dispatch = std::get_if<Dispatch>(&step);
+        if (dispatch == nullptr) continue;  // a Clear, of memory that is zero already
+        const Kernel& kernel = plan.kernels[dispatch->kernel];
+        const NamedKernel& named = find_kernel(target_, kernel.shader);
+        std::vector<std::uint64_t> work((dispatch->push.bytes.size() + 7) / 8);
+        std::memcpy(work.data(), dispatch->push.bytes.data(), dispatch->push.bytes.size());
+        for (std::uint32_t i = 0; i < dispatch->push.places; ++i)
+            work[i] = address_of(at[place_buffer(work[i])]) + place_offset(work[i]);
+        if (dispatch->fills != kNoBuffer) {
+            named.run(reinterpret_cast<const std::byte*>(work.data()), kernel.constants.data(), solo_.member());
+            continue;
+        }
+        if (layer.loop != nullptr || dispatch->push.bytes.size() != sizeof(LoopWork))
+            throw std::logic_error("a stream's plan has more than a time loop");
+        layer.loop = &named;
+        layer.constants = kernel.constants;
+        std::memcpy(&layer.loop_work, work.data(), sizeof(LoopWork));
+    }
+    // The cell state is updated where it stands: a unit reads its own elements alone.
+    abi::StepParams& params = layer.loop_work.params;
+    params.at[2 * abi::kCell] = params.at[2 * abi::kInitCell];
+    params.strides[abi::kCell] = params.strides[abi::kInitCell];
+}
+
+void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) const {
+    if (part.spec.N != 1 || part.spec.two_phases()) return;
+    const LoopWork& loop = layer.loop_work;
+    const abi::StepParams& params = loop.params;
+    layer.step_work = {.source = 0,
+                       .hidden = 0,
+                       .input_weights = loop.input_weights[0],
+                       .weights = params.weights[0],
+                       .bias = params.at[2 * abi::kBias],
+                       .vectors = params.at[2 * abi::kVectors],
+                       .hidden_before = address_of(layer.hidden),
+                       .cell = address_of(layer.cell),
+                       .bias_slot = params.strides[abi::kBias].slot,
+                       .vectors_slot = params.strides[abi::kVectors].slot,
+                       .units = part.spec.H,
+                       .features = loop.features,
+                       .adds_bias = loop.adds_bias,
+                       .back = 0};
+    std::string name(part.spec.cell().shader);
+    name += dtype_ == Dtype::float64 ? "_step_f64" : "_step";
+    layer.step = &find_kernel(target_, name);
+}
+
+unsigned CpuSteps::threads_for(std::int64_t steps) const {
+    unsigned wanted = 1;
+    for (const Layer& layer : layers_) {
+        LoopWork work = layer.loop_work;
+        work.params.T = static_cast<std::uint32_t>(std::min(steps, block_));
+        wanted = std::max(wanted, layer.loop->threads(bytes_of(work), layer.constants.data(), most_threads_));
+    }
+    return wanted;
+}
+
+void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Poll& poll) {
+    const auto* const in = static_cast<const std::byte*>(input);
+    auto* const out = static_cast<std::byte*>(output);
+    if (steps == 1 && simple_) return run_simple_step(in, out);
+    for (Layer& layer : layers_) layer.step_work.back ^= 1U;
+    std::memcpy(states_ + state_bytes_, states_, state_bytes_);
+    try {
+        const unsigned threads = steps == 1 ? step_threads_ : threads_for(steps);
+        if (threads == 1 && step_flops_ * static_cast<double>(steps) < kShortFlops) {
+            work(solo_.member(), in, out, steps);
+        } else {
+            run_on_team(threads, poll, [&](Member& member) { work(member, in, out, steps); });
+        }
+    } catch (...) {
+        std::memcpy(states_, states_ + state_bytes_, state_bytes_);
+        throw;
+    }
+}
+
+void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
+    for (Layer& layer : layers_) {
+        std::byte* const to = layer.output != nullptr ? layer.output : output;
+        layer.step_work.source = address_of(input);
+        layer.step_work.hidden = address_of(to);
+        layer.step_work.back ^= 1U;
+        layer.step->run(bytes_of(layer.step_work), layer.constants.data(), solo_.member());
+        std::memcpy(layer.hidden, to, layer.hidden_bytes);
+        input = to;
+    }
+}
+
+void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
+    const std::uint64_t element = storage_bytes(dtype_);
+    const auto meet = [&] { return member.size() == 1 || member.meet(0, member.rank(), member.size(), false) != 0; };
+    for (std::int64_t done = 0; done < steps; done += block_) {
+        const std::int64_t some = std::min(block_, steps - done);
+        const std::byte* from = input + static_cast<std::uint64_t>(done * inputs_) * element;
+        std::byte* const result = output + static_cast<std::uint64_t>(done * outputs_) * element;
+        if (half_) {
+            convert(member, from, wide_input_, some * inputs_, false);
+            from = wide_input_;
+            if (!meet()) return;
+        }
+        for (const Layer& layer : layers_) {
+            const bool last = &layer == &layers_.back();
+            std::byte* const to = layer.output != nullptr ? layer.output : result;
+            run_layer(member, layer, from, to, some);
+            if (!meet()) return;
+            if (member.rank() == 0)
+                std::memcpy(layer.hidden, to + static_cast<std::uint64_t>(some - 1) * layer.hidden_bytes,
+                            layer.hidden_bytes);
+            if (half_) {
+                // A call returns 16-bit numbers, so that is what the next layer reads.
+                const auto count = some * static_cast<std::int64_t>(layer.hidden_bytes / sizeof(float));
+                convert(member, to, last ? result : narrow_output_, count, true);
+                if (!meet()) return;
+                if (!last) convert(member, narrow_output_, to, count, false);
+            }
+            if (!meet()) return;
+            from = to;
+        }
+        if (member.stopped()) return;
+    }
+}
+
+void CpuSteps::run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
+                         std::int64_t steps) const {
+    if (steps == 1 && layer.step != nullptr) {
+        StepWork step = layer.step_work;
+        step.source = address_of(input);
+        step.hidden = address_of(output);
+        return layer.step->run(bytes_of(step), layer.constants.data(), member);
+    }
+    LoopWork loop = layer.loop_work;
+    loop.params.at[2 * abi::kProjected] = address_of(input);
+    loop.params.at[2 * abi::kHidden] = address_of(output);
+    loop.params.T = static_cast<std::uint32_t>(steps);
+    layer.loop->run(bytes_of(loop), layer.constants.data(), member);
+}
+
+void CpuSteps::convert(Member& member, const void* from, void* to, std::int64_t count, bool narrow) const {
+    const ConvertWork work{address_of(from), address_of(to), count, dtype_ == Dtype::bfloat16, narrow};
+    convert_.run(bytes_of(work), nullptr, member);
+}
+
+void CpuSteps::read(std::size_t layer, Argument state, void* to) {
+    const Layer& at = layers_.at(layer);
+    if (state == Argument::init_state) {
+        std::memcpy(to, at.hidden, at.hidden_bytes);
+    } else {
+        std::memcpy(to, at.cell, at.cell_bytes);
+    }
+}
+
+void CpuSteps::write(std::size_t layer, Argument state, const void* from) {
+    const Layer& at = layers_.at(layer);
+    if (state == Argument::init_state) {
+        std::memcpy(at.hidden, from, at.hidden_bytes);
+    } else {
+        std::memcpy(at.cell, from, at.cell_bytes);
+    }
+}
+
+}  // namespace vkrnn::cpu
