@@ -151,6 +151,9 @@ private:
     PyThreadState* const state_;
 };
 
+// Returns the array C-contiguous, aligned and in the machine's byte order: itself or a copy.
+py::array plain(const py::array& array);
+
 std::string dtype_name(const py::dtype& dtype);
 std::string type_name(py::handle object);  // "list"; "None" for None
 py::str to_python(std::string_view text);  // from UTF-8; other bytes are escaped
@@ -163,6 +166,7 @@ void register_devices(py::module_& module);
 void register_tuned_calls(py::module_& module);  // takes calls, which are registered before it
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
+void register_streams(py::module_& module);
 
 // Makes misuse of the module's classes a TypeError that pybind11 lets end the process; to be called after all others.
 void secure_classes(const py::module_& module);

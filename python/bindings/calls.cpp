@@ -14,14 +14,17 @@ namespace {
 // The array's type in the machine's byte order.
 py::dtype native_dtype(const py::array& array) { return array.dtype().attr("newbyteorder")("="); }
 
-// C-contiguous, aligned, native byte order; copied only where it is not so already. NumPy's function takes a
-// microsecond to find out that an array is.
+}  // namespace
+
+// NumPy's function takes a microsecond to find out that an array is plain already.
 py::array plain(const py::array& array) {
     constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
     const char order = array.dtype().byteorder();
     if ((array.flags() & flags) == flags && (order == '=' || order == '|')) return array;
     return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
 }
+
+namespace {
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 

@@ -24,6 +24,7 @@ from vkrnn.operations import gru, lstm, single_gate_rnn
 from vkrnn.plans import plan
 from vkrnn.precision import fp32_precision
 from vkrnn.results import Results
+from vkrnn.streams import Stream, stream
 
 __all__ = [
     "Activation",
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "Results",
     "SingleGateRNNDescriptor",
+    "Stream",
     "__version__",
     "asarray",
     "check",
@@ -53,5 +55,6 @@ __all__ = [
     "reference",
     "single_gate_rnn",
     "single_gate_rnn_gradients",
+    "stream",
     "zeros",
 ]

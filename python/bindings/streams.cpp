@@ -1,0 +1,248 @@
+// Streams: a step of recurrent layers is one call from NumPy to NumPy. vkrnn.Stream is a subclass.
+#include "vkrnn/stream.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "bindings.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::python {
+namespace {
+
+const std::string kPrefix = "[stream] ";
+
+// More than this takes tens of microseconds: then other threads of Python may run meanwhile.
+constexpr double kLongFlops = 1e6;
+
+// A layer as Python hands it over: the cell's name, a dict of arrays, the descriptor.
+using PythonLayer = std::tuple<std::string, py::dict, py::object>;
+
+Argument weight_named(const std::string& name, const std::string& prefix) {
+    for (std::size_t i = 0; i < kArguments; ++i)
+        if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
+    throw TypeError(prefix + name + ": no operation has such an argument");
+}
+
+Dtype dtype_named(const std::string& name, const std::string& where) {
+    for (const Dtype dtype : kDtypes)
+        if (name_of(dtype) == name) return dtype;
+    throw TypeError(where + "expected dtype float32, float64, float16 or bfloat16, got " + name);
+}
+
+std::string text_of(const py::array& array) {
+    std::string text;
+    for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)
+        text += (axis > 0 ? ", " : "") + std::to_string(array.shape(axis));
+    return "[" + text + "]";
+}
+
+class PythonStream {
+public:
+    PythonStream(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers, std::int64_t batch,
+                 unsigned threads) {
+        std::vector<py::array> kept;
+        std::vector<StreamLayer> made;
+        for (const auto& [cell_name, arrays, descriptor] : layers) {
+            const Cell* const cell = find_cell(cell_name);
+            if (cell == nullptr) throw ValueError(kPrefix + "layers: there is no cell '" + cell_name + "'");
+            const std::string label = "layer " + std::to_string(made.size());
+            const std::string prefix = message_prefix(*cell, false, label);
+            StreamLayer layer{read_descriptor(*cell, descriptor, prefix), {}};
+            for (const auto& [key, value] : arrays) {
+                const auto name = key.cast<std::string>();
+                if (!py::isinstance<py::array>(value))
+                    throw TypeError(prefix + " " + name + ": expected a numpy.ndarray, got " + type_name(value));
+                kept.push_back(plain(py::reinterpret_borrow<py::array>(value)));
+                const py::array& array = kept.back();
+                const Dtype dtype = dtype_named(dtype_name(array.dtype()), prefix + " " + name + ": ");
+                layer.weights[weight_named(name, prefix + " ")] = {
+                    array.data(), {array.shape(), array.shape() + array.ndim()}, dtype};
+                if (name == "recurrent_weight") dtype_ = array.dtype();
+            }
+            made.push_back(std::move(layer));
+        }
+        {
+            const Unlocked unlocked;
+            stream_ = std::make_unique<Stream>(device, made, StreamOptions{batch, threads});
+        }
+        state_dtype_ = stream_->dtype() == Dtype::float64 ? py::dtype::of<double>() : py::dtype::of<float>();
+        for (std::size_t i = 0; i < stream_->layers(); ++i) {
+            const Spec& spec = stream_->spec(i);
+            step_flops_ += 2.0 * static_cast<double>(spec.N * spec.G() * spec.H * (spec.H + spec.I));
+        }
+        if (device->profile().driver != kNativeDriver) step_flops_ = kLongFlops;
+    }
+
+    py::object step(const py::object& x, const py::object& out) {
+        const py::array input = input_of(x);
+        const bool block = input.ndim() == 3;
+        const std::int64_t steps = block ? input.shape(0) : 1;
+        const py::array output = out.is_none() ? new_output(steps, block) : output_of(out, input);
+        const void* const from = input.data();
+        void* const to = const_cast<void*>(output.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+        if (step_flops_ * static_cast<double>(steps) < kLongFlops) {
+            stream_->step(from, to, steps);
+        } else {
+            const Unlocked unlocked;
+            stream_->step(from, to, steps, &interrupted);
+        }
+        return output;
+    }
+
+    py::tuple state() {
+        py::tuple all(stream_->layers());
+        for (std::size_t i = 0; i < stream_->layers(); ++i) {
+            const py::array hidden(state_dtype_, state_shape(i, Argument::init_state));
+            if (!has_cell(i)) {
+                stream_->read_state(i, data_of(hidden), nullptr);
+                all[i] = py::make_tuple(hidden);
+                continue;
+            }
+            const py::array cell(state_dtype_, state_shape(i, Argument::init_cell));
+            stream_->read_state(i, data_of(hidden), data_of(cell));
+            all[i] = py::make_tuple(hidden, cell);
+        }
+        return all;
+    }
+
+    // All of it is checked before any of it is written.
+    void set_state(const py::object& value) {
+        const std::vector<py::object> layers = items_of(value, "state", stream_->layers(), "of each layer");
+        std::vector<std::pair<py::array, py::array>> all;
+        for (std::size_t i = 0; i < layers.size(); ++i) {
+            const std::string where = "state[" + std::to_string(i) + "]";
+            const std::vector<py::object> some =
+                items_of(layers[i], where, has_cell(i) ? 2 : 1, has_cell(i) ? "(hidden, cell)" : "(hidden,)");
+            const py::array hidden = state_of(some[0], i, Argument::init_state, where + "[0]");
+            all.emplace_back(hidden, has_cell(i) ? state_of(some[1], i, Argument::init_cell, where + "[1]") : hidden);
+        }
+        for (std::size_t i = 0; i < all.size(); ++i)
+            stream_->write_state(i, all[i].first.data(), has_cell(i) ? all[i].second.data() : nullptr);
+    }
+
+    void reset(const std::optional<std::vector<std::int64_t>>& rows) {
+        if (rows) {
+            stream_->reset(*rows);
+        } else {
+            stream_->reset();
+        }
+    }
+
+    [[nodiscard]] const Stream& stream() const { return *stream_; }
+    [[nodiscard]] const py::dtype& dtype() const { return dtype_; }
+
+private:
+    [[nodiscard]] bool has_cell(std::size_t layer) const { return stream_->spec(layer).has(Argument::init_cell); }
+
+    [[nodiscard]] std::vector<py::ssize_t> state_shape(std::size_t layer, Argument state) const {
+        const TensorShape shape = shape_of(stream_->spec(layer), state);
+        return {shape.begin(), shape.end()};
+    }
+
+    static void* data_of(const py::array& array) {
+        return const_cast<void*>(array.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    }
+
+    [[nodiscard]] bool has_dtype(const py::array& array, const py::dtype& dtype) const {
+        return array.dtype().is(dtype) || dtype_name(array.dtype()) == dtype_name(dtype);
+    }
+
+    py::array input_of(const py::object& x) const {
+        py::object object = x;
+        if (!py::isinstance<py::array>(object) || Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_)
+            object = py::module_::import("vkrnn._foreign").attr("as_numpy")(object, kPrefix + "x:");
+        if (!py::isinstance<py::array>(object))
+            throw TypeError(kPrefix + "x: expected a numpy.ndarray, got " + type_name(object));
+        auto array = py::reinterpret_borrow<py::array>(object);
+        if (!has_dtype(array, dtype_))
+            throw TypeError(kPrefix + "x: expected dtype " + dtype_name(dtype_) + ", got " + dtype_name(array.dtype()));
+        const py::ssize_t axes = array.ndim();
+        if ((axes != 2 && axes != 3) || array.shape(axes - 2) != stream_->batch() ||
+            array.shape(axes - 1) != stream_->inputs() || array.size() == 0) {
+            const std::string shape = std::to_string(stream_->batch()) + ", " + std::to_string(stream_->inputs()) + "]";
+            throw ValueError(kPrefix + "x: expected shape [N, I] = [" + shape + " or [T, N, I] = [T, " + shape +
+                             ", got " + text_of(array));
+        }
+        return plain(array);
+    }
+
+    py::array new_output(std::int64_t steps, bool block) const {
+        if (block) return {dtype_, {steps, stream_->batch(), stream_->outputs()}};
+        return {dtype_, {stream_->batch(), stream_->outputs()}};
+    }
+
+    py::array output_of(const py::object& out, const py::array& input) const {
+        if (!py::isinstance<py::array>(out))
+            throw TypeError(kPrefix + "out: expected a numpy.ndarray, got " + type_name(out));
+        const auto array = py::reinterpret_borrow<py::array>(out);
+        if (!has_dtype(array, dtype_))
+            throw TypeError(kPrefix + "out: expected dtype " + dtype_name(dtype_) + ", got " +
+                            dtype_name(array.dtype()));
+        std::vector<py::ssize_t> shape(input.shape(), input.shape() + input.ndim());
+        shape.back() = stream_->outputs();
+        if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))))
+            throw ValueError(kPrefix + "out: expected shape " + std::string(py::str(py::list(py::cast(shape)))) +
+                             ", got " + text_of(array));
+        const char order = array.dtype().byteorder();
+        constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_} |
+                              int{py::detail::npy_api::NPY_ARRAY_WRITEABLE_};
+        if ((array.flags() & flags) != flags || (order != '=' && order != '|'))
+            throw ValueError(kPrefix + "out: expected a C-contiguous, aligned array that can be written to");
+        const auto* const a = static_cast<const std::byte*>(array.data());
+        const auto* const b = static_cast<const std::byte*>(input.data());
+        if (std::less<>()(a, b + input.nbytes()) && std::less<>()(b, a + array.nbytes()))
+            throw ValueError(kPrefix + "out: expected memory of its own, got some of x's");
+        return array;
+    }
+
+    static std::vector<py::object> items_of(const py::object& value, const std::string& where, std::size_t count,
+                                            const std::string& what) {
+        if (!py::isinstance<py::tuple>(value) && !py::isinstance<py::list>(value))
+            throw TypeError(kPrefix + where + ": expected a tuple " + what + ", got " + type_name(value));
+        std::vector<py::object> items;
+        for (const py::handle item : value) items.push_back(py::reinterpret_borrow<py::object>(item));
+        if (items.size() != count)
+            throw ValueError(kPrefix + where + ": expected " + std::to_string(count) + " items, " + what + ", got " +
+                             std::to_string(items.size()));
+        return items;
+    }
+
+    py::array state_of(const py::object& value, std::size_t layer, Argument state, const std::string& where) const {
+        const py::object object = py::module_::import("vkrnn._foreign").attr("as_numpy")(value, kPrefix + where + ":");
+        if (!py::isinstance<py::array>(object))
+            throw TypeError(kPrefix + where + ": expected a numpy.ndarray, got " + type_name(object));
+        const auto array = py::reinterpret_borrow<py::array>(object);
+        if (!has_dtype(array, state_dtype_))
+            throw TypeError(kPrefix + where + ": expected dtype " + dtype_name(state_dtype_) + ", got " +
+                            dtype_name(array.dtype()));
+        const std::vector<py::ssize_t> shape = state_shape(layer, state);
+        if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))))
+            throw ValueError(kPrefix + where + ": expected shape [N, H] = " +
+                             std::string(py::str(py::list(py::cast(shape)))) + ", got " + text_of(array));
+        return plain(array);
+    }
+
+    std::unique_ptr<Stream> stream_;
+    py::dtype dtype_, state_dtype_;
+    double step_flops_ = 0;
+};
+
+}  // namespace
+
+void register_streams(py::module_& module) {
+    py::class_<PythonStream>(module, "Stream")
+        .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&, std::int64_t, unsigned>(),
+             py::arg("device"), py::arg("layers"), py::arg("batch"), py::arg("threads"))
+        .def("step", &PythonStream::step, py::arg("x"), py::arg("out") = py::none(), py::call_guard<Inside>())
+        .def("read_state", &PythonStream::state, py::call_guard<Inside>())
+        .def("write_state", &PythonStream::set_state, py::arg("state"), py::call_guard<Inside>())
+        .def("clear", &PythonStream::reset, py::arg("rows") = py::none(), py::call_guard<Inside>())
+        .def_property_readonly("dtype", &PythonStream::dtype)
+        .def_property_readonly("batch", [](const PythonStream& self) { return self.stream().batch(); })
+        .def_property_readonly("inputs", [](const PythonStream& self) { return self.stream().inputs(); })
+        .def_property_readonly("outputs", [](const PythonStream& self) { return self.stream().outputs(); });
+}
+
+}  // namespace vkrnn::python

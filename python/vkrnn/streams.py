@@ -1,0 +1,257 @@
+"""Recurrent layers one time step at a time, with the state kept from step to step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn import _core, operations
+from vkrnn._foreign import as_numpy
+from vkrnn._layer import Layer
+from vkrnn.arrays import Array as DeviceArray
+from vkrnn.devices import Device, DeviceLike, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Stream", "stream"]
+
+Array: TypeAlias = npt.NDArray[Any]
+State: TypeAlias = tuple[tuple[Array, ...], ...]
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: getattr(operations, name) for name in ("single_gate_rnn", "lstm", "gru")
+}
+_DTYPES = ("float32", "float64", "float16", "bfloat16")
+_STATES = ("init_state", "init_cell")
+_logger = logging.getLogger("vkrnn")
+
+
+class Stream(_core.Stream):
+    """Recurrent layers, each fed by the one before, that run step by step; `stream` makes one.
+
+    Attributes
+    ----------
+    batch, inputs, outputs : int
+        N; I of the first layer; H of the last one.
+    dtype : numpy.dtype
+        Of what `step` takes and returns.
+
+    Notes
+    -----
+    One thread at a time may use a stream. If another one is in it, every method raises RuntimeError.
+    """
+
+    def __init__(self, layers: Sequence[Layer], batch: int, device: Device, threads: int) -> None:
+        given = [
+            (
+                layer.function.__name__,
+                {name: array for name, array in layer.arguments.items() if name not in _STATES},
+                layer.descriptor,
+            )
+            for layer in layers
+        ]
+        super().__init__(device.open("[stream]"), given, batch, threads)
+        self._device = device
+        self._names = [layer.function.__name__ for layer in layers]
+        self._initial: State | None = None
+        if any(name in layer.arguments for layer in layers for name in _STATES):
+            self.state = [
+                [
+                    self._start(layer.arguments.get(name, zero), zero)
+                    for name, zero in zip(_STATES, arrays, strict=False)
+                ]
+                for layer, arrays in zip(layers, self.read_state(), strict=True)
+            ]
+            self._initial = self.read_state()
+
+    def _start(self, array: Array, zero: Array) -> Array:
+        # An argument of a 16-bit type becomes what the state is carried in.
+        return array.astype(zero.dtype) if array.dtype == self.dtype else array
+
+    @property
+    def device(self) -> Device:
+        """The device that the steps run on."""
+        return self._device
+
+    @property
+    def state(self) -> State:
+        """The state of each layer: ``(hidden, cell)`` for an LSTM, ``(hidden,)`` for others; each [N, H].
+
+        Reading it copies it. It is float64 for a float64 stream, else float32: layers of 16-bit types carry their state
+        in float32. Setting it checks all arrays before any of the state changes.
+
+        Raises
+        ------
+        TypeError
+            If what is set is no tuple or list of that form, or has another dtype.
+        ValueError
+            If a shape or the number of layers is wrong.
+        """
+        return self.read_state()
+
+    @state.setter
+    def state(self, value: Sequence[Sequence[Array]]) -> None:
+        self.write_state(value)
+
+    def reset(self, rows: Any = None) -> None:
+        """Go back to the state that the stream began with: zeros, unless layers brought initial states.
+
+        Parameters
+        ----------
+        rows : int, slice, or array of int or bool, optional
+            The batch rows to reset, as an index of an array of N elements; all if not given.
+
+        Raises
+        ------
+        ValueError
+            If there is no such row.
+        """
+        if rows is None and self._initial is None:
+            self.clear()
+            return
+        try:
+            chosen = np.atleast_1d(np.arange(self.batch)[slice(None) if rows is None else rows])
+        except IndexError as error:
+            raise ValueError(f"[stream] rows: expected an index of {self.batch} batch rows: {error}") from None
+        if self._initial is None:
+            self.clear(chosen.tolist())
+            return
+        state = self.read_state()
+        for arrays, initial in zip(state, self._initial, strict=True):
+            for array, start in zip(arrays, initial, strict=True):
+                array[chosen] = start[chosen]
+        self.state = state
+
+    def __repr__(self) -> str:
+        """Show the layers, the batch, and how the device runs a step."""
+        sizes = [arrays[0].shape[1] for arrays in self.read_state()]
+        layers = " -> ".join(f"{name} {size}" for name, size in zip(self._names, sizes, strict=True))
+        how = "" if self._device.driver == "native" else " by ordinary calls; the CPU runs steps faster"
+        return (
+            f"<vkrnn.Stream: {self.inputs} -> {layers}, batch {self.batch}, {self.dtype}, on {self._device.name}{how}>"
+        )
+
+
+def stream(
+    layers: Any,
+    *,
+    batch: int = 1,
+    dtype: npt.DTypeLike | None = None,
+    device: DeviceLike | None = None,
+    threads: int | None = None,
+) -> Stream:
+    """Return a `Stream` that runs recurrent layers one time step at a time.
+
+    Parameters
+    ----------
+    layers : Layer, or a sequence of layers
+        First to last; what `vkrnn.convert.from_torch`, `from_keras` and `from_onnx` return. A layer may also be a
+        tuple of the arguments of a call: ``("lstm", weights)`` or ``("lstm", weights, descriptor)``, where `weights`
+        maps names such as ``recurrent_weight`` to arrays. Weights are copied.
+    batch : int, default 1
+        N, the number of sequences that run side by side.
+    dtype : data type, optional
+        Weights are converted to it. That of the weights if not given.
+    device : Device or int or str, optional
+        The CPU if not given. Other devices run each step as an ordinary call, which takes them far longer.
+    threads : int, optional
+        The most threads that a step may use; as many as its work is worth if not given. With 1, a step never waits for
+        another thread.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the layers do not fit a call or each other.
+    NotImplementedError
+        If a layer is bidirectional or reverse, or if a device other than the CPU is to run a 16-bit type.
+    MemoryError, DeviceError
+        As a call.
+
+    Notes
+    -----
+    ``step(x, out=None)`` runs one step, x [N, I] -> [N, H], or a block of them, [T, N, I] -> [T, N, H]. Every step has
+    the same bits as in one call per layer over the whole sequence. The result is a new NumPy array, or `out`. An error
+    leaves the state as it was.
+
+    Examples
+    --------
+    >>> import numpy as np, vkrnn
+    >>> weights = {"input_weight": np.ones((8, 3), np.float32), "recurrent_weight": np.zeros((8, 2), np.float32)}
+    >>> lstm = vkrnn.stream(("lstm", weights))
+    >>> lstm.step(np.ones((1, 3), np.float32)).shape
+    (1, 2)
+    >>> lstm.reset()
+    """
+    made = list(_flat(layers))
+    if not made:
+        raise ValueError("[stream] layers: expected at least one, got none")
+    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
+        raise TypeError(f"[stream] batch: expected an int, got {type(batch).__name__}")
+    if batch < 1:
+        raise ValueError(f"[stream] batch: expected at least 1, got {batch}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+        raise TypeError(f"[stream] threads: expected an int, got {type(threads).__name__}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"[stream] threads: expected at least 1, got {threads}")
+    made = [_with_arrays(layer, number, dtype) for number, layer in enumerate(made)]
+    chosen = _cpu() if device is None else resolve(device, "[stream]")
+    if chosen.driver != "native":
+        _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
+    return Stream(made, int(batch), chosen, threads or 0)
+
+
+def _flat(layers: Any) -> Iterator[Layer]:
+    if isinstance(layers, Layer):
+        yield layers
+    elif not isinstance(layers, (tuple, list)):
+        raise TypeError(
+            "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list of these, "
+            f"got {type(layers).__name__}"
+        )
+    elif layers and (isinstance(layers[0], str) or (callable(layers[0]) and not isinstance(layers[0], Layer))):
+        yield _layer_of(*layers)
+    else:
+        for layer in layers:
+            yield from _flat(layer)
+
+
+def _layer_of(function: Any, weights: Any = None, descriptor: Any = None, *more: Any) -> Layer:
+    name = function if isinstance(function, str) else getattr(function, "__name__", "")
+    if name not in _FUNCTIONS or more:
+        known = ", ".join(repr(each) for each in _FUNCTIONS)
+        raise TypeError(
+            f"[stream] layers: expected a tuple (name, weights, descriptor) with a name of {known}, got {function!r}"
+            + (f" and {2 + len(more)} more" if more else "")
+        )
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"[stream] layers: expected a dict of weights by name, got {type(weights).__name__}")
+    return Layer(_FUNCTIONS[name], dict(weights), descriptor)
+
+
+def _with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None) -> Layer:
+    """Return the layer with NumPy arrays, converted to `dtype` unless that is None."""
+    if dtype is not None and np.dtype(dtype).name not in _DTYPES:
+        raise TypeError(f"[stream] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {np.dtype(dtype)}")
+    arguments: dict[str, Array] = {}
+    given: Mapping[str, Any] = layer.arguments  # whatever the caller's dict has
+    for name, value in given.items():
+        if value is None:
+            continue
+        where = f"[{layer.function.__name__} 'layer {number}'] {name}:"
+        array = as_numpy(value.numpy() if isinstance(value, DeviceArray) else value, where)
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{where} expected a numpy.ndarray, got {type(value).__name__}")
+        arguments[name] = array if dtype is None else array.astype(dtype)
+    return Layer(layer.function, arguments, layer.descriptor)
+
+
+def _cpu() -> Device:
+    """Return the native CPU, the one that calls use too."""
+    profiles = _core.list_devices(complete=False)
+    index = next(index for index, profile in enumerate(profiles) if profile.driver == "native")
+    return resolve(index, "[stream]")

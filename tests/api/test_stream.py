@@ -1,0 +1,285 @@
+"""`vkrnn.stream`: the bits of a call, step by step, and errors that leave the state alone."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from oracles import require
+from vkrnn.convert import Layer
+
+DESCRIPTORS = {
+    "single_gate_rnn": vkrnn.SingleGateRNNDescriptor(activation="tanh"),
+    "lstm": vkrnn.LSTMDescriptor(input_gate_activation="hard_sigmoid", forget_gate_last=True),
+    "gru": vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, flip_z=True),
+}
+GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}
+
+
+def layer_of(cell: str, I: int, H: int, dtype: Any = np.float32, descriptor: Any = None) -> Layer:
+    """Return a layer with all weights that the cell has."""
+    rng, G = np.random.default_rng(I + H), GATES[cell]
+    shapes = {"input_weight": (G * H, I), "recurrent_weight": (G * H, H), "bias": (G * H,)}
+    descriptor = descriptor or DESCRIPTORS[cell]
+    if cell == "lstm":
+        shapes["peephole"] = (4 * H,)
+    if cell == "gru" and descriptor.reset_after:
+        shapes["secondary_bias"] = (H,)
+    weights = {name: rng.uniform(-0.4, 0.4, shape).astype(dtype) for name, shape in shapes.items()}
+    return Layer(getattr(vkrnn, cell), weights, descriptor)
+
+
+def source(*shape: int, dtype: Any = np.float32) -> Any:
+    """Return random numbers."""
+    return np.random.default_rng(1).uniform(-1, 1, shape).astype(dtype)
+
+
+def in_calls(layers: list[Layer], x: Any) -> Any:
+    """Return the output of one call per layer over the whole sequence."""
+    for layer in layers:
+        x = layer(x, device="cpu").output
+    return x
+
+
+@pytest.fixture
+def lstm() -> vkrnn.Stream:
+    return vkrnn.stream(layer_of("lstm", 3, 5))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_same_bits_as_calls(batch: int, dtype: str) -> None:
+    """Layers of all cells, step by step and in blocks of several sizes."""
+    layers = [
+        layer_of("lstm", 3, 21, dtype),
+        layer_of("gru", 21, 9, dtype),
+        layer_of("gru", 9, 17, dtype, vkrnn.GRUDescriptor()),
+        layer_of("single_gate_rnn", 17, 6, dtype),
+    ]
+    x = source(80, batch, 3, dtype=dtype)
+    expected = in_calls(layers, x)
+    stream = vkrnn.stream(layers, batch=batch)
+    assert np.array_equal(np.stack([stream.step(row) for row in x]), expected)
+    stream.reset()
+    parts = [stream.step(part) for part in np.split(x, [1, 4, 5])]
+    assert np.array_equal(np.concatenate(parts), expected)
+
+
+def test_out_is_returned(lstm: vkrnn.Stream) -> None:
+    """The result goes to `out`."""
+    x, out = source(1, 3), np.empty((1, 5), np.float32)
+    assert lstm.step(x, out=out) is out
+    lstm.reset()
+    assert np.array_equal(lstm.step(x), out)
+
+
+def test_weights_are_copied() -> None:
+    """A change of the arrays after the stream was made does not matter."""
+    layer, x = layer_of("gru", 3, 5), source(4, 1, 3)
+    stream, expected = vkrnn.stream(layer), in_calls([layer], x)
+    for array in layer.arguments.values():
+        array.fill(0)
+    assert np.array_equal(stream.step(x), expected)
+
+
+def test_state(lstm: vkrnn.Stream) -> None:
+    """A state that was read and set again continues the sequence."""
+    x = source(6, 1, 3)
+    lstm.step(x[:3])
+    state = lstm.state
+    assert [[array.shape for array in arrays] for arrays in state] == [[(1, 5), (1, 5)]]
+    expected = lstm.step(x[3:])
+    lstm.reset()
+    assert not any(array.any() for arrays in lstm.state for array in arrays)
+    lstm.state = state
+    assert np.array_equal(lstm.step(x[3:]), expected)
+
+
+@pytest.mark.parametrize("rows", [1, [1], slice(1, 2), np.array([False, True, False]), -2])
+def test_reset_of_rows(rows: Any) -> None:
+    """Only the rows that were named begin anew."""
+    stream, x = vkrnn.stream(layer_of("lstm", 3, 5), batch=3), source(3, 3)
+    first = stream.step(x)
+    stream.reset(rows)
+    again = stream.step(x)
+    assert [bool((a == b).all()) for a, b in zip(again, first, strict=True)] == [False, True, False]
+
+
+def test_initial_states() -> None:
+    """A layer's initial state is what the stream begins with and goes back to."""
+    layer = layer_of("lstm", 3, 5)
+    layer.arguments["init_state"], layer.arguments["init_cell"] = source(2, 5), source(2, 5)
+    stream, x = vkrnn.stream(layer, batch=2), source(4, 2, 3)
+    expected = in_calls([layer], x)
+    assert np.array_equal(stream.step(x), expected)
+    stream.reset()
+    assert np.array_equal(stream.step(x), expected)
+    stream.reset(1)
+    assert np.array_equal(stream.step(x)[:, 1], expected[:, 1])
+
+
+def test_dtype_converts_the_weights() -> None:
+    """`dtype` asks for a conversion, which calls never make."""
+    stream = vkrnn.stream(layer_of("gru", 3, 5, np.float64), dtype=np.float32)
+    assert stream.dtype == np.float32
+    assert stream.step(source(1, 3)).dtype == np.float32
+
+
+def test_from_torch() -> None:
+    """What `from_torch` returns is what `stream` takes."""
+    torch = require("torch")
+    module, x = torch.nn.LSTM(3, 8, num_layers=2), source(5, 1, 3)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(x))[0].numpy()
+    stream = vkrnn.stream(vkrnn.convert.from_torch(module))
+    np.testing.assert_allclose(np.stack([stream.step(torch.from_numpy(row)) for row in x]), expected, atol=1e-6)
+
+
+MISTAKES = [
+    (source(1, 4), ValueError, "x: expected shape [N, I] = [1, 3] or [T, N, I] = [T, 1, 3], got [1, 4]"),
+    (source(3), ValueError, "x: expected shape [N, I] = [1, 3] or [T, N, I] = [T, 1, 3], got [3]"),
+    (source(0, 1, 3), ValueError, "x: expected shape [N, I] = [1, 3] or [T, N, I] = [T, 1, 3], got [0, 1, 3]"),
+    (source(1, 3, dtype=np.float64), TypeError, "x: expected dtype float32, got float64"),
+    ([[1.0, 2.0, 3.0]], TypeError, "x: expected a numpy.ndarray, got list"),
+]
+
+
+@pytest.mark.parametrize(("x", "kind", "message"), MISTAKES)
+def test_mistakes_in_a_step(lstm: vkrnn.Stream, x: Any, kind: type[Exception], message: str) -> None:
+    """The error names what is wrong, and the state stays."""
+    lstm.step(source(1, 3))
+    before = lstm.state
+    with pytest.raises(kind) as caught:
+        lstm.step(x)
+    assert str(caught.value) == f"[stream] {message}"
+    assert all(np.array_equal(a, b) for a, b in zip(lstm.state[0], before[0], strict=True))
+
+
+def test_mistakes_in_out(lstm: vkrnn.Stream) -> None:
+    """So do errors about `out`."""
+    x = source(1, 3)
+    with pytest.raises(ValueError, match=r"^\[stream\] out: expected shape \[1, 5\], got \[5\]$"):
+        lstm.step(x, out=np.empty(5, np.float32))
+    with pytest.raises(TypeError, match=r"^\[stream\] out: expected dtype float32, got float64$"):
+        lstm.step(x, out=np.empty((1, 5)))
+    square = vkrnn.stream(layer_of("lstm", 5, 5))
+    x = source(1, 5)
+    with pytest.raises(ValueError, match=r"^\[stream\] out: expected memory of its own, got some of x's$"):
+        square.step(x, out=x)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (lambda h, c: ((h[:, :4], c),), ValueError, "state[0][0]: expected shape [N, H] = [1, 5], got [1, 4]"),
+        (lambda h, c: ((h, c.astype("f8")),), TypeError, "state[0][1]: expected dtype float32, got float64"),
+        (lambda h, _: ((h,),), ValueError, "state[0]: expected 2 items, (hidden, cell), got 1"),
+        (lambda *_: (), ValueError, "state: expected 1 items, of each layer, got 0"),
+        (lambda h, _: h, TypeError, "state: expected a tuple of each layer, got ndarray"),
+    ],
+)
+def test_mistakes_in_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Exception], message: str) -> None:
+    """A state of another form is refused as a whole."""
+    lstm.step(source(1, 3))
+    before = lstm.state
+    with pytest.raises(kind) as caught:
+        lstm.state = change(*(array + 1 for array in before[0]))
+    assert str(caught.value) == f"[stream] {message}"
+    assert all(np.array_equal(a, b) for a, b in zip(lstm.state[0], before[0], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("layers", "kind", "message"),
+    [
+        ([], ValueError, "[stream] layers: expected at least one, got none"),
+        (
+            [layer_of("lstm", 3, 5), layer_of("gru", 6, 5)],
+            ValueError,
+            "[gru 'layer 1'] input_weight: expected a layer of 5 inputs, the H of layer 0, got one of 6",
+        ),
+        (
+            [layer_of("lstm", 3, 5), layer_of("gru", 5, 5, np.float64)],
+            TypeError,
+            "[gru 'layer 1'] recurrent_weight: expected dtype float32, that of layer 0, got float64",
+        ),
+        (
+            layer_of("lstm", 3, 5, descriptor=vkrnn.LSTMDescriptor(reverse=True)),
+            NotImplementedError,
+            "[lstm 'layer 0'] reverse: expected False, got True; a stream runs forward in time",
+        ),
+        (
+            ("lstm", {"recurrent_weight": np.zeros((20, 5), np.float32), "bias": np.zeros(19, np.float32)}),
+            ValueError,
+            "[lstm 'layer 0'] bias: expected shape [4H] = [20], got [19] (H = 5 from recurrent_weight.shape[0] / 4)",
+        ),
+        (
+            ("lstm", {"recurrent_weight": np.zeros((20, 5), np.float32), "mask": np.ones((1, 1, 5), np.float32)}),
+            TypeError,
+            "[lstm 'layer 0'] mask: a stream's layers have weights alone",
+        ),
+        (3, TypeError, "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list "
+         "of these, got int"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_layers(layers: Any, kind: type[Exception], message: str) -> None:
+    """Layers are checked as calls are."""
+    with pytest.raises(kind) as caught:
+        vkrnn.stream(layers)
+    assert str(caught.value) == message
+
+
+def test_closed_device() -> None:
+    """A stream on a closed device says so."""
+    device = vkrnn.Device("cpu (")
+    stream = vkrnn.stream(layer_of("lstm", 3, 5), device=device)
+    device.close()
+    with pytest.raises(vkrnn.DeviceError, match=r"^\[stream\] the device is closed; open a new vkrnn.Device$"):
+        stream.step(source(1, 3))
+
+
+def refusal(stream: vkrnn.Stream) -> str:
+    """Return the message of the error that reading the state raises, if it does."""
+    try:
+        _ = stream.state
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_two_threads() -> None:
+    """A thread that comes while another one is in a long block gets an error; the block is right all the same."""
+    layer, x = layer_of("lstm", 64, 200), source(4000, 1, 64)
+    stream, expected = vkrnn.stream(layer, threads=1), in_calls([layer], x)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(stream.step(x)))
+    thread.start()
+    message = ""
+    while thread.is_alive() and not message:
+        message = refusal(stream)
+    thread.join()
+    assert message == "[stream] another thread is using the stream; give each thread a stream of its own"
+    assert np.array_equal(results[0], expected)
+
+
+def test_repr(lstm: vkrnn.Stream) -> None:
+    """The layers and sizes are there."""
+    assert repr(lstm) == f"<vkrnn.Stream: 3 -> lstm 5, batch 1, float32, on {lstm.device.name}>"
+
+
+def test_on_vulkan() -> None:
+    """Other devices run steps as calls, and the stream says that they are not good at it."""
+    device = next((each for each in vkrnn.devices() if each.driver != "native"), None)
+    if device is None:
+        pytest.skip("no Vulkan device")
+    layers = [layer_of("lstm", 3, 5), layer_of("gru", 5, 4)]
+    stream, x = vkrnn.stream(layers, batch=2, device=device), source(4, 2, 3)
+    assert repr(stream).endswith(f"on {device.name} by ordinary calls; the CPU runs steps faster>")
+    np.testing.assert_allclose(np.stack([stream.step(row) for row in x]), in_calls(layers, x), atol=1e-5)
+    stream.reset(0)
+    state = stream.state
+    assert not state[0][0][0].any()
+    assert state[0][0][1].any()
