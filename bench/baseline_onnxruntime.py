@@ -60,7 +60,7 @@ def on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
 def _model(onnx: Any, arrays: Arrays) -> bytes:
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     sizes, cell = arrays.sizes, arrays.cell
-    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in _weights(arrays).items()]
+    initializers = [onnx.numpy_helper.from_array(array, name) for name, array in onnx_weights(arrays).items()]
     node = helper.make_node(
         cell.upper(),
         ["X", "W", "R", "B"],
@@ -76,7 +76,7 @@ def _model(onnx: Any, arrays: Arrays) -> bytes:
     return serialized
 
 
-def _weights(arrays: Arrays) -> dict[str, Floats]:
+def onnx_weights(arrays: Arrays) -> dict[str, Floats]:
     """Return W [1, GH, I], R [1, GH, H] and B [1, 2GH], the biases of the input and of the recurrent product."""
     given, cell = arrays.given, arrays.cell
     recurrent_bias = np.zeros_like(given["bias"])

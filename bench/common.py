@@ -35,6 +35,7 @@ RESIDENT_BATCH = "call in a batch"  # wall time of calls on resident arrays and 
 SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
 COPYING = "copying"  # of a host call, all but the device's work
 ALONE = "products alone"  # the device's work less that of the same call without its batched products
+STEP = "step"  # wall time of a sequence that is computed step by step, divided by its steps
 CROWD = "time a call, all processes"  # a span of wall time, divided by how many calls several processes made in it
 
 # Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.

@@ -52,6 +52,7 @@ MEASURES = {
     "second call",
     "products alone",
     "time a call, all processes",
+    "step",
 }
 TABLE = re.compile(r"^\| [^|]+(\| [^|]+)+\|\n\| :-+ (\| -+: )+\|\n(\| [^|]+(\| [^|]+)+\|\n)+", re.MULTILINE)
 COPIES = {"upload", "download", "both at once"}
@@ -95,7 +96,7 @@ def test_smoke(name: str) -> None:
 
 
 @native
-@pytest.mark.parametrize("name", sample(["products", "threads", "contention", "first_call", "cells"], 3))
+@pytest.mark.parametrize("name", sample(["products", "threads", "contention", "first_call", "cells", "step"], 3))
 def test_smoke_on_the_native_device(name: str) -> None:
     """The native CPU device has its own smoke run: some benchmarks are about it alone."""
     complete(smoke(name, *ON_NATIVE))

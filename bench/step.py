@@ -1,0 +1,248 @@
+"""One step of one row, state handed over: a stream from Python and from C++ beside what else runs single steps.
+
+From Python: `vkrnn.stream`, ONNX Runtime, NumPy by hand. From C++, in turns in a program of their own: `vkrnn::Stream`,
+a step of a block, and the same step written with Eigen as audio plug-ins do. Build that program with
+``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt install libeigen3-dev``); ``--program`` says where it is.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vkrnn
+from vkrnn import reference
+
+from . import common
+from .baseline_numpy import blas
+from .baseline_onnxruntime import IR_VERSION, OPSET, Modules, find_onnxruntime, onnx_weights
+from .common import STEP, THREADS, Contender, Floats, Problem, Sizes, cpu_name, milliseconds, show, table
+from .problems import Arrays, descriptor
+
+STEPS = 100  # of the sequence that every contender computes step by step
+HIDDEN = (64, 128, 256, 512)
+NATIVE = (("lstm", 1, 16), ("lstm", 1, 24), *((cell, n, n) for n in (24, 64, 96, 128, 256) for cell in ("lstm", "gru")))
+PROGRAM = Path(__file__).parents[1] / "build" / "dev" / "bench" / "native" / "bench_step"
+ABOVE_BLOCK = 0.1e-6
+
+Step = Callable[[Floats], Floats]
+
+
+def _contender(name: str, driver: str, arrays: Arrays, start: Callable[[], Step]) -> Contender:
+    """Return a contender that makes the steps of the sequence one by one; `start` resets the state."""
+    rows = list(arrays.given["source"])
+
+    def run() -> dict[str, float]:
+        step = start()
+        begun = time.perf_counter()
+        for x in rows:
+            step(x)
+        return {STEP: (time.perf_counter() - begun) / len(rows)}
+
+    def answer() -> dict[str, Floats]:
+        step = start()
+        return {"output": np.stack([step(x).copy() for x in rows])}
+
+    return Contender(name, cpu_name(), driver, run, answer)
+
+
+def _on_stream(arrays: Arrays) -> Contender:
+    weights = {name: array for name, array in arrays.given.items() if name != "source"}
+    stream = vkrnn.stream((arrays.cell, weights, descriptor(arrays.cell)))
+
+    def start() -> Step:
+        stream.reset()
+        return stream.step
+
+    return _contender("vkrnn.stream", stream.device.driver_version, arrays, start)
+
+
+def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
+    helper, floats, H = modules.onnx.helper, modules.onnx.TensorProto.FLOAT, arrays.sizes.H
+    states = ["h", "c"] if arrays.cell == "lstm" else ["h"]
+    node = helper.make_node(
+        arrays.cell.upper(),
+        ["X", "W", "R", "B", "", *states],
+        ["Y", *(f"{state}_n" for state in states)],
+        hidden_size=H,
+        **({"linear_before_reset": 1} if arrays.cell == "gru" else {}),
+    )
+    graph = helper.make_graph(
+        [node],
+        arrays.cell,
+        [
+            helper.make_tensor_value_info("X", floats, [1, 1, arrays.sizes.I]),
+            *(helper.make_tensor_value_info(state, floats, [1, 1, H]) for state in states),
+        ],
+        [helper.make_tensor_value_info(f"{state}_n", floats, [1, 1, H]) for state in states],
+        [modules.onnx.numpy_helper.from_array(array, name) for name, array in onnx_weights(arrays).items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    options = modules.onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    options.inter_op_num_threads = 1
+    session = modules.onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    names = [f"{state}_n" for state in states]
+
+    def start() -> Step:
+        given = {state: np.zeros((1, 1, H), np.float32) for state in states}
+
+        def step(x: Floats) -> Floats:
+            given["X"] = x[None]
+            results = session.run(names, given)
+            given.update(zip(states, results, strict=True))
+            output: Floats = results[0][0]
+            return output
+
+        return step
+
+    return _contender(
+        "onnxruntime", f"ONNX Runtime {modules.onnxruntime.__version__}, {THREADS} threads", arrays, start
+    )
+
+
+def _numpy_lstm(arrays: Arrays) -> Callable[[], Step]:
+    given, H = arrays.given, arrays.sizes.H
+    W, R = (np.ascontiguousarray(given[name].T) for name in ("input_weight", "recurrent_weight"))
+    bias = given["bias"]
+    # All gates are activated at once: a sigmoid is half a tanh of half of its argument, and a half.
+    scale, shift = np.full(4 * H, 0.5, np.float32), np.full(4 * H, 0.5, np.float32)
+    scale[2 * H : 3 * H], shift[2 * H : 3 * H] = 1, 0
+
+    def start() -> Step:
+        h, c = (np.zeros((1, H), np.float32) for _ in range(2))
+
+        def step(x: Floats) -> Floats:
+            nonlocal h, c
+            a = x @ W
+            a += h @ R
+            a += bias
+            a *= scale
+            np.tanh(a, out=a)
+            a *= scale
+            a += shift
+            c = a[:, H : 2 * H] * c + a[:, :H] * a[:, 2 * H : 3 * H]
+            h = a[:, 3 * H :] * np.tanh(c)
+            return h
+
+        return step
+
+    return start
+
+
+def _numpy_gru(arrays: Arrays) -> Callable[[], Step]:
+    given, H = arrays.given, arrays.sizes.H
+    W, R = (np.ascontiguousarray(given[name].T) for name in ("input_weight", "recurrent_weight"))
+    bias, secondary_bias = given["bias"], given["secondary_bias"]
+
+    def start() -> Step:
+        h = np.zeros((1, H), np.float32)
+
+        def step(x: Floats) -> Floats:
+            nonlocal h
+            outside, inside = x @ W, h @ R
+            outside += bias
+            gates = outside[:, : 2 * H] + inside[:, : 2 * H]
+            gates *= 0.5
+            np.tanh(gates, out=gates)
+            gates *= 0.5
+            gates += 0.5
+            r, z = gates[:, :H], gates[:, H:]
+            o = np.tanh(outside[:, 2 * H :] + r * (inside[:, 2 * H :] + secondary_bias))
+            h = o + z * (h - o)
+            return h
+
+        return step
+
+    return start
+
+
+_NUMPY = {"lstm": _numpy_lstm, "gru": _numpy_gru}
+
+
+def problems(hidden: Sequence[int]) -> Iterator[Problem]:
+    """Yield the steps of each cell at each size."""
+    modules = find_onnxruntime()
+    for cell in ("lstm", "gru"):
+        for H in hidden:
+            sizes = Sizes(STEPS, 1, H, H)
+            arrays = Arrays.draw(cell, sizes)
+            contenders = [
+                _on_stream(arrays),
+                _contender("numpy", f"NumPy {np.__version__}, {blas()}", arrays, _NUMPY[cell](arrays)),
+            ]
+            if modules is not None:
+                contenders.append(_on_onnxruntime(modules, arrays))
+            flops = 2.0 * len(arrays.given["recurrent_weight"]) * 2 * H
+            ideal = {"output": arrays.forward(reference).output}
+            yield Problem(f"{cell} step", str(sizes), 2 * 4 * H, flops, ideal, contenders)
+
+
+def native(program: Path, sizes: Sequence[tuple[str, int, int]], rounds: int, turn: float) -> list[dict[str, Any]]:
+    """Run the C++ program, which checks every answer, and return its measurements."""
+    words = [str(word) for size in sizes for word in size]
+    done = subprocess.run([program, str(rounds), str(turn), *words], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _show_native(measured: list[dict[str, Any]]) -> None:
+    times: dict[tuple[str, int, int], dict[str, float]] = {}
+    for line in measured:
+        times.setdefault((line["cell"], line["I"], line["H"]), {})[line["contender"]] = line["median"]
+    rows, verdicts = [], []
+    for (cell, inputs, hidden), by in times.items():
+        what, stream, block = f"{cell} {inputs} x {hidden}", by["vkrnn::Stream"], by["block"]
+        eigen = by.get("Eigen")
+        rows.append(
+            [
+                what,
+                *map(milliseconds, (stream, block)),
+                milliseconds(eigen) if eigen else "-",
+                f"{stream / eigen:.2f}" if eigen else "-",
+            ]
+        )
+        above = (stream - block) * 1e6
+        verdicts.append(common.verdict(f"{what}, above a block's step", above, ABOVE_BLOCK * 1e6, "us", at_least=False))
+        if eigen:
+            verdicts.append(common.verdict(f"{what}, of Eigen's time", stream / eigen, 1.0, "", at_least=False))
+    show(["From C++, one thread", "", *table(["I x H", "Stream", "block", "Eigen", "Stream / Eigen"], rows), ""])
+    show(verdicts)
+
+
+def main() -> None:
+    """Measure, print tables, say whether the floors were reached."""
+    parser = common.arguments(__doc__ or "")
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="the C++ program (%(default)s)")
+    options = parser.parse_args()
+    hidden = (8,) if options.smoke else HIDDEN
+    pace = replace(common.pace_of(options), warm_up=0.05, turn=0.05)
+    rows, verdicts = [], []
+    for records in common.measure_all(problems(hidden), 2 * len(hidden), pace, options.output):
+        times = {record.implementation: record.median for record in records}
+        stream, op = times.pop("vkrnn.stream"), f"{records[0].op} {records[0].workload}"
+        rows.append([op, milliseconds(stream), *(milliseconds(times[name]) for name in sorted(times))])
+        verdicts += [
+            common.verdict(f"{op}, of {name}'s time", stream / seconds, 1.0, "", at_least=False)
+            for name, seconds in sorted(times.items())
+        ]
+        names = sorted(times)
+    show(["From Python, medians", "", *table(["operation", "vkrnn.stream", *names], rows), ""])
+    show([*verdicts, ""])
+    if options.program.exists():
+        sizes = (("lstm", 1, 16),) if options.smoke else NATIVE
+        _show_native(native(options.program, sizes, 1 if options.smoke else 3 * options.rounds, 0.02))
+    else:
+        show([f"{options.program} is not there: build it with cmake -DVKRNN_BENCH=ON"])
+
+
+if __name__ == "__main__":
+    main()
