@@ -227,8 +227,9 @@ private:
         store_vector(value.low, p, count);
     }
 
+    // Flat, because the compiler leaves out the half of a lone vector only in what it has inlined.
     template <int U>
-    HWY_INLINE void cell(std::int64_t j, std::int64_t count, const Sums<U>& sums, const Vector<T> (&scaled)[U]) {
+    HWY_FLATTEN void cell(std::int64_t j, std::int64_t count, const Sums<U>& sums, const Vector<T> (&scaled)[U]) {
         Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
         for (int g = 0; g < kGates; ++g) {
             x[g] = lanes<U>(sums[g]);
