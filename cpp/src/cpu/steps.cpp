@@ -11,7 +11,7 @@ namespace {
 // Layers run so many steps one after the other, so that what they hand on stays in the caches.
 constexpr std::int64_t kBlock = 64;
 
-// Less work than this needs no poll: it takes less than a millisecond or so.
+// A block of less work than this needs no poll: it takes less than a millisecond or so.
 constexpr double kShortFlops = 1e7;
 
 Address address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
@@ -171,7 +171,7 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     try {
         const unsigned threads = steps == 1 ? step_threads_ : threads_for(steps);
-        if (threads == 1 && step_flops_ * static_cast<double>(steps) < kShortFlops) {
+        if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
             work(solo_.member(), in, out, steps);
         } else {
             run_on_team(threads, poll, [&](Member& member) { work(member, in, out, steps); });
