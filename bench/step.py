@@ -61,7 +61,7 @@ def _on_stream(arrays: Arrays) -> Contender:
         stream.reset()
         return stream.step
 
-    return _contender("vkrnn.stream", stream.device.driver_version, arrays, start)
+    return _contender("vkrnn", stream.device.driver_version, arrays, start)
 
 
 def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
@@ -228,7 +228,7 @@ def main() -> None:
     rows, verdicts = [], []
     for records in common.measure_all(problems(hidden), 2 * len(hidden), pace, options.output):
         times = {record.implementation: record.median for record in records}
-        stream, op = times.pop("vkrnn.stream"), f"{records[0].op} {records[0].workload}"
+        stream, op = times.pop("vkrnn"), f"{records[0].op} {records[0].workload}"
         rows.append([op, milliseconds(stream), *(milliseconds(times[name]) for name in sorted(times))])
         verdicts += [
             common.verdict(f"{op}, of {name}'s time", stream / seconds, 1.0, "", at_least=False)

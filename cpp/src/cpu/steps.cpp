@@ -170,7 +170,9 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
     for (Layer& layer : layers_) layer.step_work.back ^= 1U;
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     try {
-        const unsigned threads = steps == 1 ? step_threads_ : threads_for(steps);
+        // Several threads would wait for a processor that somebody else has.
+        const unsigned free_threads = step_threads_ > 1 && contended() ? 1 : step_threads_;
+        const unsigned threads = steps == 1 ? free_threads : threads_for(steps);
         if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
             work(solo_.member(), in, out, steps);
         } else {
@@ -196,7 +198,10 @@ void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
 
 void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
     const std::uint64_t element = storage_bytes(dtype_);
-    const auto meet = [&] { return member.size() == 1 || member.meet(0, member.rank(), member.size(), false) != 0; };
+    // Not meeting 0, where only long waits count as lost. No kernel has the last one: see run_groups in loop-inl.h.
+    const auto meet = [&] {
+        return member.size() == 1 || member.meet(member.size(), member.rank(), member.size(), false) != 0;
+    };
     for (std::int64_t done = 0; done < steps; done += block_) {
         const std::int64_t some = std::min(block_, steps - done);
         const std::byte* from = input + static_cast<std::uint64_t>(done * inputs_) * element;
