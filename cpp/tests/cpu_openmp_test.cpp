@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "cpu/contention.h"
 #include "cpu_team.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -77,6 +78,36 @@ TEST_F(OnOpenMP, AreNoMoreThanItHas) {
     set_threads_(1);
     EXPECT_EQ(allowed_threads(), 1u);
     EXPECT_EQ(threads_of(3).size(), 1u);
+}
+
+// They may be those that have the processors. Where they wait for processors, too, calls take their own again, of which
+// fewer are worth their while.
+TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileOthersHaveTheProcessors) {
+    const std::set<std::thread::id> own = threads_of(3);
+    const OpenMP openmp(kLibrary);
+    openmp.enter();
+    const std::set<std::thread::id> theirs = threads_of(3);
+    OpenMP::leave();
+    EXPECT_EQ(threads_of(3), own);
+    EXPECT_FALSE(contended());
+
+    const auto for_long = Contention::Clock::now() + std::chrono::minutes(5);
+    pool_contention.begin(for_long);
+    EXPECT_EQ(threads_of(3), theirs);
+    EXPECT_FALSE(contended());
+    set_threads_(1);
+    EXPECT_EQ(threads_of(3), own) << "it has no second thread";
+    EXPECT_TRUE(contended());
+    set_threads_(3);
+    openmp_contention.begin(for_long);
+    EXPECT_EQ(threads_of(3), own);
+    EXPECT_TRUE(contended());
+    openmp.enter();
+    EXPECT_EQ(threads_of(3), theirs) << "where the caller says so";
+    EXPECT_TRUE(contended());
+    pool_contention.end();
+    openmp_contention.end();
+    EXPECT_FALSE(contended());
 }
 
 TEST_F(OnOpenMP, OtherThreadsOfTheProcessRunOnOurs) {

@@ -39,7 +39,7 @@ bool contention_ends() {
 
 // Whether there is none, nor what tests before this lost or took.
 bool starts_without_contention() {
-    contention.begin(Contention::Clock::now());
+    pool_contention.begin(Contention::Clock::now());
     return contention_ends();
 }
 

@@ -22,6 +22,10 @@ public:
     // Null where the calling thread has entered none, and in a forked child, which has none of the threads.
     static const OpenMP* current();
 
+    // The OpenMP library that some library of the process uses, entered or not. Null where there is none, or none with
+    // the interface, and in a forked child, which has none of the threads of the process that found it.
+    static const OpenMP* loaded();
+
     // As many threads as a parallel region of the calling thread may have.
     [[nodiscard]] unsigned max_threads() const;
 

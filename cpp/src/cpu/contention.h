@@ -51,6 +51,9 @@ public:
             for_.store(length.count(), std::memory_order_relaxed);
     }
 
+    // Forgets what calls took. For tests.
+    void end() { lost_ = taken_ = until_ = for_ = 0; }
+
 private:
     using Rep = Clock::rep;
     static constexpr Duration kMuchLost = std::chrono::milliseconds(10), kRemembered = std::chrono::milliseconds(100);
@@ -62,6 +65,7 @@ private:
     std::atomic<Rep> lost_ = 0, taken_ = 0, until_ = 0, for_ = 0;
 };
 
-inline Contention contention;
+inline Contention pool_contention;    // of calls on threads of our own
+inline Contention openmp_contention;  // of calls on those of an OpenMP library
 
 }  // namespace vkrnn::cpu

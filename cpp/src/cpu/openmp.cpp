@@ -1,9 +1,16 @@
 #include "vkrnn/openmp.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
 
 #include "vkrnn/error.h"
 
@@ -16,6 +23,27 @@ template <class F>
 void find(void* library, const char* name, F*& function, const std::string& user) {
     function = reinterpret_cast<F*>(dlsym(library, name));  // in the libraries that it depends on, too
     if (function == nullptr) throw DeviceError("the OpenMP library of " + user + " has no " + name);
+}
+
+// What the process has loaded.
+struct Libraries {
+    unsigned long long loads = 0;     // so far
+    std::vector<std::string> openmp;  // paths of the OpenMP libraries
+};
+
+Libraries list_libraries() {
+    Libraries found;
+    const auto look = [](dl_phdr_info* info, std::size_t /*size*/, void* data) {
+        static constexpr std::array<std::string_view, 3> kNames{"libgomp", "libomp", "libiomp5"};
+        auto& libraries = *static_cast<Libraries*>(data);
+        libraries.loads = info->dlpi_adds;
+        const std::string_view path(info->dlpi_name), name = path.substr(path.rfind('/') + 1);
+        if (std::ranges::any_of(kNames, [&](std::string_view each) { return name.starts_with(each); }))
+            libraries.openmp.emplace_back(path);
+        return 0;
+    };
+    dl_iterate_phdr(look, &found);
+    return found;
 }
 
 struct Region {
@@ -42,6 +70,27 @@ void OpenMP::enter() const { entered = this; }
 void OpenMP::leave() { entered = nullptr; }
 
 const OpenMP* OpenMP::current() { return entered != nullptr && entered->process_ == getpid() ? entered : nullptr; }
+
+const OpenMP* OpenMP::loaded() {
+    // Without a lock, which another thread might hold as the process is forked.
+    static std::atomic<const OpenMP*> kept = nullptr;
+    static std::atomic<unsigned long long> looked_after = 0;
+    const OpenMP* found = kept.load();
+    if (found == nullptr) {
+        const Libraries libraries = list_libraries();
+        if (looked_after.exchange(libraries.loads) == libraries.loads) return nullptr;
+        for (const std::string& path : libraries.openmp) {
+            try {
+                auto made = std::make_unique<const OpenMP>(path);
+                if (kept.compare_exchange_strong(found, made.get())) found = made.release();
+                break;
+            } catch (const DeviceError&) {
+                continue;  // it has another interface
+            }
+        }
+    }
+    return found != nullptr && found->process_ == getpid() ? found : nullptr;
+}
 
 unsigned OpenMP::max_threads() const { return static_cast<unsigned>(std::max(1, max_threads_())); }
 

@@ -40,7 +40,7 @@ unsigned forks() { return forks_so_far.load(std::memory_order_relaxed); }
 void Worker::run() {
     for (std::uint32_t last = 0;; ++last) {
         if (!spin_until([&] { return turn_.load(std::memory_order_acquire) != last; },
-                        contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
+                        pool_contention.holds() ? Clock::duration::zero() : kSpinForWork)) {
             sleeps_ = 1;
             while (turn_.load() == last) sleep_while(turn_, last, 1h);
             sleeps_ = 0;

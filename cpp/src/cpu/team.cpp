@@ -47,11 +47,13 @@ struct Amid {
 
 class Team {
 public:
-    Team(unsigned size, const std::function<bool()>& poll) : size_(size), poll_(poll), meetings_(size + 1) {}
+    Team(unsigned size, const std::function<bool()>& poll, Contention& contention = pool_contention)
+        : size_(size), poll_(poll), meetings_(size + 1), contention_(contention) {}
 
     [[nodiscard]] unsigned size() const { return size_; }
     [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
     [[nodiscard]] Meeting& meeting(unsigned which) { return meetings_[which]; }
+    [[nodiscard]] Contention& contention() const { return contention_; }
     [[nodiscard]] bool contended() const { return contended_; }
 
     // Returns whether this is a child that the poll forked: it has no thread but the calling one.
@@ -106,8 +108,8 @@ public:
         for (std::size_t i = 1; i < meetings_.size(); ++i) lost = std::max(lost, meetings_[i].lost_);
         lost += meetings_[0].lost_;
         const Clock::time_point now = Clock::now();
-        contention.add(lost, now - meetings_[0].began_);
-        if (contention.shows({}, {})) contention.begin(now);
+        contention_.add(lost, now - meetings_[0].began_);
+        if (contention_.shows({}, {})) contention_.begin(now);
     }
 
     void rethrow() const {
@@ -123,7 +125,8 @@ private:
     const unsigned size_;
     const std::function<bool()>& poll_;
     std::vector<Meeting> meetings_;
-    const bool contended_ = contention.holds();
+    Contention& contention_;
+    const bool contended_ = contention_.holds();
     const unsigned forks_ = forks();
     const FloatModes float_modes_ = cpu::float_modes();
     std::atomic<bool> stopped_ = false;
@@ -133,7 +136,23 @@ private:
     std::exception_ptr error_;
 };
 
-bool contended() { return contention.holds(); }
+namespace {
+
+// Returns the OpenMP library whose threads a call of several takes where others have the processors: these others may be
+// the same threads, which spin after work of PyTorch's, say, and keep only threads of our own from the processors. Null
+// where that has not helped of late.
+const OpenMP* refuge() {
+    if (!pool_contention.holds() || openmp_contention.holds()) return nullptr;
+    const OpenMP* const loaded = OpenMP::loaded();
+    return loaded != nullptr && loaded->max_threads() > 1 ? loaded : nullptr;
+}
+
+}  // namespace
+
+bool contended() {
+    if (OpenMP::current() != nullptr) return openmp_contention.holds();
+    return pool_contention.holds() && refuge() == nullptr;
+}
 
 unsigned Member::size() const { return team_.size(); }
 
@@ -182,7 +201,7 @@ void Meeting::saw(Clock::time_point come, Clock::duration usual) {
     if (seen_ - come > usual) lost_ += seen_ - come;
 }
 
-void Meeting::announce(bool may_part) {
+void Meeting::announce(bool may_part, Contention& contention) {
     const bool parts = may_part && contention.shows(lost_, seen_ - began_);
     const std::uint32_t parts_in = parts ? rounds_ * kRound : kNoRound;
     if (parts_in_.load(std::memory_order_relaxed) != parts_in) parts_in_.store(parts_in, std::memory_order_relaxed);
@@ -199,7 +218,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
     if (members == 1) return stopped() ? 0 : 1;
     Meeting& meeting = team_.meeting(which);
     const bool first = own == 0;
-    if (first) meeting.announce(may_part);
+    if (first) meeting.announce(may_part, team_.contention());
     const std::uint32_t round = meeting.arrive(members);
     const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round; };  // or stopped
     bool over = false;
@@ -230,8 +249,9 @@ namespace {
 bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bool()>& poll,
                    const std::function<void(Member&)>& work) {
     Pool& beside = pool();
-    const unsigned allowed = allowed_threads(), threads = std::min(wanted, allowed);
-    Team team(threads, poll);
+    const unsigned allowed = allowed_threads(), threads = std::min({wanted, allowed, openmp.max_threads()});
+    if (threads == 1) return false;
+    Team team(threads, poll, openmp_contention);
     if (!beside.enter(threads, allowed)) return false;
     bool run = true;
     try {
@@ -254,7 +274,8 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
 }  // namespace
 
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work) {
-    const OpenMP* const openmp = wanted > 1 ? OpenMP::current() : nullptr;
+    const OpenMP* openmp = wanted > 1 ? OpenMP::current() : nullptr;
+    if (openmp == nullptr && wanted > 1) openmp = refuge();
     if (openmp != nullptr && run_on_openmp(*openmp, wanted, poll, work)) return;
     const Taken taken(pool(), wanted - 1, wanted > 1 ? allowed_threads() : 1);
     const std::vector<Worker*>& workers = taken.workers();

@@ -11,6 +11,7 @@
 
 namespace vkrnn::cpu {
 
+class Contention;
 class Team;
 
 // Returns how many threads a call may use now: the least of the calling thread's affinity, the quotas of processor time
@@ -19,7 +20,7 @@ class Team;
 // begins the message.
 unsigned allowed_threads(std::string_view prefix = {});
 
-// Whether threads have waited long for each other of late: then they had better not meet in every time step, and short
+// Whether the threads of a call would wait long for each other, as they did of late: then they had better not meet in every time step, and short
 // work had better have one.
 bool contended();
 
@@ -45,7 +46,7 @@ class Meeting {
     // Returns the round that the member arrived in.
     std::uint32_t arrive(unsigned members);
     // For the first member, before it arrives: settles whether the others leave in this round.
-    void announce(bool may_part);
+    void announce(bool may_part, Contention& contention);
     // For the first member, which came then and has waited until now; more than `usual` is lost time.
     void saw(std::chrono::steady_clock::time_point come, std::chrono::steady_clock::duration usual);
 };
@@ -84,8 +85,8 @@ private:
 struct Forked {};
 
 // Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
-// are busy. The others are those of the OpenMP library that the calling thread has entered, else our own. They take the
-// calling thread's rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that
+// are busy. The others are those of the OpenMP library that the calling thread has entered, else our own, or, while
+// somebody else has the processors, those of an OpenMP library that the process uses. They take the calling thread's rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that
 // returns true, or a member throws, all are stopped. Throws Interrupted, Forked, or what a member threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
 
