@@ -96,7 +96,9 @@ def test_smoke(name: str) -> None:
 
 
 @native
-@pytest.mark.parametrize("name", sample(["products", "threads", "contention", "first_call", "cells", "step"], 3))
+@pytest.mark.parametrize(
+    "name", sample(["products", "threads", "contention", "first_call", "cells", "step", "beside"], 3)
+)
 def test_smoke_on_the_native_device(name: str) -> None:
     """The native CPU device has its own smoke run: some benchmarks are about it alone."""
     complete(smoke(name, *ON_NATIVE))
