@@ -1,6 +1,6 @@
-"""The plot of docs/: how many times as long as vkrnn the others take for each row of `bench.cells`.
+"""The plot of docs/: the speed-up of vkrnn over each baseline, for each row of `bench.cells`.
 
-It needs matplotlib, and draws the records that the documentation quotes.
+It needs matplotlib and draws the records that the documentation quotes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_yticks([-row for row in range(len(labels))], labels)
-    axes.set_xlabel("the other's time : vkrnn's (right of 1, vkrnn is faster)")
+    axes.set_xlabel("speed-up: baseline time / vkrnn time (right of 1, vkrnn is faster)")
     handles = [Line2D([], [], color=COLOURS[cell], label=name, **DOT) for cell, name in CELLS.items()]
     handles.append(Line2D([], [], color="grey", markerfacecolor="none", label="with gradients", **DOT))
     handles.append(Line2D([], [], color="black", linewidth=2, label="geometric mean"))

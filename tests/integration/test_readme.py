@@ -1,9 +1,12 @@
-"""README and docs/ tell the truth: examples run, tables are complete, numbers are those on record, links lead on."""
+"""README and docs/ are true: examples run, tables are complete, numbers are those on record, links lead somewhere."""
 
 from __future__ import annotations
 
 import doctest
 import re
+import runpy
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import geometric_mean
@@ -24,7 +27,6 @@ DOCS = ROOT / "docs"
 PERFORMANCE = DOCS / "performance.md"
 PAGES = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), ROOT / "bench" / "README.md"]
 WITH_EXAMPLES = {
-    README: 5,
     DOCS / "arrays.md": 5,
     DOCS / "devices.md": 5,
     DOCS / "jax.md": 5,
@@ -34,15 +36,23 @@ WITH_EXAMPLES = {
 }
 # Packages of extras, by the pages whose examples import them.
 NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "torch"}
-# A table's words for a record, and for the others in it.
+# Platforms of the tables and their records; baselines of the tables and their names in the records.
 RECORDS = {
     "2 cores, AVX2": "cells-cpu-2",
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }
 GPU_RECORDS = {"float32, cuDNN with TF32": "gpu-h200", "float16": "gpu-h200-float16", "bfloat16": "gpu-h200-bfloat16"}
+GPU_PLATFORMS = {
+    "H200, float32": "gpu-h200",
+    "H200, float32, earlier run": "gpu-h200-earlier",
+    "H200, float16": "gpu-h200-float16",
+    "H200, bfloat16": "gpu-h200-bfloat16",
+    "H200, NumPy to NumPy": "gpu-h200-transfers",
+}
+RESULTS = ROOT / "bench" / "results"
 OTHERS = {"PyTorch": "torch", "onnxruntime": "onnxruntime", "NumPy": "numpy"}
-CELLS = ("lstm", "gru", "single_gate_rnn")
+CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
 
 Ratios = Mapping[tuple[str, str], float]
 
@@ -62,8 +72,35 @@ def test_no_example_is_left_out() -> None:
     assert {page for page in PAGES if ">>> " in page.read_text()} == set(WITH_EXAMPLES)
 
 
+def quick_start(number: int) -> str:
+    """Return one of the README's blocks of Python."""
+    return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)[number]
+
+
+@pytest.mark.parametrize(("number", "package"), [(0, "numpy"), (1, "torch")], ids=["numpy", "torch"])
+def test_the_quick_start_can_be_pasted(
+    number: int, package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block is a script of its own that prints something."""
+    require(package)
+    script = tmp_path / "quick_start.py"
+    script.write_text(quick_start(number))
+    runpy.run_path(str(script))
+    assert capsys.readouterr().out
+
+
+def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
+    """The first block needs no annotation, even for somebody who has mypy at its strictest."""
+    require("mypy")
+    script = tmp_path / "quick_start.py"
+    script.write_text(quick_start(0))
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.cache' / 'mypy'}"]
+    done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_readme_is_short() -> None:
-    """The README is two screens long at most; more belongs to docs/."""
+    """The README has at most 120 lines; more belongs in docs/."""
     assert len(README.read_text().splitlines()) <= 120
 
 
@@ -75,8 +112,8 @@ def test_every_method_is_listed() -> None:
 
 @pytest.mark.parametrize("label", GPU_RECORDS)
 def test_rows_of_gpus_are_on_record(label: str) -> None:
-    """Every ratio of the GPU's table, and their mean, as the benchmark printed them."""
-    record = ROOT / "bench" / "results" / f"{GPU_RECORDS[label]}.txt"
+    """Every ratio of the GPU's table is the one that the benchmark printed; README.md has their mean."""
+    record = RESULTS / f"{GPU_RECORDS[label]}.txt"
     recorded = {
         (op, sizes): ratio for op, sizes, _, _, ratio, *_ in rows(record, 10) if "," in sizes and "T" not in sizes
     }
@@ -92,7 +129,54 @@ def test_rows_of_gpus_are_on_record(label: str) -> None:
             }
     assert found == recorded
     mean = f"{geometric_mean(map(float, recorded.values())):.2f} in {label.split(',')[0]}"
-    assert all(mean in " ".join(page.read_text().split()) for page in (PERFORMANCE, README))
+    assert mean in " ".join(README.read_text().split())
+
+
+def described(op: str, *sizes: str) -> str:
+    """Return how the tables name a row."""
+    cell, _, gradients = op.partition(" + ")
+    return f"{CELLS[cell]}{' with gradients' if gradients else ''} {', '.join(sizes)}"
+
+
+def summary() -> dict[tuple[str, str], list[str]]:
+    """Return the rows of the summary: number of rows, mean and worst row by platform and baseline."""
+    return {(platform, words_of(against)): cells for platform, against, *cells in rows(PERFORMANCE, 5)[2:]}
+
+
+@pytest.mark.parametrize("platform", GPU_PLATFORMS)
+def test_the_summary_of_gpus_is_on_record(platform: str) -> None:
+    """Number of rows, mean and worst row are those that the benchmark printed."""
+    printed = rows(RESULTS / f"{GPU_PLATFORMS[platform]}.txt", 6)
+    [(count, mean, worst, row)] = [cells for name, other, *cells in printed if (name, other) == ("all", "vkrnn")]
+    op, sizes = row.split(", ")
+    found = [cells for (name, _), cells in summary().items() if name == platform]
+    assert found == [[count, mean, f"{worst}: {described(op, *sizes.split(','))}"]]
+
+
+@pytest.mark.parametrize("contender", ["vkrnn, options", "vkrnn, bidirectional"])
+def test_the_cost_of_options_is_on_record(contender: str) -> None:
+    """Mean and worst row are those that the benchmark printed."""
+    printed = rows(RESULTS / "gpu-h200-options.txt", 6)
+    [(mean, worst, row)] = [cells[1:] for name, other, *cells in printed if (name, other) == ("all", contender)]
+    op, sizes = row.split(", ")
+    expected = [mean, f"{worst}: {described(op, *sizes.split(','))}"]
+    assert expected in [cells for _, *cells in rows(PERFORMANCE, 3)]
+
+
+def test_the_runs_of_the_summary_are_on_record() -> None:
+    """Each platform has a command and a commit, which are those of its record where that has them."""
+    runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:]}
+    assert set(runs) == {platform for platform, _ in summary()} == {*RECORDS, *GPU_PLATFORMS}
+    for platform, (command, commit, record) in runs.items():
+        path = PERFORMANCE.parent / re.findall(r"\((.*)\)", record)[0]
+        if platform in GPU_PLATFORMS:
+            assert path.name == f"{GPU_PLATFORMS[platform]}.txt"
+            assert path.read_text().splitlines()[0] == f"$ {command.strip('`')}"
+            continue
+        assert path.name == f"{RECORDS[platform]}.jsonl"
+        [recorded] = {records[0].commit for records in groups_of(path)}
+        assert recorded.startswith(re.findall(r"\d, (\w{7})", commit)[0])
+        assert recorded.endswith("-dirty") == commit.endswith(" and local changes")
 
 
 def anchors(page: Path) -> set[str]:
@@ -116,7 +200,7 @@ def ratios() -> dict[str, Ratios]:
     """Return the ratios on record by the tables' words."""
     found = {}
     for machine, record in RECORDS.items():
-        groups = groups_of(ROOT / "bench" / "results" / f"{record}.jsonl")
+        groups = groups_of(RESULTS / f"{record}.jsonl")
         for other, implementation in OTHERS.items():
             found[f"{machine}, {other}"] = host_ratios(groups, implementation)
     return found
@@ -133,10 +217,20 @@ def rows(page: Path, columns: int) -> list[list[str]]:
     return [[cell.strip() for cell in line] for line in lines if len(line) == columns]
 
 
-@pytest.mark.parametrize("page", [README, PERFORMANCE], ids=lambda page: page.name)
-def test_means_are_on_record(page: Path, ratios: Mapping[str, Ratios]) -> None:
-    """The geometric means of each cell and of all rows, and the worst row."""
-    found = {words_of(label): cells for label, *cells in rows(page, 6) if words_of(label) in ratios}
+def test_the_summary_of_cpus_is_on_record(ratios: Mapping[str, Ratios]) -> None:
+    """Number of rows, geometric mean and worst row."""
+    expected = {}
+    for label, by_row in ratios.items():
+        (op, workload), worst = min(by_row.items(), key=lambda row: row[1])
+        T, N, _, H = re.findall(r"\d+", workload)
+        row = [str(len(by_row)), f"{geometric_mean(by_row.values()):.2f}", f"{worst:.2f}: {described(op, T, N, H)}"]
+        expected[tuple(label.rsplit(", ", 1))] = row
+    assert {key: cells for key, cells in summary().items() if key[0] in RECORDS} == expected
+
+
+def test_means_are_on_record(ratios: Mapping[str, Ratios]) -> None:
+    """The README's geometric means of each cell and of all rows, and its worst rows."""
+    found = {words_of(label): cells for label, *cells in rows(README, 6) if words_of(label) in ratios}
     expected = {}
     for label, by_row in ratios.items():
         of_cells = [[ratio for (op, _), ratio in by_row.items() if op.split(" + ")[0] == cell] for cell in CELLS]
