@@ -133,17 +133,17 @@ def test_counters() -> None:
 
 
 def test_strategies() -> None:
-    """The documentation explains every strategy that a device here can run, and the sizes of those in use."""
+    """The documentation explains every strategy that a device here can run, and their tuning parameters."""
     text = section("Strategies")
     tables = {part: first_column(text.split(f"| `{part}` |")[1].split("\n\n")[0]) for part in ("schedule", "gemm")}
-    sizes = set(re.findall(r"`(\w+)`", text.split("| strategy | sizes |")[1].split("\n\n")[0]))
+    parameters = set(re.findall(r"`(\w+)`", text.split("| strategy | tuning parameter |")[1].split("\n\n")[0]))
     for device in vkrnn.devices():
         for part, names in device.strategies.items():
             assert set(names) <= set(tables[part])
         with pytest.raises(TypeError) as caught:
             vkrnn.Device(device.index, no_such_size=1)
         known = str(caught.value).split("there are ")[1].split(", ")
-        assert set(known) <= sizes | {"schedule", "gemm"}
+        assert set(known) <= parameters | {"schedule", "gemm"}
 
 
 def test_environment_variables() -> None:
