@@ -412,6 +412,7 @@ def test_convert_leaves_other_classes_alone() -> None:
         """Another LSTM."""
 
     assert type(ours.convert(Mine(3, 4))) is Mine
+    assert type(ours.convert(torch.nn.LSTMCell(3, 4))) is torch.nn.LSTMCell
 
 
 def test_training_with_an_optimizer() -> None:
