@@ -1,7 +1,7 @@
-"""Paragraphs that the docstrings of the six operations have in common, each written once.
+"""Paragraphs that the docstrings of the six operations share.
 
-A docstring names a paragraph on a line of its own, ``{bias}``; `documented` puts it there. Within the paragraphs GH and
-DGH are the gated axis in one and in two directions, written for the cell at hand: 4H and 8H for the LSTM.
+A docstring names a paragraph on a line of its own, ``{bias}``, and `documented` inserts it. In the paragraphs, GH and
+DGH stand for the axis that holds the gates in one and in two directions: 4H and 8H for the LSTM.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _PARAGRAPHS = {
     "letters": """
-        T, N, I and H stand for time steps, batch, input features and hidden units; D is 2 if the descriptor is
-        bidirectional, else 1. Arrays are NumPy's or vkrnn's, or whatever has ``__dlpack__`` on the CPU or
-        ``__array__``, as other libraries' tensors have. If any is a `vkrnn.Array`, so are the results, on its device,
-        and on a GPU the call returns before it is done; else they are NumPy's. All arrays but `lengths` have the
-        source's dtype: float32, float64, float16 or bfloat16 (of the package ml_dtypes); the 16-bit types are summed
-        and carried from step to step in float32.
-        {axes}With `reverse`, the source is read from its last row to its first and the results' rows stand in the order
-        in which they were computed. In two directions the channels of the backward one follow
-        those of the forward one, and every row belongs to the source row of the same position.
+        T, N, I and H stand for time steps, batch rows, input features and hidden units. {axes}
+
+        Arrays are NumPy arrays, `vkrnn.Array` objects, or anything with ``__dlpack__`` on the CPU or ``__array__``,
+        such as other libraries' tensors. All of them except `lengths` have the dtype of the source: float32, float64,
+        float16 or bfloat16 (of the package ml_dtypes). The 16-bit types are summed and carried from step to step in
+        float32. If any argument is a `vkrnn.Array`, the results are too, and on a GPU the call returns before it is
+        done. Otherwise the results are NumPy arrays.
+
+        With `reverse`, the source is read from its last row to its first, and the results are in the order in which
+        they were computed. With `bidirectional`, the channels of the backward direction follow those of the forward
+        direction, and every row belongs to the source row of the same position.
         """,
     "source": """
         source : array, [T, N, I]
-            The input sequence x. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
+            The input sequence x; time is the first axis. Without `input_weight`: [T, N, GH], bidirectional [T, N, DGH].
         """,
     "recurrent_weight": """
         recurrent_weight : array, [GH, H], bidirectional [2, GH, H]
@@ -38,11 +40,11 @@ _PARAGRAPHS = {
         """,
     "input_weight": """
         input_weight : array, [GH, I], bidirectional [DGH, I], optional
-            W; the identity if not given: the source then holds what the gates add up.
+            W. If not given, the source is added to the gates as it is.
         """,
     "bias": """
         bias : array, [GH], bidirectional [DGH], optional
-            b; zeros if not given.
+            b. Zeros if not given.
         """,
     "init_state": """
         init_state : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
@@ -54,7 +56,7 @@ _PARAGRAPHS = {
         """,
     "mask": """
         mask : array, whatever broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-            m; it multiplies h where h enters the recurrent product, and nothing else. Row t takes part in the step that
+            m. It multiplies h where h enters the recurrent product, and nothing else. Row t belongs to the step that
             computes row t of the output. Ones if not given.
         """,
     "peephole": """
@@ -63,25 +65,24 @@ _PARAGRAPHS = {
         """,
     "secondary_bias": """
         secondary_bias : array, [H], bidirectional [2H], optional
-            b2, of the candidate's recurrent product; only used with `reset_after`. Zeros if not given.
+            b2, added to the recurrent product of the candidate. Used with `reset_after` only. Zeros if not given.
         """,
     "lengths": """
         lengths : array or list of integers, [N], optional
-            Steps of each batch row, 1 to T. Rows past a sequence's end are zeros in every result; reverse order and the
-            backward direction start at its own end; what lies past the end in the arguments does not matter as long as
-            it is finite. T for each if not given.
+            Number of steps of each batch row, 1 to T. Past its end a row is zero in every result. Reverse order and the
+            backward direction start at its end. Arguments may hold any finite numbers past the end. T if not given.
         """,
     "descriptor": """
         descriptor : {Descriptor}, optional
-            Direction, activations and the rest. The defaults if not given.
+            Direction, activations and other options. ``{Descriptor}()`` if not given.
         """,
     "name": """
         name : str, optional
-            A label for messages and debugging tools.
+            A label for error messages and debugging tools.
         """,
     "device": """
         device : Device or int or str, optional
-            Where to run: a device, its position in `devices()` or a part of its name. `default_device()` if not given.
+            Where to run: a device, its position in `devices()`, or part of its name. `default_device()` if not given.
         """,
     "source_gradient": """
         source_gradient : array, [T, N, H], bidirectional [T, N, 2H]
@@ -89,33 +90,33 @@ _PARAGRAPHS = {
         """,
     "z_state": """
         z_state : array, [T, N, GH], bidirectional [T, N, DGH]
-            What the forward call with ``training=True`` returned under this name.
+            The ``z_state`` of the forward call, which had ``training=True``.
         """,
     "state_gradient": """
         state_gradient : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
-            Gradient with respect to h after each direction's last step. Zeros if not given.
+            Gradient with respect to h after the last step of each direction. Zeros if not given.
         """,
     "cell_gradient": """
         cell_gradient : array, [N, H] or [1, N, H], bidirectional [N, 2H] or [1, N, 2H], optional
-            Gradient with respect to c after each direction's last step. Zeros if not given.
+            Gradient with respect to c after the last step of each direction. Zeros if not given.
         """,
     "out": """
         out : sequence of array or None, optional
-            For each result, in their order, an array to write it to; None for a new one. A single result's array may
-            stand by itself.
+            An array to write each result to, in the order of the results; None allocates one. A single result's array
+            need not be in a sequence.
         """,
     "forward_again": """
-        The other arguments and the descriptor are those of the forward call; its ``training`` changes nothing here.
+        Pass the arguments and the descriptor of the forward call.
         """,
     "raises": """
         Raises
         ------
         TypeError
-            If an argument is no array or not of the source's dtype, the descriptor is another cell's, or the name is no
-            str.
+            If an argument is no array or has another dtype than the source, if the descriptor belongs to another
+            function, or if the name is no str.
         ValueError
-            If an argument has the wrong shape or an axis but the batch of size 0, or arrays are on different devices,
-            or `out` shares memory with anything; the message says what was expected.
+            If an argument has the wrong shape, if another axis than N has size 0, if arrays are on different devices,
+            or if `out` shares memory with an argument or another result. The message says what was expected.
         NotImplementedError
             If the device cannot compute in the dtype.
         MemoryError
@@ -123,26 +124,47 @@ _PARAGRAPHS = {
         DeviceError
             If there is no device, or it was closed or lost.
         """,
+    "warnings": """
+        Warnings
+        --------
+        No error reports these mistakes:
+
+        - Time is the first axis. A batch-first source, [N, T, I], is accepted, and computed as N steps of T rows.
+        - Results are a named tuple of what was asked for, not PyTorch's ``(output, (h, c))``. The state after the last
+          step is ``output[-1]`` (one direction, no `lengths`).
+        """,
+    "gradient_warnings": """
+        Warnings
+        --------
+        No error reports these mistakes:
+
+        - The descriptor must be the descriptor of the forward call; only its ``training`` does not matter. With another
+          one, or without one, the results are gradients of another function.
+        - Time is the first axis. Batch-first arrays are accepted, and computed as N steps of T rows.
+        - Results are a named tuple. Gradients of arguments that were not given are left out, so read them by name.
+        """,
 }
 
 _AXES = {
     1: "",
-    3: "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`). ",
-    4: "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`). ",
+    3: "An axis of 3H holds the gates z, r, o one after the other (r, z, o with `reset_gate_first`).",
+    4: "An axis of 4H holds the gates i, f, z, o one after the other (i, z, f, o with `forget_gate_last`).",
 }
 
 
 def documented(gates: int, descriptor: str) -> Callable[[Function], Function]:
-    """Complete a function's docstring, for a cell of so many gates."""
+    """Insert the paragraphs into the docstring of a function, for a cell with this number of gates."""
 
     def paragraph(match: re.Match[str]) -> str:
         text = inspect.cleandoc(_PARAGRAPHS[match[1]])
         text = text.replace("{axes}", _AXES[gates]).replace("{Descriptor}", descriptor)
         text = text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
-        return textwrap.fill(text, 100) if match[1] == "letters" else text
+        if match[1] != "letters":
+            return text
+        return "\n\n".join(textwrap.fill(each, 100) for each in text.split("\n\n"))
 
     def complete(function: Function) -> Function:
-        if function.__doc__ is not None:  # python -OO has none
+        if function.__doc__ is not None:  # it is None under python -OO
             function.__doc__ = re.sub(r"^\{(\w+)\}$", paragraph, inspect.cleandoc(function.__doc__), flags=re.MULTILINE)
         return function
 

@@ -1,4 +1,4 @@
-"""Descriptors: what an operation does besides its tensors. They mirror MPSGraph's three descriptor classes."""
+"""Descriptors: the options of an operation. They mirror MPSGraph's three descriptor classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class Activation(IntEnum):
-    """Elementwise function of a gate; mirrors ``MPSGraphRNNActivation``, same numbers.
+    """Elementwise function of a gate. Mirrors ``MPSGraphRNNActivation``, with the same numbers.
 
     ============  =====  ==================================  =============================
     member        value  y = f(p)                            f'(p), from y
@@ -36,7 +36,7 @@ class Activation(IntEnum):
 
     alpha and beta are the descriptor's ``hard_sigmoid_alpha`` and ``hard_sigmoid_beta``, 0.2 and 0.5 by default.
 
-    A member is also found by its name in any case: ``Activation("tanh")``, ``Activation("hardSigmoid")``.
+    Names work in any case: ``Activation("tanh")``, ``Activation("hardSigmoid")``.
     """
 
     NONE = 0
@@ -45,13 +45,13 @@ class Activation(IntEnum):
     SIGMOID = 3
     HARD_SIGMOID = 4
 
-    if TYPE_CHECKING:  # names are found by _missing_
+    if TYPE_CHECKING:  # _missing_ finds names at run time
 
         def __new__(cls, value: str | int | np.integer[Any]) -> Self: ...  # noqa: D102
 
     @classmethod
     def _missing_(cls, value: object) -> Activation | None:
-        # MPSGraph's own spelling, hardSigmoid, is found too: the underscore may be left out.
+        # Accept MPSGraph's spelling, hardSigmoid, too.
         if isinstance(value, str):
             wanted = value.lower()
             for member in cls:
@@ -60,15 +60,15 @@ class Activation(IntEnum):
         return None
 
     def __repr__(self) -> str:
-        """Show the expression that gives this member."""
+        """Return the expression that gives this member."""
         return f"Activation.{self.name}"
 
 
 ActivationName: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "hard_sigmoid", "hardSigmoid"]
-"""The names as type checkers know them. `Activation` makes members of other strings, which are in any case."""
+"""Names of activations for type checkers. At run time names work in any case."""
 
 ActivationLike: TypeAlias = Activation | ActivationName | int
-"""An activation, as descriptors take it: a member, its name (when run in any case), or its number 0..4."""
+"""What descriptors accept as an activation: a member, its name, or its number 0..4."""
 
 
 # Options that MPSGraph's descriptors do not have.
@@ -94,7 +94,7 @@ class _Descriptor:
             object.__setattr__(self, field.name, checked)
 
     def __repr__(self) -> str:
-        """Show the expression that makes it; options that MPSGraph lacks are left out where they have their default."""
+        """Return the expression that makes it, without options that MPSGraph lacks and that have their default."""
         values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         shown = (
             f"{name}={value!r}" for name, value, default in values if not (name in BEYOND_MPSGRAPH and value == default)
@@ -137,33 +137,31 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SingleGateRNNDescriptor(_Descriptor):
-    """Options of `single_gate_rnn` and its gradients; mirrors ``MPSGraphSingleGateRNNDescriptor``.
+    """Options of `single_gate_rnn` and its gradients. Mirrors ``MPSGraphSingleGateRNNDescriptor``.
 
     Parameters
     ----------
     reverse : bool, default False
-        Read the source from its last row to its first. The results' rows stand in the order in which they were
-        computed: row 0 belongs to the last source row. Has no effect together with `bidirectional`.
-        Mirrors ``reverse``.
+        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
+        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
     bidirectional : bool, default False
-        Run a second recurrence with weights of its own from the last row to the first and put its channels behind those
-        of the first; both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
+        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
     training : bool, default False
-        Also return `z_state`, which the gradients need; the gradients themselves ignore this flag.
-        Mirrors ``training``.
+        Also return `z_state`, which the gradients need. The gradient functions ignore this flag. Mirrors ``training``.
     activation : Activation or str or int, default Activation.RELU
-        The cell's function: ``h = activation(z)``. Mirrors ``activation``.
+        Function of the only gate: ``h = activation(z)``. Mirrors ``activation``.
     hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
         lets a model choose. Not in MPSGraph.
     clip : float, default 0.0
-        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
-        0.0 means no clipping. Equal to ONNX's ``clip``; not in MPSGraph.
+        Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
+        ``clip``. Not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
+        If an option has a value of the wrong type.
     ValueError
         If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 
@@ -180,7 +178,7 @@ class SingleGateRNNDescriptor(_Descriptor):
     hard_sigmoid_beta: float = 0.5
     clip: float = 0.0
 
-    if TYPE_CHECKING:  # names and numbers are accepted, members are what is kept
+    if TYPE_CHECKING:  # names and numbers are accepted and become members
 
         def __init__(
             self,
@@ -197,29 +195,27 @@ class SingleGateRNNDescriptor(_Descriptor):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LSTMDescriptor(_Descriptor):
-    """Options of `lstm` and its gradients; mirrors ``MPSGraphLSTMDescriptor``.
+    """Options of `lstm` and its gradients. Mirrors ``MPSGraphLSTMDescriptor``.
 
     Parameters
     ----------
     reverse : bool, default False
-        Read the source from its last row to its first. The results' rows stand in the order in which they were
-        computed: row 0 belongs to the last source row. Has no effect together with `bidirectional`.
-        Mirrors ``reverse``.
+        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
+        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
     bidirectional : bool, default False
-        Run a second recurrence with weights of its own from the last row to the first and put its channels behind those
-        of the first; both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
+        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
     training : bool, default False
-        Also return `cell_output` (whatever `produce_cell` says) and `z_state`, which the gradients need; the gradients
-        themselves ignore this flag. Mirrors ``training``.
+        Also return `cell_output` and `z_state`, which the gradients need. The gradient functions ignore this flag.
+        Mirrors ``training``.
     produce_cell : bool, default False
         Also return `cell_output`, the cell state after every step. Mirrors ``produceCell``.
     forget_gate_last : bool, default False
-        The four gates lie in the order i, z, f, o instead of i, f, z, o on every axis that holds gates: weights,
-        biases, peephole, `z_state`, a source without input weight, and all their gradients.
-        Mirrors ``forgetGateLast``.
+        Use the gate order i, z, f, o instead of i, f, z, o on every axis that holds gates: weights, bias, peephole,
+        `z_state`, a source without input weight, and the gradients of all these. Mirrors ``forgetGateLast``.
     output_peephole_new_cell : bool, default False
         The output gate's peephole reads the new cell ``c[t]``, as in ONNX, instead of ``c[t-1]``. The other gates'
-        peepholes read ``c[t-1]`` in either case. Has no effect without `peephole`. Not in MPSGraph.
+        peepholes always read ``c[t-1]``. Has no effect without `peephole`. Not in MPSGraph.
     input_gate_activation : Activation or str or int, default Activation.SIGMOID
         Function of gate i. Mirrors ``inputGateActivation``.
     forget_gate_activation : Activation or str or int, default Activation.SIGMOID
@@ -231,17 +227,16 @@ class LSTMDescriptor(_Descriptor):
     activation : Activation or str or int, default Activation.TANH
         Function g of the new cell: ``h = o * g(c)``. Mirrors ``activation``.
     hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
         lets a model choose. Not in MPSGraph.
     clip : float, default 0.0
-        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
-        0.0 means no clipping. The input of `activation`, the new cell, is not clipped. Equal to ONNX's ``clip``; not in
-        MPSGraph.
+        Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The new cell, which
+        enters `activation`, is not clamped. The same as ONNX's ``clip``. Not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
+        If an option has a value of the wrong type.
     ValueError
         If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 
@@ -291,26 +286,24 @@ class LSTMDescriptor(_Descriptor):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GRUDescriptor(_Descriptor):
-    """Options of `gru` and its gradients; mirrors ``MPSGraphGRUDescriptor``.
+    """Options of `gru` and its gradients. Mirrors ``MPSGraphGRUDescriptor``.
 
     Parameters
     ----------
     reverse : bool, default False
-        Read the source from its last row to its first. The results' rows stand in the order in which they were
-        computed: row 0 belongs to the last source row. Has no effect together with `bidirectional`.
-        Mirrors ``reverse``.
+        Read the source from its last row to its first. Results are in the order in which they were computed: row 0
+        belongs to the last source row. Has no effect with `bidirectional`. Mirrors ``reverse``.
     bidirectional : bool, default False
-        Run a second recurrence with weights of its own from the last row to the first and put its channels behind those
-        of the first; both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
+        Run a second recurrence, with weights of its own, from the last row to the first. Its channels follow those of
+        the first one, and both halves of a result's row belong to the same source row. Mirrors ``bidirectional``.
     training : bool, default False
-        Also return `z_state`, which the gradients need; the gradients themselves ignore this flag.
-        Mirrors ``training``.
+        Also return `z_state`, which the gradients need. The gradient functions ignore this flag. Mirrors ``training``.
     reset_gate_first : bool, default False
-        The three gates lie in the order r, z, o instead of z, r, o on every axis that holds gates: weights, bias,
-        `z_state`, a source without input weight, and all their gradients. Mirrors ``resetGateFirst``.
+        Use the gate order r, z, o instead of z, r, o on every axis that holds gates: weights, bias, `z_state`, a source
+        without input weight, and the gradients of all these. Mirrors ``resetGateFirst``.
     reset_after : bool, default False
-        Multiply by the reset gate after the recurrent product of the candidate (as PyTorch and cuDNN do) instead of
-        before it; only then the secondary bias is used. Mirrors ``resetAfter``.
+        Multiply by the reset gate after the recurrent product of the candidate, as PyTorch and cuDNN do, instead of
+        before it. The secondary bias is used only with this option. Mirrors ``resetAfter``.
     flip_z : bool, default False
         Swap z and 1 - z. False: ``h[t] = z * h[t-1] + (1 - z) * o``; True: ``h[t] = (1 - z) * h[t-1] + z * o``.
         Mirrors ``flipZ``.
@@ -321,16 +314,16 @@ class GRUDescriptor(_Descriptor):
     output_gate_activation : Activation or str or int, default Activation.TANH
         Function of gate o, the candidate for the new state. Mirrors ``outputGateActivation``.
     hard_sigmoid_alpha, hard_sigmoid_beta : float, default 0.2, 0.5
-        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 has 1/6 and 0.5; ONNX
+        Slope and offset of every hard sigmoid: ``max(0, min(1, alpha * p + beta))``. Keras 3 uses 1/6 and 0.5. ONNX
         lets a model choose. Not in MPSGraph.
     clip : float, default 0.0
-        The threshold to which the sum that enters each gate's activation is clamped: it stays between -clip and clip.
-        0.0 means no clipping. Equal to ONNX's ``clip``; not in MPSGraph.
+        Clamp the sum that enters each gate's activation to [-clip, clip]. 0.0 means no clipping. The same as ONNX's
+        ``clip``. Not in MPSGraph.
 
     Raises
     ------
     TypeError
-        If a flag is no bool, a number no number, or an activation is neither a member, a name nor a number.
+        If an option has a value of the wrong type.
     ValueError
         If there is no activation of that name or number, a number is not finite, or `clip` is negative.
 

@@ -1,4 +1,4 @@
-"""The three gradient operations: the exact gradients of the functions in `vkrnn.operations`."""
+"""The three gradient operations: gradients of the functions in `vkrnn.operations`."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ def single_gate_rnn_gradients(
     -------
     Gradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``: the gradient with respect to the
-        argument of that name, of its shape. Those of arguments not given are left out.
+        argument of that name, in its shape. Gradients of arguments that were not given are left out.
 
     {raises}
+
+    {gradient_warnings}
 
     See Also
     --------
@@ -68,7 +70,7 @@ def single_gate_rnn_gradients(
 
     Notes
     -----
-    From the last step to the first, dh starting as `state_gradient`::
+    From the last step to the first, with dh = `state_gradient` at first::
 
         d[t] = (source_gradient[t] + dh) * activation'(z[t])
         dh   = (d[t] R) * m[t]
@@ -159,9 +161,12 @@ def lstm_gradients(
     -------
     LSTMGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``peephole``, ``init_state``, ``init_cell``: the
-        gradient with respect to the argument of that name, of its shape. Those of arguments not given are left out.
+        gradient with respect to the argument of that name, in its shape. Gradients of arguments that were not given are
+        left out.
 
     {raises}
+
+    {gradient_warnings}
 
     See Also
     --------
@@ -169,8 +174,8 @@ def lstm_gradients(
 
     Notes
     -----
-    From the last step to the first, dh and dc starting as `state_gradient` and `cell_gradient`, with
-    y = activation(c[t]) and primes for derivatives::
+    From the last step to the first, with dh = `state_gradient` and dc = `cell_gradient` at first, y = activation(c[t]),
+    and primes for derivatives::
 
         G   = source_gradient[t] + dh            dC  = dc + G * o * y'
         d_i = dC * z * i'                        d_f = dC * c[t-1] * f'
@@ -264,9 +269,12 @@ def gru_gradients(
     -------
     GRUGradients
         ``source``, ``recurrent_weight``, ``input_weight``, ``bias``, ``init_state``, ``secondary_bias``: the gradient
-        with respect to the argument of that name, of its shape. Those of arguments not given are left out.
+        with respect to the argument of that name, in its shape. Gradients of arguments that were not given are left
+        out.
 
     {raises}
+
+    {gradient_warnings}
 
     See Also
     --------
@@ -274,8 +282,8 @@ def gru_gradients(
 
     Notes
     -----
-    From the last step to the first, dh starting as `state_gradient`, with hm = h[t-1] * m[t] and primes for
-    derivatives; here without flip_z, which swaps z and 1 - z::
+    From the last step to the first, with dh = `state_gradient` at first, hm = h[t-1] * m[t], and primes for
+    derivatives. These equations are without flip_z, which swaps z and 1 - z::
 
         G   = source_gradient[t] + dh
         d_z = G * (h[t-1] - o) * z'              d_o = G * (1 - z) * o'

@@ -1,4 +1,4 @@
-"""The three forward operations. Everything a user can get wrong is found before a device is touched."""
+"""The three forward operations. Every mistake in the arguments raises an error before a device is used."""
 
 from __future__ import annotations
 
@@ -49,9 +49,12 @@ def single_gate_rnn(
     Returns
     -------
     Outputs
-        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state`` z, the same shape.
+        A named tuple. ``output`` is h, [T, N, H], bidirectional [T, N, 2H]. With ``training`` there is also
+        ``z_state``, z, of the same shape.
 
     {raises}
+
+    {warnings}
 
     See Also
     --------
@@ -64,7 +67,7 @@ def single_gate_rnn(
         z[t] = x[t] W^T + b + (h[t-1] * m[t]) R^T
         h[t] = activation(z[t])
 
-    With ``clip``, activation stands for the function of z[t] clamped to [-clip, clip]; ``z_state`` is not clamped.
+    With ``clip``, z[t] is clamped to [-clip, clip] before the activation. ``z_state`` holds the values before clamping.
 
     Mirrors MPSGraph's ``singleGateRNN(_:recurrentWeight:inputWeight:bias:initState:mask:descriptor:name:)`` and its
     shorter forms.
@@ -129,11 +132,13 @@ def lstm(
     Returns
     -------
     LSTMOutputs
-        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` also ``cell_output`` c,
-        the same shape; with ``training`` also ``z_state``, [T, N, 4H], bidirectional [T, N, 8H]: the gates after their
-        activations.
+        A named tuple. ``output`` is h, [T, N, H], bidirectional [T, N, 2H]. With ``produce_cell`` or ``training`` there
+        is also ``cell_output``, c, of the same shape. With ``training`` there is also ``z_state``, the gates after
+        their activations, [T, N, 4H], bidirectional [T, N, 8H].
 
     {raises}
+
+    {warnings}
 
     See Also
     --------
@@ -141,18 +146,17 @@ def lstm(
 
     Notes
     -----
-    For each step t and direction, a standing for each of the gates i, f, z, o and its rows of W, R, b and p::
+    For each step t and direction, and for each gate a of i, f, z, o with its own rows of W, R, b and p::
 
         a    = activation_a(x[t] W_a^T + b_a + (h[t-1] * m[t]) R_a^T + p_a * c[t-1])
         c[t] = f * c[t-1] + i * z
         h[t] = o * activation(c[t])
 
-    The peephole of every gate, the output gate too, reads the cell before the step; with ``output_peephole_new_cell``
-    that of the output gate reads c[t]. With ``clip``, the sum that enters a gate's activation is clamped to
-    [-clip, clip]; c[t] is not.
+    The peepholes of all gates read the cell before the step. With ``output_peephole_new_cell``, the output gate's reads
+    c[t]. With ``clip``, the sum that enters a gate's activation is clamped to [-clip, clip]; c[t] is not.
 
     Mirrors MPSGraph's ``LSTM(_:recurrentWeight:inputWeight:bias:initState:initCell:mask:peephole:descriptor:name:)``
-    and its shorter forms. Its gates are in PyTorch's and Keras' order.
+    and its shorter forms. The gates are in the order of PyTorch and Keras.
 
     Examples
     --------
@@ -214,10 +218,12 @@ def gru(
     Returns
     -------
     Outputs
-        ``output`` h, [T, N, H], bidirectional [T, N, 2H]; with ``training`` also ``z_state``, [T, N, 3H], bidirectional
-        [T, N, 6H]: the gates after their activations.
+        A named tuple. ``output`` is h, [T, N, H], bidirectional [T, N, 2H]. With ``training`` there is also
+        ``z_state``, the gates after their activations, [T, N, 3H], bidirectional [T, N, 6H].
 
     {raises}
+
+    {warnings}
 
     See Also
     --------
@@ -225,7 +231,7 @@ def gru(
 
     Notes
     -----
-    For each step t and direction, with x' = x[t] W^T + b and the gates' rows of x' and R::
+    For each step t and direction, with x' = x[t] W^T + b, and for each gate its own rows of x' and R::
 
         z = activation_z(x'_z + (h[t-1] * m[t]) R_z^T)
         r = activation_r(x'_r + (h[t-1] * m[t]) R_r^T)

@@ -1,7 +1,7 @@
-"""The tuples that the operations return: packed, in the documented order, readable by name.
+"""The named tuples that the operations return.
 
-A type checker knows the names that each operation's results can have, and what the arrays are: ``LSTMOutputs`` has
-NumPy's, ``LSTMOutputs[vkrnn.Array]`` arrays on a device.
+Type checkers know the names that each operation's results can have, and the type of the arrays: ``LSTMOutputs`` holds
+NumPy arrays, ``LSTMOutputs[vkrnn.Array]`` arrays on a device.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ def _checked(function: str, names: Iterable[str]) -> Iterator[str]:
 
 
 class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
-    """The arrays that one call returned, in the documented order, also readable by name.
+    """The results of one call: a tuple in the documented order, with names.
 
-    MPSGraph packs its results: what was not asked for, or the gradient of an input that was not given, is left out and
-    the later ones move up. ``Results`` keeps that order for unpacking and adds the names, so that no index has to be
-    counted: ``lstm_gradients(...).bias`` is the bias's gradient wherever it stands.
+    What was not asked for is left out, and so is the gradient of an argument that was not given. The later results move
+    up, as in MPSGraph. Read results by name, as in ``lstm_gradients(...).bias``, so that the position does not matter.
 
     Parameters
     ----------
     function : str
-        Name of the operation that returned this, for the messages.
+        Name of the operation that returned this, for messages.
     names : iterable of str
-        Names of the results that are there, in order.
+        Names of the results, in order.
     arrays : iterable
-        The results themselves, as many as there are names.
+        The results, one for each name.
     reasons : mapping of str to str, optional
-        For each result that the operation has but did not return this time, why not.
+        Why a result is absent, by its name.
 
     Raises
     ------
     TypeError
         If a name is no string.
     ValueError
-        If `names` and `arrays` differ in length, if a name stands twice, or if a name is both there and absent.
+        If `names` and `arrays` differ in length, if a name occurs twice, or if a name is both present and absent.
 
     Examples
     --------
@@ -81,10 +80,10 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
         return self
 
-    if not TYPE_CHECKING:  # which finds the names in the classes below, and no others
+    if not TYPE_CHECKING:  # type checkers find the names in the classes below, and no others
 
         def __getattr__(self, name: str) -> Any:
-            """Return the result of that name, or say why there is none."""
+            """Return the result of that name, or raise an AttributeError that says why it is absent."""
             if name in self._fields:
                 return self[self._fields.index(name)]
             if name in self._reasons:
@@ -96,41 +95,41 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
             raise AttributeError(message, name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> NoReturn:
-            """Refuse: a tuple does not change."""
+            """Raise an AttributeError: a tuple does not change."""
             raise AttributeError(
                 f"the results of {self._function} are read-only: cannot set '{name}'", name=name, obj=self
             )
 
         def __delattr__(self, name: str) -> NoReturn:
-            """Refuse: a tuple does not change."""
+            """Raise an AttributeError: a tuple does not change."""
             raise AttributeError(f"the results of {self._function} are read-only: cannot delete '{name}'")
 
     def __dir__(self) -> list[str]:
-        """List the results' names too, for completion."""
+        """Return the names of attributes and results, for completion."""
         return sorted({*super().__dir__(), *self._fields})
 
     def __repr__(self) -> str:
-        """Show names, shapes and dtypes, never the numbers."""
+        """Return names, shapes and dtypes, never the numbers."""
         shown = ", ".join(f"{name} {_summary(array)}" for name, array in zip(self._fields, self, strict=True))
         return f"Results({self._function}: {shown})"
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], tuple[A, ...], dict[str, str]]]:
-        """Rebuild from the four parts (copy, deepcopy, pickle)."""
+        """Return what copy and pickle rebuild the results from."""
         return type(self), (self._function, self._fields, tuple(self), self._reasons)
 
     def _asdict(self) -> dict[str, A]:
-        """Return the results as a dict, name to array, in order."""
+        """Return a dict from names to arrays, in order."""
         return dict(zip(self._fields, self, strict=True))
 
 
 class Outputs(Results[A]):
-    """What a forward call returns: `single_gate_rnn` and `gru`.
+    """Results of `single_gate_rnn` and `gru`.
 
     Attributes
     ----------
     output : array
     z_state : array
-        With the descriptor's ``training``.
+        Present with the descriptor's ``training``.
     """
 
     output: A
@@ -138,27 +137,27 @@ class Outputs(Results[A]):
 
 
 class LSTMOutputs(Outputs[A]):
-    """What `lstm` returns.
+    """Results of `lstm`.
 
     Attributes
     ----------
     output, z_state : array
         As in `Outputs`.
     cell_output : array
-        With the descriptor's ``produce_cell`` or ``training``.
+        Present with the descriptor's ``produce_cell`` or ``training``.
     """
 
     cell_output: A
 
 
 class Gradients(Results[A]):
-    """What `single_gate_rnn_gradients` returns, and the others' results have too.
+    """Results of `single_gate_rnn_gradients`.
 
     Attributes
     ----------
     source, recurrent_weight : array
     input_weight, bias, init_state : array
-        Those whose argument was passed.
+        Present if the argument was given.
     """
 
     source: A
@@ -169,14 +168,14 @@ class Gradients(Results[A]):
 
 
 class LSTMGradients(Gradients[A]):
-    """What `lstm_gradients` returns.
+    """Results of `lstm_gradients`.
 
     Attributes
     ----------
     source, recurrent_weight, input_weight, bias, init_state : array
         As in `Gradients`.
     peephole, init_cell : array
-        Those whose argument was passed.
+        Present if the argument was given.
     """
 
     peephole: A
@@ -184,14 +183,14 @@ class LSTMGradients(Gradients[A]):
 
 
 class GRUGradients(Gradients[A]):
-    """What `gru_gradients` returns.
+    """Results of `gru_gradients`.
 
     Attributes
     ----------
     source, recurrent_weight, input_weight, bias, init_state : array
         As in `Gradients`.
     secondary_bias : array
-        If it was passed.
+        Present if the argument was given.
     """
 
     secondary_bias: A

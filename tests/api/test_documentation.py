@@ -90,6 +90,10 @@ def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, boo
         assert re.match(r"(array, |array or list of integers, ).*\[", kind), name
         assert kind.endswith(", optional") == optional, name
     assert re.search(r"Mirrors MPSGraph's ``\w+\(_:recurrentWeight:", text)
+    warnings = text.split("\nWarnings\n--------\n")[1].split("\nSee Also\n")[0]
+    assert "Time is the first axis." in warnings
+    assert "Results are a named tuple" in warnings
+    assert ("descriptor of the forward call" in warnings) == function.__name__.endswith("_gradients")
     assert max(map(len, text.splitlines())) <= 120
 
 
