@@ -1,16 +1,15 @@
-"""Recurrent networks on the CPU and on GPUs: MPSGraph's single-gate RNN, LSTM and GRU, forward and gradients.
+"""Recurrent layers on the CPU and on GPUs: MPSGraph's single-gate RNN, LSTM and GRU, with gradients.
 
-NumPy arrays go in and come out. The work runs on the first of `devices()`: a GPU that has a Vulkan driver, else the
-CPU, which needs none.
+Calls take and return NumPy arrays. They run on the first of `devices()`: a GPU with a Vulkan driver, else the CPU.
 
 >>> import numpy as np, vkrnn
->>> source = np.zeros((5, 3, 8), np.float32)             # time, batch, 4 gates of 2 hidden units
+>>> source = np.zeros((5, 3, 8), np.float32)             # 5 time steps, batch of 3, 4 gates of 2 hidden units
 >>> recurrent_weight = np.ones((8, 2), np.float32)
 >>> vkrnn.lstm(source, recurrent_weight)
 Results(lstm: output [5, 3, 2] float32)
 
-``vkrnn.reference`` has the same six functions in NumPy and float64, ``vkrnn.mpsgraph`` the methods of MPSGraph under
-their own names, ``vkrnn.convert`` weights from other libraries.
+``vkrnn.reference`` has the same functions in float64 NumPy, ``vkrnn.mpsgraph`` has MPSGraph's methods under their own
+names, and ``vkrnn.convert`` reads weights from other libraries. ``help(vkrnn.lstm)`` has shapes and equations.
 """
 
 from vkrnn import convert, mpsgraph, reference

@@ -29,33 +29,33 @@ _SHARED = ("units", "use_bias", "reset_after")
 
 
 def from_keras(layer: Any) -> Layer:
-    """Return a Keras 3 ``LSTM``, ``GRU`` or ``SimpleRNN``, or a ``Bidirectional`` of one, with copies of its weights.
+    """Convert a Keras 3 ``LSTM``, ``GRU`` or ``SimpleRNN``, or a ``Bidirectional`` of one, with copies of its weights.
 
-    Keras's input is [N, T, I]; the layer's source is [T, N, I]. The layer returns the whole sequence, whatever
-    ``return_sequences`` and ``return_state`` say. With ``go_backwards`` results stand in the order in which they were
-    computed, as in Keras. Options that act in training alone, such as dropout, regularizers and constraints, are left
-    out, and so are those that do not change results: ``unroll``, ``implementation``, ``use_cudnn``, ``seed``.
+    The source is [T, N, I], where Keras has [N, T, I]. The layer returns the whole sequence; ``return_sequences`` and
+    ``return_state`` are ignored. With ``go_backwards``, results are in the order in which they were computed, as in
+    Keras. Options that act in training only are ignored (dropout, regularizers, constraints), and so are options that
+    do not change results (``unroll``, ``implementation``, ``use_cudnn``, ``seed``).
 
     Parameters
     ----------
     layer : keras.layers.LSTM or GRU or SimpleRNN or Bidirectional
-        Built, so that it has weights. ``keras.layers.RNN`` with an ``LSTMCell``, ``GRUCell`` or ``SimpleRNNCell`` is
-        one of these, too.
+        It must be built, so that it has weights. ``keras.layers.RNN`` of an ``LSTMCell``, ``GRUCell`` or
+        ``SimpleRNNCell`` works too.
 
     Raises
     ------
     TypeError
-        If it is none of these, or a subclass, which may compute something else.
+        If it is another layer, or a subclass, which may compute something else.
     ValueError
         If it has not been built.
     NotImplementedError
-        If vkrnn has no equivalent; the message names the option and its value.
+        If vkrnn has no equivalent. The message names the option and its value.
 
     Notes
     -----
-    ``hard_sigmoid`` is min(1, max(0, x / 6 + 0.5)) in Keras 3 and was min(1, max(0, 0.2 x + 0.5)) in Keras 2. A model
-    saved by Keras 2 gets Keras 3's when Keras 3 loads it; for the results of Keras 2, set the ``hard_sigmoid_alpha`` of
-    the layer's descriptor to 0.2.
+    ``hard_sigmoid`` is min(1, max(0, x / 6 + 0.5)) in Keras 3, and was min(1, max(0, 0.2 x + 0.5)) in Keras 2. If Keras
+    3 loads a model that Keras 2 saved, it uses its own. For the results of Keras 2, set ``hard_sigmoid_alpha`` of the
+    layer's descriptor to 0.2.
     """
     keras = importlib.import_module("keras")
     if type(layer) is keras.layers.Bidirectional:

@@ -46,8 +46,8 @@ _SUFFIXES = ("", "_reverse")
 def from_torch(module: Any) -> list[Layer]:
     """Return the layers of a ``torch.nn.LSTM``, ``GRU`` or ``RNN``, first to last, with copies of its weights.
 
-    The source of a layer is [T, N, I], whatever the module's ``batch_first``; the output of a layer is the source of
-    the next one. Dropout between layers is left to the caller.
+    The output of a layer is the source of the next one. Sources are [T, N, I], even if the module is ``batch_first``.
+    Dropout between layers is left to you.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def from_torch(module: Any) -> list[Layer]:
     Raises
     ------
     TypeError
-        If it is none of these modules, or a subclass with a ``forward`` of its own.
+        If it is another module, or a subclass with a ``forward`` of its own.
     NotImplementedError
         If it has a ``proj_size``.
 
@@ -97,22 +97,22 @@ def from_torch(module: Any) -> list[Layer]:
 def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     """Return a ``torch.nn.LSTM``, ``GRU`` or ``RNN`` that computes what the layers do, one after the other.
 
-    Gates are put in torch's order. Of torch's two biases the second is zeros, but for the candidate of a GRU.
+    Gates are reordered as in PyTorch. Its second bias is zeros, except for the candidate of a GRU.
 
     Parameters
     ----------
     layers : Layer or sequence of Layer
-        As `from_torch` returns them, or any others.
+        From `from_torch` or anywhere else.
 
     Raises
     ------
     TypeError
         If something else is given.
     ValueError
-        If there is no layer, they differ in more than their weights, or the source of one is not as wide as the output
-        of the one before.
+        If there is no layer, if layers differ in more than their weights, or if a layer does not take the output of the
+        one before.
     NotImplementedError
-        If torch has no equivalent: reverse order in one direction, other activations, a peephole, a GRU without
+        If PyTorch has no equivalent: reverse order in one direction, other activations, a peephole, a GRU without
         ``reset_after`` or with ``flip_z``, no input weight. The message names it.
     """
     every: list[Layer] = list(layers) if isinstance(layers, (list, tuple)) else [cast("Layer", layers)]

@@ -1,4 +1,4 @@
-"""A recurrent layer with its weights, as conversions from other libraries return it."""
+"""A recurrent layer with its weights, which conversions from other libraries return."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Layer"]
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One recurrent layer: a function of `vkrnn`, keyword arguments for it, and its descriptor.
+    """One recurrent layer: a function of `vkrnn`, its keyword arguments and its descriptor. Can be called.
 
     Attributes
     ----------
@@ -39,10 +39,10 @@ class Layer:
     descriptor: Any
 
     def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
-        """Call the function; `more` are further arguments of it, or others in the place of the layer's own."""
+        """Call the function. `more` adds arguments or replaces the layer's own."""
         return self.function(source, **{**self.arguments, "descriptor": self.descriptor, **more})
 
     def __repr__(self) -> str:
-        """Show names and shapes, and the descriptor."""
+        """Return names, shapes and the descriptor."""
         shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in self.arguments.items())
         return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r})"

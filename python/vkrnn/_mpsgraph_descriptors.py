@@ -1,4 +1,4 @@
-"""MPSGraph's descriptors as Swift and PyObjC have them: made with the defaults, then changed property by property."""
+"""MPSGraph's descriptors as in Swift and PyObjC: created with the defaults, then changed property by property."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class MPSGraphRNNActivation(IntEnum):
-    """The activations by Swift's names; `vkrnn.Activation` has their formulas."""
+    """The activations by Swift's names. `vkrnn.Activation` has their formulas."""
 
     none = 0
     relu = 1

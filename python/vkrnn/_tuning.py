@@ -42,7 +42,7 @@ def load(profile: _core.Profile) -> _core.Tuning:
 
 
 def read(profile: _core.Profile) -> list[Entry]:
-    """Return the table, empty if there is none. One that cannot be used is told of once in the log, and is as none."""
+    """Return the table, empty if there is none. A table that cannot be used is logged once and ignored."""
     path = path_of(profile)
     if path is None:
         return []

@@ -17,7 +17,7 @@ _Itself_co = TypeVar("_Itself_co", covariant=True)
 
 
 class _Resident(Protocol[_Itself_co]):
-    """What tells a `vkrnn.Array` from all others, and names its type: `_Itself_co` of an Array is Array."""
+    """What distinguishes a `vkrnn.Array` from other arrays. For an Array, `_Itself_co` is Array."""
 
     @property
     def host_visible(self) -> bool: ...
@@ -25,10 +25,10 @@ class _Resident(Protocol[_Itself_co]):
 
 
 Tensor: TypeAlias = Foreign | _Resident[A]
-"""float32, float64, float16 or bfloat16 (in NumPy a type of the package ml_dtypes).
+"""An array of float32, float64, float16 or bfloat16 (in NumPy from the package ml_dtypes).
 
-One `vkrnn.Array` among a call's arguments is enough for `A`, and with it the results, to be `vkrnn.Array`. No other
-argument says what `A` is. Without one it is NumPy's arrays, its default.
+If any argument of a call is a `vkrnn.Array`, `A` is `vkrnn.Array`, and so are the results. Otherwise `A` is its
+default, NumPy arrays.
 """
 
 Integers: TypeAlias = npt.NDArray[np.integer[Any]] | Foreign | Sequence[int]

@@ -20,22 +20,22 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 class Array(_core.Array):
-    """A C-contiguous array in a device's memory; made by `asarray`, `empty`, `zeros` and by calls on arrays.
+    """A C-contiguous array in a device's memory. `asarray`, `empty`, `zeros` and calls on arrays create it.
 
-    On the CPU a call on arrays is done when it returns. On a Vulkan device it returns before that, and whatever reads
-    an array waits for what writes it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol, `__dlpack__`.
-    Calls run in their order, so arrays go from call to call without a wait, and may be dropped at any time. Failures of
-    the device surface where something waits, under the name of the call that failed.
+    On the CPU, calls on arrays are synchronous. On a Vulkan device they return before they are done. Calls run in their
+    order, so an array can go from call to call without a wait, and can be dropped at any time. Reading an array waits
+    for the calls that write it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol and `__dlpack__`. If
+    a call fails on the device, the next wait raises an error that names the call.
 
-    Where the device's memory is the host's (`host_visible`), `numpy` and the protocols give views: later calls that
-    write the array show in them, once `wait` has returned. A view outlives the array and its device. Before you write
-    into a view, wait for the calls that read the array as well: `Device.synchronize`.
+    If the host sees the device's memory (`host_visible`), `numpy` and the protocols return views. A view shows what
+    later calls write, once `wait` has returned, and outlives the array and its device. Before you write to a view, wait
+    for the calls that read the array: `Device.synchronize`.
 
-    The CPU reads weights in an order of its own. A copy in that order stays with an array of float32 or float64 for
-    the calls to come, until the array is written; while there are views of it, each call makes the copy anew.
+    A weight that is an array keeps a packed copy for later calls until it is written. While a view of it exists, each
+    call packs it again.
 
-    There is no arithmetic: operators raise TypeError, whatever stands on the other side, and so do NumPy's functions of
-    elements. ``array == other`` asks whether both are the same object. `numpy` has the numbers.
+    Arrays have no arithmetic: operators and NumPy's elementwise functions raise TypeError. ``array == other`` tells
+    whether both are the same object. Use `numpy` to compute with the numbers.
 
     Attributes
     ----------
@@ -45,12 +45,12 @@ class Array(_core.Array):
     device : Device
     nbytes : int
     host_visible : bool
-        Whether the array is in memory that NumPy can look at.
+        Whether NumPy can view the array's memory.
 
     Raises
     ------
     DeviceError
-        By anything that waits or copies, if the device was closed or lost.
+        From anything that waits or copies, if the device was closed or lost.
 
     Examples
     --------
@@ -64,14 +64,14 @@ class Array(_core.Array):
     ((5, 3, 4), dtype('float32'))
     """
 
-    # NumPy then leaves operators to Python, instead of answering ``array - np.float32(1)`` with an array of its own.
+    # Without this, NumPy would compute ``array - np.float32(1)`` from a silent copy.
     __array_ufunc__ = None
 
-    if TYPE_CHECKING:  # `Foreign` asks for it, so that an Array is none and decides what a call returns
+    if TYPE_CHECKING:  # excludes Array from the protocol `Foreign`, so that an Array decides what a call returns
         __sizeof__: None  # type: ignore[assignment]
 
     def __new__(cls, *args: Any) -> Self:
-        """Refuse to make an array of nothing, as copying would: it would have no memory."""
+        """Raise a TypeError without arguments: such an array, as from copying one, would have no memory."""
         if not args:
             raise TypeError("[Array] arrays are made by vkrnn.asarray, empty and zeros, and copied by numpy()")
         return super().__new__(cls)
@@ -87,20 +87,19 @@ class Array(_core.Array):
         return self.nbytes // self.dtype.itemsize
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Wait for what writes the array and return it: a view where the host sees the memory, else a copy."""
+        """Wait for the calls that write the array. Return a view if the host sees the memory, else a copy."""
         return _core.view(self) if self.host_visible else _core.fetch(self)
 
     def copy_from(self, source: Foreign) -> None:
-        """Fill the array from an array of its shape and dtype, which may change as soon as this returns.
+        """Overwrite the array with one of the same shape and dtype.
 
-        `source` is what `asarray` takes, less an `Array`.
-
-        Calls before it still see what was there. Where the host sees the memory, this waits for those that use it.
+        `source` is a NumPy array or another library's tensor, and may change as soon as this returns. Earlier calls
+        still see the old contents. If the host sees the memory, this waits for the calls that use it.
 
         Raises
         ------
         TypeError
-            If `source` is no such array or of another dtype.
+            If `source` is no such array or has another dtype.
         ValueError
             If it has another shape.
         """
@@ -141,11 +140,11 @@ class Array(_core.Array):
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Self]:
-        """Go through the parts along the first axis."""
+        """Iterate over the parts along the first axis."""
         return (self[index] for index in range(len(self)))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001
-        """Give NumPy what `numpy` returns, converted to `dtype` if one is given."""
+        """Return what `numpy` returns, converted to `dtype` if one is given."""
         if copy is False and not self.host_visible:
             raise ValueError("[Array] copy=False: memory that is not the host's needs a copy")
         array = self.numpy()
@@ -156,12 +155,12 @@ class Array(_core.Array):
         return array.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Give the memory to another library, as memory of the CPU; see `numpy.ndarray.__dlpack__` for the options.
+        """Hand the memory to another library as CPU memory. See `numpy.ndarray.__dlpack__` for the options.
 
         Raises
         ------
         BufferError
-            If the memory is not the host's, or the dtype is bfloat16.
+            If the host does not see the memory, or the dtype is bfloat16.
         """
         if not self.host_visible:
             raise BufferError(f"[Array] the memory of {self.device.name} is not the host's; copy it with numpy()")
@@ -170,11 +169,11 @@ class Array(_core.Array):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's name of the CPU, (1, 0)."""
+        """Return DLPack's identifier of the CPU, (1, 0)."""
         return (1, 0)
 
     def __repr__(self) -> str:
-        """Show what it is, never the numbers: showing those would wait."""
+        """Return shape, dtype and device, never the numbers, which would have to be waited for."""
         return f"<vkrnn.Array {list(self.shape)} {self.dtype} on {self.device.index}: {self.device.name}>"
 
 
@@ -183,19 +182,19 @@ def asarray(array: Foreign | Array, *, device: DeviceLike | None = None) -> Arra
 
     Parameters
     ----------
-    array : numpy.ndarray or Array, or whatever has ``__dlpack__`` on the CPU or ``__array__``
-        float32, float64, float16 or bfloat16. An `Array` is returned as it is.
+    array : numpy.ndarray or Array, or anything with ``__dlpack__`` on the CPU or ``__array__``
+        float32, float64, float16 or bfloat16. An `Array` is returned unchanged.
     device : Device or int or str, optional
         `default_device()` if not given.
 
     Raises
     ------
     TypeError
-        If it is no array or of another dtype.
+        If it is no array or has another dtype.
     ValueError
         If an `Array` is on another device than `device`.
     MemoryError, DeviceError
-        As a call.
+        As in a call.
 
     Examples
     --------
@@ -213,7 +212,7 @@ def asarray(array: Foreign | Array, *, device: DeviceLike | None = None) -> Arra
 
 
 def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None) -> Array:
-    """Make an array on a device; what is in it is undefined.
+    """Create an array on a device with undefined contents.
 
     Parameters
     ----------
@@ -226,13 +225,13 @@ def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, devi
     Raises
     ------
     TypeError
-        If the dtype is another one.
+        If the dtype is none of these.
     ValueError
         If an axis is negative.
     MemoryError, DeviceError
-        As a call.
+        As in a call.
     ImportError
-        If the dtype is ``"bfloat16"``, and the package ml_dtypes is not installed.
+        If the dtype is ``"bfloat16"`` and the package ml_dtypes is not installed.
 
     Examples
     --------
@@ -244,7 +243,7 @@ def empty(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, devi
 
 
 def zeros(shape: Sequence[int] | int, dtype: npt.DTypeLike = np.float32, *, device: DeviceLike | None = None) -> Array:
-    """Make an array of zeros on a device; parameters and errors are those of `empty`.
+    """Create an array of zeros on a device. Parameters and errors are those of `empty`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Checking a device's answers against the float64 reference."""
+"""Comparing a device's results with the float64 reference."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Comparison", "Report", "check"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One result beside its reference.
+    """The comparison of one result with its reference.
 
-    `error` is the worst of ``|a - b| / max(1, max |b|)``, a being the device's number and b the reference's; `index`
-    says where it stands, and is empty for a result without elements. Numbers that are not finite on either side count
-    as infinitely wrong unless both are alike.
+    `error` is the largest ``|a - b| / max(1, max |b|)`` of the device's numbers a and the reference's b, and `index`
+    its position, which is empty for a result without elements. If either number is not finite, the error is infinite
+    unless both are the same.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Comparison:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """Findings of `check`: one comparison a result, in the documented order."""
+    """What `check` returns: one comparison for each result, in the documented order."""
 
     function: str
     device: str
@@ -66,7 +66,7 @@ class Report:
         return all(comparison.error <= self.tolerance for comparison in self.comparisons)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """Return the table: result, shape, worst error, where, verdict."""
+        """Return the rows of the table: result, shape, worst error, its position, verdict."""
         return [
             (c.name, str(list(c.shape)), f"{c.error:.1e}", str(list(c.index)), self._verdict(c))
             for c in self.comparisons
@@ -81,7 +81,7 @@ class Report:
         return f"{self.function} on {self.device} {verdict} with the reference ({rounded}tolerance {self.tolerance:g})"
 
     def __repr__(self) -> str:
-        """Show a small table."""
+        """Return a small table."""
         rows = [_HEADER, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -95,7 +95,7 @@ class Report:
         return f"<table><caption>{html.escape(self._title())}</caption>{body}</table>"
 
 
-TF32_TOLERANCE = 5e-3  # ten roundings of 2^-11
+TF32_TOLERANCE = 5e-3  # ten times the rounding of 2^-11
 _TOLERANCE = 5e-6
 _HEADER = ("result", "shape", "worst error", "at", "")
 
@@ -103,28 +103,28 @@ _HEADER = ("result", "shape", "worst error", "at", "")
 def check(
     function: Callable[..., Results[Any]], /, *args: Any, tolerance: float | None = None, **kwargs: Any
 ) -> Report:
-    """Run a call on the device and on the float64 reference and compare the results.
+    """Compare a call on a device with the float64 reference.
 
     Parameters
     ----------
     function : callable
         One of the six operations, such as `vkrnn.lstm`.
     *args, **kwargs
-        What to call it with, ``device`` included. The reference gets the same values, whatever their dtype.
+        Arguments of the call, including ``device``. The reference gets the same values.
     tolerance : float, optional
-        The largest error to accept, relative to the largest number of a result or to 1, whichever is more. If not
-        given, 5e-6, or 5e-3 where the call rounds operands of products (``Device(..., float32="tf32")``). Long
-        sequences and large layers add up more rounding.
+        The largest error to accept, relative to the absmax of a result or to 1, whichever is larger. If not given,
+        5e-6, or 5e-3 if the call rounds operands of products (``Device(..., float32="tf32")``). Long sequences and
+        large layers accumulate more rounding, so give them a larger one.
 
     Returns
     -------
     Report
-        With ``ok`` and, for each result, the worst error and where it stands.
+        It has ``ok`` and, for each result, the worst error and its position.
 
     Raises
     ------
     TypeError, ValueError, MemoryError, DeviceError
-        As the call itself.
+        As in the call itself.
 
     Examples
     --------

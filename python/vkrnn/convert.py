@@ -1,6 +1,6 @@
-"""Weights from other libraries as keyword arguments and a descriptor, ready for a call, and back.
+"""Converts weights of other libraries to arguments and a descriptor for a call, and back.
 
-No other library is imported before a function is called that needs it.
+The other library is imported when a function needs it.
 
 >>> import numpy as np, torch, vkrnn  # doctest: +SKIP
 >>> (layer,) = vkrnn.convert.from_torch(torch.nn.LSTM(3, 16))  # doctest: +SKIP

@@ -1,4 +1,4 @@
-"""Devices: which there are, which one a call runs on."""
+"""Devices: the list of them, and the choice of the one that a call runs on."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from vkrnn.precision import Precision, block_precision, checked_precision
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
 
 _current: ContextVar[tuple[Device, ...]] = ContextVar("vkrnn_current_devices", default=())
-_lock = threading.RLock()  # as that of a device, for signal handlers that make calls
-_by_selector: dict[str | None, Device] = {}  # None is the best device
+_lock = threading.RLock()  # reentrant, like a device's lock, for signal handlers that make calls
+_by_selector: dict[str | None, Device] = {}  # None selects the best device
 _by_index: dict[int, Device] = {}
 _all: WeakSet[Device] = WeakSet()
 _inherited: list[Device] = []
 _logger = logging.getLogger("vkrnn")
-_told = False  # whether a GPU that calls cannot run on was told of
+_told = False  # whether the user has been warned of a GPU that cannot be used
 
 
 class Device:
-    """A GPU, or the CPU: what calls run on. It is opened when it is first needed.
+    """A GPU or the CPU. It is opened at its first call.
 
     Parameters
     ----------
     selector : int or str, optional
-        Position in `devices()`, or a part of the device's name in any case; the first that matches is taken. The best
+        Position in `devices()`, or part of the device's name in any case, of which the first match is used. The best
         device if not given.
     schedule, gemm : str, optional
-        The strategies for the time loop and for the matrix products, from `strategies`. If not given, they are chosen
-        for each call; its plan shows them.
+        Strategies for the time loop and for the matrix products, from `strategies`. If not given, each call uses the
+        ones with the lowest estimated time; its plan shows them.
     float32 : {"ieee", "tf32"}, optional
         Precision of float32 products, by PyTorch's names. ``ieee`` has the accuracy of float32. ``tf32`` is faster and
-        may round the operands of products to ten bits of mantissa; sums and all else stay float32. Only matrix units
-        round: on other devices, the CPU among them, it makes no difference. If not given, the environment variable
-        ``VKRNN_FLOAT32``, else ``ieee``. `fp32_precision` overrides it for a block.
+        may round the operands of products to ten bits of mantissa; everything else stays float32. Only matrix units
+        round, so it makes no difference on the CPU and other devices without them. If not given, the environment
+        variable ``VKRNN_FLOAT32``, else ``ieee``. `fp32_precision` overrides it for a block.
     **sizes : int, optional
-        Sizes of strategies. The schedule ``steps`` has ``lanes``, ``rows`` and ``workgroup``: invocations that share a
-        dot product, batch rows of an invocation, invocations of a workgroup.
+        Tuning parameters of strategies, such as ``lanes``, ``rows`` and ``workgroup`` of the schedule ``steps``.
+        `docs/devices.md` lists them.
 
     Raises
     ------
@@ -60,12 +60,12 @@ class Device:
 
     Notes
     -----
-    ``with device:`` makes it the one that calls run on where they name none. It does not close it.
+    ``with device:`` makes it the default device of the block. It does not close it.
 
-    A call on the CPU takes as many threads as its work is worth. There are never more than the affinity of the calling
-    thread and the control group's quota allow at that moment, nor than the environment variable ``VKRNN_NUM_THREADS``
-    says, else ``OMP_NUM_THREADS``. Results do not depend on their number. ``VKRNN_CPU_TARGET`` chooses the instruction
-    set: avx512, avx2, sse4, neon or scalar.
+    A call on the CPU uses as many threads as its work is worth, and never more than the calling thread's affinity and
+    the control group's quota allow at that moment, or than the environment variable ``VKRNN_NUM_THREADS``, else
+    ``OMP_NUM_THREADS``, says. Results do not depend on the number of threads. ``VKRNN_CPU_TARGET`` chooses the
+    instruction set: avx512, avx2, sse4, neon or scalar.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Device:
 
     @property
     def profile(self) -> _core.Profile:
-        """Properties and abilities of the device, as far as planning cares."""
+        """Properties of the device that planning uses."""
         return self._profile
 
     @property
@@ -119,7 +119,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The driver's name for the device; ``cpu (...)`` is the CPU itself."""
+        """Name of the device from its driver; ``cpu (...)`` for the CPU."""
         return self._profile.name
 
     @property
@@ -129,24 +129,24 @@ class Device:
 
     @property
     def driver(self) -> str:
-        """Short name of the driver; ``native`` for the CPU, which needs none."""
+        """Short name of the driver; ``native`` for the CPU."""
         return self._profile.driver
 
     @property
     def driver_version(self) -> str:
-        """The driver's own words on its version; for the CPU the instruction set, as in ``VKRNN_CPU_TARGET``."""
+        """Version of the driver; for the CPU the instruction set, as in ``VKRNN_CPU_TARGET``."""
         return self._profile.driver_version
 
     @property
     def memory_bytes(self) -> int:
-        """Size of the device's largest memory; for the CPU that of the host."""
+        """Size of the device's largest memory heap; for the CPU the host's memory."""
         return self._profile.memory_bytes
 
     @property
     def float32(self) -> Precision:
-        """Precision of float32 products that calls accept: that of the innermost `fp32_precision`, else the device's.
+        """Precision that calls accept for float32 products: the innermost `fp32_precision`, else the device's.
 
-        ``plan(...).float32`` tells whether a call makes use of it.
+        ``plan(...).float32`` tells whether a call rounds.
         """
         return block_precision.get() or self._precision
 
@@ -157,13 +157,13 @@ class Device:
 
     @property
     def lost(self) -> bool:
-        """Whether the driver lost the device; it stays so, a new `Device` works."""
+        """Whether the driver lost the device. It stays lost; a new `Device` works."""
         return self._opened is not None and self._opened.lost
 
     def open(self, prefix: str = "[Device]", *, tuned: bool = True) -> _core.Device:
-        """Return the opened device of the core, for use within the package; `prefix` begins the messages.
+        """Return the core's device, opened if necessary. For use within the package; `prefix` begins messages.
 
-        If it is opened by this, it reads the table that ``python -m vkrnn tune`` has made, where `tuned` is true.
+        Opening it reads the table of ``python -m vkrnn tune``, unless `tuned` is false.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class Device:
             return self._opened
 
     def close(self) -> None:
-        """Give back what a driver holds. Later calls on the device raise `DeviceError`."""
+        """Release what the driver holds. Later calls on the device raise `DeviceError`."""
         with self._lock:
             self._closed = True
             if self._opened is not None:
@@ -197,41 +197,44 @@ class Device:
                 _log()
 
     def synchronize(self) -> None:
-        """Wait for all calls made so far. Calls on the CPU are done when they return.
+        """Wait for all calls made so far. Calls on the CPU are synchronous anyway.
 
         Raises
         ------
         DeviceError
-            If the device failed; the message begins with the call that was not done. Also if it was closed.
+            If the device was closed, or if it failed. The message begins with the call that was not done.
         """
         self.open().synchronize()
 
     def statistics(self) -> dict[str, int | float]:
-        """Return counters since the device was opened, and sizes.
+        """Return counters since the device was opened.
 
-        ``calls``; those of them ``repeated``, which found their commands as an earlier call on the same memory had
-        recorded them; ``submissions``, ``dispatches``; ``bytes_uploaded`` and ``bytes_downloaded``, copied from and to
-        the host's memory; ``bytes_imported``, of NumPy arrays that the device read where they were;
-        ``bytes_allocated``, ``pipelines``, ``plans``, what is held now; ``last_device_seconds``, of the last call that
-        is done, by the device's clock and without copies; ``last_host_seconds``, that the last call took to return.
+        - ``calls``, and among them ``repeated``: calls that replayed the command buffer of an earlier call on the same
+          memory
+        - ``submissions`` and ``dispatches``
+        - ``bytes_uploaded`` and ``bytes_downloaded``: copied from and to the host's memory
+        - ``bytes_imported``: of NumPy arrays that the device read in place
+        - ``bytes_allocated``, ``pipelines`` and ``plans``: held now
+        - ``last_device_seconds``: duration of the last finished call by the device's clock, without copies
+        - ``last_host_seconds``: time until the last call returned
         """
         return (self._opened or self.open()).statistics()
 
     def __enter__(self) -> Self:
-        """Make this the device that calls run on where they name none."""
+        """Make this the default device."""
         _current.set((*_current.get(), self))
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Go back to the device that was current before; this one stays open."""
+        """Restore the previous default device. This one stays open."""
         _current.set(_current.get()[:-1])
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: what is opened belongs to one object of one process."""
+        """Raise a TypeError: a device can be neither copied nor pickled."""
         raise TypeError(f"cannot pickle '{type(self).__name__}' object")
 
     def __repr__(self) -> str:
-        """Show what the device is, and whether it is of use."""
+        """Return position, name, type, driver version, options, and whether it is closed or lost."""
         state = ", closed" if self.closed else ", lost" if self.lost else ""
         version = self.driver_version or self.driver
         shown = self._options if self._precision == "ieee" else {**self._options, "float32": self._precision}
@@ -240,14 +243,14 @@ class Device:
 
 
 DeviceLike = Device | int | str
-"""A device, as arguments take it: itself, its position in `devices()`, or a part of its name."""
+"""What arguments accept as a device: a `Device`, its position in `devices()`, or part of its name."""
 
 
 def devices() -> list[Device]:
     """List the devices, best first: discrete, integrated and virtual GPUs, the CPU, then Vulkan on the CPU.
 
-    None is opened. The CPU is always there. GPUs, and Vulkan on the CPU (Mesa's llvmpipe), are there if a Vulkan loader
-    and a driver are.
+    This opens none of them. The CPU is always listed. GPUs, and Vulkan on the CPU (Mesa's llvmpipe), are listed if a
+    Vulkan loader and a driver are installed.
 
     Examples
     --------
@@ -260,15 +263,15 @@ def devices() -> list[Device]:
 
 
 def default_device() -> Device:
-    """Return the device that calls run on where they name none.
+    """Return the device of calls that name none.
 
-    That is the one of the innermost ``with device:``, else the one that the environment variable ``VKRNN_DEVICE``
-    names (position or part of the name), else the best. One that was closed or lost is replaced by a new one.
+    That is the device of the innermost ``with device:``, else the one that the environment variable ``VKRNN_DEVICE``
+    names (position or part of the name), else the best one. A device that was closed or lost is replaced by a new one.
 
     Warns
     -----
     RuntimeWarning
-        Once in a process, if the best is a CPU because the GPUs that Vulkan has are of no use: which, and why.
+        Once per process, if Vulkan has a GPU that cannot be used, so that calls run on the CPU. It says why.
 
     Raises
     ------
@@ -285,9 +288,9 @@ def default_device() -> Device:
 
 
 def resolve(device: DeviceLike | None, prefix: str) -> Device:
-    """Return the device that an operation's argument ``device`` stands for.
+    """Return the device that an operation's argument ``device`` names.
 
-    One that is named by position or name is opened once and kept for later calls.
+    A device that is named by position or name is opened once and kept for later calls.
     """
     if device is None:
         return default_device()
@@ -299,7 +302,7 @@ def resolve(device: DeviceLike | None, prefix: str) -> Device:
 
 
 def require_device(given: DeviceLike | None, device: Device, prefix: str, reason: str) -> None:
-    """Raise ValueError if an operation's argument ``device`` names another than `device`, which it has to be."""
+    """Raise ValueError if an operation's argument ``device`` names another device than `device`."""
     if given is None or (named := resolve(given, prefix)) is device:
         return
     got = told_apart(named, device) if isinstance(given, Device) else f"{given!r}: {told_apart(named, device)}"
@@ -307,7 +310,7 @@ def require_device(given: DeviceLike | None, device: Device, prefix: str, reason
 
 
 def told_apart(other: Device, device: Device) -> str:
-    """Show `other` in a message that shows `device` too: two of the same hardware look alike."""
+    """Return how a message shows `other` beside `device`, whose repr may be the same."""
     return f"another {other!r}" if repr(other) == repr(device) else repr(other)
 
 
@@ -330,7 +333,7 @@ def _tell_of_skipped(device: Device) -> None:
     gpus = [f"{name} ({reason})" for name, kind, reason in _core.skipped_devices(complete=False) if kind != "cpu"]
     _log()
     if gpus:
-        depth = 1  # where the call is that was made of the package
+        depth = 1  # of the caller outside of the package
         while sys._getframe(depth).f_globals.get("__name__", "").startswith("vkrnn."):  # noqa: SLF001
             depth += 1
         message = f"no GPU can be used, calls run on {device.name}; skipped: {'; '.join(gpus)}"
@@ -338,14 +341,14 @@ def _tell_of_skipped(device: Device) -> None:
 
 
 def _log() -> None:
-    """Hand on to the log what the core has reported since the last time."""
+    """Log what the core has reported since the last time."""
     for severity, text in _core.take_reports():
         _logger.log(getattr(logging, severity), "%s", text)
 
 
 def _after_fork() -> None:
-    # A driver's threads and handles do not survive a fork: the child opens devices of its own, and leaves the parent's
-    # alone.
+    # A driver's threads and handles do not survive a fork, so the child opens its own devices and does not touch the
+    # parent's.
     global _lock  # noqa: PLW0603
     _lock = threading.RLock()
     for device in list(_all):
@@ -360,8 +363,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _finish() -> None:
-    # After this the process destroys what the drivers' threads use, so these must have nothing left to do. Python has
-    # joined all of its threads but daemons; dummies stand for threads of other libraries.
+    # After this the process destroys what the drivers' threads use, so these must be idle. Python has joined all of its
+    # threads except daemons; dummies are threads of other libraries.
     others = set(threading.enumerate()) - {threading.current_thread()}
     dummy = threading._DummyThread  # noqa: SLF001
     _core.stop_threads({thread.ident for thread in others if thread.ident and not isinstance(thread, dummy)})
@@ -378,7 +381,7 @@ atexit.register(_finish)
 def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:
     if selector is not None and (isinstance(selector, bool) or not isinstance(selector, (int, str))):
         raise TypeError(f"{where}: expected an int or a str, got {type(selector).__name__}")
-    # Vulkan's drivers are asked only if they may have the device: that takes far longer than a call.
+    # Ask Vulkan's drivers only if the device may be theirs, because that takes far longer than a call.
     for complete in (False, True):
         profiles = _core.list_devices(complete)
         _log()

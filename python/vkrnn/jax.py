@@ -1,4 +1,4 @@
-"""The three forward operations for JAX, with gradients, under jit and vmap; needs the extra ``jax``.
+"""The three forward operations for JAX, with gradients, jit and vmap. Needs the extra ``jax``.
 
 >>> import jax, jax.numpy as jnp
 >>> import vkrnn.jax
@@ -9,7 +9,7 @@ Results(lstm: output [5, 3, 2] float32)
 (8, 2)
 
 vkrnn computes on the host, with NumPy arrays. Under ``jit``, JAX's program calls back into Python. `docs/jax.md` says
-what works.
+what works and what does not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ except ImportError as error:
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
 
-# JAX's threads must not be in a callback, in Python, when the interpreter ends.
+# JAX's threads must not be in a Python callback when the interpreter ends.
 atexit.register(lambda: jax.block_until_ready(jax.live_arrays()))
 
 Array = npt.NDArray[Any]
@@ -66,23 +66,23 @@ def single_gate_rnn(
     descriptor: SingleGateRNNDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
-    """Run `vkrnn.single_gate_rnn` on arrays of JAX.
+    """Run `vkrnn.single_gate_rnn` on JAX arrays.
 
-    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes and equations; arrays are JAX's or what
-    ``jnp.asarray`` takes. The descriptor's ``training`` changes nothing. Without `device` the call runs on the default
-    device of the time when it is traced.
+    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings. Arrays are JAX arrays or
+    anything that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs
+    on the device that is the default when the call is traced.
 
     Returns
     -------
     Outputs
-        ``output``, [T, N, H], bidirectional [T, N, 2H]; a pytree.
+        ``output``, [T, N, H], bidirectional [T, N, 2H], in a pytree.
 
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.single_gate_rnn`, when the call is traced. What only running it shows is an error of JAX's with the
-        same message under ``jit``. NotImplementedError also for gradients with respect to `mask`, for gradients of
-        gradients and for `jax.export`.
+        As in `vkrnn.single_gate_rnn`, when the call is traced. Under ``jit``, errors that only running the call can
+        find are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for
+        second derivatives and for `jax.export`.
     """
     return _traced(Outputs, "single_gate_rnn", locals())
 
@@ -101,24 +101,25 @@ def lstm(
     descriptor: LSTMDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> LSTMOutputs[jax.Array]:
-    """Run `vkrnn.lstm` on arrays of JAX.
+    """Run `vkrnn.lstm` on JAX arrays.
 
-    Parameters are those of `vkrnn.lstm`, which has shapes and equations; arrays are JAX's or what ``jnp.asarray``
-    takes. The descriptor's ``training`` changes nothing. Without `device` the call runs on the default device of the
-    time when it is traced.
+    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings. Arrays are JAX arrays or anything
+    that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs on the
+    device that is the default when the call is traced.
 
     Returns
     -------
     LSTMOutputs
-        ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` also ``cell_output``, the same shape; a
-        pytree. Of ``cell_output`` only each direction's last step may take part in what is differentiated.
+        ``output``, [T, N, H], bidirectional [T, N, 2H], and with ``produce_cell`` also ``cell_output`` of the same
+        shape. They form a pytree. Only the last step of each direction of ``cell_output`` may take part in what is
+        differentiated; a gradient of another step raises an error.
 
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.lstm`, when the call is traced. What only running it shows, such as a gradient of other cells than the
-        last, is an error of JAX's with the same message under ``jit``. NotImplementedError also for gradients with
-        respect to `mask`, for gradients of gradients and for `jax.export`.
+        As in `vkrnn.lstm`, when the call is traced. Under ``jit``, errors that only running the call can find are
+        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for second
+        derivatives and for `jax.export`.
     """
     return _traced(LSTMOutputs, "lstm", locals())
 
@@ -136,23 +137,23 @@ def gru(
     descriptor: GRUDescriptor | None = None,
     device: DeviceLike | None = None,
 ) -> Outputs[jax.Array]:
-    """Run `vkrnn.gru` on arrays of JAX.
+    """Run `vkrnn.gru` on JAX arrays.
 
-    Parameters are those of `vkrnn.gru`, which has shapes and equations; arrays are JAX's or what ``jnp.asarray`` takes.
-    The descriptor's ``training`` changes nothing. Without `device` the call runs on the default device of the time when
-    it is traced.
+    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings. Arrays are JAX arrays or anything
+    that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs on the
+    device that is the default when the call is traced.
 
     Returns
     -------
     Outputs
-        ``output``, [T, N, H], bidirectional [T, N, 2H]; a pytree.
+        ``output``, [T, N, H], bidirectional [T, N, 2H], in a pytree.
 
     Raises
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
-        As `vkrnn.gru`, when the call is traced. What only running it shows is an error of JAX's with the
-        same message under ``jit``. NotImplementedError also for gradients with respect to `mask`, for gradients of
-        gradients and for `jax.export`.
+        As in `vkrnn.gru`, when the call is traced. Under ``jit``, errors that only running the call can find are
+        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for second
+        derivatives and for `jax.export`.
     """
     return _traced(Outputs, "gru", locals())
 

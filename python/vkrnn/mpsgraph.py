@@ -1,17 +1,17 @@
-"""The twenty recurrent methods of MPSGraph under their own names and labels, for code that is ported from there.
+"""MPSGraph's twenty recurrent methods under their own names and labels, for code that is ported from there.
 
-Swift's names, which several methods share and which the labels tell apart::
+Swift's names, which several methods share. The labels distinguish them::
 
     mpsgraph.LSTM(x, recurrentWeight=R, initState=h, initCell=c, descriptor=d, name=None)
 
-and the selectors as PyObjC spells them, every argument by position::
+PyObjC's selectors, with every argument by position::
 
     mpsgraph.LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_(x, R, h, c, d, None)
 
-Both return a list, packed as MPSGraph's. ``None`` stands for nil where the method allows it. The labels are required as
-in Swift, nothing but ``name`` may be left out, and ``device`` may be added. Other than in Swift they may come in any
-order: Python keeps none. Arguments, results and errors are those of the functions of `vkrnn` with the same arguments in
-snake_case. A descriptor is one of `vkrnn`, or one of the three here, whose properties change as Apple's do.
+Both return a list, as MPSGraph does. Pass ``None`` for nil where the method allows nil. As in Swift, labels are required
+and only ``name`` may be left out; ``device`` may be added. Unlike in Swift, labels may be in any order. Arguments,
+results and errors are those of the functions of `vkrnn`. A descriptor is one of `vkrnn`, or one of the three here, whose
+properties can be set as in MPSGraph.
 
 >>> import numpy as np
 >>> from vkrnn import mpsgraph

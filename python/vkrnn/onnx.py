@@ -1,7 +1,7 @@
-"""ONNX's RNN, GRU and LSTM on vkrnn's devices: single nodes, and whole models; needs the extra ``onnx``.
+"""ONNX's RNN, GRU and LSTM on vkrnn's devices, as single nodes and in whole models. Needs the extra ``onnx``.
 
-`run_node` computes one node. `OPERATORS` are the three for ONNX's own evaluator, which computes all other operators in
-NumPy; `Backend` is that evaluator behind ONNX's interface for backends.
+`run_node` computes one node. `Backend` runs a model: vkrnn computes the recurrent nodes, and ONNX's own evaluator
+computes all others in NumPy. `OPERATORS` are the three operators for that evaluator.
 
 >>> import numpy as np
 >>> from onnx import helper
@@ -12,7 +12,7 @@ NumPy; `Backend` is that evaluator behind ONNX's interface for backends.
 >>> Y.shape, Y_h.shape
 ((5, 1, 3, 4), (1, 3, 4))
 
-Of all dtypes of ONNX's operators: float32, float64, float16, bfloat16. `docs/onnx.md` says what is refused.
+All dtypes of ONNX's operators work: float32, float64, float16 and bfloat16. `docs/onnx.md` says what is refused.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ Inputs = Mapping[str, Any] | Sequence[Any]
 
 
 def run_node(node: NodeProto, inputs: Inputs, *, device: DeviceLike | None = None) -> tuple[Array, ...]:
-    """Compute an ONNX node that is an RNN, a GRU or an LSTM.
+    """Compute an RNN, GRU or LSTM node of ONNX.
 
     Parameters
     ----------
     node : onnx.NodeProto
     inputs : sequence of arrays, or mapping of str to arrays
-        One for each name in ``node.input``, None for an absent one, or only those that are not absent; or by these
-        names. Shapes are ONNX's, by the node's ``layout``.
+        Arrays by the names in ``node.input``, or in their order. In a sequence, absent inputs are None, or all of them
+        are left out. Shapes are those of ONNX for the node's ``layout``.
     device : Device or int or str, optional
-        Where to run; `default_device()` if not given.
+        Where to run. `default_device()` if not given.
 
     Returns
     -------
     tuple of numpy.ndarray
-        Y, Y_h and, of an LSTM, Y_c: as many as ``node.output`` has. A sequence of length 0 gives zeros in Y and its
+        Y, Y_h and, for an LSTM, Y_c: as many as ``node.output`` has. A sequence of length 0 has zeros in Y and its
         initial state in Y_h and Y_c.
 
     Raises
     ------
     NotImplementedError
-        If the node asks for what the operations cannot do; the message begins with the attribute's ONNX name.
+        If vkrnn does not support an attribute. The message begins with the attribute's ONNX name.
     ValueError, TypeError
-        If the node is another one, an attribute is malformed, or an input is missing or has the wrong shape or dtype.
+        If it is another node, an attribute is malformed, or an input is missing or has the wrong shape or dtype.
     MemoryError, DeviceError
-        As a call.
+        As in a call.
 
     Notes
     -----
@@ -200,25 +200,25 @@ class _Operator(OpRun):
 
 
 class RNN(_Operator):
-    """ONNX's RNN for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+    """ONNX's RNN for `onnx.reference.ReferenceEvaluator`. It runs on the default device."""
 
 
 class GRU(_Operator):
-    """ONNX's GRU for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+    """ONNX's GRU for `onnx.reference.ReferenceEvaluator`. It runs on the default device."""
 
 
 class LSTM(_Operator):
-    """ONNX's LSTM for `onnx.reference.ReferenceEvaluator`; runs on the current device."""
+    """ONNX's LSTM for `onnx.reference.ReferenceEvaluator`. It runs on the default device."""
 
 
 OPERATORS = [RNN, GRU, LSTM]
-"""The argument ``new_ops`` of `onnx.reference.ReferenceEvaluator`; they run where calls without a device run."""
+"""The argument ``new_ops`` of `onnx.reference.ReferenceEvaluator`. They run on the default device."""
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:
-    """Return the model, or a copy that has the types and shapes without which ONNX's check fails.
+    """Return the model, or a copy with the types and shapes that ONNX's check requires.
 
-    No tensor's shape is checked, so any will do.
+    Any shape will do, because the check does not compare it with a tensor.
     """
     if all(_is_complete(value) for value in (*model.graph.input, *model.graph.output)):
         return model
@@ -239,7 +239,7 @@ def _is_complete(value: ValueInfoProto) -> bool:
 
 
 def _recurrent_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Go through the recurrent nodes of a graph and of the graphs within its nodes."""
+    """Yield the recurrent nodes of a graph and of the graphs within its nodes."""
     for node in graph.node:
         if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
             yield node
@@ -249,7 +249,7 @@ def _recurrent_nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 class BackendRep(_BackendRep):
-    """A model that was prepared to run on a device.
+    """A model that `Backend.prepare` has prepared to run on a device.
 
     Attributes
     ----------
@@ -261,7 +261,7 @@ class BackendRep(_BackendRep):
         self._evaluator = evaluator
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[Array, ...]:  # noqa: ARG002 - the interface has them
-        """Compute the model's outputs, in its order.
+        """Return the model's outputs, in its order.
 
         Parameters
         ----------
@@ -271,7 +271,7 @@ class BackendRep(_BackendRep):
         Raises
         ------
         ValueError
-            If there are more or fewer, and whatever a node raises.
+            If the number of inputs is wrong. A node may raise other errors.
         """
         names = self._evaluator.input_names
         if not isinstance(inputs, Mapping):
@@ -283,10 +283,10 @@ class BackendRep(_BackendRep):
 
 
 class Backend(_Backend):
-    """ONNX's interface for backends: RNN, GRU and LSTM run on a device, everything else in onnx's own evaluator.
+    """ONNX's interface for backends. RNN, GRU and LSTM run on a device, everything else in ONNX's own evaluator.
 
-    ``device`` is what the operations take: a `Device`, its position in `devices()` or a part of its name. ONNX's
-    default is ``"CPU"``, which is the native CPU device.
+    ``device`` is a `Device`, its position in `devices()` or part of its name. The default is ONNX's ``"CPU"``, which is
+    the CPU device.
 
     Examples
     --------
@@ -300,13 +300,12 @@ class Backend(_Backend):
 
     @classmethod
     def prepare(cls, model: ModelProto, device: DeviceLike = "CPU", **kwargs: Any) -> BackendRep:
-        """Check the model and make it ready to run on the device.
+        """Check the model and prepare it to run on the device.
 
         Raises
         ------
         onnx.checker.ValidationError
-            If ONNX's own check fails. Shapes of the model's inputs and outputs, and types of its outputs, may be left
-            out, as in onnxruntime.
+            If ONNX's own check fails. As in onnxruntime, inputs and outputs may lack shapes, and outputs types.
         ValueError, TypeError
             If an attribute of a recurrent node is malformed.
         """
@@ -327,7 +326,7 @@ class Backend(_Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tell whether there is a device of that name."""
+        """Return whether there is a device of that name."""
         try:
             resolve(device, "[Backend]")
         except ValueError:

@@ -1,4 +1,4 @@
-"""Plans: what a call would do on a device, without doing it."""
+"""Plans: what a call would do on a device."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ P = ParamSpec("P")
 
 
 def plan(function: Callable[P, Results[Any]], /, *args: P.args, **kwargs: P.kwargs) -> _core.Plan:
-    """Return the plan of a call: buffers, kernels and steps.
+    """Return the plan of a call, without making the call: its buffers, kernels and steps.
 
-    Plans are values: they print as text, compare by contents, and have the same for the same call on the same device.
+    Plans print as text and compare by value. The same call on the same device has the same plan.
 
     Parameters
     ----------
     function : callable
         One of the six operations, such as `vkrnn.lstm`.
     *args, **kwargs
-        Arguments that it would be called with, ``device`` included. Only shapes and dtypes of the arrays matter.
+        Arguments of the call, including ``device``. Only shapes and dtypes of the arrays matter.
 
     Returns
     -------
     Plan
-        With ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops``, ``strategy``, and ``float32``: ``tf32`` if
-        the call rounds operands of products, which ``Device(..., float32="tf32")`` allows, else ``ieee``.
+        It has ``buffers``, ``steps``, ``bytes``, ``dispatches``, ``flops``, ``strategy`` and ``float32``, which is
+        ``tf32`` if the call rounds operands of products (`Device` allows it with ``float32="tf32"``), else ``ieee``.
 
     Raises
     ------
     TypeError, ValueError
-        As the call itself.
+        As in the call itself.
     DeviceError
         If there is no device to plan for.
 

@@ -12,14 +12,14 @@ __all__ = ["Precision", "block_precision", "checked_precision", "fp32_precision"
 Precision = Literal["ieee", "tf32"]
 
 block_precision: ContextVar[Precision | None] = ContextVar("vkrnn_fp32_precision", default=None)
-"""That of the innermost `fp32_precision`."""
+"""The precision of the innermost `fp32_precision`."""
 
 
 @contextlib.contextmanager
 def fp32_precision(precision: Precision) -> Iterator[None]:
-    """Have calls within the block, of this thread, multiply float32 numbers in this precision.
+    """Set the precision of float32 products for calls of this thread within the block.
 
-    It overrides that of devices, and an inner block that of an outer one. See `Device` for what the precisions mean.
+    It overrides the precision of devices and of outer blocks. See `Device` for what the precisions mean.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def fp32_precision(precision: Precision) -> Iterator[None]:
 
 
 def checked_precision(precision: object, where: str) -> Precision:
-    """Return the precision. Raise TypeError or ValueError, with a message that begins with `where`, if it is none."""
+    """Return the precision, or raise a TypeError or ValueError whose message begins with `where`."""
     if not isinstance(precision, str):
         raise TypeError(f"{where}: expected a str, got {type(precision).__name__}")
     if precision not in get_args(Precision):

@@ -1,7 +1,7 @@
-"""The six operations in NumPy, float64, written from the equations: what every other implementation is checked with.
+"""The six operations in float64 NumPy, written from the equations. Every other implementation is checked against them.
 
-Same names, arguments, layouts and results as the functions of `vkrnn` (less ``device``), for reading beside the
-equations and for cross-checking. Inputs may have any float dtype and are converted to float64; float64 comes back.
+Names, arguments, layouts and results are those of the functions of `vkrnn`, without ``device`` and ``out``. Arguments
+of any float dtype are converted to float64, and results are float64.
 """
 
 from ._gru import gru, gru_gradients

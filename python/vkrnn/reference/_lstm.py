@@ -138,22 +138,21 @@ def lstm(
     recurrent_weight : array_like, [4H, H], bidirectional [2, 4H, H]
         R, entry 0 for the forward direction.
     input_weight : array_like, [4H, I], bidirectional [8H, I], optional
-        W; without it the source is used as it is (an identity).
+        W. Without it the source is added to the gates as it is.
     bias : array_like, [4H], bidirectional [8H], optional
         b, zeros by default.
     init_state : array_like, [N, H], bidirectional [N, 2H], optional
-        h[-1], zeros by default; [1, N, DH] is taken too.
+        h[-1], zeros by default; [1, N, DH] is accepted too.
     init_cell : array_like, [N, H], bidirectional [N, 2H], optional
-        c[-1], zeros by default; [1, N, DH] is taken too.
+        c[-1], zeros by default; [1, N, DH] is accepted too.
     mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where that enters the recurrent product, and nothing else. Its rows
-        are aligned with the rows of the output.
+        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row t
+        belongs to row t of the output.
     peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
         p, one vector for each of the four gates, zeros by default.
     lengths : array_like of int, [N], optional
-        How many steps each sequence of the batch has, 1 to T, T by default. Rows past a sequence's end are zero in
-        every result, whatever stands there in the source; reverse and the backward direction start at its own end, and
-        the last step is its own.
+        Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
+        order and the backward direction start at its end.
     descriptor : LSTMDescriptor, optional
         The defaults if not given.
     name : str, optional
@@ -170,7 +169,7 @@ def lstm(
     ValueError
         If a shape is wrong.
     TypeError
-        If the descriptor is of another kind.
+        If the descriptor belongs to another function.
 
     Notes
     -----
@@ -180,8 +179,8 @@ def lstm(
         c[t] = f * c[t-1] + i * z
         h[t] = o * activation(c[t])
 
-    All four gates, the output gate too, look through the peephole at the cell before the step; with
-    ``output_peephole_new_cell`` the output gate looks at c[t] instead. With ``clip``, the sum that enters a gate's
+    The peepholes of all four gates read the cell before the step. With ``output_peephole_new_cell``, the output gate's
+    reads c[t]. With ``clip``, the sum that enters a gate's
     activation is clamped to [-clip, clip]; c[t] is not.
 
     Examples
@@ -258,7 +257,7 @@ def lstm_gradients(
         ``cell_output`` as the forward call returned it.
     state_gradient, cell_gradient : array_like, [N, H], bidirectional [N, 2H], optional
         Gradients with respect to the state and the cell after each direction's last step, zeros by default;
-        [1, N, DH] is taken too.
+        [1, N, DH] is accepted too.
 
     Returns
     -------
@@ -271,7 +270,7 @@ def lstm_gradients(
     ValueError
         If a shape is wrong.
     TypeError
-        If the descriptor is of another kind.
+        If the descriptor belongs to another function.
 
     Notes
     -----

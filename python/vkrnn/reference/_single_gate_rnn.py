@@ -74,18 +74,17 @@ def single_gate_rnn(
     recurrent_weight : array_like, [H, H], bidirectional [2, H, H]
         R, entry 0 for the forward direction.
     input_weight : array_like, [H, I], bidirectional [2H, I], optional
-        W; without it the source is used as it is (an identity).
+        W. Without it the source is added to the gates as it is.
     bias : array_like, [H], bidirectional [2H], optional
         b, zeros by default.
     init_state : array_like, [N, H], bidirectional [N, 2H], optional
-        h[-1], zeros by default; [1, N, DH] is taken too.
+        h[-1], zeros by default; [1, N, DH] is accepted too.
     mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where that enters the recurrent product, and nothing else. Its rows
-        are aligned with the rows of the output.
+        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row t
+        belongs to row t of the output.
     lengths : array_like of int, [N], optional
-        How many steps each sequence of the batch has, 1 to T, T by default. Rows past a sequence's end are zero in
-        every result, whatever stands there in the source; reverse and the backward direction start at its own end, and
-        the last step is its own.
+        Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
+        order and the backward direction start at its end.
     descriptor : SingleGateRNNDescriptor, optional
         The defaults if not given.
     name : str, optional
@@ -101,7 +100,7 @@ def single_gate_rnn(
     ValueError
         If a shape is wrong.
     TypeError
-        If the descriptor is of another kind.
+        If the descriptor belongs to another function.
 
     Notes
     -----
@@ -170,7 +169,7 @@ def single_gate_rnn_gradients(
     z_state : array_like, [T, N, H], bidirectional [T, N, 2H]
         As the forward call returned it.
     state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is taken too.
+        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is accepted too.
 
     Returns
     -------
@@ -183,7 +182,7 @@ def single_gate_rnn_gradients(
     ValueError
         If a shape is wrong.
     TypeError
-        If the descriptor is of another kind.
+        If the descriptor belongs to another function.
 
     Notes
     -----

@@ -1,11 +1,12 @@
-"""PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs PyTorch: ``pip install vkrnn[torch]``.
+"""PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs the extra ``torch``.
 
-Each is a subclass of torch's own, with the same constructor, arguments, results and state_dict::
+Each is a subclass of PyTorch's module, with the same constructor, arguments, results and state_dict::
 
     from vkrnn.torch import LSTM
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
 
-`convert` swaps the modules of a model for these, `revert` swaps them back.
+`convert` makes the modules of a model these, and `revert` makes them PyTorch's again. Tensors must be on the CPU.
+`docs/torch.md` says what does not work.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""The modules, and their place in a model."""
+"""The modules, and the functions that convert a model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
 
 
 class _Recurrent(torch.nn.RNNBase):
-    """What the three modules have in common: the forward pass."""
+    """The forward pass, which the three modules share."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _require_no_projection(self, f"vkrnn.torch.{type(self).__name__}")
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
-        """Compute output and last states; arguments, results and errors are those of torch's module."""
-        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set: the module becomes part of a compiled graph
+        """Return output and last states. Arguments, results and errors are those of PyTorch's module."""
+        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
             return self._compute(input, hx)
         return self._compute_unseen(input, hx)
 
@@ -40,7 +40,7 @@ class _Recurrent(torch.nn.RNNBase):
     def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
             hx = tuple(hx)
-        if torch.is_autocast_enabled("cpu"):  # layers before this one may hand on 16 bits
+        if torch.is_autocast_enabled("cpu"):  # earlier layers may return a 16-bit type
             dtype = self.weight_hh_l0.dtype
             input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
         if isinstance(input, PackedSequence):
@@ -54,7 +54,7 @@ class _Recurrent(torch.nn.RNNBase):
             input = input.unsqueeze(batch_axis)  # noqa: A001
             hx = self._each(hx, lambda state: state.unsqueeze(1))
         self._check(input, hx, None)
-        if input.numel() == 0:  # no steps, which is an error of torch's, or no rows, which is nothing to compute
+        if input.numel() == 0:  # without steps PyTorch raises an error, without rows there is nothing to compute
             output, last = super().forward(input, hx)
         else:
             source = input.transpose(0, 1).contiguous() if self.batch_first else input
@@ -66,10 +66,10 @@ class _Recurrent(torch.nn.RNNBase):
         return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        """Compute the sequences as they are packed, without padding."""
+        """Compute packed sequences without padding them."""
         data, batch_sizes, sorted_indices, unsorted_indices = packed
         self._check(data, hx, batch_sizes)
-        if data.is_meta:  # the order of the sequences is not known
+        if data.is_meta:  # the order of the sequences is unknown
             return super().forward(packed, hx)  # type: ignore[no-any-return]
         if sorted_indices is not None:
             hx = self._each(hx, lambda state: state.index_select(1, sorted_indices))
@@ -79,7 +79,7 @@ class _Recurrent(torch.nn.RNNBase):
         return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), last
 
     def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        """Run all layers over the source [T, N, I], or packed. Return the output alike, and the last states."""
+        """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         last = []
@@ -107,7 +107,7 @@ class _Recurrent(torch.nn.RNNBase):
         return weights if self.bias else [*weights, None, None]
 
     def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
-        """Refuse what torch's module refuses in the same words, and what is not on the CPU."""
+        """Raise the errors of PyTorch's module, and refuse tensors that are not on the CPU."""
         _require_no_projection(self, f"vkrnn.torch.{self._name}")
         self.check_input(data, batch_sizes)
         if hx is not None:
@@ -150,7 +150,7 @@ class _Recurrent(torch.nn.RNNBase):
             raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
 
     def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which calls this. It would put any module returned here into the caller's model."""
+        """Refuse torch.jit.script, which calls this method and would put its result into the caller's model."""
         raise NotImplementedError(
             f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
             "vkrnn.torch.revert(model) before, or use torch.jit.trace"
@@ -178,7 +178,7 @@ class _Recurrent(torch.nn.RNNBase):
 
 
 class LSTM(_Recurrent, torch.nn.LSTM):
-    """``torch.nn.LSTM``, computed by vkrnn; a ``proj_size`` is a NotImplementedError."""
+    """``torch.nn.LSTM``, computed by vkrnn. A ``proj_size`` raises NotImplementedError."""
 
     __module__ = "vkrnn.torch"
 
@@ -200,15 +200,16 @@ _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 
 
 def convert(model: torch.nn.Module) -> Any:
-    """Have vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
+    """Make vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
 
-    The modules stay what they are but for their class: parameters, hooks and mode are kept, so that optimizers go on
-    with them. Classes derived from torch's are left alone, since they may compute something else.
+    Only the class of the modules changes. They keep parameters, hooks and mode, so an optimizer goes on with the same
+    parameters. Subclasses are left to PyTorch, because they may compute something else, and so are ``LSTMCell``,
+    ``GRUCell`` and ``RNNCell``.
 
     Raises
     ------
     NotImplementedError
-        If one has a ``proj_size``; then nothing is changed.
+        If a module has a ``proj_size``. Then no module is changed.
 
     Examples
     --------
@@ -227,7 +228,7 @@ def convert(model: torch.nn.Module) -> Any:
 
 
 def revert(model: torch.nn.Module) -> Any:
-    """Undo `convert`: have torch compute every module of this package in a model, in place, and return the model."""
+    """Undo `convert`: make PyTorch compute every vkrnn module of a model, in place, and return the model."""
     for module in model.modules():
         if type(module) in _TORCHS:
             module.__class__ = _TORCHS[type(module)]
@@ -235,7 +236,7 @@ def revert(model: torch.nn.Module) -> Any:
 
 
 def _lengths(batch_sizes: Tensor) -> Tensor:
-    """Return the lengths of a packed sequence's batch rows, longest first."""
+    """Return the lengths of a packed sequence's rows, longest first."""
     rows = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
     return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), rows, right=True)
 
