@@ -247,7 +247,8 @@ def gru_gradients(
     output_fwd : array_like, [T, N, H], bidirectional [T, N, 2H]
         ``output`` as the forward call returned it.
     state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is accepted too.
+        Gradient with respect to the state after each direction's last step, zeros by default. [1, N, DH] is accepted
+        too.
 
     Returns
     -------

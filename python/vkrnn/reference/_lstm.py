@@ -146,8 +146,8 @@ def lstm(
     init_cell : array_like, [N, H], bidirectional [N, 2H], optional
         c[-1], zeros by default; [1, N, DH] is accepted too.
     mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row t
-        belongs to row t of the output.
+        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row
+        t belongs to row t of the output.
     peephole : array_like, [4H], bidirectional [2, 4H] or [8H], optional
         p, one vector for each of the four gates, zeros by default.
     lengths : array_like of int, [N], optional

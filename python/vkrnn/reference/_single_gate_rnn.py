@@ -80,8 +80,8 @@ def single_gate_rnn(
     init_state : array_like, [N, H], bidirectional [N, 2H], optional
         h[-1], zeros by default; [1, N, DH] is accepted too.
     mask : array_like, broadcasts to [T, N, H], bidirectional [T, N, 2H], optional
-        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row t
-        belongs to row t of the output.
+        m, ones by default. It multiplies the state where the state enters the recurrent product, and nothing else. Row
+        t belongs to row t of the output.
     lengths : array_like of int, [N], optional
         Number of steps of each batch row, 1 to T, T by default. Past its end a row is zero in every result. Reverse
         order and the backward direction start at its end.
@@ -169,7 +169,8 @@ def single_gate_rnn_gradients(
     z_state : array_like, [T, N, H], bidirectional [T, N, 2H]
         As the forward call returned it.
     state_gradient : array_like, [N, H], bidirectional [N, 2H], optional
-        Gradient with respect to the state after each direction's last step, zeros by default; [1, N, DH] is accepted too.
+        Gradient with respect to the state after each direction's last step, zeros by default. [1, N, DH] is accepted
+        too.
 
     Returns
     -------
