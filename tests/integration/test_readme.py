@@ -48,6 +48,7 @@ GPU_PLATFORMS = {
     "H200, float32, earlier run": "gpu-h200-earlier",
     "H200, float16": "gpu-h200-float16",
     "H200, bfloat16": "gpu-h200-bfloat16",
+    "H100, float32": "gpu-h100",
     "H200, NumPy to NumPy": "gpu-h200-transfers",
 }
 RESULTS = ROOT / "bench" / "results"
