@@ -95,7 +95,7 @@ def on_matrix_units(index: int, float32: Any, schedule: str = "steps", **sizes: 
 
 
 def product_sizes(index: int) -> tuple[int, int, int, int]:
-    """Return T, N, I and H of a product x W^T that is formed on matrix units; a GPU takes them from 2e8 operations on."""
+    """Return T, N, I and H of a product x W^T on matrix units, which GPUs use from 2e8 operations on."""
     return (3, 20, 37, 24) if vkrnn.Device(index).type == "cpu" else (8, 200, 307, 220)
 
 
