@@ -80,28 +80,41 @@ TEST_F(OnOpenMP, AreNoMoreThanItHas) {
     EXPECT_EQ(threads_of(3).size(), 1u);
 }
 
-// They may be those that have the processors. Where they wait for processors, too, calls take their own again, of which
-// fewer are worth their while.
-TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileOthersHaveTheProcessors) {
+// After work of its own they spin, and may be those that have the processors. Where they wait for processors, too, calls
+// take their own again, of which fewer are worth their while.
+TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
     const std::set<std::thread::id> own = threads_of(3);
     const OpenMP openmp(kLibrary);
-    openmp.enter();
-    const std::set<std::thread::id> theirs = threads_of(3);
-    OpenMP::leave();
+    std::set<std::thread::id> theirs;
+    const auto work = [&] {
+        openmp.enter();
+        theirs = threads_of(3);
+        run_on_team(3, {}, [](Member& /*member*/) {
+            const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+            while (std::chrono::steady_clock::now() < end) continue;
+        });
+        OpenMP::leave();
+    };
+    work();
     EXPECT_EQ(threads_of(3), own);
     EXPECT_FALSE(contended());
 
     const auto for_long = Contention::Clock::now() + std::chrono::minutes(5);
     pool_contention.begin(for_long);
-    EXPECT_EQ(threads_of(3), theirs);
+    EXPECT_EQ(threads_of(3), own) << "nobody has asked yet whether they work";
+    EXPECT_TRUE(contended());
+    work();
     EXPECT_FALSE(contended());
+    EXPECT_EQ(threads_of(3), theirs);
     set_threads_(1);
-    EXPECT_EQ(threads_of(3), own) << "it has no second thread";
-    EXPECT_TRUE(contended());
-    set_threads_(3);
-    openmp_contention.begin(for_long);
+    EXPECT_TRUE(contended()) << "it has no second thread";
     EXPECT_EQ(threads_of(3), own);
+    set_threads_(3);
+    EXPECT_EQ(threads_of(3), own) << "they have not worked since";
+    work();
+    openmp_contention.begin(for_long);
     EXPECT_TRUE(contended());
+    EXPECT_EQ(threads_of(3), own);
     openmp.enter();
     EXPECT_EQ(threads_of(3), theirs) << "where the caller says so";
     EXPECT_TRUE(contended());

@@ -26,6 +26,11 @@ public:
     // the interface, and in a forked child, which has none of the threads of the process that found it.
     static const OpenMP* loaded();
 
+    // Whether one of the threads that the calling thread's regions run on has worked since forget_work(). The first
+    // question returns false: it finds that thread, by a region.
+    [[nodiscard]] bool has_worked() const;
+    static void forget_work();
+
     // As many threads as a parallel region of the calling thread may have.
     [[nodiscard]] unsigned max_threads() const;
 

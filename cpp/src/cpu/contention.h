@@ -20,6 +20,12 @@ public:
         return ticks(now) < until_.load(std::memory_order_relaxed);
     }
 
+    // Whether it has been so lately.
+    [[nodiscard]] bool held_within(Duration time, Clock::time_point now = Clock::now()) const {
+        const Rep until = until_.load(std::memory_order_relaxed);
+        return until != 0 && ticks(now) < until + time.count();
+    }
+
     // Whether it is so, with what the call under way has taken.
     [[nodiscard]] bool shows(Duration lost, Duration taken) const {
         const Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();

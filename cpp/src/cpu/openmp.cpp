@@ -2,13 +2,17 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +27,23 @@ template <class F>
 void find(void* library, const char* name, F*& function, const std::string& user) {
     function = reinterpret_cast<F*>(dlsym(library, name));  // in the libraries that it depends on, too
     if (function == nullptr) throw DeviceError("the OpenMP library of " + user + " has no " + name);
+}
+
+// The second thread of the regions that the calling thread runs: the clock of the time that it has had a processor, and
+// what that showed when its work was forgotten.
+struct SecondThread {
+    std::optional<clockid_t> clock;
+    std::chrono::nanoseconds forgotten{0};
+};
+thread_local SecondThread second_thread;
+// A thread that has had a processor for longer than this has worked.
+constexpr std::chrono::microseconds kWork{50};
+
+// Returns the time that a thread has had a processor; none if it has ended.
+std::optional<std::chrono::nanoseconds> read(clockid_t clock) {
+    timespec time{};
+    if (clock_gettime(clock, &time) != 0) return std::nullopt;
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
 // What the process has loaded.
@@ -90,6 +111,28 @@ const OpenMP* OpenMP::loaded() {
         }
     }
     return found != nullptr && found->process_ == getpid() ? found : nullptr;
+}
+
+bool OpenMP::has_worked() const {
+    SecondThread& second = second_thread;
+    if (second.clock) {
+        const auto now = read(*second.clock);
+        if (now) return *now - second.forgotten > kWork;
+    }
+    second.clock.reset();
+    std::optional<clockid_t> clock;
+    const bool is_run = run(2, [&](unsigned rank) {
+        clockid_t own{};
+        if (rank == 1 && pthread_getcpuclockid(pthread_self(), &own) == 0) clock = own;
+    });
+    if (is_run) second.clock = clock;
+    forget_work();
+    return false;
+}
+
+void OpenMP::forget_work() {
+    SecondThread& second = second_thread;
+    if (second.clock) second.forgotten = read(*second.clock).value_or(second.forgotten);
 }
 
 unsigned OpenMP::max_threads() const { return static_cast<unsigned>(std::max(1, max_threads_())); }

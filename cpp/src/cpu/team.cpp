@@ -30,6 +30,8 @@ constexpr auto kSpinInMeeting = 20us;
 constexpr int kLooks = 100;
 // Between questions whether to stop.
 constexpr auto kBetweenPolls = 20ms;
+// How long after contention calls still go where they do not meet it.
+constexpr auto kRefuge = 1200ms;
 // Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two
 // kernels a thread may have more to do than another one, or have slept as the call began.
 constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
@@ -138,13 +140,14 @@ private:
 
 namespace {
 
-// Returns the OpenMP library whose threads a call of several takes where others have the processors: these others may be
-// the same threads, which spin after work of PyTorch's, say, and keep only threads of our own from the processors. Null
-// where that has not helped of late.
+// Returns the OpenMP library whose threads a call of several takes where others have, or had of late, the processors: if
+// threads of the library have worked since the last call, these others may be its threads, which spin after PyTorch's
+// work, say. They keep threads of our own from the processors, but not their own work. Null where that has not helped of
+// late.
 const OpenMP* refuge() {
-    if (!pool_contention.holds() || openmp_contention.holds()) return nullptr;
+    if (!pool_contention.held_within(kRefuge) || openmp_contention.holds()) return nullptr;
     const OpenMP* const loaded = OpenMP::loaded();
-    return loaded != nullptr && loaded->max_threads() > 1 ? loaded : nullptr;
+    return loaded != nullptr && loaded->max_threads() > 1 && loaded->has_worked() ? loaded : nullptr;
 }
 
 }  // namespace
@@ -290,6 +293,7 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     for (Worker* worker : workers)
         if (!team.forked()) worker->wait(poll_until_forked);
     if (!team.forked()) team.account();
+    OpenMP::forget_work();
     team.rethrow();
 }
 
