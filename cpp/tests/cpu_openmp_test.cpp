@@ -80,8 +80,8 @@ TEST_F(OnOpenMP, AreNoMoreThanItHas) {
     EXPECT_EQ(threads_of(3).size(), 1u);
 }
 
-// After work of its own they spin, and may be those that have the processors. Where they wait for processors, too, calls
-// take their own again, of which fewer are worth their while.
+// After work of its own they spin, and may be those that have the processors. Where they wait for processors, too,
+// calls take their own again, of which fewer are worth their while.
 TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
     const std::set<std::thread::id> own = threads_of(3);
     const OpenMP openmp(kLibrary);

@@ -140,10 +140,9 @@ private:
 
 namespace {
 
-// Returns the OpenMP library whose threads a call of several takes where others have, or had of late, the processors: if
-// threads of the library have worked since the last call, these others may be its threads, which spin after PyTorch's
-// work, say. They keep threads of our own from the processors, but not their own work. Null where that has not helped of
-// late.
+// Returns the OpenMP library on whose threads a call runs while threads of our own wait for processors. It may be those
+// threads that have the processors, because they spin after PyTorch's work, say; their own next work they begin at
+// once. Null where they have not worked since the last call, or have waited for processors themselves of late.
 const OpenMP* refuge() {
     if (!pool_contention.held_within(kRefuge) || openmp_contention.holds()) return nullptr;
     const OpenMP* const loaded = OpenMP::loaded();
