@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,22 @@ def test_parts_of_one_array_keep_their_own(cpu: vkrnn.Device) -> None:
                 **arrays | {"recurrent_weight": weights[layer]}, descriptor=case.descriptor(), device=cpu
             )
             assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("cell", GATES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("sizes", [(1, 7, 21), (1, 300, 150), (3, 5, 400), (8, 40, 33), (9, 7, 21)], ids=str)
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
+def test_a_single_step_reads_weights_where_they_are(
+    cpu: vkrnn.Device, cell: str, dtype: str, sizes: tuple[int, int, int], *, bidirectional: bool
+) -> None:
+    """For few rows it packs none, if they are no arrays of the device; the bits are those of packed ones."""
+    N, inputs_, units = sizes
+    case = replace(full(cell, bidirectional=bidirectional), T=1, N=N, I=inputs_, H=units)
+    layer = Layer(case, dtype, cpu)
+    layer.check()
+    before = cpu.statistics()["dispatches"]
+    getattr(vkrnn, cell)(**layer.arrays, descriptor=case.descriptor(), device=cpu)
+    dispatches = cpu.statistics()["dispatches"] - before
+    if dtype != "float16":  # whose weights are widened in each call
+        assert dispatches == (1 if N <= 8 else 3), "the time loop, and what packs two weights"

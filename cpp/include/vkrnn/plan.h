@@ -63,6 +63,8 @@ constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 struct Packing {
     std::size_t input = kNoBuffer;
     std::vector<std::int64_t> layout;
+    // Whether the kernels do without, where it would be filled for this call alone: they read the input then.
+    bool optional = false;
     bool operator==(const Packing&) const = default;
 };
 

@@ -68,7 +68,7 @@ public:
 
     [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
 
-    // Whether a packed buffer is there from an earlier call.
+    // Whether a packed buffer is there from an earlier call, or is not needed.
     [[nodiscard]] bool is_full(std::size_t buffer) const { return std::ranges::find(full_, buffer) != full_.end(); }
 
     // Leaves what has been packed with the arrays, for later calls.
@@ -85,10 +85,13 @@ private:
 
     void find_packed(std::size_t input, const InputLocation& operand, const std::shared_ptr<Memory>& memory) {
         auto* const storage = dynamic_cast<HostStorage*>(operand.storage.get());
-        if (storage == nullptr) return;
         for (std::size_t buffer = 0; buffer < plan_.buffers.size(); ++buffer) {
             const PlanBuffer& packed = plan_.buffers[buffer];
             if (packed.role != Role::packed || packed.packing.input != input) continue;
+            if (storage == nullptr) {
+                if (packed.packing.optional) full_.push_back(buffer);
+                continue;
+            }
             PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
             if (auto copy = storage->packed(key)) {
                 at_[buffer] = copy->lease.data();
@@ -108,7 +111,7 @@ private:
     void place_rest(const std::shared_ptr<Memory>& memory) {
         std::vector<std::size_t> rest;
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
-            if (at_[buffer] == nullptr) rest.push_back(buffer);
+            if (at_[buffer] == nullptr && !is_full(buffer)) rest.push_back(buffer);
         const ScratchLayout layout = place_scratch(plan_, rest);
         scratch_.emplace(memory, layout.bytes, Memory::Use::brief);
         for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.offsets[i];
@@ -139,7 +142,8 @@ Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target,
     std::memcpy(task.work.data(), bytes.data(), bytes.size());
     for (std::uint32_t i = 0; i < dispatch.push.places; ++i) {
         const Place place = task.work[i];
-        task.work[i] = reinterpret_cast<std::uintptr_t>(buffers.at(place_buffer(place)) + place_offset(place));
+        std::byte* const at = buffers.at(place_buffer(place));  // null for a buffer that is not needed
+        task.work[i] = at == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(at + place_offset(place));
     }
     return task;
 }

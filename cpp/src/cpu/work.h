@@ -87,6 +87,8 @@ inline constexpr std::uint32_t kConvertPlaces = 2;
 struct LoopWork {
     Address live;              // the table of live_rows.h, where there are lengths
     Address input_weights[2];  // by direction: panels of each slot, B = W of that slot
+    // The same as the caller has them, which the forward loop reads where there are no panels.
+    Address weight_rows[2], input_weight_rows[2];
     abi::StepParams params;
     std::int64_t features;      // of the source, with an input weight; else 0
     std::uint32_t adds_bias;    // 1: there is a bias
@@ -96,7 +98,7 @@ struct LoopWork {
     std::uint32_t has_lengths;   // 1: there are lengths
     std::uint32_t packed_views;  // a bit for each view of a packed sequence
 };
-inline constexpr std::uint32_t kLoopPlaces = 3 + abi::kStepPlaces;
+inline constexpr std::uint32_t kLoopPlaces = 7 + abi::kStepPlaces;
 
 // One time step of one batch row in a single phase, in the terms of LoopWork. The cell states are updated in place;
 // the hidden state is not, because all units read it.

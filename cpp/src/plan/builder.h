@@ -79,7 +79,8 @@ public:
     std::size_t constant(std::string name, Block contents);
     // Makes a buffer for elements of `from` in another order, which `layout` stands for. Where `from` is an input, a
     // later call with the same array finds them there and need not copy them again. The dispatches that fill it say so.
-    std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout);
+    std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
+                       bool optional = false);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
     // Add steps. An `independent` one may run beside the step before it. It still waits if it reads what that or

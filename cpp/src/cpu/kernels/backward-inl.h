@@ -161,8 +161,8 @@ private:
                 if (some > 0) {
                     for (std::int64_t i = 0; i < some; ++i)
                         operands[i] = row(abi::kRecurrentDelta, of, position(top + i)) + first * units_;
-                    this->multiply(operands, some, this->weights_ + vectors.begin * panel + first * units_ * L, panel,
-                                   depth, vectors.end - vectors.begin, sums, width, this->one_row(of));
+                    this->multiply(operands, some, this->weights_.panels + vectors.begin * panel + first * units_ * L,
+                                   panel, depth, vectors.end - vectors.begin, sums, width, this->one_row(of));
                 }
                 for (std::int64_t i = 0; i < count; ++i) {
                     if constexpr (Phase == 2) {

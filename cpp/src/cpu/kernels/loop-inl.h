@@ -67,6 +67,12 @@ struct View {
     }
 };
 
+// A weight as panels or, where these are null, as the caller has it: rows of `depth` elements, [slot, unit].
+template <class T>
+struct Weights {
+    const T *panels = nullptr, *rows = nullptr;
+};
+
 // What the loops of a call have in common: its tensors for one direction, and where their elements are.
 template <class C, class T>
 class Loop {
@@ -116,8 +122,9 @@ protected:
                          strides.unit,
                          (work_.packed_views >> v & 1U) != 0};
         }
-        weights_ = pointer<const T>(work_.params.weights[direction]);
-        input_weights_ = pointer<const T>(work_.input_weights[direction]);
+        weights_ = {pointer<const T>(work_.params.weights[direction]), pointer<const T>(work_.weight_rows[direction])};
+        input_weights_ = {pointer<const T>(work_.input_weights[direction]),
+                          pointer<const T>(work_.input_weight_rows[direction])};
     }
 
     // Batch rows are counted by position (see live_rows.h), which without lengths is their number.
@@ -220,19 +227,42 @@ protected:
 
     // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units. The
     // sums of a row's gates are `sums_gate` elements apart.
-    HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const T* weights, std::int64_t depth,
-                                   int first, int end, Range vectors, T* sums, std::int64_t sums_row,
-                                   std::int64_t sums_gate, bool one_row) const {
+    HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const Weights<T>& weights,
+                                   std::int64_t depth, int first, int end, Range vectors, T* sums,
+                                   std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
+        if (weights.panels == nullptr)
+            return multiply_rows_of_gates(operand, count, weights.rows, depth, first, end, vectors, sums, sums_row,
+                                          sums_gate, one_row);
         const std::int64_t panel = depth * L, some = vectors.end - vectors.begin;
         // Where tiles do not divide the units, all gates are one product: then fewer of the tiles are narrow.
         bool together = some == vectors_ && sums_gate == some * L && some % widest_tile(count) != 0;
         for (int g = first + 1; g < end; ++g) together = together && slot_[g] == slot_[g - 1] + 1;
         if (together)
-            return multiply(operand, count, weights + slot_[first] * vectors_ * panel, panel, depth,
+            return multiply(operand, count, weights.panels + slot_[first] * vectors_ * panel, panel, depth,
                             (end - first) * some, sums, sums_row, one_row);
         for (int g = first; g < end; ++g)
-            multiply(operand, count, weights + (slot_[g] * vectors_ + vectors.begin) * panel, panel, depth, some,
+            multiply(operand, count, weights.panels + (slot_[g] * vectors_ + vectors.begin) * panel, panel, depth, some,
                      sums + (g - first) * sums_gate, sums_row, one_row);
+    }
+
+    // The same with the weight as the caller has it: panels are made of a few units at a time and used at once.
+    HWY_NOINLINE void multiply_rows_of_gates(const T* const* operand, std::int64_t count, const T* weight,
+                                             std::int64_t depth, int first, int end, Range vectors, T* sums,
+                                             std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
+        constexpr std::int64_t kTogether = 2;
+        const std::int64_t panel = depth * L;
+        T* const panels = static_cast<T*>(member_.scratch(3, sizeof(T) * static_cast<std::size_t>(kTogether * panel)));
+        for (int g = first; g < end; ++g)
+            for (std::int64_t v = vectors.begin; v < vectors.end; v += kTogether) {
+                const std::int64_t some = std::min(kTogether, vectors.end - v);
+                for (std::int64_t u = 0; u < some; ++u) {
+                    const std::int64_t j = (v + u) * L;
+                    pack_panel(weight + (slot_[g] * units_ + j) * depth, depth, 1, std::min(L, units_ - j), depth,
+                               panels + u * panel);
+                }
+                multiply(operand, count, panels, panel, depth, some,
+                         sums + (g - first) * sums_gate + (v - vectors.begin) * L, sums_row, one_row);
+            }
     }
 
     const LoopWork& work_;
@@ -244,7 +274,7 @@ protected:
     const LiveRows live_;
     std::int64_t slot_[kGates];
     View<T> views_[abi::kViews];
-    const T *weights_ = nullptr, *input_weights_ = nullptr;
+    Weights<T> weights_, input_weights_;
     Range mine_{0, 0};
     std::int64_t count_ = 0;  // of the group's batch rows
 

@@ -12,18 +12,22 @@ std::int64_t lanes_of(const PlanBuilder& builder) {
     return builder.spec().dtype == Dtype::float64 ? std::max<std::int64_t>(1, lanes / 2) : lanes;
 }
 
+constexpr std::int64_t kFewRows = 8;
+
 // A weight's matrices B(n, k) as panels, with strides in elements.
 struct Panels {
     std::int64_t n, k, batches;
     std::int64_t in_n, in_k, in_batch;
 };
 
-// Returns a buffer with the panels of an argument. An array keeps its panels from call to call.
-std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels) {
+// Returns a buffer with the panels of an argument. An array keeps its panels from call to call. `optional`: see
+// Packing.
+std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels,
+                 bool optional = false) {
     const std::int64_t lanes = lanes_of(builder);
-    const std::size_t buffer =
-        builder.packed(label, cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
-                       {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch});
+    const std::size_t buffer = builder.packed(
+        label, cpu::panel_elements(panels.n, panels.k, panels.batches, lanes), from,
+        {lanes, panels.n, panels.k, panels.batches, panels.in_n, panels.in_k, panels.in_batch}, optional);
     cpu::PackWork work{};
     work.in = builder.at(from, 0);
     work.out = builder.at(buffer, 0);
@@ -166,15 +170,21 @@ std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*pr
 void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
-    const std::size_t weights =
-        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, H, D * G, H, 1, H * H});
+    // A single step of few rows reads each weight about once, so panels would be written for nothing.
+    const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype);
+    const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight],
+                                     {H, H, D * G, H, 1, H * H}, optional);
     views.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
     cpu::LoopWork work{};
+    for (std::int64_t d = 0; d < D; ++d)
+        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * H);
     if (spec.has(Argument::input_weight)) {
         const std::size_t panels =
-            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I});
-        for (std::int64_t d = 0; d < D; ++d)
+            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I}, optional);
+        for (std::int64_t d = 0; d < D; ++d) {
             work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
+            work.input_weight_rows[d] = builder.at(inputs[Argument::input_weight], d * G * H * I);
+        }
         work.features = I;
         views.features(abi::kProjected, inputs[Argument::source], I);
         builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
