@@ -28,6 +28,7 @@ NEEDED: dict[str, tuple[str, ...]] = {  # with packages of extras that they impo
     "04_torch": ("torch",),
     "05_onnx": ("torch", "onnx", "onnxscript"),
     "06_mpsgraph": (),
+    "07_streaming": ("torch",),
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/)<])(?:/[\w.+-]+){2,}|\b[A-Z]:\\")
 
