@@ -21,6 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from vkrnn._calls import run
+from vkrnn._last_cells import last_cells
 from vkrnn.devices import Device
 from vkrnn.results import Results
 
@@ -177,25 +178,9 @@ def _compute_one(call: HostCall, given: Mapping[str, Array]) -> dict[str, Array]
     arguments = dict(given)
     if "cell_gradient" in arguments:
         directions = 2 if call.descriptor.bidirectional else 1
-        arguments["cell_gradient"] = _last_cells(arguments["cell_gradient"], directions, arguments.get("lengths"))
+        arguments["cell_gradient"] = last_cells(
+            arguments["cell_gradient"], directions, arguments.get("lengths"), "[vkrnn.jax.lstm]"
+        )
     return run(
         Results, call.function, arguments, descriptor=call.descriptor, name=None, device=call.device, out=None
     )._asdict()
-
-
-def _last_cells(gradient: Array, D: int, lengths: Array | None) -> Array:
-    """Return [N, DH], the gradients of the cells after each direction's last step; of others there must be none."""
-    T, N, channels = gradient.shape
-    H = channels // D
-    ends = np.full(N, T) if lengths is None else lengths
-    inside = np.arange(T)[:, np.newaxis] < ends
-    rest = np.where(inside[:, :, np.newaxis], gradient, 0)  # past an end cells are constant
-    last = np.empty((N, channels), gradient.dtype)
-    for at, direction in ((ends - 1, np.s_[:H]), (np.zeros(N, int), np.s_[H:])):
-        last[:, direction] = rest[at, np.arange(N), direction]
-        rest[at, np.arange(N), direction] = 0
-    if rest.any():
-        raise NotImplementedError(
-            "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only"
-        )
-    return last

@@ -5,7 +5,8 @@ Each is a subclass of PyTorch's module, with the same constructor, arguments, re
     from vkrnn.torch import LSTM
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
 
-`convert` makes the modules of a model these, and `revert` makes them PyTorch's again. Tensors must be on the CPU.
+`convert` makes the modules of a model these, and `revert` makes them PyTorch's again. `single_gate_rnn`, `lstm` and
+`gru` are the functions of vkrnn on tensors, with every option and with gradients. Tensors must be on the CPU.
 `docs/torch.md` says what does not work.
 """
 
@@ -15,6 +16,7 @@ except ImportError as error:
     raise ImportError(f"vkrnn.torch needs the package torch ({error}): pip install 'vkrnn[torch]'") from error
 
 from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
+from vkrnn.torch._functions import gru, lstm, single_gate_rnn
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, revert
 
-__all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
+__all__ = ["GRU", "LSTM", "RNN", "convert", "gru", "lstm", "revert", "single_gate_rnn"]

@@ -17,14 +17,14 @@ from torch.autograd import forward_ad
 from vkrnn.torch._ops import layer, layer_backward
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__: list[str] = []
+__all__ = ["FORWARD_MODE", "at_lower_levels", "differentiable", "library", "one_by_one"]
 
 _NOTHING = torch.empty(0, device="cpu")
 _GRADIENTS_OF_GRADIENTS = (
     "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
     "which vkrnn.torch.revert(model) puts back"
 )
-_FORWARD_MODE = (
+FORWARD_MODE = (
     "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
     "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
 )
@@ -37,7 +37,7 @@ class _Layer(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Save what the gradients need."""
         *tensors, mode, training = inputs
-        outputs: tuple[Tensor, ...] = _at_lower_levels(layer, inputs)
+        outputs: tuple[Tensor, ...] = at_lower_levels(layer, inputs)
         output, _, _, z_state, cells = outputs
         ctx.mode, ctx.trained, ctx.version = mode, training, None
         states = z_state if mode != "LSTM" else cells
@@ -68,7 +68,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
         """Refuse forward mode."""
-        raise NotImplementedError(_FORWARD_MODE)
+        raise NotImplementedError(FORWARD_MODE)
 
 
 class _LayerBackward(torch.autograd.Function):
@@ -77,7 +77,7 @@ class _LayerBackward(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Compute the gradients."""
-        found: tuple[Tensor, ...] = _at_lower_levels(layer_backward, inputs)
+        found: tuple[Tensor, ...] = at_lower_levels(layer_backward, inputs)
         return found
 
     @staticmethod
@@ -88,7 +88,7 @@ class _LayerBackward(torch.autograd.Function):
     @staticmethod
     def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
         """Refuse forward mode."""
-        raise NotImplementedError(_FORWARD_MODE)
+        raise NotImplementedError(FORWARD_MODE)
 
 
 def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
@@ -109,7 +109,7 @@ def _below_autograd(operator: Any, inputs: Sequence[Any]) -> Any:
         return operator(*inputs)
 
 
-def _at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
+def at_lower_levels(operator: Any, inputs: Sequence[Any]) -> Any:
     """Compute from within Function.forward, with derivatives on again for lower levels of torch.func."""
     if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return _below_autograd(operator, inputs)
@@ -121,7 +121,7 @@ def _require_gradients(inputs: Sequence[Any]) -> bool:
     return any(isinstance(value, Tensor) and value.requires_grad for value in inputs)
 
 
-def _differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
+def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Return what PyTorch's dispatcher calls before the operator itself where autograd is on."""
 
     @unseen_by_dynamo
@@ -144,7 +144,7 @@ def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple
     inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
     packed = inputs[0].dim() - (in_dims[0] is not None) == 2
     if packed or any(dim is not None for dim in in_dims[1:5]):
-        return _one_by_one(layer, info, in_dims, inputs), 0
+        return one_by_one(layer, info, in_dims, inputs), 0
     B = info.batch_size
     rows = {0: 1, 5: 1, 6: 1, 7: 0}  # the axis of the batch's rows in source, h_0, c_0 and lengths
     folded = list(inputs)
@@ -162,10 +162,10 @@ def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple
 
 def _layer_backward_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, int]:
     """Compute `layer_backward` many times: each has its own gradients of the weights."""
-    return _one_by_one(layer_backward, info, in_dims, inputs), 0
+    return one_by_one(layer_backward, info, in_dims, inputs), 0
 
 
-def _one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> Any:
+def one_by_one(operator: Callable[..., Any], info: Any, in_dims: Sequence[int | None], inputs: Sequence[Any]) -> Any:
     split = [
         [value] * info.batch_size if dim is None else value.unbind(dim)
         for value, dim in zip(inputs, in_dims, strict=True)
@@ -179,11 +179,11 @@ def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
 
 
 # The `apply` of Function's base leaves out checks that are for calls from outside the dispatcher.
-_library = torch.library.Library("vkrnn", "FRAGMENT")
-_library.impl("layer", _differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
-_library.impl(
+library = torch.library.Library("vkrnn", "FRAGMENT")
+library.impl("layer", differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
+library.impl(
     "layer_backward",
-    _differentiable(layer_backward, super(torch.autograd.Function, _LayerBackward).apply),
+    differentiable(layer_backward, super(torch.autograd.Function, _LayerBackward).apply),
     "Autograd",
 )
 torch.library.register_vmap("vkrnn::layer", _layer_vmap)

@@ -22,7 +22,7 @@ from vkrnn.torch._tensors import to_array, to_tensor
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__ = ["layer", "layer_backward"]
+__all__ = ["layer", "layer_backward", "register"]
 
 Array = npt.NDArray[Any]
 
@@ -180,7 +180,7 @@ def _last_state(states: Array, D: int, lengths: Array | None) -> Array:
     return last
 
 
-def _register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     """Make an operator. torch.library.custom_op would do the same, and add tens of microseconds to each call."""
     torch.library.define(name, torch.library.infer_schema(compute, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
     torch.library.impl(name, "CPU")(compute)
@@ -189,5 +189,5 @@ def _register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]
     return getattr(getattr(torch.ops, namespace), operator).default
 
 
-layer = _register("vkrnn::layer", _compute, _compute_shapes)
-layer_backward = _register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)
+layer = register("vkrnn::layer", _compute, _compute_shapes)
+layer_backward = register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)

@@ -1,0 +1,453 @@
+"""The three operations on tensors of torch, with every option, and gradients through torch's autograd."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from vkrnn import _core, descriptors
+from vkrnn._calls import run
+from vkrnn._last_cells import last_cells
+from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
+from vkrnn.results import LSTMOutputs, Outputs, Results
+from vkrnn.torch._autograd import FORWARD_MODE, at_lower_levels, differentiable, library, one_by_one
+from vkrnn.torch._ops import register
+from vkrnn.torch._tensors import to_array, to_tensor
+from vkrnn.torch._threads import pytorch_threads
+from vkrnn.torch._tracing import unseen_by_dynamo
+
+__all__ = ["gru", "lstm", "single_gate_rnn"]
+
+Kind = TypeVar("Kind", bound=Results[Any])
+
+
+def single_gate_rnn(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    *,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    descriptor: SingleGateRNNDescriptor | None = None,
+) -> Outputs[Tensor]:
+    """Run `vkrnn.single_gate_rnn` on tensors of torch.
+
+    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings; tensors are on the CPU.
+    Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+
+    Returns
+    -------
+    Outputs
+        ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``training`` in the descriptor also ``z_state``, which has
+        no gradient.
+
+    Raises
+    ------
+    TypeError, ValueError, DeviceError
+        As in `vkrnn.single_gate_rnn`.
+    NotImplementedError
+        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask`, for second derivatives
+        and for forward-mode derivatives.
+    """
+    return _differentiable(Outputs, "single_gate_rnn", locals())
+
+
+def lstm(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    *,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    init_cell: Tensor | None = None,
+    mask: Tensor | None = None,
+    peephole: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    descriptor: LSTMDescriptor | None = None,
+) -> LSTMOutputs[Tensor]:
+    """Run `vkrnn.lstm` on tensors of torch.
+
+    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings; tensors are on the CPU. Gradients go
+    through torch's autograd to every tensor but `mask` and `lengths`.
+
+    Returns
+    -------
+    LSTMOutputs
+        ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` in the descriptor
+        ``cell_output`` of the same shape; with ``training`` also ``z_state``, which has no gradient. Of ``cell_output``
+        only the last step of each direction may take part in what is differentiated.
+
+    Raises
+    ------
+    TypeError, ValueError, DeviceError
+        As in `vkrnn.lstm`.
+    NotImplementedError
+        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask` or through another step
+        of ``cell_output``, for second derivatives and for forward-mode derivatives.
+
+    Examples
+    --------
+    >>> import torch, vkrnn.torch
+    >>> source = torch.ones(5, 3, 2)
+    >>> weight, recurrent = torch.full((16, 2), 0.1, requires_grad=True), torch.full((16, 4), 0.1)
+    >>> peephole = torch.zeros(16, requires_grad=True)
+    >>> found = lstm(source, recurrent, input_weight=weight, peephole=peephole)
+    >>> found.output.sum().backward()
+    >>> peephole.grad.shape
+    torch.Size([16])
+    """
+    return _differentiable(LSTMOutputs, "lstm", locals())
+
+
+def gru(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    *,
+    input_weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    init_state: Tensor | None = None,
+    mask: Tensor | None = None,
+    secondary_bias: Tensor | None = None,
+    lengths: Tensor | Sequence[int] | None = None,
+    descriptor: GRUDescriptor | None = None,
+) -> Outputs[Tensor]:
+    """Run `vkrnn.gru` on tensors of torch.
+
+    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings; tensors are on the CPU. Gradients go
+    through torch's autograd to every tensor but `mask` and `lengths`.
+
+    Returns
+    -------
+    Outputs
+        ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``training`` in the descriptor also ``z_state``, which has
+        no gradient.
+
+    Raises
+    ------
+    TypeError, ValueError, DeviceError
+        As in `vkrnn.gru`.
+    NotImplementedError
+        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask`, for second derivatives
+        and for forward-mode derivatives.
+    """
+    return _differentiable(Outputs, "gru", locals())
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """What the core's table says of a cell, in the order of the operators."""
+
+    gradients_name: str
+    descriptor: type[Any]
+    outputs: tuple[str, ...]
+    kept: tuple[str, ...]  # the forward results that the gradients take
+
+
+_OUTPUTS = ("output", "cell_output", "z_state")
+_CELLS = {
+    cell.name: _Cell(
+        cell.gradients_name,
+        getattr(descriptors, cell.descriptor_name),
+        tuple(cell.outputs),
+        tuple(name for name in _OUTPUTS if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
+    )
+    for cell in _core.cells()
+}
+# The arguments of all cells, as the operators take them; the first ones have gradients.
+_DIFFERENTIABLE = (
+    "source",
+    "recurrent_weight",
+    "input_weight",
+    "bias",
+    "secondary_bias",
+    "init_state",
+    "init_cell",
+    "peephole",
+)
+_ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
+_ABSENT = {
+    "cell_output": "the descriptor has produce_cell=False and training=False",
+    "z_state": "the descriptor has training=False",
+}
+
+
+def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
+    """Return the results of a call of `cell` with all `arguments` of the public function by name."""
+    descriptor = arguments.pop("descriptor")
+    wanted = _CELLS[cell].descriptor
+    if descriptor is None:
+        descriptor = wanted()
+    if not isinstance(descriptor, wanted):
+        raise TypeError(f"[vkrnn.torch.{cell}] descriptor: expected {wanted.__name__}, got {type(descriptor).__name__}")
+    _check(cell, arguments)
+    # Whether something requires gradients is not seen within torch.vmap.
+    transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001
+    requires = [value.requires_grad for value in arguments.values() if value is not None]
+    keeps = torch.is_grad_enabled() and (transformed or any(requires))
+    mask = arguments.get("mask")
+    if mask is not None and torch.is_grad_enabled() and mask.requires_grad:
+        raise NotImplementedError(f"[vkrnn.torch.{cell}] mask: vkrnn computes no gradient with respect to it")
+    options = _numbers(descriptor)
+    found = _forward(*(arguments.get(name) for name in _ARGUMENTS), cell, options, keeps or descriptor.training)
+    shown = {"output"}
+    if descriptor.training:
+        shown |= {"z_state", "cell_output"}
+    if getattr(descriptor, "produce_cell", False):
+        shown.add("cell_output")
+    outputs = _CELLS[cell].outputs
+    names = [name for name in outputs if name in shown]
+    by_name = dict(zip(_OUTPUTS, found, strict=True))
+    return kind(
+        cell, names, [by_name[name] for name in names], {name: _ABSENT[name] for name in outputs if name not in shown}
+    )
+
+
+def _check(cell: str, arguments: dict[str, Any]) -> None:
+    """Make `lengths` a tensor, and refuse what is no tensor on the CPU."""
+    if arguments["lengths"] is not None:
+        arguments["lengths"] = torch.as_tensor(arguments["lengths"])
+    for name, value in arguments.items():
+        if value is None and name not in ("source", "recurrent_weight"):
+            continue
+        if not isinstance(value, Tensor):
+            raise TypeError(f"[vkrnn.torch.{cell}] {name}: expected a torch.Tensor, got {type(value).__name__}")
+        if value.device.type not in ("cpu", "meta"):
+            raise NotImplementedError(
+                f"[vkrnn.torch.{cell}] {name}: expected a tensor on the CPU, got one on {value.device}"
+            )
+
+
+def _numbers(descriptor: Any) -> list[float]:
+    """Return the options as an operator takes them."""
+    values = [getattr(descriptor, name) for name in _OPTIONS[type(descriptor).__name__]]
+    # torch.compile cannot make a float of a member of an enumeration.
+    return [float(value.value if isinstance(value, Activation) else value) for value in values]
+
+
+_OPTIONS = {
+    cell.descriptor.__name__: tuple(field.name for field in fields(cell.descriptor)) for cell in _CELLS.values()
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _descriptor(cell: str, options: tuple[float, ...]) -> Any:
+    """Return the descriptor that has these options."""
+    kind = _CELLS[cell].descriptor
+    given: dict[str, Any] = {}
+    for field, value in zip(fields(kind), options, strict=True):
+        is_of: Any = type(field.default)
+        given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
+    return kind(**given)
+
+
+def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
+    """Return the descriptor for a call that keeps what gradients need, or does not."""
+    names = _OPTIONS[_CELLS[cell].descriptor.__name__]
+    changed = {"training": float(training)}
+    return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
+
+
+def _named(tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+    return {name: to_array(tensor) for name, tensor in zip(_ARGUMENTS, tensors, strict=True) if tensor is not None}
+
+
+@unseen_by_dynamo
+def _compute(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    input_weight: Tensor | None,
+    bias: Tensor | None,
+    secondary_bias: Tensor | None,
+    init_state: Tensor | None,
+    init_cell: Tensor | None,
+    peephole: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    cell: str,
+    options: Sequence[float],
+    training: bool,  # noqa: FBT001 - operators take all arguments by position
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the cells and z_state; what there is not is empty."""
+    tensors = (
+        source,
+        recurrent_weight,
+        input_weight,
+        bias,
+        secondary_bias,
+        init_state,
+        init_cell,
+        peephole,
+        mask,
+        lengths,
+    )
+    how = _with(cell, options, training=training)
+    with pytorch_threads:
+        found = _run(cell, _named(tensors), how)
+    first, second, third = (to_tensor(found[name]) if name in found else source.new_empty(0) for name in _OUTPUTS)
+    return first, second, third
+
+
+def _run(function: str, given: Mapping[str, Any], how: Any) -> dict[str, Any]:
+    return run(Results, function, given, descriptor=how, name=None, device=None, out=None)._asdict()
+
+
+def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, cell, options, training = rest
+    how = _with(cell, options, training=training)
+    T, N, _ = source.shape
+    rows, H = recurrent_weight.shape[-2:]
+    D = 2 if how.bidirectional else 1
+    has_cells = "cell_output" in _CELLS[cell].outputs and (training or how.produce_cell)
+    return (
+        source.new_empty(T, N, D * H),
+        source.new_empty(T, N, D * H) if has_cells else source.new_empty(0),
+        source.new_empty(T, N, D * rows) if training else source.new_empty(0),
+    )
+
+
+@unseen_by_dynamo
+def _compute_backward(
+    d_output: Tensor | None,
+    d_cells: Tensor | None,
+    output: Tensor | None,
+    cell_output: Tensor | None,
+    z_state: Tensor,
+    source: Tensor,
+    recurrent_weight: Tensor,
+    input_weight: Tensor | None,
+    bias: Tensor | None,
+    secondary_bias: Tensor | None,
+    init_state: Tensor | None,
+    init_cell: Tensor | None,
+    peephole: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    cell: str,
+    options: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
+    tensors = (
+        source,
+        recurrent_weight,
+        input_weight,
+        bias,
+        secondary_bias,
+        init_state,
+        init_cell,
+        peephole,
+        mask,
+        lengths,
+    )
+    given = _named(tensors)
+    how = _with(cell, options, training=False)
+    D = 2 if how.bidirectional else 1
+    above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output
+    given |= {"source_gradient": to_array(above), "z_state": to_array(z_state)}
+    if output is not None:
+        given["output_fwd"] = to_array(output)
+    if cell_output is not None:
+        given["cell_output_fwd"] = to_array(cell_output)
+    if d_cells is not None:
+        given["cell_gradient"] = last_cells(to_array(d_cells), D, given.get("lengths"), f"[vkrnn.torch.{cell}]")
+    with pytorch_threads:
+        found = _run(_CELLS[cell].gradients_name, given, how)
+    gradients = [to_tensor(found[name]) if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
+    return tuple(gradients)
+
+
+def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
+    source = given[5]
+    tensors = given[5 : 5 + len(_DIFFERENTIABLE)]
+    return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in tensors)
+
+
+_forward = register("vkrnn::operation", _compute, _compute_shapes)
+_backward = register("vkrnn::operation_backward", _compute_backward, _compute_backward_shapes)
+
+
+class _Operation(torch.autograd.Function):
+    """`vkrnn::operation` with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Save what the gradients need."""
+        *tensors, ctx.cell, ctx.options, ctx.trained = inputs
+        outputs: tuple[Tensor, ...] = at_lower_levels(_forward, inputs)
+        kept = [
+            result if ctx.trained and name in _CELLS[ctx.cell].kept else None
+            for name, result in zip(_OUTPUTS, outputs, strict=True)
+        ]
+        ctx.save_for_backward(*kept, *tensors)
+        ctx.mark_non_differentiable(outputs[2])
+        ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
+        return outputs
+
+    @staticmethod
+    @unseen_by_dynamo
+    def backward(ctx: Any, d_output: Tensor | None, d_cells: Tensor | None, _: Tensor | None) -> Any:
+        """Call `vkrnn::operation_backward`."""
+        if not ctx.trained:
+            raise RuntimeError(
+                f"[vkrnn.torch.{ctx.cell}] the forward call did not keep what gradients need: it had training=False"
+            )
+        output, cells, z_state, *tensors = ctx.saved_tensors
+        if cells is None:
+            d_cells = None  # that of an empty tensor
+        found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options)
+        given = (
+            None if tensor is None else gradient
+            for tensor, gradient in zip(tensors[: len(_DIFFERENTIABLE)], found, strict=True)
+        )
+        return *given, None, None, None, None, None
+
+    @staticmethod
+    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
+        """Refuse forward mode."""
+        raise NotImplementedError(FORWARD_MODE)
+
+
+class _OperationBackward(torch.autograd.Function):
+    """`vkrnn::operation_backward`, which has no derivatives: they are refused when they are asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Compute the gradients."""
+        ctx.cell = inputs[-2]
+        found: tuple[Tensor, ...] = at_lower_levels(_backward, inputs)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> NoReturn:
+        """Refuse second derivatives."""
+        raise NotImplementedError(f"[vkrnn.torch.{ctx.cell}] gradients of gradients: vkrnn has first derivatives only")
+
+    @staticmethod
+    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
+        """Refuse forward mode."""
+        raise NotImplementedError(FORWARD_MODE)
+
+
+def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the operator's rule for torch.vmap: each example is a call of its own."""
+
+    def rule(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+        dims = [dim if isinstance(value, Tensor) else None for value, dim in zip(inputs, in_dims, strict=True)]
+        found = one_by_one(operator, info, dims, inputs)
+        return found, (0,) * len(found)
+
+    return rule
+
+
+for _name, _operator, _function in (
+    ("operation", _forward, _Operation),
+    ("operation_backward", _backward, _OperationBackward),
+):
+    library.impl(_name, differentiable(_operator, super(torch.autograd.Function, _function).apply), "Autograd")
+    torch.library.register_vmap(f"vkrnn::{_name}", _vmap(_operator))

@@ -1,0 +1,249 @@
+"""The functions of vkrnn.torch: the numbers of vkrnn's own, with every option, and what torch makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from cases import CASES, GATES, OPTIONAL, Case, by_id, inputs
+from oracles import require
+
+torch = require("torch")
+import vkrnn.torch as ours  # noqa: E402
+from vkrnn.torch import _functions  # noqa: E402
+
+# The compiler's own affairs.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+every_cell = pytest.mark.parametrize("cell", GATES)
+LIVELY = {
+    "single_gate_rnn": {"activation": "tanh"},
+    "lstm": {"output_peephole_new_cell": True},
+    "gru": {"flip_z": True},
+}
+
+
+def everything(cell: str) -> Case:
+    """Return a case with every optional argument."""
+    return Case(cell, 4, 3, 2, 5, LIVELY[cell] | {"clip": 0.9}, frozenset(OPTIONAL[cell]))
+
+
+def tensors_of(case: Case) -> dict[str, Any]:
+    """Return the arguments as tensors of float64, all but the mask wanting gradients."""
+    given = {name: torch.from_numpy(array.astype(np.float64)) for name, array in inputs(case).items()}
+    return {name: tensor.requires_grad_(name != "mask") for name, tensor in given.items()}
+
+
+def differentiable(case: Case) -> tuple[list[str], Any]:
+    """Return the names of the arguments that have gradients, and the output as a function of them."""
+    given = tensors_of(case)
+    names = [name for name, tensor in given.items() if tensor.requires_grad]
+
+    def output(*values: Any) -> Any:
+        return getattr(ours, case.cell)(
+            **given | dict(zip(names, values, strict=True)), descriptor=case.descriptor()
+        ).output
+
+    return names, output
+
+
+@pytest.mark.parametrize("case", CASES, ids=by_id)
+def test_numbers_are_those_of_the_functions(case: Case) -> None:
+    """Results and gradients have the same bits as those on NumPy arrays, for the whole table of options."""
+    cell = case.cell
+    given = {name: array.astype(np.float64) for name, array in inputs(case).items()}
+    tensors = tensors_of(case)
+    produces = {"produce_cell": True} if cell == "lstm" else {}
+    found = getattr(ours, cell)(**tensors, descriptor=case.descriptor(**produces))
+    wanted = getattr(vkrnn, cell)(**given, descriptor=case.descriptor(training=True, **produces))
+    assert np.array_equal(found.output.detach().numpy(), wanted.output)
+
+    above = np.random.default_rng(1).standard_normal(wanted.output.shape)
+    taken: dict[str, Any] = {"source_gradient": above, "z_state": wanted.z_state}
+    outputs, upstream = [found.output], [torch.from_numpy(above)]
+    if cell == "gru":
+        taken["output_fwd"] = wanted.output
+    if cell == "lstm":
+        last = np.random.default_rng(2).standard_normal((case.N, case.D * case.H))
+        taken |= {"cell_output_fwd": wanted.cell_output, "cell_gradient": last}
+        cells = found.cell_output
+        ends = [cells[-1, :, : case.H], cells[0, :, case.H :]]  # in the order of the steps, also of a reverse call
+        outputs += ends[: case.D]
+        upstream += torch.from_numpy(last).split(case.H, dim=1)
+        assert np.array_equal(cells.detach().numpy(), wanted.cell_output)
+    names = [name for name, tensor in tensors.items() if tensor.requires_grad]
+    got = torch.autograd.grad(outputs, [tensors[name] for name in names], upstream)
+    expected = getattr(vkrnn, f"{cell}_gradients")(**given, **taken, descriptor=case.descriptor())
+    for name, gradient in zip(names, got, strict=True):
+        assert np.array_equal(gradient.numpy(), getattr(expected, name)), name
+
+
+@every_cell
+@pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}], ids=["forward", "reverse", "both"])
+def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
+    """Gradients agree with finite differences, those through an LSTM's last cells, too."""
+    case = everything(cell)
+    case = replace(case, options={**case.options, **way})
+    given = tensors_of(case)
+    names = [name for name, tensor in given.items() if tensor.requires_grad]
+
+    def results(*values: Any) -> Any:
+        arguments = given | dict(zip(names, values, strict=True))
+        if cell != "lstm":
+            return getattr(ours, cell)(**arguments, descriptor=case.descriptor()).output
+        output, cells = ours.lstm(**arguments, descriptor=case.descriptor(produce_cell=True))
+        return output, cells[-1, :, : case.H], cells[0, :, case.H :]
+
+    assert torch.autograd.gradcheck(results, [given[name] for name in names])
+
+
+@every_cell
+def test_opcheck(cell: str) -> None:
+    """Schema, fake tensors, autograd and dispatch of both operators are as torch wants them.
+
+    torch differentiates all results, of an LSTM's cells those after the only step.
+    """
+    case = replace(everything(cell), T=1)
+    given = tensors_of(case)
+    tensors = [given.get(name) for name in _functions._ARGUMENTS]
+    options = _functions._numbers(case.descriptor())
+    torch.library.opcheck(_functions._forward, [*tensors, cell, options, True])
+    arrays = [None if tensor is None else tensor.detach() for tensor in tensors]
+    torch.library.opcheck(_functions._forward, [*arrays, cell, options, False])
+    with torch.no_grad():
+        output, cells, z_state = _functions._forward(*tensors, cell, options, True)  # noqa: FBT003
+    kept = {"gru": (output, None), "lstm": (None, cells), "single_gate_rnn": (None, None)}[cell]
+    torch.library.opcheck(_functions._backward, [torch.rand_like(output), None, *kept, z_state, *arrays, cell, options])
+
+
+@every_cell
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile(cell: str, backend: str) -> None:
+    """A call compiles as a whole, with its gradients."""
+    case = everything(cell)
+    names, output = differentiable(case)
+    given = tensors_of(case)
+    values = [given[name] for name in names]
+    found = []
+    for function in (output, torch.compile(output, fullgraph=True, backend=backend)):
+        result = function(*values)
+        found.append([result, *torch.autograd.grad(result.square().sum(), values)])
+    torch._dynamo.reset()
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@every_cell
+def test_export(cell: str) -> None:
+    """An exported program gives the same numbers."""
+    case = everything(cell)
+    names, output = differentiable(case)
+    values = tuple(tensors_of(case)[name].detach() for name in names)
+
+    class Call(torch.nn.Module):
+        def forward(self, *values: Any) -> Any:
+            return output(*values)
+
+    program = torch.export.export(Call(), values).module()
+    assert torch.equal(program(*values), output(*values))
+
+
+@every_cell
+def test_transforms(cell: str) -> None:
+    """torch.func.grad, vmap and jacrev give what autograd and loops do."""
+    case = everything(cell)
+    names, output = differentiable(case)
+    values = [tensors_of(case)[name].detach() for name in names]
+    weight = names.index("recurrent_weight")
+
+    def loss(one: Any) -> Any:
+        return output(*values[:weight], one, *values[weight + 1 :]).square().sum()
+
+    many = torch.stack([values[weight], 0.5 * values[weight], -values[weight]])
+    wanted = []
+    for each in many.unbind():
+        leaf = each.clone().requires_grad_()
+        wanted.append(torch.autograd.grad(loss(leaf), leaf)[0])
+    assert torch.equal(torch.func.grad(loss)(many[0]), wanted[0])
+    assert torch.equal(torch.func.vmap(torch.func.grad(loss))(many), torch.stack(wanted))
+    assert torch.equal(torch.func.vmap(loss)(many), torch.stack([loss(each) for each in many]))
+    assert torch.allclose(torch.func.jacrev(loss)(many[1]), wanted[1])
+
+
+@every_cell
+def test_lengths(cell: str) -> None:
+    """As a list, an array or a tensor; past its end a sequence has zeros, and no gradient comes from there."""
+    case = Case(cell, 4, 3, 2, 5, LIVELY[cell], frozenset(("input_weight", "bias")))
+    given = tensors_of(case)
+    function = getattr(ours, cell)
+    found = [
+        function(**given, lengths=lengths, descriptor=case.descriptor()).output
+        for lengths in ([4, 1, 3], np.array([4, 1, 3]), torch.tensor([4, 1, 3]))
+    ]
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert not found[0][1:, 1].any()
+    (gradient,) = torch.autograd.grad(found[0].sum(), given["source"])
+    assert not gradient[1:, 1].any()
+    assert gradient[:1, 1].any()
+
+
+def test_what_is_kept_and_shown() -> None:
+    """`training` shows what the gradients take; without it and without gradients nothing is kept."""
+    case = everything("lstm")
+    given = {name: tensor.detach() for name, tensor in tensors_of(case).items()}
+    shown = ours.lstm(**given, descriptor=case.descriptor(training=True))
+    assert shown._fields == ("output", "cell_output", "z_state")
+    assert not shown.z_state.requires_grad
+    plain = ours.lstm(**given, descriptor=case.descriptor())
+    assert plain._fields == ("output",)
+    with pytest.raises(AttributeError, match="lstm returned no 'z_state': the descriptor has training=False"):
+        plain.z_state  # noqa: B018
+    values = [given.get(name) for name in _functions._ARGUMENTS]
+    *_, z_state = _functions._forward(*values, "lstm", _functions._numbers(case.descriptor()), False)  # noqa: FBT003
+    assert z_state.numel() == 0
+
+
+def refusal(kind: type[Exception], **changed: Any) -> str:
+    """Return the message that an LSTM's call with all arguments raises after these changes."""
+    case = everything("lstm")
+    with pytest.raises(kind) as caught:
+        ours.lstm(**{**tensors_of(case), "descriptor": case.descriptor(), **changed})
+    return str(caught.value)
+
+
+def test_refusals() -> None:
+    """Wrong kinds, devices and descriptors, and gradients that there are not, are named."""
+    assert refusal(TypeError, bias=np.zeros(20)) == "[vkrnn.torch.lstm] bias: expected a torch.Tensor, got ndarray"
+    assert refusal(TypeError, source=None) == "[vkrnn.torch.lstm] source: expected a torch.Tensor, got NoneType"
+    assert refusal(TypeError, descriptor=vkrnn.GRUDescriptor()) == (
+        "[vkrnn.torch.lstm] descriptor: expected LSTMDescriptor, got GRUDescriptor"
+    )
+    mask = torch.ones(4, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert refusal(NotImplementedError, mask=mask) == (
+        "[vkrnn.torch.lstm] mask: vkrnn computes no gradient with respect to it"
+    )
+    assert refusal(ValueError, bias=torch.zeros(7, dtype=torch.float64)) == (
+        "[lstm] bias: expected shape [4H] = [20], got [7] (H = 5 from recurrent_weight.shape[0] / 4)"
+    )
+    assert refusal(TypeError, bias=torch.zeros(20)).startswith("[lstm] bias: expected dtype float64")
+
+
+def test_gradients_that_there_are_not() -> None:
+    """Of inner cells, second derivatives, forward mode: errors, never zeros."""
+    case = everything("lstm")
+    given = tensors_of(case)
+    found = ours.lstm(**given, descriptor=case.descriptor(produce_cell=True))
+    with pytest.raises(
+        NotImplementedError, match=r"cell_output: vkrnn has gradients of the cells after each direction"
+    ):
+        found.cell_output[1].sum().backward()
+    (first,) = torch.autograd.grad(found.output.square().sum(), given["source"], create_graph=True)
+    with pytest.raises(NotImplementedError, match="gradients of gradients"):
+        first.sum().backward()
+    names, output = differentiable(case)
+    values = tuple(given[name].detach() for name in names)
+    with pytest.raises(NotImplementedError, match="forward-mode derivatives"):
+        torch.func.jvp(output, values, values)
