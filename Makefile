@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 # All that builds the package does so in one folder: what is compiled there is compiled once.
-BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON
+BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
 export PYTHON
 
 .PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean
@@ -59,7 +59,7 @@ TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
 TIDY_ALONE := cpp/src/plan/matrices/persistent_loop.cpp
 TIDY_FOLDERS := $(sort $(dir $(TIDY_FILES)))
 TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-deprecated-headers,readability-duplicate-include
-TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders/include -DVKRNN_VULKAN \
+TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders/include \
 	$$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
 
 tidy: need-ci

@@ -9,11 +9,6 @@
 # makes an object library of cells, for what links to vkrnn_core: their rows, of which <rows> defines vkrnn::cells(), and
 # the time loops of each of <folder>/cells/*.glsl. vkrnn_add_kernels makes their kernels for Vulkan.
 
-# They are the same for all processors, so the build machine's do for another one too.
-find_path(HIGHWAY_HEADERS hwy/highway.h NO_CMAKE_FIND_ROOT_PATH)
-if(NOT HIGHWAY_HEADERS)
-    message(FATAL_ERROR "Highway's headers (hwy/highway.h) not found: apt install libhwy-dev")
-endif()
 set(highway_include ${HIGHWAY_HEADERS})
 if(CMAKE_CROSSCOMPILING)
     # Their folder has other headers too, which are for the build machine only.

@@ -15,14 +15,6 @@
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
 
-find_program(GLSLANG NAMES glslangValidator glslang)
-if(NOT GLSLANG)
-    message(FATAL_ERROR "glslangValidator not found: apt install glslang-tools")
-endif()
-find_program(SPIRV_VAL NAMES spirv-val)
-if(NOT SPIRV_VAL)
-    message(FATAL_ERROR "spirv-val not found: apt install spirv-tools")
-endif()
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
 

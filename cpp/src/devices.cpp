@@ -5,22 +5,10 @@
 
 #include "cpu/device.h"
 #include "reports.h"
+#include "vk/run/open.h"
 #include "vkrnn/device.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
-
-#ifdef VKRNN_VULKAN
-#include "vk/run/open.h"
-#else
-namespace vkrnn::vk {
-static std::vector<Profile> list() { throw DeviceError("vkrnn was built without Vulkan (VKRNN_VULKAN=OFF)"); }
-static std::vector<SkippedDevice> skipped() { return {}; }
-static std::vector<std::string> memory_types(std::size_t /*index*/) { return {}; }
-static std::shared_ptr<Device> open(std::size_t /*index*/, const StrategyChoice& /*fixed*/, const Tuning& /*tuning*/) {
-    return nullptr;
-}
-}  // namespace vkrnn::vk
-#endif
 
 namespace vkrnn {
 namespace {

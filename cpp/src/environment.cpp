@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace vkrnn {
 namespace {
@@ -27,6 +28,31 @@ std::optional<std::string> environment_variable(const char* name) {
         for (std::size_t i = 0; i < latest->names_.size(); ++i)
             if (std::strcmp(latest->names_[i], name) == 0) return latest->values_[i];
     return read(name);
+}
+
+std::string cache_directory() {
+    const auto variable = [](const char* name) -> std::filesystem::path {
+        return environment_variable(name).value_or("");
+    };
+    if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
+        return own.string();
+    }
+#ifdef _WIN32
+    const auto local = variable("LOCALAPPDATA");
+    return local.empty() ? "" : (local / "vkrnn" / "Cache").string();
+#else
+    // The XDG specification: relative paths are to be ignored.
+    if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
+        return (xdg / "vkrnn").string();
+    }
+#ifdef __APPLE__
+    constexpr const char* kCaches = "Library/Caches";
+#else
+    constexpr const char* kCaches = ".cache";
+#endif
+    const auto home = variable("HOME");
+    return home.empty() ? "" : (home / kCaches / "vkrnn").string();
+#endif
 }
 
 }  // namespace vkrnn

@@ -19,6 +19,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "plan/*": {"vkrnn", "", "abi", "plan", "plan/portable"},
     "cpu": {"vkrnn", "", "abi"},
     "cpu/kernels": {"vkrnn", "", "abi", "cpu"},
+    "vk": {"vkrnn", "vk/run"},
     "vk/device": {"vkrnn", ""},
     "vk/memory": {"vkrnn", "", "vk/device"},
     "vk/pipelines": {"vkrnn", "", "vk/device"},

@@ -188,11 +188,6 @@ public:
 // and the layers are not installed.
 std::vector<std::string> validation_messages();
 
-// Returns the folder of the pipeline caches: $VKRNN_CACHE_DIR, else where the Python package platformdirs has it:
-// $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn, on macOS ~/Library/Caches/vkrnn; on Windows %LOCALAPPDATA%/vkrnn/Cache.
-// Empty if the environment has no such variable.
-std::string cache_directory();
-
 // Returns the SPIR-V of a kernel of this package; empty if there is none of that name. Generated at build time.
 std::span<const std::uint32_t> shader_code(std::string_view name);
 

@@ -40,4 +40,9 @@ private:
 // Returns the variable's value, from the thread's latest copy if that has the variable; nothing if it is not set.
 std::optional<std::string> environment_variable(const char* name);
 
+// Returns the folder of caches and tuning tables: $VKRNN_CACHE_DIR, else where the Python package platformdirs has it:
+// $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn, on macOS ~/Library/Caches/vkrnn; on Windows %LOCALAPPDATA%/vkrnn/Cache.
+// Empty if the environment has no such variable.
+std::string cache_directory();
+
 }  // namespace vkrnn

@@ -12,34 +12,7 @@
 #include "vkrnn/device.h"
 #include "vkrnn/environment.h"
 
-namespace vkrnn {
-
-std::string cache_directory() {
-    const auto variable = [](const char* name) -> std::filesystem::path {
-        return environment_variable(name).value_or("");
-    };
-    if (const auto own = variable("VKRNN_CACHE_DIR"); !own.empty()) {
-        return own.string();
-    }
-#ifdef _WIN32
-    const auto local = variable("LOCALAPPDATA");
-    return local.empty() ? "" : (local / "vkrnn" / "Cache").string();
-#else
-    // The XDG specification: relative paths are to be ignored.
-    if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
-        return (xdg / "vkrnn").string();
-    }
-#ifdef __APPLE__
-    constexpr const char* kCaches = "Library/Caches";
-#else
-    constexpr const char* kCaches = ".cache";
-#endif
-    const auto home = variable("HOME");
-    return home.empty() ? "" : (home / kCaches / "vkrnn").string();
-#endif
-}
-
-namespace vk {
+namespace vkrnn::vk {
 namespace {
 
 // Some drivers crash on an invalid cache instead of rejecting it. So the driver only gets data whose header fits, and
@@ -136,5 +109,4 @@ void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t
     }
 }
 
-}  // namespace vk
-}  // namespace vkrnn
+}  // namespace vkrnn::vk
