@@ -106,6 +106,13 @@ def current(kind: vkrnn.Device) -> Iterator[vkrnn.Device]:
 
 
 @pytest.fixture(scope="session")
+def vulkan_build() -> None:
+    """Skip where vkrnn was built without Vulkan: what a driver or its absence does cannot be seen there."""
+    if "built without Vulkan" in (problem := _core.vulkan_problem()):
+        pytest.skip(problem)
+
+
+@pytest.fixture(scope="session")
 def torch() -> Any:
     """Return PyTorch, or skip where it is not installed."""
     return require("torch")

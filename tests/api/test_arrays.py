@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import vkrnn
-from resident import KINDS, assert_same_array, beside, dtype_of, numbers, sees
+from resident import KINDS, assert_same_array, beside, dtype_of, numbers, sees, shown_devices
 
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (0,), (3, 0, 2), (5, 3, 4), (3, 5, 7), (1, 1, 1), (2, 3, 1, 5)]
 ANY = "float32, float64, float16 or bfloat16"
@@ -140,8 +140,7 @@ def test_messages(make: Callable[..., object], args: tuple[Any, ...], error: typ
 def test_messages_about_the_device(user: str) -> None:
     """As a call's, under the function's name."""
     argument: Any = numbers((3,)) if user == "asarray" else 3
-    listed = ", ".join(f"{device.index}: {device.name}" for device in vkrnn.devices())
-    message = f"[{user}] device: expected a part of a device's name, got 'abacus' ({listed})"
+    message = f"[{user}] device: expected a part of a device's name, got 'abacus' {shown_devices()}"
     refused(ValueError, message, getattr(vkrnn, user), argument, device="abacus")
     message = f"[{user}] device: expected a vkrnn.Device, an int or a str, got float"
     refused(TypeError, message, getattr(vkrnn, user), argument, device=0.5)

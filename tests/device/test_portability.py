@@ -24,6 +24,7 @@ print("llvmpipe" in name, result.ok)
 
 
 @pytest.mark.skipif(CC is None or MESA is None or not HEADERS.exists(), reason="no C compiler, headers or llvmpipe")
+@pytest.mark.usefixtures("vulkan_build")
 def test_a_driver_of_a_part_of_vulkan(tmp_path: Path) -> None:
     """Its device is found, opened with the extension that it wants to be opened with, and computes."""
     assert MESA is not None

@@ -36,8 +36,9 @@ def run(program: str, **environment: str) -> str:
 
 
 @pytest.fixture(name="old_gpu", scope="module")
-def _old_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def _old_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return an environment with a driver whose one GPU is too old."""
+    request.getfixturevalue("vulkan_build")
     if CC is None or not HEADERS.exists():
         pytest.skip("no C compiler, or no Vulkan headers")
     folder = tmp_path_factory.mktemp("driver")
@@ -103,6 +104,7 @@ def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
     assert "\n\nskipped: Abacus 3000, discrete_gpu: Vulkan 1.2.175, 1.3 is needed\nVulkan: no Vulkan 1.3" in done.stdout
 
 
+@pytest.mark.usefixtures("vulkan_build")
 def test_a_missing_driver_is_in_the_log() -> None:
     """As info."""
     log = run("vkrnn.devices()", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
@@ -111,7 +113,7 @@ def test_a_missing_driver_is_in_the_log() -> None:
 
 def test_opening_is_in_the_log() -> None:
     """With what the device is."""
-    assert run("vkrnn.zeros(1, device='cpu (')").startswith("vkrnn INFO opened <vkrnn.Device")
+    assert "vkrnn INFO opened <vkrnn.Device" in run("vkrnn.zeros(1, device='cpu (')")
 
 
 @pytest.mark.skipif(not MESA, reason="no Vulkan device is sure to be here")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import vkrnn
+from resident import position
 from vkrnn import __main__ as command_line
 from vkrnn import _tune, _tuning
 
@@ -43,7 +44,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the position of a device that can be tuned, with a cache folder of the test's own."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("VKRNN_TUNING", raising=False)
-    return next(device.index for device in vkrnn.devices() if device.driver != "native")
+    return position(native=False)
 
 
 def strategy(device: vkrnn.Device, **call: Any) -> dict[str, str | int]:

@@ -259,6 +259,7 @@ def test_a_handler_that_makes_calls_while_a_device_is_opened(milliseconds: int) 
     assert (done.returncode, done.stdout) == (0, "(5, 3, 8)\n"), done.stderr
 
 
+@pytest.mark.usefixtures("vulkan_build")
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     """The CPU is there all the same, and the message says what Vulkan said."""
     manifest = tmp_path / "driver.json"

@@ -59,6 +59,7 @@ def test_info() -> None:
         assert ("heap 0: " in own) == (device.driver != "native")
 
 
+@pytest.mark.usefixtures("vulkan_build")
 def test_info_without_a_driver() -> None:
     """It says what is missing, and the CPU is there."""
     done = run("info", **NO_DRIVER)

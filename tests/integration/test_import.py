@@ -40,6 +40,7 @@ def test_import_without_a_driver() -> None:
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
+@pytest.mark.usefixtures("vulkan_build")
 def test_calls_without_a_driver() -> None:
     """The CPU computes; who asks for another device is told what to install."""
     done = run(CALL, **NO_DRIVER)
@@ -56,6 +57,21 @@ def test_calls_without_a_driver() -> None:
     ), done.stderr
 
 
+def test_a_build_without_vulkan() -> None:
+    """Who asks for a GPU, or what there is, is told how to get a build with Vulkan."""
+    problem = "this vkrnn was built without Vulkan; to use GPUs, build it with -C cmake.define.VKRNN_VULKAN=ON"
+    if _core.vulkan_problem() != problem:
+        pytest.skip("this vkrnn was built with Vulkan")
+    done = run("import vkrnn; vkrnn.zeros(3, device=1)")
+    assert re.fullmatch(
+        r"ValueError: \[zeros\] device: expected an index from 0 to 0, got 1 \(0: cpu \(.+\); "
+        rf"Vulkan: {re.escape(problem)}\)",
+        done.stderr.splitlines()[-1],
+    ), done.stderr
+    assert run("from vkrnn.__main__ import main; main(['info'])").stdout.endswith(f"\n\nVulkan: {problem}\n")
+
+
+@pytest.mark.usefixtures("vulkan_build")
 def test_calls_without_a_loader(tmp_path: Path) -> None:
     """Not even libvulkan is needed: here the one that is found is none."""
     for name in ("libvulkan.so", "libvulkan.so.1"):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 from cases import Case, gradient_inputs, inputs
+from vkrnn import _core
 from vkrnn.results import Results
 
 Array = NDArray[Any]
@@ -44,7 +45,7 @@ def position(*, native: bool) -> int:
     Where there is no such device the test is skipped.
     """
     if native not in _positions():
-        pytest.skip("no Vulkan device is here")
+        pytest.skip(f"no Vulkan device is here: {_core.vulkan_problem()}")
     return _positions()[native]
 
 
@@ -57,6 +58,13 @@ def opened(way: str) -> Iterator[vkrnn.Device]:
         device.open()
     yield device
     device.close()
+
+
+def shown_devices() -> str:
+    """Return how a message about a device that is not there lists those that are, and why Vulkan has none."""
+    names = ", ".join(f"{device.index}: {device.name}" for device in vkrnn.devices())
+    problem = _core.vulkan_problem()
+    return f"({names}; Vulkan: {problem})" if problem else f"({names})"
 
 
 def sees(device: vkrnn.Device) -> bool:
