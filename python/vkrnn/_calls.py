@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,18 +30,8 @@ class _Operation:
 
     cell: str
     gradients: bool
-    parameters: tuple[tuple[str, bool], ...]  # name, and whether it is optional
-    required: frozenset[str]  # names of the parameters that are not
+    required: frozenset[str]  # names of the parameters that are not optional
     results: tuple[str, ...]
-
-    def absent(self, names: tuple[str, ...]) -> dict[str, str]:
-        """Say of each result that the operation has and `names` has not why that is so."""
-        reasons = {
-            "cell_output": "the descriptor has produce_cell=False and training=False",
-            "z_state": "the descriptor has training=False",
-        }
-        left_out = (name for name in self.results if name not in names)
-        return {name: f"no {name} was passed" if self.gradients else reasons[name] for name in left_out}
 
 
 def _operations() -> Iterator[tuple[str, _Operation]]:
@@ -50,18 +41,35 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
             (cell.gradients_name, cell.gradients, cell.gradient_order),
         ):
             required = frozenset(parameter for parameter, optional in parameters if not optional)
-            yield (
-                name,
-                _Operation(cell.name, name == cell.gradients_name, tuple(parameters), required, tuple(results)),
-            )
+            yield name, _Operation(cell.name, name == cell.gradients_name, required, tuple(results))
 
 
 _OPERATIONS = dict(_operations())
 _AS_THEY_ARE = frozenset({np.ndarray, Array})
 
 
+@functools.cache  # every call asks for it
+def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
+    """Say of each result that the function has and `names` has not why that is so."""
+    operation = _OPERATIONS[function]
+    reasons = {
+        "cell_output": "the descriptor has produce_cell=False and training=False",
+        "z_state": "the descriptor has training=False",
+    }
+    left_out = (name for name in operation.results if name not in names)
+    return {name: f"no {name} was passed" if operation.gradients else reasons[name] for name in left_out}
+
+
 def _prefix(function: str, label: str) -> str:
     return f"[{function} '{label}']" if label else f"[{function}]"
+
+
+def _checked_label(function: str, name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ValueError(f"[{function}] name: expected a str without lone surrogates, got {name!a}")
+    return name
 
 
 @dataclass(slots=True)
@@ -75,29 +83,21 @@ class CheckedCall:
     out: Any
 
     @staticmethod
-    def of(
-        function: str,
-        arguments: Mapping[str, Any],
-        *,
-        descriptor: Any,
-        name: Any,
-        device: Any,
-        out: Any,
-        packed: bool = False,
-    ) -> CheckedCall:
-        """Check the `arguments` of `function` by name, in its order; None stands for an optional one that is absent.
+    def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> CheckedCall:
+        """Check all `arguments` of `function` by name, in its order; None stands for an optional one that is absent.
 
-        If `packed`, sequences are packed: see `vkrnn._packed`.
+        The dict is changed. If `packed`, sequences are packed: see `vkrnn._packed`.
         """
         operation = _OPERATIONS[function]
-        if name is not None and not isinstance(name, str):
-            raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
-        label = name or ""
-        if any("\ud800" <= letter <= "\udfff" for letter in label):
-            raise ValueError(f"[{function}] name: expected a str without lone surrogates, got {label!a}")
-        given = {key: value for key, value in arguments.items() if value is not None or key in operation.required}
-        for key, value in given.items():
-            if type(value) not in _AS_THEY_ARE:
+        take = arguments.pop  # the options, so that the arrays stay
+        descriptor, name = take("descriptor", None), take("name", None)
+        device, out = take("device", None), take("out", None)
+        label = "" if name is None else _checked_label(function, name)
+        given = {}
+        for key, value in arguments.items():
+            if type(value) in _AS_THEY_ARE:
+                given[key] = value
+            elif value is not None or key in operation.required:
                 taken = as_numpy_integers if key == "lengths" else as_numpy
                 given[key] = taken(value, f"{_prefix(function, label)} {key}:")
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
@@ -121,30 +121,18 @@ class CheckedCall:
         return owner
 
 
-def run(
-    kind: type[Kind],
-    function: str,
-    arguments: Mapping[str, Any],
-    *,
-    descriptor: Any,
-    name: Any,
-    device: Any,
-    out: Any,
-    packed: bool = False,
-) -> Kind:
-    """Run `function` with all of its `arguments` by name, in its order, and return its `kind` of results."""
-    checked = CheckedCall.of(
-        function, arguments, descriptor=descriptor, name=name, device=device, out=out, packed=packed
-    )
+def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
+    """Run `function` and return its `kind` of results; arguments are as in `CheckedCall.of`, for example `locals()`."""
+    checked = CheckedCall.of(function, arguments, packed=packed)
     call, prefix = checked.call, checked.prefix
-    given, owner = checked_out(call, out, prefix)
+    given, owner = checked_out(call, checked.out, prefix)
     chosen = checked.resolved(owner)
     tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # the first is known beforehand
     results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None, tf32)
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names
-    return kind(function, names, results, _OPERATIONS[function].absent(names))
+    return kind(function, names, results, _absent(function, names))
 
 
 def bind(
@@ -160,8 +148,4 @@ def bind(
     except TypeError as error:
         raise TypeError(f"[{name}] {error}") from None
     bound.apply_defaults()
-    return CheckedCall.of(
-        name,
-        {parameter: bound.arguments[parameter] for parameter, _ in _OPERATIONS[name].parameters},
-        **{option: bound.arguments[option] for option in ("descriptor", "name", "device", "out")},
-    )
+    return CheckedCall.of(name, dict(bound.arguments))

@@ -175,12 +175,10 @@ def _split(array: Array, examples: tuple[int, ...]) -> Array:
 
 
 def _compute_one(call: HostCall, given: Mapping[str, Array]) -> dict[str, Array]:
-    arguments = dict(given)
+    arguments = {**given, "descriptor": call.descriptor, "device": call.device}
     if "cell_gradient" in arguments:
         directions = 2 if call.descriptor.bidirectional else 1
         arguments["cell_gradient"] = last_cells(
             arguments["cell_gradient"], directions, arguments.get("lengths"), "[vkrnn.jax.lstm]"
         )
-    return run(
-        Results, call.function, arguments, descriptor=call.descriptor, name=None, device=call.device, out=None
-    )._asdict()
+    return run(Results, call.function, arguments)._asdict()

@@ -41,9 +41,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], descriptor: Any
     """
     name = function.__name__
     if resolve(None, f"[{name}]").driver == "native":
-        return _calls.run(
-            _KINDS[name], name, given, descriptor=descriptor, name=None, device=None, out=None, packed=True
-        )
+        return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)
     live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
     padded = {key: _pad(value, live) if key in _SEQUENCES else value for key, value in given.items()}
     whole = function(**padded, descriptor=descriptor)

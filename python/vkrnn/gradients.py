@@ -90,21 +90,7 @@ def single_gate_rnn_gradients(
     >>> single_gate_rnn_gradients(source, weight, np.ones_like(output), z_state).source.ravel()
     array([1.75, 1.5 , 1.  ], dtype=float32)
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "source_gradient": source_gradient,
-        "z_state": z_state,
-        "state_gradient": state_gradient,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "mask": mask,
-        "lengths": lengths,
-    }
-    return run(
-        Gradients, "single_gate_rnn_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out
-    )
+    return run(Gradients, "single_gate_rnn_gradients", locals())
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -200,23 +186,7 @@ def lstm_gradients(
     >>> lstm_gradients(source, weight, np.ones_like(h), z, c)
     Results(lstm_gradients: source [5, 3, 8] float32, recurrent_weight [8, 2] float32)
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "source_gradient": source_gradient,
-        "z_state": z_state,
-        "cell_output_fwd": cell_output_fwd,
-        "state_gradient": state_gradient,
-        "cell_gradient": cell_gradient,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "init_cell": init_cell,
-        "mask": mask,
-        "peephole": peephole,
-        "lengths": lengths,
-    }
-    return run(LSTMGradients, "lstm_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(LSTMGradients, "lstm_gradients", locals())
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -308,18 +278,4 @@ def gru_gradients(
     >>> gru_gradients(source, weight, np.ones_like(h), z, h).recurrent_weight.shape
     (6, 2)
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "source_gradient": source_gradient,
-        "z_state": z_state,
-        "output_fwd": output_fwd,
-        "state_gradient": state_gradient,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "mask": mask,
-        "secondary_bias": secondary_bias,
-        "lengths": lengths,
-    }
-    return run(GRUGradients, "gru_gradients", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(GRUGradients, "gru_gradients", locals())

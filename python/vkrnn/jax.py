@@ -183,7 +183,7 @@ def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
 def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> CheckedCall:
     """Check a call by its shapes and dtypes, and by the numbers of `lengths` where they are known already."""
     like = {name: _like(value, name) for name, value in given.items()}
-    return CheckedCall.of(cell, like, descriptor=descriptor, name=None, device=device, out=None)
+    return CheckedCall.of(cell, like | {"descriptor": descriptor, "device": device})
 
 
 def _like(value: Any, name: str) -> Array:

@@ -80,16 +80,7 @@ def single_gate_rnn(
     >>> output.ravel()
     array([1.  , 2.5 , 4.25], dtype=float32)
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "mask": mask,
-        "lengths": lengths,
-    }
-    return run(Outputs, "single_gate_rnn", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(Outputs, "single_gate_rnn", locals())
 
 
 @documented(gates=4, descriptor="LSTMDescriptor")
@@ -166,18 +157,7 @@ def lstm(
     >>> output.shape, cell.shape
     ((5, 3, 2), (5, 3, 2))
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "init_cell": init_cell,
-        "mask": mask,
-        "peephole": peephole,
-        "lengths": lengths,
-    }
-    return run(LSTMOutputs, "lstm", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(LSTMOutputs, "lstm", locals())
 
 
 @documented(gates=3, descriptor="GRUDescriptor")
@@ -252,14 +232,4 @@ def gru(
     >>> gru(source, weight, descriptor=vkrnn.GRUDescriptor(training=True))
     Results(gru: output [5, 3, 2] float32, z_state [5, 3, 6] float32)
     """
-    arguments = {
-        "source": source,
-        "recurrent_weight": recurrent_weight,
-        "input_weight": input_weight,
-        "bias": bias,
-        "init_state": init_state,
-        "mask": mask,
-        "secondary_bias": secondary_bias,
-        "lengths": lengths,
-    }
-    return run(Outputs, "gru", arguments, descriptor=descriptor, name=name, device=device, out=out)
+    return run(Outputs, "gru", locals())

@@ -295,7 +295,7 @@ def _compute(
 
 
 def _run(function: str, given: Mapping[str, Any], how: Any) -> dict[str, Any]:
-    return run(Results, function, given, descriptor=how, name=None, device=None, out=None)._asdict()
+    return run(Results, function, {**given, "descriptor": how})._asdict()
 
 
 def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
