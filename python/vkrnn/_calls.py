@@ -111,7 +111,7 @@ class CheckedCall:
     def plan(self, device: Device | None = None) -> _core.Plan:
         """Return the plan of the call on a device, that to run on if none is given."""
         chosen = device or self.resolved(self.call.device)
-        return _core.plan(chosen.open(self.prefix), self.call, chosen.float32 == "tf32")
+        return _core.plan(chosen._open(self.prefix), self.call, chosen.float32 == "tf32")
 
     def resolved(self, owner: Device | None) -> Device:
         """Return the device to run on, which is the `owner` of the arrays if there are any on a device."""
@@ -128,7 +128,7 @@ def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: b
     given, owner = checked_out(call, checked.out, prefix)
     chosen = checked.resolved(owner)
     tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # the first is known beforehand
-    results = _core.run(chosen.open(prefix), call, given, chosen, owner is not None, tf32)
+    results = _core.run(chosen._open(prefix), call, given, chosen, owner is not None, tf32)
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names

@@ -314,7 +314,7 @@ class _Search:
 def _opened(like: Device, strategy: Strategy) -> Device:
     """Open a device that takes this strategy, or what its rules choose if there is none, whatever it was tuned with."""
     device = Device(like.index, float32=like.float32, **strategy)  # type: ignore[arg-type]
-    device.open(tuned=False)
+    device._open(tuned=False)
     return device
 
 

@@ -277,7 +277,7 @@ def _make(
         got = repr(dtype) if native is None else native
         raise TypeError(f"[{user}] dtype: expected {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}, got {got}")
     owner = resolve(device, f"[{user}]")
-    return Array(owner, owner.open("[Array]"), native, axes, host_writes)
+    return Array(owner, owner._open("[Array]"), native, axes, host_writes)
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:

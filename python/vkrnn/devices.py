@@ -160,10 +160,10 @@ class Device:
         """Whether the driver lost the device. It stays lost; a new `Device` works."""
         return self._opened is not None and self._opened.lost
 
-    def open(self, prefix: str = "[Device]", *, tuned: bool = True) -> _core.Device:
-        """Return the core's device, opened if necessary. For use within the package; `prefix` begins messages.
+    def _open(self, prefix: str = "[Device]", *, tuned: bool = True) -> _core.Device:
+        """Return the core's device, opened at the first call; `prefix` begins the messages.
 
-        Opening it reads the table of ``python -m vkrnn tune``, unless `tuned` is false.
+        If `tuned`, opening reads the table that ``python -m vkrnn tune`` has made.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Device:
         DeviceError
             If the device was closed, or if it failed. The message begins with the call that was not done.
         """
-        self.open().synchronize()
+        self._open().synchronize()
 
     def statistics(self) -> dict[str, int | float]:
         """Return counters since the device was opened.
@@ -218,7 +218,7 @@ class Device:
         - ``last_device_seconds``: duration of the last finished call by the device's clock, without copies
         - ``last_host_seconds``: time until the last call returned
         """
-        return (self._opened or self.open()).statistics()
+        return (self._opened or self._open()).statistics()
 
     def __enter__(self) -> Self:
         """Make this the default device."""

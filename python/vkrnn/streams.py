@@ -55,7 +55,7 @@ class Stream(_core.Stream):
             )
             for layer in layers
         ]
-        super().__init__(device.open("[stream]"), given, batch, threads)
+        super().__init__(device._open("[stream]"), given, batch, threads)
         self._device = device
         self._names = [layer.function.__name__ for layer in layers]
         self._initial: State | None = None

@@ -185,7 +185,7 @@ def test_views_of_a_lost_device() -> None:
             pytest.skip("the host does not see this device's memory")
         array = vkrnn.asarray(numbers((5, 3, 7)), device=device)
         view = array.numpy()
-        device.open().lose_for_test()
+        device._open().lose_for_test()
         late: Any = passed_on(array, name="late")
         with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn 'late'\] the device was lost: "):
             np.asarray(late)

@@ -90,7 +90,7 @@ def test_an_array_whose_init_was_skipped(cpu: vkrnn.Device) -> None:
 
 def test_an_array_is_of_floating_point_numbers_on_its_device(cpu: vkrnn.Device) -> None:
     """Whoever makes one by its class, too."""
-    opened = cpu.open()
+    opened = cpu._open()
     for dtype in (np.dtype(object), np.dtype("V4"), np.dtype(np.int32)):
         got = {"V4": "void32"}.get(dtype.str[1:], dtype.name)
         message = f"[Array] dtype: expected float32, float64, float16 or bfloat16, got {got}"
@@ -106,7 +106,7 @@ def test_an_array_is_of_floating_point_numbers_on_its_device(cpu: vkrnn.Device) 
 def test_an_array_of_another_device_is_not_read(cpu: vkrnn.Device) -> None:
     """An array whose device is not the one that it names would be an address that means nothing."""
     with vkrnn.Device("cpu (") as other:
-        stray = vkrnn.Array(cpu, other.open(), np.dtype(np.float32), [5, 3, 4])
+        stray = vkrnn.Array(cpu, other._open(), np.dtype(np.float32), [5, 3, 4])
     with pytest.raises(RuntimeError, match=r"^'source' is on another device$"):
         vkrnn.single_gate_rnn(stray, WEIGHT)
 

@@ -109,7 +109,7 @@ def test_work_follows_the_sum_of_the_lengths() -> None:
     def plan_of(lengths: list[int]) -> Any:
         call = checked(vkrnn.LSTMDescriptor(training=True), draw(lengths, H, H))
         with on(native=True) as device:
-            return _core.plan(device.open(), call)
+            return _core.plan(device._open(), call)
 
     skewed, even, square = plan_of([1000] + [8] * 125), plan_of([16] * 125), plan_of([1000] * 126)
     assert skewed.flops == even.flops == 2 * 2000 * 4 * H * (H + H)

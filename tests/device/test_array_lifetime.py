@@ -281,7 +281,7 @@ def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Devic
     """At the wait, not at the call; the calls before it are not, nor are those after."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
     first = call(array, name="first")
-    own_vulkan.open().lose_for_test()
+    own_vulkan._open().lose_for_test()
     second = call(first, name="second")
     third = call(second, name="third")
     before = own_vulkan.lost
@@ -318,7 +318,7 @@ def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Devic
 def test_whoever_waits_first_is_told(own_vulkan: vkrnn.Device, wait: str) -> None:
     """A call on NumPy arrays waits too, and tells of the call before it."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
-    own_vulkan.open().lose_for_test()
+    own_vulkan._open().lose_for_test()
     result = call(array, name="it")
     uses: dict[str, Callable[[], object]] = {
         "numpy": result.numpy,
@@ -344,7 +344,7 @@ def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> No
         function = vkrnn.lstm_gradients
     # Results are the device's memory where NumPy sees it.
     wanted = [array.copy() for array in function(**arrays, descriptor=descriptor, device=own_vulkan)]
-    own_vulkan.open().lose_for_test()
+    own_vulkan._open().lose_for_test()
     message = message_of(function, **arrays, descriptor=descriptor, device=own_vulkan)
     assert re.fullmatch(rf"\[{function.__name__}\] the device was lost: .+; open a new vkrnn\.Device", message)
     gc.collect()
@@ -359,7 +359,7 @@ def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> No
 def test_a_new_device_after_a_lost_one(own_vulkan: vkrnn.Device) -> None:
     """Works; the arrays of the lost one may be dropped at any time."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
-    own_vulkan.open().lose_for_test()
+    own_vulkan._open().lose_for_test()
     results = [call(array) for _ in range(20)]
     message_of(own_vulkan.synchronize)
     new = vkrnn.Device(own_vulkan.index)

@@ -88,7 +88,7 @@ def test_it_cannot_be_lost() -> None:
     """Whoever tries is told, and it goes on."""
     with opened("native") as device:
         with pytest.raises(NotImplementedError) as caught:
-            device.open().lose_for_test()
+            device._open().lose_for_test()
         assert str(caught.value) == "[Device] a CPU cannot be lost"
         assert not device.lost
         vkrnn.lstm(**inputs(SMALL), descriptor=SMALL.descriptor(), device=device)

@@ -183,7 +183,7 @@ def test_closed_device(own: vkrnn.Device) -> None:
 def test_lost_device(vulkan: vkrnn.Device) -> None:
     """Calls on it fail from then on, and a new one works."""
     wanted = run(vulkan)
-    vulkan.open().lose_for_test()
+    vulkan._open().lose_for_test()
     with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
         run(vulkan)
     assert vulkan.lost
@@ -205,7 +205,7 @@ def test_default_device_is_replaced(monkeypatch: pytest.MonkeyPatch, how: str, *
     if how == "close":
         old.close()
     else:
-        old.open().lose_for_test()
+        old._open().lose_for_test()
         with pytest.raises(vkrnn.DeviceError):
             run()
     new = vkrnn.default_device()

@@ -57,7 +57,7 @@ def test_devices_are_opened_and_dropped() -> None:
     """One after the other, some of them closed by nobody; the default device has its own memory."""
     case = MIXED[3]
     wanted = everything(case)
-    held = vkrnn.default_device().open().statistics()["bytes_allocated"]
+    held = vkrnn.default_device()._open().statistics()["bytes_allocated"]
     for _ in range(5):
         closed, dropped = (vkrnn.Device(vkrnn.default_device().index) for _ in range(2))
         everything(case, closed)
@@ -76,7 +76,7 @@ def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
     with opened("native") as native, opened("mapped") as other:
         wanted = {device: everything(case, device) for device in (native, other)}
         everything(case, own_vulkan)
-        own_vulkan.open().lose_for_test()
+        own_vulkan._open().lose_for_test()
         for _ in range(2):
             with pytest.raises(vkrnn.DeviceError, match="lost"):
                 everything(case, own_vulkan)

@@ -216,7 +216,7 @@ def test_a_handler_that_raises_while_a_device_is_opened() -> None:
             raise Tick
         def open_another():
             begun = time.perf_counter()
-            vkrnn.Device(vkrnn.default_device().index).open()
+            vkrnn.Device(vkrnn.default_device().index)._open()
             return time.perf_counter() - begun
         taken = min(open_another() for _ in range(5))
         signal.signal(signal.SIGALRM, tick)
@@ -226,7 +226,7 @@ def test_a_handler_that_raises_while_a_device_is_opened() -> None:
             attempts += 1
             try:
                 signal.setitimer(signal.ITIMER_REAL, taken / 4)
-                device.open()
+                device._open()
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 break
             except Tick:

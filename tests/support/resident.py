@@ -55,7 +55,7 @@ def opened(way: str) -> Iterator[vkrnn.Device]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VKRNN_STAGING", "1" if way == "staged" else "0")
         device = vkrnn.Device(position(native=way == "native"))
-        device.open()
+        device._open()
     yield device
     device.close()
 
