@@ -170,7 +170,7 @@ void register_arrays(py::module_& module) {
                  [](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                     std::vector<py::ssize_t> shape, bool host_writes) {
                      if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
-                     if (!py::isinstance(owner, py::module_::import("vkrnn.devices").attr("Device"))) {
+                     if (!py::isinstance(owner, provided("Device"))) {
                          throw TypeError("[Array] owner: expected a vkrnn.Device, got " + type_name(owner));
                      }
                      require_axes(shape);

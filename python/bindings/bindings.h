@@ -109,6 +109,10 @@ py::custom_type_setup collected() {
     });
 }
 
+// Returns the object that the package has given the extension by that name, with Python's provide(). Throws if there is
+// none. The extension imports nothing of the package.
+py::handle provided(const std::string& name);
+
 // The Descriptor that a Python descriptor object stands for; None is the defaults. `prefix` begins the messages.
 // Throws TypeError for the descriptor of another cell and for anything else.
 Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix);
@@ -160,6 +164,7 @@ py::str to_python(std::string_view text);  // from UTF-8; other bytes are escape
 
 void register_errors(py::module_& module);
 void register_threads(py::module_& module);
+void register_provided(py::module_& module);
 void register_cells(py::module_& module);
 void register_plans(py::module_& module);
 void register_devices(py::module_& module);

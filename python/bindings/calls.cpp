@@ -196,10 +196,9 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             if (checked.owner.is_none()) {
                 checked.owner = array.owner;
             } else if (!checked.owner.is(array.owner)) {
-                const auto told_apart = py::module_::import("vkrnn.devices").attr("told_apart");
                 throw ValueError(prefix + " " + name + ": expected an array on " +
                                  py::repr(checked.owner).cast<std::string>() + ", where others are, got one on " +
-                                 told_apart(array.owner, checked.owner).cast<std::string>());
+                                 provided("told_apart")(array.owner, checked.owner).cast<std::string>());
             }
             infos[argument] = {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
             checked.arrays.emplace_back(argument, py::reinterpret_borrow<py::object>(value));

@@ -52,12 +52,11 @@ DescriptorClass& descriptor_class(CellKind kind) {
 }
 
 // Returns whether the object is a descriptor of the cell. The class is looked up when it is not the one known, because
-// the module may have been imported anew.
+// the package may have been imported anew and have provided another.
 bool is_descriptor(const Cell& cell, py::handle object) {
     py::handle& type = descriptor_class(cell.kind).type;
     if (type && py::isinstance(object, type)) return true;
-    py::object current = py::module_::import("vkrnn.descriptors").attr(std::string(cell.descriptor_name).c_str());
-    type = current.release();
+    type = provided(std::string(cell.descriptor_name));
     return py::isinstance(object, type);
 }
 

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, module) {
     module.attr("__version__") = VKRNN_VERSION;
     register_errors(module);
     register_threads(module);
+    register_provided(module);
     register_cells(module);
     register_plans(module);
     register_devices(module);

@@ -152,7 +152,7 @@ private:
     py::array input_of(const py::object& x) const {
         py::object object = x;
         if (!py::isinstance<py::array>(object) || Py_TYPE(object.ptr()) != py::detail::npy_api::get().PyArray_Type_)
-            object = py::module_::import("vkrnn._foreign").attr("as_numpy")(object, kPrefix + "x:");
+            object = provided("as_numpy")(object, kPrefix + "x:");
         if (!py::isinstance<py::array>(object))
             throw TypeError(kPrefix + "x: expected a numpy.ndarray, got " + type_name(object));
         auto array = py::reinterpret_borrow<py::array>(object);
@@ -210,7 +210,7 @@ private:
     }
 
     py::array state_of(const py::object& value, std::size_t layer, Argument state, const std::string& where) const {
-        const py::object object = py::module_::import("vkrnn._foreign").attr("as_numpy")(value, kPrefix + where + ":");
+        const py::object object = provided("as_numpy")(value, kPrefix + where + ":");
         if (!py::isinstance<py::array>(object))
             throw TypeError(kPrefix + where + ": expected a numpy.ndarray, got " + type_name(object));
         const auto array = py::reinterpret_borrow<py::array>(object);

@@ -144,3 +144,5 @@ def _refuse_differentiated(value: Any, where: str) -> None:
 _address = ctypes.pythonapi.PyCapsule_GetPointer
 _address.restype = ctypes.c_void_p
 _address.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+_core.provide("as_numpy", as_numpy)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from vkrnn import _core
 from vkrnn._generics import Self
 
 __all__ = [
@@ -364,3 +365,7 @@ class GRUDescriptor(_Descriptor):
             hard_sigmoid_beta: float = ...,
             clip: float = ...,
         ) -> None: ...
+
+
+for _class in (SingleGateRNNDescriptor, LSTMDescriptor, GRUDescriptor):
+    _core.provide(_class.__name__, _class)

@@ -376,6 +376,8 @@ def _finish() -> None:
 
 
 atexit.register(_finish)
+_core.provide("Device", Device)
+_core.provide("told_apart", told_apart)
 
 
 def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:

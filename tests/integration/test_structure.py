@@ -102,6 +102,12 @@ def test_turned_arrows_are_found(includer: str, included: str) -> None:
     assert not is_allowed(includer, included)
 
 
+def test_the_extension_imports_nothing_of_its_package() -> None:
+    """The package provides what the extension uses of it, so imports go one way."""
+    for source in (CPP.parent / "python/bindings").iterdir():
+        assert 'import("vkrnn' not in source.read_text(), source.name
+
+
 def test_only_the_vulkan_layer_includes_vulkan() -> None:
     """Everything else is compiled without the Vulkan headers."""
     vulkan = re.compile(r"#\s*include <vulkan/")
