@@ -225,7 +225,8 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
 }
 
 void register_calls(py::module_& module) {
-    py::class_<CheckedCall>(module, "Call", "A call whose arguments have been checked.", collected<CheckedCall>())
+    py::class_<CheckedCall>(module, "CheckedCall", "A call whose arguments have been checked.",
+                            collected<CheckedCall>())
         .def_readonly("device", &CheckedCall::owner)
         .def_property_readonly("arrays",
                                [](const CheckedCall& checked) {

@@ -17,7 +17,7 @@ from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
 from vkrnn.results import Results
 
-__all__ = ["CheckedCall", "bind", "run"]
+__all__ = ["BoundCall", "bind", "run"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
@@ -73,17 +73,17 @@ def _checked_label(function: str, name: Any) -> str:
 
 
 @dataclass(slots=True)
-class CheckedCall:
-    """A call of one of the six operations, its arguments checked by the core."""
+class BoundCall:
+    """A call of one of the six operations: what the core has checked, and the options of Python's side."""
 
     function: str
-    call: _core.Call
+    call: _core.CheckedCall
     label: str
     device: Any
     out: Any
 
     @staticmethod
-    def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> CheckedCall:
+    def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
         """Check all `arguments` of `function` by name, in its order; None stands for an optional one that is absent.
 
         The dict is changed. If `packed`, sequences are packed: see `vkrnn._packed`.
@@ -101,7 +101,7 @@ class CheckedCall:
                 taken = as_numpy_integers if key == "lengths" else as_numpy
                 given[key] = taken(value, f"{_prefix(function, label)} {key}:")
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
-        return CheckedCall(function, call, label, device, out)
+        return BoundCall(function, call, label, device, out)
 
     @property
     def prefix(self) -> str:
@@ -122,11 +122,11 @@ class CheckedCall:
 
 
 def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
-    """Run `function` and return its `kind` of results; arguments are as in `CheckedCall.of`, for example `locals()`."""
-    checked = CheckedCall.of(function, arguments, packed=packed)
-    call, prefix = checked.call, checked.prefix
-    given, owner = checked_out(call, checked.out, prefix)
-    chosen = checked.resolved(owner)
+    """Run `function` and return its `kind` of results; arguments are as in `BoundCall.of`, for example `locals()`."""
+    bound = BoundCall.of(function, arguments, packed=packed)
+    call, prefix = bound.call, bound.prefix
+    given, owner = checked_out(call, bound.out, prefix)
+    chosen = bound.resolved(owner)
     tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # the first is known beforehand
     results = _core.run(chosen._open(prefix), call, given, chosen, owner is not None, tf32)
     if owner is not None:
@@ -135,9 +135,7 @@ def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: b
     return kind(function, names, results, _absent(function, names))
 
 
-def bind(
-    user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CheckedCall:
+def bind(user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:
     """Check the call ``function(*args, **kwargs)`` without making it, for `user`, which is named in messages."""
     name = getattr(function, "__name__", "")
     if getattr(function, "__module__", "") not in _MODULES or name not in _OPERATIONS:
@@ -148,4 +146,4 @@ def bind(
     except TypeError as error:
         raise TypeError(f"[{name}] {error}") from None
     bound.apply_defaults()
-    return CheckedCall.of(name, dict(bound.arguments))
+    return BoundCall.of(name, dict(bound.arguments))

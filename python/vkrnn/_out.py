@@ -13,7 +13,7 @@ from vkrnn.devices import Device, told_apart
 __all__ = ["checked_out"]
 
 
-def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Device | None]:
+def checked_out(call: _core.CheckedCall, out: Any, prefix: str) -> tuple[list[Any], Device | None]:
     """Check `out`: an array or None for each result. Also return the device that any array of the call is on.
 
     Raises
@@ -56,7 +56,7 @@ def checked_out(call: _core.Call, out: Any, prefix: str) -> tuple[list[Any], Dev
     return given, device
 
 
-def _one_for_each_result(call: _core.Call, out: Any, prefix: str) -> list[Any]:
+def _one_for_each_result(call: _core.CheckedCall, out: Any, prefix: str) -> list[Any]:
     given = [out] if isinstance(out, (Array, np.ndarray)) else out
     if not isinstance(given, (tuple, list)) or len(given) != len(call.result_names):
         got = f"{len(given)} of them" if isinstance(given, (tuple, list)) else type(out).__name__

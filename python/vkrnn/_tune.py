@@ -122,7 +122,7 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class _Call:
+class _MeasuredCall:
     """One of the calls that are measured, with all that it takes but for the device."""
 
     function: Callable[..., Any]
@@ -138,7 +138,7 @@ class _Call:
         return lambda: self.function(**placed)
 
 
-def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _Call | None]]:
+def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _MeasuredCall | None]]:
     """Go through the calls by their labels; None stands for one that cannot fit the device or the host."""
     rng = np.random.default_rng(0)
     for name in options.cells:
@@ -155,7 +155,7 @@ def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _
                         continue
                     function, arguments = passes[which]
                     cast = {key: _cast(value, dtype) for key, value in arguments.items()}
-                    yield label, _Call(function, cast, dtype)
+                    yield label, _MeasuredCall(function, cast, dtype)
 
 
 def _passes(
@@ -219,7 +219,7 @@ class _Search:
     """
 
     device: Device
-    call: _Call
+    call: _MeasuredCall
     options: argparse.Namespace
     progress: _Progress
     tried: set[tuple[tuple[str, str | int], ...]] = field(default_factory=set)

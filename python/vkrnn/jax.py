@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core, descriptors
-from vkrnn._calls import CheckedCall
+from vkrnn._calls import BoundCall
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
@@ -180,10 +180,10 @@ def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
     return kind(cell, names, map(found.get, names), {name: _ABSENT[name] for name in outputs if name not in found})
 
 
-def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> CheckedCall:
+def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> BoundCall:
     """Check a call by its shapes and dtypes, and by the numbers of `lengths` where they are known already."""
     like = {name: _like(value, name) for name, value in given.items()}
-    return CheckedCall.of(cell, like | {"descriptor": descriptor, "device": device})
+    return BoundCall.of(cell, like | {"descriptor": descriptor, "device": device})
 
 
 def _like(value: Any, name: str) -> Array:

@@ -54,7 +54,7 @@ def test_nothing_on_a_device_is_copied(kind: str, cpu: vkrnn.Device) -> None:
             function(of(kind, cpu))
 
 
-@pytest.mark.parametrize("kind", ["Plan", "Profile", "Call", "Opener", "Cell", "Device"])
+@pytest.mark.parametrize("kind", ["Plan", "Profile", "CheckedCall", "Opener", "Cell", "Device"])
 def test_an_object_whose_init_was_skipped(kind: str) -> None:
     """Each class of the core refuses one: it has no value."""
     made = getattr(_core, kind)
@@ -62,7 +62,7 @@ def test_an_object_whose_init_was_skipped(kind: str) -> None:
     reads: dict[str, Callable[[], Any]] = {
         "Plan": lambda: empty.bytes,
         "Profile": lambda: empty.name,
-        "Call": lambda: empty.arrays,
+        "CheckedCall": lambda: empty.arrays,
         "Opener": lambda: empty.open(_core.make_tuning([])),
         "Cell": lambda: empty.name,
         "Device": lambda: empty.closed,

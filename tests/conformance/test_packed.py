@@ -97,7 +97,7 @@ def draw(lengths: list[int], I: int, H: int) -> Arrays:
     return drawn | {"lengths": np.array(lengths)}
 
 
-def checked(descriptor: Any, given: Arrays) -> _core.Call:
+def checked(descriptor: Any, given: Arrays) -> _core.CheckedCall:
     """Check a packed call of an LSTM."""
     return _core.check("lstm", gradients=False, descriptor=descriptor, arguments=given, packed=True)
 
