@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vkrnn import reference
-from vkrnn._sample import SAMPLES, Floats, Sample
+from vkrnn._sample import SAMPLES, Floats, Sample, time_calls
 from vkrnn.devices import Device
 
 __all__ = ["Row", "run"]
@@ -96,10 +95,4 @@ def _torch_calls(
 def _median(call: Callable[[], object], seconds: float) -> float:
     """Return the median time in milliseconds of calls after the first, which prepares."""
     call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(times)
+    return 1e3 * statistics.median(time_calls(call, seconds))

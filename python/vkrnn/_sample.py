@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from vkrnn.checks import Report, check
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Gradients, Outputs
 
-__all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table", "table_of"]
+__all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table", "table_of", "time_calls"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -74,6 +75,17 @@ def draw_weights(rng: np.random.Generator, gates: int, features: int, hidden: in
         "input_weight": rng.uniform(-bound, bound, (gates * hidden, features)).astype(np.float32),
         "bias": rng.uniform(-bound, bound, gates * hidden).astype(np.float32),
     }
+
+
+def time_calls(call: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds that each of several calls took: as many as end in about so long, at least one."""
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
 
 
 def check_samples(source: Floats, hidden: int, rng: np.random.Generator) -> Iterator[Report]:

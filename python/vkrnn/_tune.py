@@ -15,7 +15,8 @@ import numpy as np
 
 from vkrnn import _core, _tuning
 from vkrnn._calls import bind
-from vkrnn._sample import SAMPLES, Sample, table
+from vkrnn._foreign import bfloat16
+from vkrnn._sample import SAMPLES, Sample, table, time_calls
 from vkrnn.arrays import asarray
 from vkrnn.checks import TF32_TOLERANCE, Comparison
 from vkrnn.descriptors import GRUDescriptor
@@ -192,9 +193,7 @@ def _cast(value: Any, dtype: str) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     if dtype == "bfloat16":
-        import ml_dtypes  # noqa: PLC0415  # of an extra
-
-        return value.astype(ml_dtypes.bfloat16)
+        return value.astype(bfloat16("[tune]"))
     return value.astype(dtype)
 
 
@@ -325,14 +324,12 @@ def _times(call: Callable[[], object], device: Device, seconds: float) -> list[f
     while time.perf_counter() < awake:
         call()
     device.synchronize()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
+
+    def call_and_wait() -> None:
         call()
         device.synchronize()
-        times.append(time.perf_counter() - start)
-    return times
+
+    return time_calls(call_and_wait, seconds)
 
 
 def _sizes_of(strategy: Strategy, part: str, variants: Any) -> dict[str, int]:
