@@ -69,6 +69,8 @@ def from_torch(module: Any) -> list[Layer]:
     Results(lstm: output [5, 1, 16] float32)
     """
     torch = importlib.import_module("torch")
+    from vkrnn._torch_tensors import to_array  # noqa: PLC0415 - needs torch
+
     if not isinstance(module, torch.nn.RNNBase):
         raise TypeError(f"[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got {type(module).__name__}")
     owner = next(base for base in type(module).__mro__ if "forward" in vars(base))
@@ -82,7 +84,7 @@ def from_torch(module: Any) -> list[Layer]:
     suffixes = _SUFFIXES[: 1 + module.bidirectional]
 
     def weight(name: str, number: int) -> Array:
-        return np.concatenate([_to_numpy(torch, getattr(module, f"{name}_l{number}{end}")) for end in suffixes])
+        return np.concatenate([to_array(getattr(module, f"{name}_l{number}{end}").detach().cpu()) for end in suffixes])
 
     layers = []
     for number in range(module.num_layers):
@@ -120,6 +122,8 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
         if not isinstance(layer, Layer):
             raise TypeError(f"[to_torch] layers: expected a Layer or a sequence of them, got {type(layer).__name__}")
     torch = importlib.import_module("torch")
+    from vkrnn._torch_tensors import to_tensor  # noqa: PLC0415 - needs torch
+
     if not every:
         raise ValueError("[to_torch] layers: expected at least one")
     first = every[0]
@@ -142,22 +146,8 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
         for number, layer in enumerate(every):
             for weight, array in _torch_weights(layer, mode, bias=module.bias).items():
                 for suffix, half in zip(_SUFFIXES[:D], np.split(array, D), strict=True):
-                    getattr(module, f"{weight}_l{number}{suffix}").copy_(_to_tensor(torch, half))
+                    getattr(module, f"{weight}_l{number}{suffix}").copy_(to_tensor(np.ascontiguousarray(half)))
     return module
-
-
-def _to_numpy(torch: Any, tensor: Any) -> Array:
-    plain = tensor.detach().cpu()
-    if plain.dtype != torch.bfloat16:
-        return np.asarray(plain.numpy())
-    return np.asarray(plain.view(torch.int16).numpy().view(importlib.import_module("ml_dtypes").bfloat16))
-
-
-def _to_tensor(torch: Any, array: Array) -> Any:
-    plain = np.ascontiguousarray(array)
-    if plain.dtype.name == "bfloat16":
-        return torch.from_numpy(plain.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(plain)
 
 
 def _mode_of(layer: Layer) -> str:

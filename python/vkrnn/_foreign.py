@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import sys
 from typing import Any, Protocol, TypeAlias
@@ -123,9 +124,14 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
 def bfloat16(where: str) -> np.dtype[Any]:
     """Return NumPy's dtype for bfloat16. Raises ImportError without ml_dtypes; the message begins with `where`."""
     try:
-        dtype: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+        return _bfloat16()
     except ImportError:
         raise ImportError(f"{where} bfloat16 needs the package ml_dtypes: pip install ml_dtypes") from None
+
+
+@functools.cache
+def _bfloat16() -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(importlib.import_module("ml_dtypes").bfloat16)
     return dtype
 
 

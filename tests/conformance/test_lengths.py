@@ -22,7 +22,7 @@ import vkrnn.reference
 from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, last_states, lengths_of, loss
 from comparison import assert_close, limits, within_contract
 from float32 import Program
-from resident import position
+from resident import dtype_of, position
 from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Results
@@ -342,7 +342,7 @@ def test_garbage_past_the_ends_does_not_matter(case: Case) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_in_other_dtypes(case: Case, dtype: str) -> None:
     """Against the reference on the same numbers."""
-    kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    kind = dtype_of(dtype)
     lengths = lengths_of(case)
     garbage = 6e4 if dtype == "float16" else GARBAGE
     arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T, garbage)
@@ -378,7 +378,7 @@ WITH_ANOTHER_STRATEGY = list(
 @pytest.mark.parametrize(("case", "dtype"), WITH_ANOTHER_STRATEGY, ids=by_id)
 def test_with_another_strategy(case: Case, dtype: str, other_strategy: vkrnn.Device) -> None:
     """Batch rows of one invocation and invocations of one sum may end at different steps."""
-    kind = np.dtype(dtype) if dtype != "bfloat16" else np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    kind = dtype_of(dtype)
     lengths = lengths_of(case)
     arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T)
     with other_strategy:

@@ -13,11 +13,11 @@ from torch import Tensor
 from vkrnn import _core, descriptors
 from vkrnn._calls import run
 from vkrnn._last_cells import last_cells
+from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
 from vkrnn.torch._autograd import FORWARD_MODE, at_lower_levels, differentiable, library, one_by_one
 from vkrnn.torch._ops import register
-from vkrnn.torch._tensors import to_array, to_tensor
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vkrnn import _packed
 from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
+from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.results import LSTMOutputs
-from vkrnn.torch._tensors import to_array, to_tensor
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
 

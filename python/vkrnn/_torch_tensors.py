@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from vkrnn._foreign import bfloat16
+
 __all__ = ["to_array", "to_tensor"]
 
 
@@ -16,10 +18,8 @@ def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
     if tensor.dtype != torch.bfloat16:
         array: npt.NDArray[Any] = tensor.detach().numpy()
         return array
-    import ml_dtypes  # noqa: PLC0415 - nothing else needs it
-
     bits: npt.NDArray[Any] = tensor.detach().view(torch.int16).numpy()
-    return bits.view(ml_dtypes.bfloat16)
+    return bits.view(bfloat16("[vkrnn.torch]"))
 
 
 def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
