@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from vkrnn import _bench, _core, _info, _output, _tune, _tuning, demo
-from vkrnn._output import say
-from vkrnn._sample import check_samples, table, table_of
+from vkrnn._output import say, table
+from vkrnn._sample import check_samples, table_of
 from vkrnn.devices import Device, devices
 
 __all__ = ["main"]

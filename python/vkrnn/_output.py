@@ -1,13 +1,13 @@
-"""Standard output of the command line: a terminal, a file, or a pipe whose reader may go away."""
+"""Text for people: tables, and the standard output of the command line, whose reader may go away."""
 
 from __future__ import annotations
 
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-__all__ = ["run", "say"]
+__all__ = ["run", "say", "table"]
 
 
 class _OutputError(Exception):
@@ -24,6 +24,12 @@ def say(*lines: str) -> None:
         sys.stdout.flush()
     except OSError as error:
         raise _OutputError from error
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows as lines of text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def run(main: Callable[[], int]) -> int | str:

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import gradients, operations
+from vkrnn._output import table
 from vkrnn.checks import Report, check
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Gradients, Outputs
 
-__all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table", "table_of", "time_calls"]
+__all__ = ["SAMPLES", "Sample", "check_samples", "draw_weights", "table_of", "time_calls"]
 
 Floats = npt.NDArray[np.float32]
 
@@ -96,12 +97,6 @@ def check_samples(source: Floats, hidden: int, rng: np.random.Generator) -> Iter
         saved = sample.saved_from(sample.forward(source, **given))
         yield check(sample.forward, source, **given)
         yield check(sample.backward, source, source_gradient=upstream, **saved, **given)
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows as lines of text in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def table_of(reports: Sequence[Report]) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 from vkrnn import _core, _tuning
 from vkrnn._calls import bind
 from vkrnn._foreign import bfloat16
-from vkrnn._sample import SAMPLES, Sample, table, time_calls
+from vkrnn._output import table
+from vkrnn._sample import SAMPLES, Sample, time_calls
 from vkrnn.arrays import asarray
 from vkrnn.checks import TF32_TOLERANCE, Comparison
 from vkrnn.descriptors import GRUDescriptor

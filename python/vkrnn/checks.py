@@ -13,6 +13,7 @@ import numpy.typing as npt
 from vkrnn import reference
 from vkrnn._calls import bind
 from vkrnn._foreign import as_numpy
+from vkrnn._output import table
 from vkrnn.arrays import Array
 from vkrnn.results import Results
 
@@ -82,10 +83,7 @@ class Report:
 
     def __repr__(self) -> str:
         """Return a small table."""
-        rows = [_HEADER, *self.rows()]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self._title(), *(f"  {line}".rstrip() for line in lines)])
+        return "\n".join([self._title(), *table([_HEADER, *self.rows()])])
 
     def _repr_html_(self) -> str:
         def row(cells: tuple[str, ...], tag: str) -> str:
