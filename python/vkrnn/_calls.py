@@ -60,10 +60,6 @@ def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
     return {name: f"no {name} was passed" if operation.gradients else reasons[name] for name in left_out}
 
 
-def _prefix(function: str, label: str) -> str:
-    return f"[{function} '{label}']" if label else f"[{function}]"
-
-
 def _checked_label(function: str, name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"[{function}] name: expected a str, got {type(name).__name__}")
@@ -76,9 +72,8 @@ def _checked_label(function: str, name: Any) -> str:
 class BoundCall:
     """A call of one of the six operations: what the core has checked, and the options of Python's side."""
 
-    function: str
     call: _core.CheckedCall
-    label: str
+    prefix: str  # of messages about it
     device: Any
     out: Any
 
@@ -93,20 +88,16 @@ class BoundCall:
         descriptor, name = take("descriptor", None), take("name", None)
         device, out = take("device", None), take("out", None)
         label = "" if name is None else _checked_label(function, name)
+        prefix = f"[{function} '{label}']" if label else f"[{function}]"
         given = {}
         for key, value in arguments.items():
             if type(value) in _AS_THEY_ARE:
                 given[key] = value
             elif value is not None or key in operation.required:
                 taken = as_numpy_integers if key == "lengths" else as_numpy
-                given[key] = taken(value, f"{_prefix(function, label)} {key}:")
+                given[key] = taken(value, f"{prefix} {key}:")
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
-        return BoundCall(function, call, label, device, out)
-
-    @property
-    def prefix(self) -> str:
-        """The beginning of messages about the call."""
-        return _prefix(self.function, self.label)
+        return BoundCall(call, prefix, device, out)
 
     def plan(self, device: Device | None = None) -> _core.Plan:
         """Return the plan of the call on a device, that to run on if none is given."""
