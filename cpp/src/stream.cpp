@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "layer_check.h"
 #include "stream_steps.h"
 #include "vkrnn/error.h"
 
@@ -14,8 +15,6 @@ using enum Argument;
 
 const std::string kPrefix = "[stream] ";
 
-std::string layer_label(std::size_t layer) { return "layer " + std::to_string(layer); }
-
 // What only a call over a whole sequence can have.
 void refuse_whole_sequences(const Descriptor& descriptor, const std::string& prefix) {
     const auto refuse = [&](Flag flag, const std::string& name) {
@@ -24,48 +23,6 @@ void refuse_whole_sequences(const Descriptor& descriptor, const std::string& pre
     };
     refuse(Flag::bidirectional, "bidirectional");
     refuse(Flag::reverse, "reverse");
-}
-
-std::int64_t axis_of(const StreamLayer& layer, Argument argument, std::size_t axis) {
-    const auto found = layer.weights.find(argument);
-    return found != layer.weights.end() && axis < found->second.shape.size() ? found->second.shape[axis] : 1;
-}
-
-Dtype dtype_of(const StreamLayer& layer) {
-    const auto found = layer.weights.find(recurrent_weight);
-    return found != layer.weights.end() ? found->second.dtype : Dtype::float32;
-}
-
-// Returns the spec of one step. `before` is the layer that feeds this one.
-Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* before, std::int64_t batch) {
-    Descriptor descriptor = layer.descriptor;
-    const std::string label = layer_label(number), prefix = message_prefix(cell(descriptor.cell), false, label) + " ";
-    refuse_whole_sequences(descriptor, prefix);
-    descriptor.set(Flag::training, false);
-    descriptor.set(Flag::produce_cell, false);
-    const Dtype dtype = dtype_of(layer);
-    if (before != nullptr && before->dtype != dtype)
-        throw TypeError(prefix + "recurrent_weight: expected dtype " + std::string(name_of(before->dtype)) +
-                        ", that of layer 0, got " + std::string(name_of(dtype)));
-
-    const bool projects = layer.weights.contains(input_weight);
-    const std::int64_t given = projects ? axis_of(layer, input_weight, 1) : axis_of(layer, recurrent_weight, 0);
-    Arguments arguments;
-    for (const auto& [argument, tensor] : layer.weights) {
-        if (argument == source || argument == init_state || argument == init_cell || argument == mask ||
-            argument == lengths)
-            throw TypeError(prefix + std::string(name_of(argument)) + ": a stream's layers have weights alone");
-        arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
-    }
-    arguments[source] = {std::string(name_of(dtype)), {1, batch, given}, {}};
-    Spec spec = check_call(descriptor, false, arguments, label).spec;
-    if (before != nullptr && spec.I != before->H)
-        throw ValueError(prefix + (projects ? "input_weight" : "recurrent_weight") + ": expected a layer of " +
-                         std::to_string(before->H) + " inputs, the H of layer " + std::to_string(number - 1) +
-                         ", got one of " + std::to_string(spec.I));
-    spec.present |= 1U << static_cast<unsigned>(init_state);
-    if (spec.C() > 0) spec.present |= 1U << static_cast<unsigned>(init_cell);
-    return spec;
 }
 
 }  // namespace
@@ -91,17 +48,19 @@ Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> laye
     if (options.batch < 1)
         throw ValueError(kPrefix + "batch: expected at least 1, got " + std::to_string(options.batch));
     check_usable();
+    for (std::size_t i = 0; i < layers.size(); ++i)
+        refuse_whole_sequences(layers[i].descriptor, layer_prefix(layers[i], i));
+    specs_ = check_layers(layers, options.batch);
     std::vector<StreamPart> parts;
     std::uint64_t largest = 0;
-    for (const StreamLayer& layer : layers) {
-        const Spec* const before = specs_.empty() ? nullptr : &specs_.back();
-        Spec spec = check_layer(layer, parts.size(), before, options.batch);
+    for (Spec& spec : specs_) {
+        spec.present |= 1U << static_cast<unsigned>(init_state);
+        if (spec.C() > 0) spec.present |= 1U << static_cast<unsigned>(init_cell);
         StreamPart part{spec, {}};
-        for (const auto& [argument, tensor] : layer.weights) part.weights.emplace(argument, tensor.data);
+        for (const auto& [argument, tensor] : layers[parts.size()].weights) part.weights.emplace(argument, tensor.data);
         parts.push_back(std::move(part));
         for (const Argument state : {init_state, init_cell})
             if (spec.has(state)) largest = std::max(largest, state_bytes(spec, state));
-        specs_.push_back(std::move(spec));
     }
     steps_ = device_->prepare_steps(parts, options.threads);
     scratch_.resize(largest);

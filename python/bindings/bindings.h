@@ -13,6 +13,7 @@
 #include "vkrnn/device.h"
 #include "vkrnn/plan.h"
 #include "vkrnn/spec.h"
+#include "vkrnn/stream.h"
 
 namespace vkrnn::python {
 
@@ -124,6 +125,13 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
 // Returns the spec of the call on a device; `tf32`: its float32 products may be rounded where the device can do that.
 Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32);
 
+// A layer as Python hands it over: the cell's name, a dict of arrays, the descriptor.
+using PythonLayer = std::tuple<std::string, py::dict, py::object>;
+
+// Reads layers whose weights are in `kept`, which has to outlive them. Throws TypeError and ValueError.
+std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
+                                     const std::string& prefix);
+
 // Returns whether a call is to stop, for calls to poll: the interpreter has seen a signal, or is about to end. Only the
 // main thread sees signals, and takes the GIL.
 bool interrupted();
@@ -171,6 +179,7 @@ void register_devices(py::module_& module);
 void register_tuned_calls(py::module_& module);  // takes calls, which are registered before it
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
+void register_layers(py::module_& module);
 void register_streams(py::module_& module);
 
 // Makes misuse of the module's classes a TypeError that pybind11 lets end the process; to be called after all others.

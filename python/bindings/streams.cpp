@@ -16,21 +16,6 @@ const std::string kPrefix = "[stream] ";
 // More than this takes tens of microseconds: then other threads of Python may run meanwhile.
 constexpr double kLongFlops = 1e6;
 
-// A layer as Python hands it over: the cell's name, a dict of arrays, the descriptor.
-using PythonLayer = std::tuple<std::string, py::dict, py::object>;
-
-Argument weight_named(const std::string& name, const std::string& prefix) {
-    for (std::size_t i = 0; i < kArguments; ++i)
-        if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
-    throw TypeError(prefix + name + ": no operation has such an argument");
-}
-
-Dtype dtype_named(const std::string& name, const std::string& where) {
-    for (const Dtype dtype : kDtypes)
-        if (name_of(dtype) == name) return dtype;
-    throw TypeError(where + "expected dtype float32, float64, float16 or bfloat16, got " + name);
-}
-
 std::string text_of(const py::array& array) {
     std::string text;
     for (py::ssize_t axis = 0; axis < array.ndim(); ++axis)
@@ -43,30 +28,12 @@ public:
     PythonStream(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers, std::int64_t batch,
                  unsigned threads) {
         std::vector<py::array> kept;
-        std::vector<StreamLayer> made;
-        for (const auto& [cell_name, arrays, descriptor] : layers) {
-            const Cell* const cell = find_cell(cell_name);
-            if (cell == nullptr) throw ValueError(kPrefix + "layers: there is no cell '" + cell_name + "'");
-            const std::string label = "layer " + std::to_string(made.size());
-            const std::string prefix = message_prefix(*cell, false, label);
-            StreamLayer layer{read_descriptor(*cell, descriptor, prefix), {}};
-            for (const auto& [key, value] : arrays) {
-                const auto name = key.cast<std::string>();
-                if (!py::isinstance<py::array>(value))
-                    throw TypeError(prefix + " " + name + ": expected a numpy.ndarray, got " + type_name(value));
-                kept.push_back(plain(py::reinterpret_borrow<py::array>(value)));
-                const py::array& array = kept.back();
-                const Dtype dtype = dtype_named(dtype_name(array.dtype()), prefix + " " + name + ": ");
-                layer.weights[weight_named(name, prefix + " ")] = {
-                    array.data(), {array.shape(), array.shape() + array.ndim()}, dtype};
-                if (name == "recurrent_weight") dtype_ = array.dtype();
-            }
-            made.push_back(std::move(layer));
-        }
+        const std::vector<StreamLayer> made = read_layers(layers, kept, kPrefix);
         {
             const Unlocked unlocked;
             stream_ = std::make_unique<Stream>(device, made, StreamOptions{batch, threads});
         }
+        dtype_ = kept.front().dtype();
         state_dtype_ = stream_->dtype() == Dtype::float64 ? py::dtype::of<double>() : py::dtype::of<float>();
         for (std::size_t i = 0; i < stream_->layers(); ++i) {
             const Spec& spec = stream_->spec(i);

@@ -164,6 +164,21 @@ class CheckedCall:
     @property
     def result_shapes(self) -> tuple[tuple[int, ...], ...]: ...
 
+class Layers:
+    def __init__(self, device: Device, layers: Sequence[tuple[str, dict[str, Any], Any]]) -> None: ...
+    def run(
+        self,
+        source: npt.NDArray[Any],
+        hidden: npt.NDArray[Any] | None,
+        cell: npt.NDArray[Any] | None,
+        owner: object,
+        tf32: bool = False,
+    ) -> list[npt.NDArray[Any]]: ...
+
+class Samples:
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
+    def unchanged(self) -> bool: ...
+
 class Stream:
     def __init__(
         self, device: Device, layers: Sequence[tuple[str, dict[str, Any], Any]], batch: int, threads: int

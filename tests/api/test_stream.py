@@ -219,7 +219,7 @@ def test_mistakes_in_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Excepti
         (
             ("lstm", {"recurrent_weight": np.zeros((20, 5), np.float32), "mask": np.ones((1, 1, 5), np.float32)}),
             TypeError,
-            "[lstm 'layer 0'] mask: a stream's layers have weights alone",
+            "[lstm 'layer 0'] mask: a layer that is kept has weights alone",
         ),
         (3, TypeError, "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list "
          "of these, got int"),

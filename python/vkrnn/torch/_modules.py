@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from vkrnn.torch._ops import layer
+from vkrnn._generics import Self
+from vkrnn._prepared import Prepared
+from vkrnn.torch._kept import Kept, needs_no_operator
+from vkrnn.torch._ops import compute_layer, layer
+from vkrnn.torch._tensors import to_array, to_tensor
+from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
@@ -30,6 +35,10 @@ class _Recurrent(torch.nn.RNNBase):
 
     @unseen_by_dynamo
     def _compute_unseen(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        kept = self.__dict__.get("_kept")
+        results = None if kept is None else kept.call(self, input, hx)
+        if results is not None:
+            return results
         if type(input) is not Tensor or torch._C._is_tracing():  # noqa: SLF001 - torch.jit.is_tracing takes longer
             if isinstance(input, torch.fx.Proxy):
                 return record_in_fx(self, input, hx)
@@ -82,18 +91,58 @@ class _Recurrent(torch.nn.RNNBase):
         """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
+        compute = layer
+        # Dynamo compiles the operator, and would stumble over the questions.
+        if not torch.compiler.is_dynamo_compiling():
+            if needs_no_operator([source, h_0, c_0, *self._parameters.values()]):
+                prepared = self._prepared() if lengths is None else None
+                if prepared is not None:
+                    return self._run_prepared(prepared, source, h_0, c_0)
+                compute = compute_layer
+            else:
+                self._forget()
         last = []
         for number in range(self.num_layers):
             weights = self._weights(number)
             states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
             tensors = [source, *weights, *states]
             training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-            source, h_n, c_n, _, _ = layer(*tensors, lengths, self.mode, training)
+            source, h_n, c_n, _, _ = compute(*tensors, lengths, self.mode, training)
             last.append((h_n, c_n))
             if self.training and self.dropout and number + 1 < self.num_layers:
                 source = torch.nn.functional.dropout(source, self.dropout)
         h_n, c_n = (states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
         return source, (h_n, c_n) if self.mode == "LSTM" else h_n
+
+    def _prepared(self) -> Prepared | None:
+        """Return the layers with packed weights from the second call on in which the parameters are the same."""
+        kept = self.__dict__.get("_kept")
+        found: Prepared | None = None if kept is None else kept.prepared(self)
+        if found is None:
+            self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
+        return found
+
+    def _run_prepared(
+        self, prepared: Prepared, source: Tensor, h_0: Tensor | None, c_0: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        given = [None if tensor is None else to_array(tensor) for tensor in (h_0, c_0)]
+        with pytorch_threads:
+            output, *last = map(to_tensor, prepared.run(to_array(source), *given))
+        return output, tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _forget(self) -> None:
+        """Drop packed weights."""
+        self.__dict__.pop("_kept", None)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """Set the mode; packed weights are dropped."""
+        self._forget()
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled: all but packed weights."""
+        state = getattr(super(), "__getstate__", lambda: self.__dict__)()
+        return {name: value for name, value in state.items() if name != "_kept"}
 
     def _weights(self, number: int) -> list[Tensor | None]:
         """Return a layer's matrices and biases, each with the rows of both directions."""
@@ -230,7 +279,8 @@ def convert(model: torch.nn.Module) -> Any:
 def revert(model: torch.nn.Module) -> Any:
     """Undo `convert`: make PyTorch compute every vkrnn module of a model, in place, and return the model."""
     for module in model.modules():
-        if type(module) in _TORCHS:
+        if isinstance(module, _Recurrent) and type(module) in _TORCHS:
+            module._forget()  # noqa: SLF001
             module.__class__ = _TORCHS[type(module)]
     return model
 

@@ -22,13 +22,13 @@ from vkrnn.results import LSTMOutputs
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__ = ["layer", "layer_backward", "register"]
+__all__ = ["compute_layer", "layer", "layer_backward", "register"]
 
 Array = npt.NDArray[Any]
 
 
 @unseen_by_dynamo
-def _compute(
+def compute_layer(
     source: Tensor,
     weight_ih: Tensor,
     weight_hh: Tensor,
@@ -189,5 +189,5 @@ def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any])
     return getattr(getattr(torch.ops, namespace), operator).default
 
 
-layer = register("vkrnn::layer", _compute, _compute_shapes)
+layer = register("vkrnn::layer", compute_layer, _compute_shapes)
 layer_backward = register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)

@@ -1,0 +1,70 @@
+#include "layer_check.h"
+
+#include <string>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+std::string layer_label(std::size_t number) { return "layer " + std::to_string(number); }
+
+std::int64_t axis_of(const StreamLayer& layer, Argument argument, std::size_t axis) {
+    const auto found = layer.weights.find(argument);
+    return found != layer.weights.end() && axis < found->second.shape.size() ? found->second.shape[axis] : 1;
+}
+
+Dtype dtype_of(const StreamLayer& layer) {
+    const auto found = layer.weights.find(recurrent_weight);
+    return found != layer.weights.end() ? found->second.dtype : Dtype::float32;
+}
+
+// `before` is the layer that feeds this one.
+Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* before, std::int64_t batch) {
+    Descriptor descriptor = layer.descriptor;
+    const std::string prefix = layer_prefix(layer, number);
+    descriptor.set(Flag::training, false);
+    descriptor.set(Flag::produce_cell, false);
+    const Dtype dtype = dtype_of(layer);
+    if (before != nullptr && before->dtype != dtype)
+        throw TypeError(prefix + "recurrent_weight: expected dtype " + std::string(name_of(before->dtype)) +
+                        ", that of layer 0, got " + std::string(name_of(dtype)));
+
+    const bool projects = layer.weights.contains(input_weight);
+    // Without an input weight the source has a column for each row of the recurrent one.
+    const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;
+    const std::int64_t given =
+        projects ? axis_of(layer, input_weight, 1) : (rows + 1) * axis_of(layer, recurrent_weight, rows);
+    Arguments arguments;
+    for (const auto& [argument, tensor] : layer.weights) {
+        if (argument == source || argument == init_state || argument == init_cell || argument == mask ||
+            argument == lengths)
+            throw TypeError(prefix + std::string(name_of(argument)) + ": a layer that is kept has weights alone");
+        arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
+    }
+    arguments[source] = {std::string(name_of(dtype)), {1, batch, given}, {}};
+    Spec spec = check_call(descriptor, false, arguments, layer_label(number)).spec;
+    if (before != nullptr && spec.I != before->D() * before->H)
+        throw ValueError(prefix + (projects ? "input_weight" : "recurrent_weight") + ": expected a layer of " +
+                         std::to_string(before->D() * before->H) + " inputs, the " +
+                         (before->D() == 2 ? "2H" : "H") + " of layer " + std::to_string(number - 1) +
+                         ", got one of " + std::to_string(spec.I));
+    return spec;
+}
+
+}  // namespace
+
+std::string layer_prefix(const StreamLayer& layer, std::size_t number) {
+    return message_prefix(cell(layer.descriptor.cell), false, layer_label(number)) + " ";
+}
+
+std::vector<Spec> check_layers(std::span<const StreamLayer> layers, std::int64_t batch) {
+    std::vector<Spec> specs;
+    for (const StreamLayer& layer : layers)
+        specs.push_back(check_layer(layer, specs.size(), specs.empty() ? nullptr : &specs.back(), batch));
+    return specs;
+}
+
+}  // namespace vkrnn

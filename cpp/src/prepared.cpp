@@ -1,0 +1,135 @@
+#include "vkrnn/prepared.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "layer_check.h"
+#include "vkrnn/error.h"
+#include "vkrnn/strategy.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+const std::string kLayers = "[layers] ";
+
+constexpr std::uint32_t bit(Argument argument) { return 1U << static_cast<unsigned>(argument); }
+
+const std::byte* bytes_at(const void* data, std::int64_t offset) {
+    return static_cast<const std::byte*>(data) + offset;
+}
+std::byte* bytes_at(void* data, std::int64_t offset) { return static_cast<std::byte*>(data) + offset; }
+
+// Copies [D, N, W] to [N, D W], in units of bytes.
+std::vector<std::byte> side_by_side(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W) {
+    std::vector<std::byte> copy(static_cast<std::size_t>(D * N * W));
+    for (std::int64_t d = 0; d < D; ++d)
+        for (std::int64_t n = 0; n < N; ++n)
+            std::memcpy(copy.data() + (n * D + d) * W, states + (d * N + n) * W, static_cast<std::size_t>(W));
+    return copy;
+}
+
+}  // namespace
+
+PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers)
+    : device_(std::move(device)) {
+    if (layers.empty()) throw ValueError(kLayers + "expected at least one, got none");
+    const std::vector<Spec> specs = check_layers(layers, 1);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        if (specs[i].H != specs[0].H || specs[i].D() != specs[0].D() || specs[i].C() != specs[0].C())
+            throw ValueError(kLayers + "expected layers of the same size and directions");
+        Layer made{specs[i], {}, message_prefix(specs[i].cell(), false, {})};
+        if (made.spec.C() > 0) made.spec.descriptor.set(Flag::produce_cell, true);
+        for (const auto& [argument, tensor] : layers[i].weights) {
+            const std::uint64_t bytes =
+                static_cast<std::uint64_t>(elements_of(tensor.shape)) * storage_bytes(tensor.dtype);
+            const std::shared_ptr<Storage> storage = device_->allocate(bytes, true);
+            device_->upload({nullptr, storage}, tensor.data, bytes, {});
+            made.weights.emplace(argument, storage);
+        }
+        layers_.push_back(std::move(made));
+    }
+}
+
+void PreparedLayers::run(const LayersCall& call, const Poll& poll) const {
+    InputLocation below{call.source};
+    for (std::size_t i = 0; i < layers_.size(); ++i) run_layer(i, call, below, poll);
+}
+
+void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, InputLocation& below,
+                               const Poll& poll) const {
+    const Layer& layer = layers_[number];
+    Spec spec = layer.spec;
+    spec.T = call.T;
+    spec.N = call.N;
+    if (call.hidden != nullptr) spec.present |= bit(init_state);
+    if (call.cell != nullptr) spec.present |= bit(init_cell);
+    spec.precision = product_precision(call.tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, device_->profile());
+
+    const std::int64_t D = spec.D(), N = call.N;
+    const auto element = static_cast<std::int64_t>(storage_bytes(spec.dtype));
+    const std::int64_t hidden_width = spec.H * element, cell_width = spec.C() * hidden_width;
+    const auto at = static_cast<std::int64_t>(number) * D * N;  // rows of states below this layer's
+
+    std::map<Argument, std::vector<std::byte>> states;  // of both directions
+    const auto state_at = [&](Argument argument, const void* all, std::int64_t width) -> InputLocation {
+        const std::byte* const own = bytes_at(all, at * width);
+        if (D == 1) return {own};
+        return {(states[argument] = side_by_side(own, D, N, width)).data()};
+    };
+    const std::shared_ptr<const Plan> plan = device_->plan(spec);
+    std::uint64_t room = plan->bytes();
+    std::vector<InputLocation> inputs;
+    for (const auto& [argument, buffer] : plan->inputs) {
+        if (layer.weights.contains(argument)) room -= plan->buffers[buffer].bytes;
+        switch (argument) {
+            case source: inputs.push_back(below); break;
+            case init_state: inputs.push_back(state_at(argument, call.hidden, hidden_width)); break;
+            case init_cell: inputs.push_back(state_at(argument, call.cell, cell_width)); break;
+            default: inputs.push_back({nullptr, layer.weights.at(argument)});
+        }
+    }
+    device_->require_room(*plan, room, layer.label);
+    const bool last = number + 1 == layers_.size();
+    const auto rows = static_cast<std::uint64_t>(call.T * N * D);
+    std::vector<ResultLocation> results;
+    if (last) {
+        results.push_back({call.output});
+    } else {
+        results.push_back({nullptr, device_->allocate(rows * static_cast<std::uint64_t>(hidden_width), false)});
+    }
+    if (spec.C() > 0)
+        results.push_back({nullptr, device_->allocate(rows * static_cast<std::uint64_t>(cell_width), false)});
+    device_->run(plan, inputs, results, last, layer.label, poll);
+
+    below = {results[0].host, results[0].storage};
+    save_last(spec, below, hidden_width, bytes_at(call.last_hidden, at * hidden_width), poll);
+    if (spec.C() > 0)
+        save_last(spec, {nullptr, results[1].storage}, cell_width, bytes_at(call.last_cell, at * cell_width), poll);
+}
+
+// Copies the rows [T, N, D W] after each direction's last step to [D, N, W].
+void PreparedLayers::save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to,
+                               const Poll& poll) const {
+    const std::int64_t D = spec.D(), step = spec.N * D * width;
+    const auto fetch = [&](std::int64_t t, void* into) {
+        if (rows.storage) {
+            device_->download(into, {nullptr, rows.storage, static_cast<std::uint64_t>(t * step)},
+                              static_cast<std::uint64_t>(step), poll);
+        } else {
+            std::memcpy(into, bytes_at(rows.host, t * step), static_cast<std::size_t>(step));
+        }
+    };
+    if (D == 1) return fetch(spec.T - 1, to);
+    std::vector<std::byte> both(static_cast<std::size_t>(step));
+    for (std::int64_t d = 0; d < D; ++d) {
+        fetch(d == 0 ? spec.T - 1 : 0, both.data());
+        for (std::int64_t n = 0; n < spec.N; ++n)
+            std::memcpy(bytes_at(to, (d * spec.N + n) * width), both.data() + (n * D + d) * width,
+                        static_cast<std::size_t>(width));
+    }
+}
+
+}  // namespace vkrnn

@@ -1,0 +1,41 @@
+"""Recurrent layers whose weights a device keeps from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from vkrnn import _core
+from vkrnn._layer import Layer
+from vkrnn.devices import Device
+
+__all__ = ["Prepared", "for_core"]
+
+Array = npt.NDArray[Any]
+
+
+def for_core(layers: Sequence[Layer]) -> list[tuple[str, dict[str, Any], Any]]:
+    """Return layers as the core takes them."""
+    return [(layer.function.__name__, layer.arguments, layer.descriptor) for layer in layers]
+
+
+class Prepared:
+    """Layers, each fed by the one before, with their weights on a device, which packs them once. Thread-safe.
+
+    A call has the same bits as one call of `vkrnn` per layer. States have torch's and ONNX's layout: [L, N, H] or, of
+    two directions, [2L, N, H].
+    """
+
+    __slots__ = ("_layers", "device")
+
+    def __init__(self, layers: Sequence[Layer], device: Device) -> None:
+        self.device = device
+        self._layers = _core.Layers(device.open("[layers]"), for_core(layers))
+
+    def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
+        """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
+        device = self.device
+        tf32 = device.rounds_products and device.float32 == "tf32"
+        return self._layers.run(source, hidden, cell, device, tf32)

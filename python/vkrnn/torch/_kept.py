@@ -1,0 +1,132 @@
+"""Packed weights that a module keeps while its parameters stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from vkrnn import _core
+from vkrnn._layer import Layer
+from vkrnn._prepared import Prepared
+from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
+from vkrnn.devices import Device, resolve
+from vkrnn.torch._tensors import to_array
+from vkrnn.torch._threads import pytorch_threads
+
+__all__ = ["Kept", "needs_no_operator"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_PREFIX = "[vkrnn.torch]"
+
+
+def needs_no_operator(tensors: Sequence[Tensor | None]) -> bool:
+    """Return whether nobody but the caller sees a call on these tensors: no gradients, transforms, modes, fakes."""
+    return (
+        not _seen_by_others()
+        and all(tensor is None or (type(tensor) in _PLAIN and tensor.is_cpu) for tensor in tensors)
+        and not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors))
+    )
+
+
+class Kept:
+    """What a module's parameters were in one call, and from the second such call on their packed weights.
+
+    PyTorch counts the changes of a tensor, but not those through `tensor.data` or an array in the same memory. Samples
+    of the elements are compared because of these.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._device = resolve(None, _PREFIX)
+        parameters = list(module._parameters.values())  # noqa: SLF001
+        self._known = [(each, each._version, each.data_ptr()) for each in parameters]  # noqa: SLF001 - torch's name
+        self._samples: _core.Samples | None = None
+        self._prepared: Prepared | None = None
+
+    @staticmethod
+    def is_possible(module: Any) -> bool:
+        """Return whether all changes of the parameters would be noticed, and the layers run in one call."""
+        parameters = module._parameters  # noqa: SLF001
+        return (
+            not _drops(module)
+            and all(name in parameters for name in module._flat_weights_names)  # noqa: SLF001
+            and all(
+                type(parameter) is torch.nn.Parameter
+                and parameter.is_contiguous()
+                and not parameter.is_inference()  # it has no version
+                and not parameter.is_shared()  # other processes may change it
+                for parameter in parameters.values()
+            )
+        )
+
+    def prepared(self, module: Any) -> Prepared | None:
+        """Return the module's layers with packed weights; None if the parameters or the device are others now."""
+        parameters = module._parameters  # noqa: SLF001
+        device = resolve(None, _PREFIX)
+        if device is not self._device or device.closed or len(parameters) != len(self._known) or _drops(module):
+            return None
+        for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
+            if parameter is not same or parameter._version != version or parameter.data_ptr() != address:  # noqa: SLF001
+                return None
+        if self._samples is None:
+            samples = _core.Samples([to_array(parameter) for parameter, _, _ in self._known])
+            self._prepared = _prepare(module, self._device)
+            self._samples = samples
+        return self._prepared if self._samples.unchanged() else None
+
+    def call(self, module: Any, source: Any, hx: Any) -> Any:
+        """Return the results of the usual call of a step or a sequence [T, N, I]; None if this is another one.
+
+        Mistakes are other calls, too: the long way finds the words for them.
+        """
+        core = torch._C  # noqa: SLF001 - no public function is as fast
+        if (
+            self._samples is None
+            or type(source) is not Tensor
+            or module.batch_first
+            or torch.is_grad_enabled()
+            or core._is_tracing()
+            or _seen_by_others()
+        ):
+            return None
+        prepared = self.prepared(module)
+        if prepared is None:
+            return None
+        lstm = module.mode == "LSTM"
+        try:
+            states = () if hx is None else hx if lstm else (hx,)
+            if any(type(state) is not Tensor for state in states):
+                return None
+            with pytorch_threads:
+                output, *last = map(torch.from_numpy, prepared.run(source.numpy(), *[each.numpy() for each in states]))
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return output, tuple(last) if lstm else last[0]
+
+
+def _seen_by_others() -> bool:
+    core = torch._C  # noqa: SLF001
+    return bool(
+        core._are_functorch_transforms_active()
+        or core._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0  # noqa: SLF001
+    )
+
+
+def _drops(module: Any) -> bool:
+    return bool(module.dropout and module.training and module.num_layers > 1)
+
+
+def _prepare(module: Any, device: Device) -> Prepared:
+    how = descriptor(module.mode, bidirectional=module.bidirectional)
+    layers = []
+    for number in range(module.num_layers):
+        ih, hh, *biases = (None if weight is None else to_array(weight) for weight in module._weights(number))  # noqa: SLF001
+        assert ih is not None  # noqa: S101 - for mypy
+        assert hh is not None  # noqa: S101
+        given = from_torch_layout(module.mode, (ih, hh, biases[0], biases[1]))
+        layers.append(Layer(FORWARD[module.mode], given, how))
+    return Prepared(layers, device)

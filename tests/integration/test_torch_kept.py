@@ -1,0 +1,422 @@
+"""Packed weights that modules keep: the same bits as without them, and no result of weights that have changed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from oracles import require
+
+torch = require("torch")
+import vkrnn.torch as ours  # noqa: E402
+from vkrnn import _prepared  # noqa: E402
+
+KINDS = ("LSTM", "GRU", "RNN")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect what runs calls with kept weights, once for each call."""
+    found: list[Any] = []
+    run = _prepared.Prepared.run
+
+    def counted(self: Any, *given: Any) -> Any:
+        results = run(self, *given)
+        found.append(self)
+        return results
+
+    monkeypatch.setattr(_prepared.Prepared, "run", counted)
+    return found
+
+
+def a_module(kind: str, I: int = 24, H: int = 40, **options: Any) -> Any:
+    return getattr(ours, kind)(I, H, **options)
+
+
+def warm(module: Any, x: Any, hx: Any = None) -> Any:
+    """Call a module until it has kept its weights."""
+    for _ in range(3):
+        results = module(x, hx)
+    return results
+
+
+def plain(module: Any, x: Any, hx: Any = None) -> Any:
+    """Return what the module computes from weights that nobody has packed before."""
+    return copy.deepcopy(module)(x, hx)
+
+
+def tensors(results: Any) -> list[Any]:
+    output, last = results
+    return [output, *(last if isinstance(last, tuple) else [last])]
+
+
+def assert_same(got: Any, wanted: Any) -> None:
+    for one, other in zip(tensors(got), tensors(wanted), strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def states(module: Any, N: int, dtype: Any) -> Any:
+    shape = (module.num_layers * (1 + module.bidirectional), N, module.hidden_size)
+    drawn = [torch.rand(shape, dtype=dtype) - 0.5 for _ in range(2)]
+    return tuple(drawn) if module.mode == "LSTM" else drawn[0]
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_layers": 3},
+        {"bidirectional": True, "num_layers": 2},
+        {"batch_first": True, "bias": False},
+        {"bidirectional": True},
+    ],
+)
+def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[Any]) -> None:
+    """One step and many, one row and many, with and without initial states."""
+    real = getattr(torch, dtype)
+    module = a_module(kind, **options).to(real)
+    for T, N in itertools.product((1, 5, 70), (1, 3)):
+        x = torch.rand((N, T, 24) if module.batch_first else (T, N, 24)).to(real)
+        for hx in (None, states(module, N, real)):
+            warm(module, x, hx)
+            runs.clear()
+            got = module(x, hx)
+            assert len(runs) == 1
+            assert_same(got, plain(module, x, hx))
+            with torch.enable_grad():
+                assert_same(got, copy.deepcopy(module)(x, hx))
+
+
+def test_inputs_without_a_batch_and_views(runs: list[Any]) -> None:
+    """They run with kept weights, too."""
+    module = a_module("LSTM")
+    warm(module, torch.rand(5, 2, 24))
+    for x in (torch.rand(5, 24), torch.rand(2, 5, 24).transpose(0, 1), torch.rand(5, 2, 48)[..., ::2]):
+        runs.clear()
+        got = module(x)
+        assert len(runs) == 1
+        assert_same(got, plain(module, x))
+
+
+def _replace_parameter(module: Any) -> None:
+    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0 + 1)
+
+
+def _swap_parameters(module: Any) -> None:
+    module.weight_hh_l0, module.weight_hh_l1 = module.weight_hh_l1, module.weight_hh_l0
+
+
+def _step(**options: Any) -> Callable[[Any], None]:
+    def step(module: Any) -> None:
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1, **options)
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+
+    return step
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "in place": lambda module: module.weight_ih_l1.mul_(2),
+    "one element": lambda module: module.weight_ih_l1[3, 4].add_(1),
+    "detached": lambda module: module.bias_hh_l0.detach().mul_(2),
+    "view": lambda module: module.weight_ih_l0.view(-1)[7:9].fill_(1),
+    "state_dict": lambda module: module.state_dict()["weight_hh_l1"].mul_(2),
+    "load_state_dict": lambda module: module.load_state_dict(a_module("LSTM", num_layers=2).state_dict()),
+    "load_state_dict, assign": lambda module: module.load_state_dict(
+        a_module("LSTM", num_layers=2).state_dict(), assign=True
+    ),
+    "another parameter": _replace_parameter,
+    "swapped parameters": _swap_parameters,
+    "data": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0 * 2),
+    "data in place": lambda module: module.weight_hh_l0.data.mul_(2),
+    "data of a bias in place": lambda module: module.bias_ih_l1.data[5:6].add_(1),
+    "numpy": lambda module: module.weight_hh_l0.detach().numpy().__imul__(2),
+    "vector_to_parameters": lambda module: torch.nn.utils.vector_to_parameters(
+        torch.rand(sum(p.numel() for p in module.parameters())), module.parameters()
+    ),
+    "reset_parameters": lambda module: module.reset_parameters(),
+    "optimizer": _step(),
+    "optimizer, foreach": _step(foreach=True),
+    "optimizer, fused": _step(fused=True),
+    "parametrized": lambda module: torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0"),
+    "inference mode": lambda module: _in_inference_mode(module),
+}
+
+
+def _in_inference_mode(module: Any) -> None:
+    with torch.inference_mode():
+        module.weight_hh_l0.mul_(2)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
+    """By whatever means."""
+    module, x = a_module("LSTM", num_layers=2), torch.rand(3, 1, 24)
+    before = warm(module, x)
+    assert len(runs) == 2
+    CHANGES[change](module)
+    got = module(x)
+    assert not torch.equal(got[0], before[0]) or change == "parametrized"
+    wanted = torch.nn.LSTM(24, 40, num_layers=2)
+    for name, _ in wanted.named_parameters():
+        getattr(wanted, name).copy_(getattr(module, name))
+    np.testing.assert_allclose(got[0], wanted(x)[0], atol=1e-5)
+    assert_same(warm(module, x), got)
+
+
+def test_another_dtype(runs: list[Any]) -> None:
+    """`to` changes the data of the parameters."""
+    module, x = a_module("GRU"), torch.rand(3, 1, 24)
+    warm(module, x)
+    module.double()
+    assert_same(warm(module, x.double()), plain(module, x.double()))
+    assert len(runs) == 4
+
+
+def test_functional_call() -> None:
+    """It puts other tensors in the place of the parameters for one call."""
+    module, x = a_module("GRU"), torch.rand(3, 1, 24)
+    before = warm(module, x)
+    doubled = {name: 2 * parameter for name, parameter in module.named_parameters()}
+    got = torch.func.functional_call(module, doubled, (x,))
+    module_2 = copy.deepcopy(module)
+    for parameter in module_2.parameters():
+        parameter.mul_(2)
+    assert_same(got, module_2(x))
+    assert_same(module(x), before)
+
+
+def test_weights_are_packed_once(runs: list[Any]) -> None:
+    """As long as nothing changes."""
+    module, x = a_module("LSTM"), torch.rand(1, 1, 24)
+    for _ in range(5):
+        module(x)
+    assert len(runs) == 4
+    assert len(set(map(id, runs))) == 1
+
+
+@pytest.mark.parametrize("end", ["train", "eval", "gradients"])
+def test_dropped(end: str, runs: list[Any]) -> None:
+    """By a change of the mode, and by calls that record gradients."""
+    module, x = a_module("LSTM"), torch.rand(3, 1, 24)
+    warm(module, x)
+    if end == "gradients":
+        with torch.enable_grad():
+            module(x)
+    else:
+        getattr(module, end)()
+    runs.clear()
+    module(x)
+    assert not runs
+
+
+def _shared(module: Any) -> Any:
+    return module.share_memory()
+
+
+def _of_inference(module: Any) -> Any:
+    with torch.inference_mode():
+        return copy.deepcopy(module)
+
+
+@pytest.mark.parametrize("make", [_shared, _of_inference])
+def test_not_kept(make: Callable[[Any], Any], runs: list[Any]) -> None:
+    """Weights whose changes PyTorch does not count: those in shared memory, and inference tensors."""
+    module, x = make(a_module("LSTM")), torch.rand(3, 1, 24)
+    assert_same(warm(module, x), plain(module, x))
+    assert not runs
+
+
+def test_dropout(runs: list[Any]) -> None:
+    """Layers with dropout between them run one after the other."""
+    module, x = a_module("LSTM", num_layers=2, dropout=0.5), torch.rand(3, 1, 24)
+    warm(module, x)
+    assert not runs
+    warm(module.eval(), x)
+    assert len(runs) == 2
+    runs.clear()
+    module.training = True
+    module(x)
+    assert not runs
+
+
+def test_frozen_parameters(runs: list[Any]) -> None:
+    """Without no_grad they are kept as well, unless the input requires gradients."""
+    module, x = a_module("GRU").requires_grad_(requires_grad=False), torch.rand(3, 1, 24)
+    with torch.enable_grad():
+        assert_same(warm(module, x), plain(module, x))
+        assert len(runs) == 2
+        output, _ = module(x.requires_grad_())
+        assert output.requires_grad
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_results(mode: Any, runs: list[Any]) -> None:
+    """They are such tensors as without kept weights, and they are the caller's."""
+    module, x = a_module("LSTM"), torch.rand(3, 1, 24)
+    with mode():
+        first = tensors(module(x))
+        kept = tensors(warm(module, x))
+        assert len(runs) == 3
+        for one, other in zip(first, kept, strict=True):
+            for what in ("requires_grad", "is_leaf", "layout", "device", "shape"):
+                assert getattr(one, what) == getattr(other, what)
+            assert one.is_inference() == other.is_inference()
+            assert one.stride() == other.stride()
+        wanted = [tensor.clone() for tensor in kept]
+        module(torch.rand(3, 1, 24))
+        assert all(map(torch.equal, kept, wanted))
+
+
+@every_kind
+def test_errors(kind: str) -> None:
+    """They are those of a module that has kept nothing."""
+    module, x = a_module(kind), torch.rand(3, 2, 24)
+    hx = states(module, 2, torch.float32)
+    short = states(module, 1, torch.float32)
+    warm(module, x, hx)
+    for given in (
+        (x.double(),),
+        (x[..., 1:],),
+        (x[0, 0],),
+        (x[:0],),
+        (x.numpy(),),
+        (x, short),
+        (x, x),
+        (x, [hx]),
+        (x, (hx, hx, hx)),
+        (x.to("meta"), hx),
+    ):
+        found = []
+        for each in (module, copy.deepcopy(module)):
+            with pytest.raises(Exception) as error:
+                each(*given)
+            found.append((error.type, str(error.value)))
+        assert found[0] == found[1]
+        assert_same(module(x, hx), plain(module, x, hx))
+
+
+def test_threads() -> None:
+    """Several threads in one module, while one of them changes it now and then."""
+    module = a_module("LSTM", num_layers=2)
+    given = [torch.rand(4, 1, 24) for _ in range(4)]
+    wanted = [plain(module, x) for x in given]
+    warm(module, given[0])
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            for _ in range(200):
+                output, _ = module(given[number])
+                if not torch.equal(output, wanted[number][0]):
+                    wrong.append(number)
+                if number == 0:
+                    module.weight_hh_l0.mul_(1)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_copies_have_nothing() -> None:
+    """Kept weights are in no copy, pickle, file or state_dict, and `revert` drops them."""
+    module, x = a_module("LSTM"), torch.rand(3, 1, 24)
+    results = warm(module, x)
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    copies = [copy.copy(module), copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+    copies.append(torch.load(file, weights_only=False))
+    for each in copies:
+        assert "_kept" not in vars(each)
+        assert_same(warm(each, x), results)
+    assert list(module.state_dict()) == list(torch.nn.LSTM(24, 40).state_dict())
+    assert "_kept" in vars(module)
+    assert "_kept" not in vars(ours.revert(module))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transforms_and_tracers_see_the_operator() -> None:
+    """Kept weights are for calls that nobody but the caller sees."""
+    module, x = a_module("GRU"), torch.rand(3, 1, 24)
+    wanted = warm(module, x)
+    many = torch.vmap(module, in_dims=0)(torch.stack([x, x]))
+    np.testing.assert_allclose(many[0][1], wanted[0], atol=1e-6)
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda given: module(given)[0])(x)
+    assert "vkrnn.layer" in graph.code
+    assert torch.equal(graph(x), wanted[0])
+    traced = torch.jit.trace(module, (x,), check_trace=False)
+    np.testing.assert_allclose(traced(2 * x)[0], module(2 * x)[0], atol=1e-5)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
+        module(torch.autograd.forward_ad.make_dual(x, x))
+
+
+def test_devices(runs: list[Any]) -> None:
+    """Kept weights belong to a device; calls on another one keep their own."""
+    module, x = a_module("LSTM"), torch.rand(3, 1, 24)
+    wanted = warm(module, x)
+    device = vkrnn.Device("cpu (")
+    runs.clear()
+    with device:
+        assert_same(warm(module, x), wanted)
+        assert [each.device for each in runs] == [device] * 2
+    runs.clear()
+    assert_same(warm(module, x), wanted)
+    assert device not in [each.device for each in runs]
+    with device:
+        warm(module, x)
+        device.close()
+        with pytest.raises(vkrnn.DeviceError, match=r"\[lstm\] the device is closed"):
+            module(x)
+
+
+FORKED = """
+import os, sys
+sys.path.insert(0, {support!r})
+import torch, vkrnn.torch
+from forked_child import end_of
+torch.set_grad_enabled(False)
+module, x = vkrnn.torch.LSTM(24, 40), torch.rand(3, 1, 24)
+results = [module(x)[0] for _ in range(3)]
+child = os.fork()
+if child == 0:
+    results += [module(x)[0] for _ in range(3)]
+    os._exit(not all(torch.equal(each, results[0]) for each in results))
+assert end_of(child) == 0
+assert torch.equal(module(x)[0], results[0])
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork")
+def test_a_forked_child() -> None:
+    """Has the weights, too."""
+    support = str(Path(__file__).parents[1] / "support")
+    subprocess.run([sys.executable, "-c", FORKED.format(support=support)], check=True)
