@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
+from vkrnn._onnx_kept import KeptNode
 from vkrnn._onnx_weights import INPUTS, OPERATIONS, Part, RecurrentNode, from_onnx, require_shape
 from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs
@@ -185,14 +186,30 @@ class _Call:
         return (output, *last)
 
 
+_Key = tuple[str, tuple[str, ...], tuple[str, ...]]
+
+
+def _key(node: NodeProto) -> _Key:
+    return node.op_type, tuple(node.input), tuple(node.output)
+
+
 class _Operator(OpRun):
     """One of the three for `onnx.reference.ReferenceEvaluator`."""
 
     op_domain = ""
+    constant: ClassVar[frozenset[_Key]] = frozenset()  # nodes whose weights are constants of the model
+    _kept: KeptNode | None = None
 
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
         node = self.onnx_node
-        return _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
+        kept = self._kept
+        if kept is None:
+            weights = inputs if _key(node) in self.constant else ()
+            kept = self._kept = KeptNode(node.op_type, node.name, attributes, weights, len(node.output))
+        results = kept.run(inputs)
+        if results is None:
+            return _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
+        return results
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
         # The evaluator would give later nodes the result of an output without a name in place of an absent input.
@@ -238,14 +255,23 @@ def _is_complete(value: ValueInfoProto) -> bool:
     return kind is not None and (kind != "tensor_type" or value.type.tensor_type.HasField("shape"))
 
 
-def _recurrent_nodes(graph: GraphProto) -> Iterator[NodeProto]:
-    """Yield the recurrent nodes of a graph and of the graphs within its nodes."""
+def _recurrent_nodes(graph: GraphProto, outside: frozenset[str] = frozenset()) -> Iterator[tuple[NodeProto, bool]]:
+    """Yield the recurrent nodes of a graph and of the graphs within its nodes.
+
+    With each comes whether its weights are constants of the model. `outside` are the names of constants around the
+    graph.
+    """
+    values = {tensor.name for tensor in graph.initializer}
+    values |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    defined = {name for node in graph.node for name in node.output if node.op_type != "Constant"}
+    constants = (outside | values) - {value.name for value in graph.input} - defined
     for node in graph.node:
         if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
-            yield node
+            weights = [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in "WRBP"]
+            yield node, constants.issuperset(name for name in weights if name)
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                yield from _recurrent_nodes(inner)
+                yield from _recurrent_nodes(inner, constants)
 
 
 class BackendRep(_BackendRep):
@@ -312,9 +338,13 @@ class Backend(_Backend):
         super().prepare(_with_shapes(model), "CPU", **kwargs)
         # The evaluator takes its own operators within functions of the model.
         inlined = inline_local_functions(model)
-        for node in _recurrent_nodes(inlined.graph):
+        constant: dict[_Key, bool] = {}
+        for node, is_constant in _recurrent_nodes(inlined.graph):
             attributes_of(node)
-        return BackendRep(ReferenceEvaluator(inlined, new_ops=OPERATORS), device)
+            constant[_key(node)] = is_constant and constant.get(_key(node), True)  # two branches may have equal names
+        kept = frozenset(key for key, is_constant in constant.items() if is_constant)
+        operators = [type(operator.__name__, (operator,), {"constant": kept}) for operator in OPERATORS]
+        return BackendRep(ReferenceEvaluator(inlined, new_ops=operators), device)
 
     @classmethod
     def run_node(
