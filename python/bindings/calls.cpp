@@ -11,16 +11,20 @@
 namespace vkrnn::python {
 namespace {
 
+bool is_native(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
+
 // The array's type in the machine's byte order.
-py::dtype native_dtype(const py::array& array) { return array.dtype().attr("newbyteorder")("="); }
+py::dtype native_dtype(const py::array& array) {
+    py::dtype dtype = array.dtype();
+    return is_native(dtype) ? dtype : dtype.attr("newbyteorder")("=");
+}
 
 }  // namespace
 
 // NumPy's function takes a microsecond to find out that an array is plain already.
 py::array plain(const py::array& array) {
     constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
-    const char order = array.dtype().byteorder();
-    if ((array.flags() & flags) == flags && (order == '=' || order == '|')) return array;
+    if ((array.flags() & flags) == flags && is_native(array.dtype())) return array;
     return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
 }
 

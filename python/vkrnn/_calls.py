@@ -45,19 +45,19 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
 
 
 _OPERATIONS = dict(_operations())
+_REASONS = {
+    "cell_output": "the descriptor has produce_cell=False and training=False",
+    "z_state": "the descriptor has training=False",
+}
 _AS_THEY_ARE = frozenset({np.ndarray, Array})
 
 
-@functools.cache  # every call asks for it
+@functools.cache
 def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Say of each result that the function has and `names` has not why that is so."""
+    """Say of each result that the operation has and `names` has not why that is so."""
     operation = _OPERATIONS[function]
-    reasons = {
-        "cell_output": "the descriptor has produce_cell=False and training=False",
-        "z_state": "the descriptor has training=False",
-    }
     left_out = (name for name in operation.results if name not in names)
-    return {name: f"no {name} was passed" if operation.gradients else reasons[name] for name in left_out}
+    return {name: f"no {name} was passed" if operation.gradients else _REASONS[name] for name in left_out}
 
 
 def _checked_label(function: str, name: Any) -> str:
@@ -123,7 +123,7 @@ def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: b
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]
     names = call.result_names
-    return kind(function, names, results, _absent(function, names))
+    return kind._of(function, names, results, _absent(function, names))  # noqa: SLF001 - for this package
 
 
 def bind(user: str, function: Callable[..., Results[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundCall:

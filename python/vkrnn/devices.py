@@ -281,8 +281,9 @@ def default_device() -> Device:
     stack = _current.get()
     if stack:
         return stack[-1]
-    device = _shared_device(os.environ.get("VKRNN_DEVICE") or None, "VKRNN_DEVICE")
-    if device.type == "cpu" and not _told and not os.environ.get("VKRNN_DEVICE"):
+    selector = os.environ.get("VKRNN_DEVICE") or None
+    device = _shared_device(selector, "VKRNN_DEVICE")
+    if selector is None and not _told and device.type == "cpu":
         _tell_of_skipped(device)
     return device
 

@@ -63,7 +63,7 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
 
     _function: str
     _fields: tuple[str, ...]
-    _reasons: dict[str, str]
+    _reasons: Mapping[str, str]
 
     def __new__(
         cls, function: str, names: Iterable[str], arrays: Iterable[A], reasons: Mapping[str, str] | None = None
@@ -78,6 +78,13 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         if len({*fields, *absent}) != len(fields) + len(absent):
             raise ValueError(f"[{function}] results: a name stands twice in {[*fields, *absent]}")
         self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
+        return self
+
+    @classmethod
+    def _of(cls, function: str, names: tuple[str, ...], arrays: Iterable[A], reasons: Mapping[str, str]) -> Self:
+        """Return the same without the checks, which take longer than the rest, for results of the core."""
+        self = super().__new__(cls, arrays)
+        self.__dict__.update(_function=function, _fields=names, _reasons=reasons)
         return self
 
     if not TYPE_CHECKING:  # type checkers find the names in the classes below, and no others
@@ -113,7 +120,7 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         shown = ", ".join(f"{name} {_summary(array)}" for name, array in zip(self._fields, self, strict=True))
         return f"Results({self._function}: {shown})"
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], tuple[A, ...], dict[str, str]]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...], tuple[A, ...], Mapping[str, str]]]:
         """Return what copy and pickle rebuild the results from."""
         return type(self), (self._function, self._fields, tuple(self), self._reasons)
 
