@@ -1,7 +1,7 @@
 """The modules of `vkrnn.torch` beside the same calls on NumPy arrays, and beside PyTorch's own modules, on the CPU.
 
-``lstm`` is the forward call alone, under ``torch.no_grad``; ``lstm + gradients`` a training forward call and the
-gradients of all inputs.
+``lstm`` is the forward call alone, under ``torch.no_grad``, where modules keep packed weights; ``lstm + gradients`` a
+training forward call and the gradients of all inputs. Single steps are measured forward alone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .problems import Arrays, on_vkrnn
 
 MODULE = "vkrnn.torch"
 FLOORS = {"vkrnn": 0.95, "torch": 1.0}  # of the other's time : the module's, on every row with gradients
+FORWARD_FLOOR = 1.0  # of PyTorch's time : the module's, on every row without
+STEPS = tuple(Sizes(1, 1, H, H) for H in (64, 128, 256, 512))
 
 
 def on_module(torch: Any, arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
@@ -35,7 +37,7 @@ def problems(torch: Any, names: Sequence[str], sizes: Sequence[Sizes], device: v
     for cell in names:
         for size in sizes:
             arrays = Arrays.draw(cell, size)
-            for gradients in (False, True):
+            for gradients in (False,) if size.T == 1 else (False, True):
                 found = [
                     on_vkrnn(arrays, device, gradients=gradients),
                     on_module(torch, arrays, device, gradients=gradients),
@@ -54,12 +56,13 @@ def row(records: Sequence[Record]) -> list[str]:
 
 def verdicts(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
     """Yield a line for each floor."""
-    for other, floor in FLOORS.items():
+    floors = [(other, floor, True) for other, floor in FLOORS.items()] + [("torch", FORWARD_FLOOR, False)]
+    for other, floor, gradients in floors:
         ratios = host_ratios(groups, other, MODULE)
-        (op, workload), ratio = min(
-            ((where, ratio) for where, ratio in ratios.items() if where[0].endswith("gradients")),
-            key=lambda item: item[1],
-        )
+        found = [(ratio, where) for where, ratio in ratios.items() if where[0].endswith("gradients") == gradients]
+        if not found:
+            continue
+        ratio, (op, workload) = min(found)
         what = f"{other}'s time : the module's, worst row ({op}, {workload})"
         yield common.verdict(what, ratio, floor, "times", at_least=True)
 
@@ -74,7 +77,9 @@ def main() -> None:
         raise SystemExit("bench.modules needs PyTorch")
     device = common.open_native(options.device)
     sizes = cells.sizes_of(options, device)
-    count = len(options.cells) * len(sizes) * 2
+    if not (options.sizes or options.smoke):
+        sizes = (*STEPS, *sizes)
+    count = len(options.cells) * sum(1 if size.T == 1 else 2 for size in sizes)
     found = problems(torch, options.cells, sizes, device)
     with device:
         groups = list(common.measure_all(found, count, common.pace_of(options), options.output))

@@ -1,12 +1,14 @@
 """One step of one row, state handed over: a stream from Python and from C++ beside what else runs single steps.
 
-From Python: `vkrnn.stream`, ONNX Runtime, NumPy by hand. From C++, in turns in a program of their own: `vkrnn::Stream`,
+From Python: `vkrnn.stream`, ONNX Runtime, NumPy by hand, PyTorch's module and the same converted, and the node of a
+model that `vkrnn.onnx` has prepared. From C++, in turns in a program of their own: `vkrnn::Stream`,
 a step of a block, and the same step written with Eigen as audio plug-ins do. Build that program with
 ``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt install libeigen3-dev``); ``--program`` says where it is.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import time
@@ -23,6 +25,7 @@ from vkrnn import reference
 from . import common
 from .baseline_numpy import blas
 from .baseline_onnxruntime import IR_VERSION, OPSET, Modules, find_onnxruntime, onnx_weights
+from .baseline_torch import TorchCell, find_torch
 from .common import STEP, THREADS, Contender, Floats, Problem, Sizes, cpu_name, milliseconds, show, table
 from .problems import Arrays, descriptor
 
@@ -31,6 +34,9 @@ HIDDEN = (64, 128, 256, 512)
 NATIVE = (("lstm", 1, 16), ("lstm", 1, 24), *((cell, n, n) for n in (24, 64, 96, 128, 256) for cell in ("lstm", "gru")))
 PROGRAM = Path(__file__).parents[1] / "build" / "dev" / "bench" / "native" / "bench_step"
 ABOVE_BLOCK = 0.1e-6
+MODULE, NODE = "vkrnn.torch", "vkrnn.onnx"
+# The time of what keeps its state elsewhere, and of whom it is at most how many times.
+CEILINGS = {MODULE: ("torch", 1.0), NODE: ("onnxruntime", 1.5)}
 
 Step = Callable[[Floats], Floats]
 
@@ -64,7 +70,8 @@ def _on_stream(arrays: Arrays) -> Contender:
     return _contender("vkrnn", stream.device.driver_version, arrays, start)
 
 
-def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
+def _onnx_model(modules: Modules, arrays: Arrays) -> tuple[Any, list[str]]:
+    """Return a model of one node, and the names of its states."""
     helper, floats, H = modules.onnx.helper, modules.onnx.TensorProto.FLOAT, arrays.sizes.H
     states = ["h", "c"] if arrays.cell == "lstm" else ["h"]
     node = helper.make_node(
@@ -85,6 +92,29 @@ def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
         [modules.onnx.numpy_helper.from_array(array, name) for name, array in onnx_weights(arrays).items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    return model, states
+
+
+def _on_model(name: str, driver: str, arrays: Arrays, states: Sequence[str], run: Callable[[Any], Any]) -> Contender:
+    """Return a contender that runs a model of one node; `run` takes its inputs by name and returns the last states."""
+
+    def start() -> Step:
+        given = {state: np.zeros((1, 1, arrays.sizes.H), np.float32) for state in states}
+
+        def step(x: Floats) -> Floats:
+            given["X"] = x[None]
+            results = run(given)
+            given.update(zip(states, results, strict=True))
+            output: Floats = results[0][0]
+            return output
+
+        return step
+
+    return _contender(name, driver, arrays, start)
+
+
+def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
+    model, states = _onnx_model(modules, arrays)
     options = modules.onnxruntime.SessionOptions()
     options.intra_op_num_threads = THREADS
     options.inter_op_num_threads = 1
@@ -92,22 +122,44 @@ def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [f"{state}_n" for state in states]
+    driver = f"ONNX Runtime {modules.onnxruntime.__version__}, {THREADS} threads"
+    return _on_model("onnxruntime", driver, arrays, states, lambda given: session.run(names, given))
 
-    def start() -> Step:
-        given = {state: np.zeros((1, 1, H), np.float32) for state in states}
 
-        def step(x: Floats) -> Floats:
-            given["X"] = x[None]
-            results = session.run(names, given)
-            given.update(zip(states, results, strict=True))
-            output: Floats = results[0][0]
-            return output
+def _on_node(modules: Modules, arrays: Arrays) -> Contender:
+    """Return the node of a prepared model as a contender, without ONNX's evaluator around it."""
+    model, states = _onnx_model(modules, arrays)
+    prepared = importlib.import_module(NODE).Backend.prepare(model)
+    [node], weights = prepared._evaluator.rt_nodes_, prepared._evaluator.rt_inits_  # noqa: SLF001
 
-        return step
+    def run(given: Any) -> Any:
+        with prepared.device:
+            inputs = (given["X"], weights["W"], weights["R"], weights["B"], None, *(given[state] for state in states))
+            return node.run(*inputs)[1:]
 
-    return _contender(
-        "onnxruntime", f"ONNX Runtime {modules.onnxruntime.__version__}, {THREADS} threads", arrays, start
-    )
+    return _on_model(NODE, prepared.device.driver_version, arrays, states, run)
+
+
+def _on_modules(torch: Any, arrays: Arrays) -> Iterator[Contender]:
+    """Yield PyTorch's module, and the same converted."""
+    for name in ("torch", MODULE):
+        module = TorchCell(torch, arrays, "cpu", gradients=False).module
+        if name == MODULE:
+            importlib.import_module(MODULE).convert(module)
+
+        def start(module: Any = module) -> Step:
+            states: Any = None
+
+            def step(x: Floats) -> Floats:
+                nonlocal states
+                with torch.no_grad():
+                    output, states = module(torch.from_numpy(x[None]), states)
+                found: Floats = output[0].numpy()
+                return found
+
+            return step
+
+        yield _contender(name, f"torch {torch.__version__}", arrays, start)
 
 
 def _numpy_lstm(arrays: Arrays) -> Callable[[], Step]:
@@ -171,7 +223,7 @@ _NUMPY = {"lstm": _numpy_lstm, "gru": _numpy_gru}
 
 def problems(hidden: Sequence[int]) -> Iterator[Problem]:
     """Yield the steps of each cell at each size."""
-    modules = find_onnxruntime()
+    modules, torch = find_onnxruntime(), find_torch()
     for cell in ("lstm", "gru"):
         for H in hidden:
             sizes = Sizes(STEPS, 1, H, H)
@@ -181,7 +233,9 @@ def problems(hidden: Sequence[int]) -> Iterator[Problem]:
                 _contender("numpy", f"NumPy {np.__version__}, {blas()}", arrays, _NUMPY[cell](arrays)),
             ]
             if modules is not None:
-                contenders.append(_on_onnxruntime(modules, arrays))
+                contenders += [_on_onnxruntime(modules, arrays), _on_node(modules, arrays)]
+            if torch is not None:
+                contenders += _on_modules(torch, arrays)
             flops = 2.0 * len(arrays.given["recurrent_weight"]) * 2 * H
             ideal = {"output": arrays.forward(reference).output}
             yield Problem(f"{cell} step", str(sizes), 2 * 4 * H, flops, ideal, contenders)
@@ -231,8 +285,14 @@ def main() -> None:
         stream, op = times.pop("vkrnn"), f"{records[0].op} {records[0].workload}"
         rows.append([op, milliseconds(stream), *(milliseconds(times[name]) for name in sorted(times))])
         verdicts += [
-            common.verdict(f"{op}, of {name}'s time", stream / seconds, 1.0, "", at_least=False)
-            for name, seconds in sorted(times.items())
+            common.verdict(f"{op}, of {name}'s time", stream / times[name], 1.0, "", at_least=False)
+            for name in ("numpy", "onnxruntime")
+            if name in times
+        ]
+        verdicts += [
+            common.verdict(f"{op}, {own} of {other}'s time", times[own] / times[other], ceiling, "", at_least=False)
+            for own, (other, ceiling) in CEILINGS.items()
+            if own in times
         ]
         names = sorted(times)
     show(["From Python, medians", "", *table(["operation", "vkrnn.stream", *names], rows), ""])

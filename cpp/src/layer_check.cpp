@@ -48,9 +48,8 @@ Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* befor
     Spec spec = check_call(descriptor, false, arguments, layer_label(number)).spec;
     if (before != nullptr && spec.I != before->D() * before->H)
         throw ValueError(prefix + (projects ? "input_weight" : "recurrent_weight") + ": expected a layer of " +
-                         std::to_string(before->D() * before->H) + " inputs, the " +
-                         (before->D() == 2 ? "2H" : "H") + " of layer " + std::to_string(number - 1) +
-                         ", got one of " + std::to_string(spec.I));
+                         std::to_string(before->D() * before->H) + " inputs, the " + (before->D() == 2 ? "2H" : "H") +
+                         " of layer " + std::to_string(number - 1) + ", got one of " + std::to_string(spec.I));
     return spec;
 }
 

@@ -39,9 +39,10 @@ public:
 
     // `owner` is the vkrnn.Device of the device. Returns the output and the last states.
     py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
-                  const py::object& owner, bool tf32) const {
+                 const py::object& owner, bool tf32) const {
         const Spec& spec = layers_->spec(0);
-        const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()}, C = py::ssize_t{spec.C()};
+        const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
+                   C = py::ssize_t{spec.C()};
         if (source.ndim() != 3) throw ValueError(kLayers + "source: expected 3 axes");
         const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
         const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});

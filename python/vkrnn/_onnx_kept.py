@@ -32,7 +32,9 @@ class KeptNode:
         self._weights = [(place, array) for place, array in weights if array is not None]
         self._prepared: Prepared | None = None
         if self._weights:
-            self._node = RecurrentNode.read(op, name, attributes, {INPUTS[op][at]: array for at, array in self._weights})
+            self._node = RecurrentNode.read(
+                op, name, attributes, {INPUTS[op][at]: array for at, array in self._weights}
+            )
             self._is_usual = len(self._node.parts) == 1
 
     def run(self, inputs: Sequence[Any]) -> tuple[Array, ...] | None:

@@ -11,14 +11,9 @@ from vkrnn import _core
 from vkrnn._layer import Layer
 from vkrnn.devices import Device
 
-__all__ = ["Prepared", "for_core"]
+__all__ = ["Prepared"]
 
 Array = npt.NDArray[Any]
-
-
-def for_core(layers: Sequence[Layer]) -> list[tuple[str, dict[str, Any], Any]]:
-    """Return layers as the core takes them."""
-    return [(layer.function.__name__, layer.arguments, layer.descriptor) for layer in layers]
 
 
 class Prepared:
@@ -32,7 +27,8 @@ class Prepared:
 
     def __init__(self, layers: Sequence[Layer], device: Device) -> None:
         self.device = device
-        self._layers = _core.Layers(device.open("[layers]"), for_core(layers))
+        given = [(layer.function.__name__, layer.arguments, layer.descriptor) for layer in layers]
+        self._layers = _core.Layers(device.open("[layers]"), given)
 
     def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""

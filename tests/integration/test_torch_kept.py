@@ -300,6 +300,7 @@ def test_errors(kind: str) -> None:
     hx = states(module, 2, torch.float32)
     short = states(module, 1, torch.float32)
     warm(module, x, hx)
+    one = tensors((x, hx))[1]  # an LSTM wants two
     for given in (
         (x.double(),),
         (x[..., 1:],),
@@ -310,6 +311,8 @@ def test_errors(kind: str) -> None:
         (x, x),
         (x, [hx]),
         (x, (hx, hx, hx)),
+        (x, [one]),
+        (x, (one,)),
         (x.to("meta"), hx),
     ):
         found = []

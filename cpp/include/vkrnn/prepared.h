@@ -12,19 +12,20 @@
 
 namespace vkrnn {
 
-// The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of layers,
-// D that of their directions.
+// The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of
+// layers, D that of their directions.
 struct LayersCall {
     std::int64_t T = 0, N = 0;
-    const void* source = nullptr;                      // [T, N, I]
-    const void *hidden = nullptr, *cell = nullptr;     // initial states [L, D, N, H]; null: zeros
-    void* output = nullptr;                            // [T, N, D H], of the last layer
-    void *last_hidden = nullptr, *last_cell = nullptr;  // [L, D, N, H]; no last_cell where the layers have no cell state
-    bool tf32 = false;                                 // float32 products may be rounded
+    const void* source = nullptr;                   // [T, N, I]
+    const void *hidden = nullptr, *cell = nullptr;  // initial states [L, D, N, H]; null: zeros
+    void* output = nullptr;                         // [T, N, D H], of the last layer
+    void *last_hidden = nullptr,
+         *last_cell = nullptr;  // [L, D, N, H]; no last_cell where the layers have no cell state
+    bool tf32 = false;          // float32 products may be rounded
 };
 
-// Layers, each fed by the output of the one before, with their weights in a device's memory. A device keeps what it packs
-// from such weights, so calls pack them once. A call has the same bits as one call per layer of Device::run.
+// Layers, each fed by the output of the one before, with their weights in a device's memory. A device keeps what it
+// packs from such weights, so calls pack them once. A call has the same bits as one call per layer of Device::run.
 //
 // Thread-safe.
 class PreparedLayers {
@@ -37,7 +38,9 @@ public:
     void run(const LayersCall& call, const Poll& poll) const;
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
-    [[nodiscard]] const Spec& spec(std::size_t layer) const { return layers_.at(layer).spec; }  // of one step of one row
+    [[nodiscard]] const Spec& spec(std::size_t layer) const {
+        return layers_.at(layer).spec;
+    }  // of one step of one row
     [[nodiscard]] Device& device() const { return *device_; }
 
 private:

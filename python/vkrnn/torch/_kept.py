@@ -82,13 +82,12 @@ class Kept:
 
         Mistakes are other calls, too: the long way finds the words for them.
         """
-        core = torch._C  # noqa: SLF001 - no public function is as fast
         if (
             self._samples is None
             or type(source) is not Tensor
             or module.batch_first
             or torch.is_grad_enabled()
-            or core._is_tracing()
+            or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
             or _seen_by_others()
         ):
             return None
@@ -98,7 +97,11 @@ class Kept:
         lstm = module.mode == "LSTM"
         try:
             states = () if hx is None else hx if lstm else (hx,)
-            if any(type(state) is not Tensor for state in states):
+            if (
+                type(states) is not tuple
+                or len(states) not in (0, 1 + lstm)
+                or any(type(each) is not Tensor for each in states)
+            ):
                 return None
             with pytorch_threads:
                 output, *last = map(torch.from_numpy, prepared.run(source.numpy(), *[each.numpy() for each in states]))
@@ -108,10 +111,9 @@ class Kept:
 
 
 def _seen_by_others() -> bool:
-    core = torch._C  # noqa: SLF001
     return bool(
-        core._are_functorch_transforms_active()
-        or core._len_torch_dispatch_stack()
+        torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
         or forward_ad._current_level >= 0  # noqa: SLF001
     )
 

@@ -137,7 +137,8 @@ class _Recurrent(torch.nn.RNNBase):
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
         """Set the mode; packed weights are dropped."""
         self._forget()
-        return super().train(mode)
+        super().train(mode)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is copied and pickled: all but packed weights."""

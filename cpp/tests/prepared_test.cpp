@@ -1,0 +1,119 @@
+// Layers with kept weights: the bits of a stream, in several threads at once.
+#include "vkrnn/prepared.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+using enum Argument;
+
+constexpr std::int64_t I = 5, H = 19, T = 7, N = 3;
+
+std::shared_ptr<Device> open_cpu() {
+    const std::vector<Profile> profiles = list_devices(false);
+    const auto found = std::ranges::find(profiles, kNativeDriver, &Profile::driver);
+    return Device::open(static_cast<std::size_t>(found - profiles.begin()));
+}
+
+std::vector<float> numbers(std::int64_t count, double seed) {
+    std::vector<float> drawn(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < drawn.size(); ++i)
+        drawn[i] = static_cast<float>(0.4 * std::sin(seed + 1.7 * static_cast<double>(i)));
+    return drawn;
+}
+
+// Two LSTMs, and the weights that they point to.
+struct Network {
+    std::vector<float> input = numbers(4 * H * I, 1), inner = numbers(4 * H * H, 2), recurrent = numbers(4 * H * H, 3);
+    std::vector<StreamLayer> layers{
+        {default_descriptor(CellKind::lstm),
+         {{input_weight, {input.data(), {4 * H, I}}}, {recurrent_weight, {recurrent.data(), {4 * H, H}}}}},
+        {default_descriptor(CellKind::lstm),
+         {{input_weight, {inner.data(), {4 * H, H}}}, {recurrent_weight, {recurrent.data(), {4 * H, H}}}}}};
+};
+
+struct Results {
+    std::vector<float> output = std::vector<float>(T * N * H), hidden = std::vector<float>(2 * N * H), cell = hidden;
+    bool operator==(const Results&) const = default;
+};
+
+Results run(const PreparedLayers& layers, const std::vector<float>& source, const Results* before = nullptr,
+            std::int64_t steps = T) {
+    Results results;
+    LayersCall call{.T = steps, .N = N, .source = source.data()};
+    if (before != nullptr) {
+        call.hidden = before->hidden.data();
+        call.cell = before->cell.data();
+    }
+    call.output = results.output.data();
+    call.last_hidden = results.hidden.data();
+    call.last_cell = results.cell.data();
+    layers.run(call, {});
+    return results;
+}
+
+Results run_stream(Stream& stream, const std::vector<float>& source) {
+    Results results;
+    stream.step(std::span(source), std::span(results.output));
+    for (std::size_t layer = 0; layer < 2; ++layer)
+        stream.read_state(layer, results.hidden.data() + layer * N * H, results.cell.data() + layer * N * H);
+    return results;
+}
+
+TEST(PreparedLayers, HaveTheBitsOfAStream) {
+    const std::shared_ptr<Device> device = open_cpu();
+    const Network network;
+    const PreparedLayers layers(device, network.layers);
+    Stream stream(device, network.layers, {.batch = N});
+    const std::vector<float> source = numbers(T * N * I, 4), next = numbers(T * N * I, 5);
+    const Results first = run(layers, source);
+    EXPECT_EQ(first, run_stream(stream, source));
+    EXPECT_EQ(run(layers, next, &first), run_stream(stream, next));
+}
+
+TEST(PreparedLayers, RunInSeveralThreads) {
+    const Network network;
+    const PreparedLayers layers(open_cpu(), network.layers);
+    const std::vector<float> source = numbers(T * N * I, 4);
+    const Results right = run(layers, source), of_a_step = run(layers, source, nullptr, 1);
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] {
+            for (int j = 0; j < 50; ++j)
+                if (run(layers, source, nullptr, i % 2 == 0 ? T : 1) != (i % 2 == 0 ? right : of_a_step)) ++wrong;
+        });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST(PreparedLayers, AreRefusedWhereSizesDiffer) {
+    Network network;
+    network.layers[1].weights[recurrent_weight].shape = {4 * 5, 5};
+    network.layers[1].weights[input_weight].shape = {4 * 5, H};
+    EXPECT_THROW(PreparedLayers(open_cpu(), network.layers), ValueError);
+}
+
+TEST(PreparedLayers, ReportAClosedDevice) {
+    const Network network;
+    const std::shared_ptr<Device> device = open_cpu();
+    const PreparedLayers layers(device, network.layers);
+    device->close();
+    try {
+        run(layers, numbers(T * N * I, 4));
+        FAIL() << "nothing was thrown";
+    } catch (const DeviceError& error) {
+        EXPECT_STREQ(error.what(), "[lstm] the device is closed; open a new vkrnn.Device");
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn
