@@ -93,21 +93,21 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     }
     device_->require_room(*plan, room, layer.label);
     const bool last = number + 1 == layers_.size();
+    // The states after a single step are all that it computes.
+    const bool direct = last && call.T == 1 && D == 1;
     const auto rows = static_cast<std::uint64_t>(call.T * N * D);
-    std::vector<ResultLocation> results;
-    if (last) {
-        results.push_back({call.output});
-    } else {
-        results.push_back({nullptr, device_->allocate(rows * static_cast<std::uint64_t>(hidden_width), false)});
-    }
-    if (spec.C() > 0)
-        results.push_back({nullptr, device_->allocate(rows * static_cast<std::uint64_t>(cell_width), false)});
+    const auto allocate = [&](std::int64_t width) -> ResultLocation {
+        return {nullptr, device_->allocate(rows * static_cast<std::uint64_t>(width), false)};
+    };
+    void* const last_hidden = bytes_at(call.last_hidden, at * hidden_width);
+    void* const last_cell = spec.C() > 0 ? bytes_at(call.last_cell, at * cell_width) : nullptr;
+    std::vector<ResultLocation> results{last ? ResultLocation{call.output} : allocate(hidden_width)};
+    if (spec.C() > 0) results.push_back(direct ? ResultLocation{last_cell} : allocate(cell_width));
     device_->run(plan, inputs, results, last, layer.label, poll);
 
     below = {results[0].host, results[0].storage};
-    save_last(spec, below, hidden_width, bytes_at(call.last_hidden, at * hidden_width), poll);
-    if (spec.C() > 0)
-        save_last(spec, {nullptr, results[1].storage}, cell_width, bytes_at(call.last_cell, at * cell_width), poll);
+    save_last(spec, below, hidden_width, last_hidden, poll);
+    if (spec.C() > 0 && !direct) save_last(spec, {nullptr, results[1].storage}, cell_width, last_cell, poll);
 }
 
 // Copies the rows [T, N, D W] after each direction's last step to [D, N, W].

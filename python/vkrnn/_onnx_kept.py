@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from vkrnn._layer import Layer
-from vkrnn._onnx_weights import INPUTS, OPERATIONS, RecurrentNode
+from vkrnn._onnx_weights import INPUTS, OPERATIONS, WEIGHTS, RecurrentNode
 from vkrnn._prepared import Prepared
-from vkrnn.devices import resolve
+from vkrnn.devices import Device, resolve
 
 __all__ = ["KeptNode"]
 
@@ -18,49 +18,53 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class KeptNode:
-    """A node whose weights a device keeps; `inputs` are those of its first call, and none if weights may change.
+    """A node whose weights a device keeps: constants, which are among the `inputs` of its first call.
 
     It computes the usual calls: whole sequences, and one call for the node. The others, mistakes among them, go the way
     of every node.
     """
 
-    def __init__(self, op: str, name: str, attributes: Mapping[str, Any], inputs: Sequence[Any], outputs: int) -> None:
-        self._outputs = outputs
-        self._states = [INPUTS[op].index(key) for key in ("initial_h", "initial_c") if key in INPUTS[op]]
-        self._lengths = INPUTS[op].index("sequence_lens")
-        weights = [(place, inputs[place]) for place, key in enumerate(INPUTS[op][: len(inputs)]) if key in "WRBP"]
-        self._weights = [(place, array) for place, array in weights if array is not None]
+    def __init__(self, node: Any, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> None:
+        op = node.op_type
+        names = INPUTS[op]
+        given = [(at, array) for at, array in enumerate(inputs) if names[at] in WEIGHTS and array is not None]
+        self._weights = given
+        self._states = [at for at, name in enumerate(names) if name in ("initial_h", "initial_c") and at < len(inputs)]
+        self._outputs = list(map(bool, node.output))
+        self._node = RecurrentNode.read(op, node.name, attributes, {names[at]: array for at, array in given})
+        self._lengths = names.index("sequence_lens")
         self._prepared: Prepared | None = None
-        if self._weights:
-            self._node = RecurrentNode.read(
-                op, name, attributes, {INPUTS[op][at]: array for at, array in self._weights}
-            )
-            self._is_usual = len(self._node.parts) == 1
 
-    def run(self, inputs: Sequence[Any]) -> tuple[Array, ...] | None:
-        """Return the node's outputs; None if this is no usual call."""
-        if not self._weights or not self._is_usual:
-            return None
-        given = [inputs[at] if at < len(inputs) else None for at in self._states]
-        if (self._lengths < len(inputs) and inputs[self._lengths] is not None) or any(
-            inputs[at] is not array for at, array in self._weights
-        ):
+    @property
+    def is_usual(self) -> bool:
+        """Whether the node is one call."""
+        return len(self._node.parts) == 1
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Array | None, ...] | None:
+        """Return the node's outputs, None for those without a name; or None if this is no usual call."""
+        for at, array in self._weights:
+            if inputs[at] is not array:
+                return None
+        if self._lengths < len(inputs) and inputs[self._lengths] is not None:
             return None
         try:
-            return self._compute(inputs[0], given)[: self._outputs]
-        except (MemoryError, RuntimeError, TypeError, ValueError):
+            device = resolve(None, "[onnx]")
+            prepared = self._prepared
+            if prepared is None or prepared.device is not device:
+                prepared = self._prepared = self._prepare(device)
+            results = self._results(prepared, inputs[0], [inputs[at] for at in self._states])
+        except (AttributeError, MemoryError, RuntimeError, TypeError, ValueError):
             return None
+        return tuple([array if named else None for array, named in zip(results, self._outputs, strict=False)])
 
-    def _compute(self, source: Array, states: Sequence[Array | None]) -> tuple[Array, ...]:
+    def _prepare(self, device: Device) -> Prepared:
+        [part] = self._node.parts
+        return Prepared([Layer(OPERATIONS[self._node.op], dict(part.arguments), part.descriptor)], device)
+
+    def _results(self, prepared: Prepared, source: Array, states: Sequence[Array | None]) -> tuple[Array, ...]:
         node = self._node
         if node.batch_first:
             source, states = source.swapaxes(0, 1), [None if each is None else each.swapaxes(0, 1) for each in states]
-        device = resolve(None, "[onnx]")
-        prepared = self._prepared
-        if prepared is None or prepared.device is not device:
-            [part] = node.parts
-            layer = Layer(OPERATIONS[node.op], dict(part.arguments), part.descriptor)
-            prepared = self._prepared = Prepared([layer], device)
         output, *last = prepared.run(source, *states)
         if node.parts[0].descriptor.reverse:
             output = output[::-1].copy()

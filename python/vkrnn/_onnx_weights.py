@@ -14,7 +14,7 @@ from vkrnn._layer import Layer
 from vkrnn._onnx_attributes import attributes_of, descriptors_of, flag, hidden_size_of, place
 from vkrnn.results import Outputs
 
-__all__ = ["INPUTS", "OPERATIONS", "Part", "RecurrentNode", "from_onnx", "require_shape"]
+__all__ = ["INPUTS", "OPERATIONS", "WEIGHTS", "Part", "RecurrentNode", "from_onnx", "require_shape"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -24,6 +24,9 @@ INPUTS = {
     "LSTM": ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P"),
 }
 """The inputs of each operator, in order."""
+
+WEIGHTS = frozenset("WRBP")
+"""Which of them are weights."""
 
 OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
     "RNN": operations.single_gate_rnn,

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
 from vkrnn._onnx_kept import KeptNode
-from vkrnn._onnx_weights import INPUTS, OPERATIONS, Part, RecurrentNode, from_onnx, require_shape
+from vkrnn._onnx_weights import INPUTS, OPERATIONS, WEIGHTS, Part, RecurrentNode, from_onnx, require_shape
 from vkrnn.devices import DeviceLike, resolve
 from vkrnn.results import LSTMOutputs
 
@@ -200,15 +200,17 @@ class _Operator(OpRun):
     constant: ClassVar[frozenset[_Key]] = frozenset()  # nodes whose weights are constants of the model
     _kept: KeptNode | None = None
 
+    def run(self, *inputs: Any, **options: Any) -> tuple[Any, ...]:
+        """Compute the node; with kept weights, what the evaluator does around `_run` would take as long as the call."""
+        results = None if self._kept is None or options else self._kept.run(inputs)
+        return super().run(*inputs, **options) if results is None else results
+
     def _run(self, *inputs: Any, **attributes: Any) -> tuple[Array, ...]:
         node = self.onnx_node
-        kept = self._kept
-        if kept is None:
-            weights = inputs if _key(node) in self.constant else ()
-            kept = self._kept = KeptNode(node.op_type, node.name, attributes, weights, len(node.output))
-        results = kept.run(inputs)
-        if results is None:
-            return _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
+        results = _run(node.op_type, node.name, attributes, inputs, len(node.output), None)
+        if self._kept is None and _key(node) in self.constant:
+            kept = KeptNode(node, attributes, inputs)
+            self._kept = kept if kept.is_usual else None
         return results
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -267,7 +269,7 @@ def _recurrent_nodes(graph: GraphProto, outside: frozenset[str] = frozenset()) -
     constants = (outside | values) - {value.name for value in graph.input} - defined
     for node in graph.node:
         if node.op_type in INPUTS and node.domain in ("", "ai.onnx"):
-            weights = [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in "WRBP"]
+            weights = [name for key, name in zip(INPUTS[node.op_type], node.input, strict=False) if key in WEIGHTS]
             yield node, constants.issuperset(name for name in weights if name)
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
