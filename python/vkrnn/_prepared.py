@@ -28,7 +28,7 @@ class Prepared:
     def __init__(self, layers: Sequence[Layer], device: Device) -> None:
         self.device = device
         given = [(layer.function.__name__, layer.arguments, layer.descriptor) for layer in layers]
-        self._layers = _core.Layers(device.open("[layers]"), given)
+        self._layers = _core.Layers(device._open("[layers]"), given)
 
     def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""

@@ -13,8 +13,8 @@ from vkrnn import _core
 from vkrnn._layer import Layer
 from vkrnn._prepared import Prepared
 from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
+from vkrnn._torch_tensors import to_array
 from vkrnn.devices import Device, resolve
-from vkrnn.torch._tensors import to_array
 from vkrnn.torch._threads import pytorch_threads
 
 __all__ = ["Kept", "needs_no_operator"]

@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from vkrnn._generics import Self
 from vkrnn._prepared import Prepared
+from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.torch._kept import Kept, needs_no_operator
 from vkrnn.torch._ops import compute_layer, layer
-from vkrnn.torch._tensors import to_array, to_tensor
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
