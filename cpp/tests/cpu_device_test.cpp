@@ -94,7 +94,7 @@ TEST_F(Cpu, RunsEveryCellForwardFromArraysAndFromTheHost) {
 
 TEST_F(Cpu, IsListedAndOpenedByItsPlace) {
     const auto devices = list_devices(false);
-    const auto found = std::ranges::find(devices, std::string(kNativeDriver), &Profile::driver);
+    const auto found = std::ranges::find(devices, Backend::native, &Profile::backend);
     ASSERT_NE(found, devices.end());
     EXPECT_EQ(found->driver_version, chosen_target().name);
     const auto opened = Device::open(static_cast<std::size_t>(found - devices.begin()));

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <limits>
 
-#include "cpu/work.h"
 #include "cpu_team.h"
+#include "cpu_work.h"
 
 namespace vkrnn::cpu {
 namespace {

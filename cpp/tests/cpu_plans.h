@@ -5,8 +5,8 @@
 #include <map>
 #include <span>
 
-#include "cpu/work.h"
 #include "cpu_team.h"
+#include "cpu_work.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn::cpu {
@@ -15,7 +15,7 @@ using Arrays = std::map<Argument, std::vector<double>>;
 
 inline Profile profile_of(const Target& target) {
     Profile profile;
-    profile.driver = kNativeDriver;
+    profile.backend = Backend::native;
     profile.type = DeviceType::cpu;
     profile.subgroup_size = target.lanes;
     profile.float64 = true;

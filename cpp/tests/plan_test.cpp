@@ -402,7 +402,6 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
 
 TEST(DtypePlan, WhatReadsConvertedInputsWaitsForThem) {
     Profile profile = gpu();
-    profile.driver = "NVIDIA";
     profile.matrix_side = 16;
     profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
     profile.max_shared_memory = 48 << 10;

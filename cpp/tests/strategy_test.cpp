@@ -21,13 +21,14 @@ Profile profile_of(DeviceType type, std::uint32_t subgroup_size, std::uint32_t i
 
 Profile native() {
     Profile profile = profile_of(DeviceType::cpu, 8, 128);
-    profile.driver = kNativeDriver;
+    profile.backend = Backend::native;
     return profile;
 }
 
-Profile with_matrix_units(const std::string& driver) {
+// A GPU of NVIDIA's.
+Profile with_matrix_units() {
     Profile profile = profile_of(DeviceType::discrete_gpu, 32, 1024);
-    profile.driver = driver;
+    profile.registers = 65536;
     profile.max_shared_memory = 48 << 10;
     profile.matrix_side = 16;
     return profile;
@@ -59,7 +60,7 @@ TEST(Strategy, SuitsTheDevice) {
     const StrategyChoice gpu = chosen(profile_of(DeviceType::discrete_gpu, 32, 1024));
     EXPECT_EQ(gpu.schedule, "tiles");
     EXPECT_EQ(gpu.gemm, "tiled");
-    EXPECT_EQ(chosen(with_matrix_units("NVIDIA")).schedule, "slices") << "a small call";
+    EXPECT_EQ(chosen(with_matrix_units()).schedule, "slices") << "a small call";
     EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)).gemm, "register")
         << "a tile takes more invocations than a workgroup has";
     const StrategyChoice cpu{"steps", "register", {{"lanes", 1}, {"rows", 8}, {"workgroup", 8}}};
@@ -68,8 +69,9 @@ TEST(Strategy, SuitsTheDevice) {
 }
 
 TEST(Strategy, OfAGpuIsTakenOnACpuOnlyIfAsked) {
-    Profile profile = with_matrix_units("llvmpipe");
+    Profile profile = with_matrix_units();
     profile.type = DeviceType::cpu;
+    profile.registers = 0;
     EXPECT_EQ(chosen(profile).schedule, "steps");
     for (const char* schedule : {"tiles", "slices", "matrices", "persistent"})
         EXPECT_EQ(chosen(profile, {schedule, "", {}}).schedule, schedule);
@@ -86,12 +88,12 @@ TEST(Strategy, IsAmongThoseListed) {
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}));
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
-    EXPECT_EQ(
-        listed(with_matrix_units("NVIDIA")),
-        std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"}, Names{"register", "tiled", "matrices"}));
-    EXPECT_EQ(listed(with_matrix_units("another")),
-              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
-        << "how it holds matrices is not known";
+    EXPECT_EQ(listed(with_matrix_units()), std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"},
+                                                     Names{"register", "tiled", "matrices"}));
+    Profile wide = with_matrix_units();
+    wide.subgroup_size = 64;
+    EXPECT_EQ(listed(wide), std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
+        << "an invocation would hold four elements of a matrix, not eight";
     Profile amd = profile_of(DeviceType::discrete_gpu, 64, 1024);
     amd.vendor_id = 0x1002;
     EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
@@ -110,7 +112,7 @@ TEST(Strategy, IsWhatTheCallerFixed) {
 }
 
 TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
-    const Profile profile = with_matrix_units("NVIDIA");
+    const Profile profile = with_matrix_units();
     const auto sizes_of = [&](std::int64_t N, std::int64_t H, const char* schedule) {
         Spec spec = small_call();
         spec.N = N;
@@ -126,7 +128,7 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
 // Weights that do not fit in all registers are loaded in every step, but for the first ones; backward a step is a
 // dispatch.
 TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
-    Profile profile = with_matrix_units("NVIDIA");
+    Profile profile = with_matrix_units();
     profile.compute_units = 132;
     const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients, const StrategyChoice& fixed = {}) {
         Spec spec = small_call();
@@ -164,7 +166,7 @@ std::pair<std::uint32_t, std::uint32_t> halves_of(const Plan& plan, const std::s
 }
 
 TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
-    Profile profile = with_matrix_units("NVIDIA");
+    Profile profile = with_matrix_units();
     profile.compute_units = 132;
     Spec spec = small_call();
     spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
@@ -193,7 +195,7 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
 
 // Weights of one half stay in the cache of an H200 where those of two do not.
 TEST(Strategy, CountsTheBytesOfOneHalf) {
-    Profile profile = with_matrix_units("NVIDIA");
+    Profile profile = with_matrix_units();
     profile.compute_units = 132;
     Spec spec = small_call();
     spec.T = spec.N = 64;
@@ -209,7 +211,7 @@ Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
 }
 
 TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
-    Profile profile = with_matrix_units("NVIDIA");
+    Profile profile = with_matrix_units();
     EXPECT_EQ(product_plan(small_call(), profile).choice.gemm, "matrices");
     profile.max_shared_memory = 8 << 10;
     EXPECT_THROW(product_plan(small_call(), profile), NotImplementedError);
@@ -221,7 +223,7 @@ TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
     spec.gradients = true;
     spec.T = 64;
     spec.N = spec.I = spec.H = 128;  // so that the products are worth matrix units
-    const Plan plan = product_plan(spec, with_matrix_units("NVIDIA"));
+    const Plan plan = product_plan(spec, with_matrix_units());
     const auto count = [&](const char* shader) {
         return std::ranges::count_if(plan.steps, [&](const Step& step) {
             const auto* dispatch = std::get_if<Dispatch>(&step);
@@ -233,7 +235,7 @@ TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
 }
 
 TEST(Strategy, DoesNotFitEveryCall) {
-    const Profile profile = with_matrix_units("NVIDIA");
+    const Profile profile = with_matrix_units();
     const auto fits = [&](const Spec& spec) {
         try {
             make_plan(spec, profile, {"matrices", "", {}});
@@ -306,7 +308,7 @@ TEST(Strategy, IsTunedByWhatDecidesItsTime) {
 
 // Sizes that are worth a measurement are sizes that can be fixed.
 TEST(Strategy, HasVariantsThatTheDeviceCanRun) {
-    for (const Profile& profile : {native(), with_matrix_units("NVIDIA"), profile_of(DeviceType::cpu, 8, 128)}) {
+    for (const Profile& profile : {native(), with_matrix_units(), profile_of(DeviceType::cpu, 8, 128)}) {
         const StrategyVariants variants = list_variants(profile);
         for (const auto& [name, all] : variants.schedule) {
             EXPECT_EQ(all.at(0), Sizes{}) << name;
@@ -334,11 +336,11 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
 
 // A caller fixes a size by its name alone, so that one of the other part's must not be called the same.
 TEST(Strategy, HasSizesThatTheOtherPartHasNot) {
-    for (const Profile& profile : {native(), profile_of(DeviceType::discrete_gpu, 32, 1024)}) {
+    for (const Profile& profile : {native(), with_matrix_units()}) {
         std::set<std::string> of_loops;
-        for (const LoopStrategy* loop : loop_strategies())
+        for (const LoopStrategy* loop : loop_strategies(profile.backend))
             for (const auto& [name, size] : loop->sizes(profile, {})) of_loops.insert(name);
-        for (const ProductStrategy* products : product_strategies())
+        for (const ProductStrategy* products : product_strategies(profile.backend))
             for (const auto& [name, size] : products->sizes(profile, {})) EXPECT_FALSE(of_loops.contains(name)) << name;
     }
 }

@@ -39,7 +39,7 @@ public:
             const Spec& spec = stream_->spec(i);
             step_flops_ += 2.0 * static_cast<double>(spec.N * spec.G() * spec.H * (spec.H + spec.I));
         }
-        if (device->profile().driver != kNativeDriver) step_flops_ = kLongFlops;
+        if (device->profile().backend != Backend::native) step_flops_ = kLongFlops;
     }
 
     py::object step(const py::object& x, const py::object& out) {

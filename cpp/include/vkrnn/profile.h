@@ -6,11 +6,18 @@
 
 namespace vkrnn {
 
+// What runs a device's plans. Each back end has its own strategies.
+enum class Backend : std::uint8_t {
+    vulkan,  // shaders on a Vulkan device
+    native,  // the CPU's own kernels
+};
+
 enum class DeviceType : std::uint8_t { other, integrated_gpu, discrete_gpu, virtual_gpu, cpu };
 
 struct Profile {
+    Backend backend = Backend::vulkan;
     std::string name;            // "llvmpipe (LLVM 15.0.6, 256 bits)"
-    std::string driver;          // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name
+    std::string driver;          // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name; "native" for the CPU itself
     std::string driver_version;  // the driver's own words: "Mesa 22.3.6 (LLVM 15.0.6)"
     std::string api_version;     // "1.3.230"
     DeviceType type = DeviceType::other;
@@ -26,8 +33,9 @@ struct Profile {
     bool unified_memory = false;              // device-local memory the host can map
     bool float64 = false;                     // feature shaderFloat64
     std::uint32_t compute_units = 0;          // multiprocessors and the like; 0: the driver does not say
-    std::uint32_t matrix_side = 0;          // of a subgroup's matrices: half precision, float32 sums; 0: no such units
-    std::uint32_t max_loop_iterations = 0;  // a shader's loops end silently after this many in all; 0: no such limit
+    std::uint32_t registers = 0;              // 32-bit registers of a compute unit; 0: not known
+    std::uint32_t matrix_side = 0;            // of a subgroup's matrices: half precision, float32 sums; 0: none usable
+    std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
     bool operator==(const Profile&) const = default;
 };
 
@@ -37,7 +45,5 @@ struct SkippedDevice {
     DeviceType type = DeviceType::other;
     std::string reason;
 };
-
-inline constexpr const char* kNativeDriver = "native";  // Profile::driver of the CPU itself
 
 }  // namespace vkrnn

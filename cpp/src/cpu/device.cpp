@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "cpu_work.h"
 #include "host_memory.h"
 #include "messages.h"
 #include "scratch.h"
 #include "steps.h"
 #include "team.h"
 #include "vkrnn/error.h"
-#include "work.h"
 
 namespace vkrnn::cpu {
 namespace {
@@ -129,7 +129,7 @@ private:
 struct Task {
     const NamedKernel* kernel = nullptr;
     const std::uint32_t* constants = nullptr;
-    std::vector<std::uint64_t> work{};  // a struct of work.h
+    std::vector<std::uint64_t> work{};  // a struct of cpu_work.h
 
     [[nodiscard]] const std::byte* bytes_of_work() const { return reinterpret_cast<const std::byte*>(work.data()); }
 };
@@ -191,6 +191,7 @@ Profile profile() {
     const Target& target = chosen_target();
     Profile found;
     found.name = "cpu (" + processor_name() + ")";
+    found.backend = Backend::native;
     found.driver = "native";
     found.driver_version = std::string(target.name);
     found.type = DeviceType::cpu;

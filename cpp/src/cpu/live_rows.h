@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "work.h"
+#include "cpu_work.h"
 
 namespace vkrnn::cpu {
 
 class Member;
 
-// The table of work.h that a call makes of its lengths. Batch rows are sorted by length, the longest first, so that
+// The table of cpu_work.h that a call makes of its lengths. Batch rows are sorted by length, the longest first, so that
 // those which are live at a time step are the first ones. A batch row's place in that order is its position. Packed
 // sequences have the live rows of step 0 by position, then those of step 1, and so on.
 struct LiveRows {

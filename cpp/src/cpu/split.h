@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "work.h"
+#include "cpu_work.h"
 
 namespace vkrnn::cpu {
 

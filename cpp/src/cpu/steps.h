@@ -5,11 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "cpu_work.h"
 #include "kernel.h"
 #include "memory.h"
 #include "stream_steps.h"
 #include "team.h"
-#include "work.h"
 
 namespace vkrnn::cpu {
 

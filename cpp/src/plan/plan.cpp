@@ -18,7 +18,7 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         one.N = 1;
         return make_empty_plan(spec, choose_strategies(one, profile, fixed, tuning).choice);
     }
-    if (spec.packed() && profile.driver != kNativeDriver)
+    if (spec.packed() && profile.backend != Backend::native)
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
                                   " packed sequences run on the CPU alone, not on " + profile.name);
     try {

@@ -1,4 +1,4 @@
-// The list of strategies. A new one is an include and a name here.
+// The list of strategies by back end. A new one is an include and a name here.
 #include <array>
 #include <tuple>
 
@@ -24,12 +24,21 @@ std::span<const Part* const> instances() {
 
 }  // namespace
 
-std::span<const LoopStrategy* const> loop_strategies() {
-    return instances<LoopStrategy, NativeLoop, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop>();
+std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
+    switch (backend) {
+        case Backend::vulkan:
+            return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop>();
+        case Backend::native: return instances<LoopStrategy, NativeLoop>();
+    }
+    return {};
 }
 
-std::span<const ProductStrategy* const> product_strategies() {
-    return instances<ProductStrategy, NativeProducts, RegisterProducts, TiledProducts, MatrixProducts>();
+std::span<const ProductStrategy* const> product_strategies(Backend backend) {
+    switch (backend) {
+        case Backend::vulkan: return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts>();
+        case Backend::native: return instances<ProductStrategy, NativeProducts>();
+    }
+    return {};
 }
 
 }  // namespace vkrnn

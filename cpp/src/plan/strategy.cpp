@@ -52,11 +52,11 @@ Strategies<Part> candidates(std::span<const Part* const> all, const std::string&
 }
 
 Strategies<LoopStrategy> loop_candidates(const StrategyChoice& fixed, const Profile& profile) {
-    return candidates(loop_strategies(), "schedule", fixed.schedule, fixed.sizes, profile);
+    return candidates(loop_strategies(profile.backend), "schedule", fixed.schedule, fixed.sizes, profile);
 }
 
 Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, const Profile& profile) {
-    return candidates(product_strategies(), "gemm", fixed.gemm, fixed.sizes, profile);
+    return candidates(product_strategies(profile.backend), "gemm", fixed.gemm, fixed.sizes, profile);
 }
 
 template <class Part>
@@ -112,12 +112,13 @@ TunedCall tuned_call(const Spec& spec) {
 }
 
 StrategyVariants list_variants(const Profile& profile) {
-    return {variants_of(running(loop_strategies(), profile), profile),
-            variants_of(running(product_strategies(), profile), profile)};
+    return {variants_of(running(loop_strategies(profile.backend), profile), profile),
+            variants_of(running(product_strategies(profile.backend), profile), profile)};
 }
 
 StrategyNames list_strategies(const Profile& profile) {
-    return {names_of(running(loop_strategies(), profile)), names_of(running(product_strategies(), profile))};
+    return {names_of(running(loop_strategies(profile.backend), profile)),
+            names_of(running(product_strategies(profile.backend), profile))};
 }
 
 void check_choice(const StrategyChoice& fixed, const Profile& profile) {

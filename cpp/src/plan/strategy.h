@@ -1,6 +1,6 @@
 // A strategy is a way to run one part of a call on a device. There are two parts, the time loop and the products and
-// sums around it. A strategy for either is a class in a folder of its own and a name in registry.cpp; the rest of the
-// planning knows only what stands here.
+// sums around it. A strategy for either is a class in a folder of its own and a name in registry.cpp, under its back
+// end. The rest of the planning knows only what stands here.
 #pragma once
 
 #include <optional>
@@ -28,8 +28,8 @@ public:
     // Returns the name by which a caller fixes it and a plan's text shows it.
     [[nodiscard]] virtual std::string_view name() const = 0;
 
-    // Returns whether the device can run it, for any call.
-    [[nodiscard]] virtual bool runs_on(const Profile& profile) const = 0;
+    // Returns whether a device of its back end can run it, for any call.
+    [[nodiscard]] virtual bool runs_on(const Profile& /*profile*/) const { return true; }
 
     // Returns all sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the
     // device. Throws ValueError where the device cannot run a wanted value.
@@ -84,9 +84,9 @@ public:
     virtual void backward(PlanBuilder& builder, const BackwardPass& pass) const = 0;
 };
 
-// Return all strategies.
-std::span<const LoopStrategy* const> loop_strategies();
-std::span<const ProductStrategy* const> product_strategies();
+// Return all strategies of a back end.
+std::span<const LoopStrategy* const> loop_strategies(Backend backend);
+std::span<const ProductStrategy* const> product_strategies(Backend backend);
 
 // The strategies that run a call, with their names and sizes.
 struct Chosen {

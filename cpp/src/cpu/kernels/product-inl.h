@@ -12,7 +12,7 @@
 #include "cpu/live_rows.h"
 #include "cpu/split.h"
 #include "cpu/team.h"
-#include "cpu/work.h"
+#include "cpu_work.h"
 #include "tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -42,11 +42,9 @@ std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
 
 }  // namespace
 
-// The kernels expect each invocation to hold eight elements of a matrix. Drivers not named here repeat elements among
-// invocations, or were not tried.
+// The kernels expect each invocation to hold eight elements of a matrix.
 bool has_matrix_units(const Profile& profile) {
-    const bool known = profile.driver == "NVIDIA" || profile.driver == "llvmpipe";
-    return known && profile.matrix_side != 0 &&
+    return profile.matrix_side != 0 &&
            profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
 }
 

@@ -83,7 +83,7 @@ struct Layout {
     }
 
     [[nodiscard]] bool fits(const Profile& profile) const {
-        return !(tagged && streams) && registers <= std::min(kMostRegisters, kRegisters / invocations) &&
+        return !(tagged && streams) && registers <= std::min(kMostRegisters, registers_of(profile) / invocations) &&
                groups <= multiprocessors(profile);
     }
 };

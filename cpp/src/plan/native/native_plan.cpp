@@ -1,6 +1,6 @@
 #include "native_plan.h"
 
-#include "cpu/work.h"
+#include "cpu_work.h"
 
 namespace vkrnn {
 
@@ -90,8 +90,6 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
 
 }  // namespace
 
-bool NativeProducts::runs_on(const Profile& profile) const { return profile.driver == kNativeDriver; }
-
 // The offer names no time, because the CPU has no other strategy to compare with.
 std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/,
                                            const Sizes& /*wanted*/) const {
@@ -159,8 +157,6 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     work.narrow = conversion.narrow;
     builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work, cpu::kConvertPlaces)});
 }
-
-bool NativeLoop::runs_on(const Profile& profile) const { return profile.driver == kNativeDriver; }
 
 std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/,
                                        const Sizes& /*wanted*/) const {

@@ -1,4 +1,4 @@
-// The strategies of the CPU: its own kernels for the whole time loop and around it. cpu/work.h says what each is told.
+// The strategies of the CPU: its own kernels for the whole time loop and around it. cpu_work.h says what each is told.
 #pragma once
 
 #include "plan/strategy.h"
@@ -8,7 +8,6 @@ namespace vkrnn {
 class NativeProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] bool runs_on(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
@@ -22,7 +21,6 @@ public:
 class NativeLoop final : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] bool runs_on(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }

@@ -138,15 +138,13 @@ void PortableProducts::convert(PlanBuilder& builder, const std::string& label, c
                      make_block(push, abi::kConvertPlaces), independent);
 }
 
-bool RegisterProducts::runs_on(const Profile& profile) const { return profile.driver != kNativeDriver; }
-
 PortableProducts::Tiles RegisterProducts::tiles(const Profile& profile) const {
     const std::int64_t n = std::int64_t{abi::kRegisterTileN} * profile.subgroup_size;
     return {"gemm_register", abi::kRegisterTileM, n, false, {profile.subgroup_size}};
 }
 
 bool TiledProducts::runs_on(const Profile& profile) const {
-    return profile.driver != kNativeDriver && profile.max_workgroup_invocations >= abi::kTiledInvocations;
+    return profile.max_workgroup_invocations >= abi::kTiledInvocations;
 }
 
 PortableProducts::Tiles TiledProducts::tiles(const Profile& /*profile*/) const {

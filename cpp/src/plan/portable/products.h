@@ -39,7 +39,6 @@ protected:
 class RegisterProducts final : public PortableProducts {
 public:
     [[nodiscard]] std::string_view name() const override { return "register"; }
-    [[nodiscard]] bool runs_on(const Profile& profile) const override;
 
 protected:
     [[nodiscard]] Tiles tiles(const Profile& profile) const override;

@@ -8,6 +8,7 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kUsualMultiprocessors = 32;
+constexpr std::int64_t kUsualRegisters = 65536;
 constexpr std::uint32_t kAmd = 0x1002;  // in PCI's list of vendors
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
 constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
@@ -67,6 +68,10 @@ bool counts_steps_in_32_bits(const Spec& spec) { return spec.N * spec.D() * spec
 
 std::int64_t multiprocessors(const Profile& profile) {
     return profile.compute_units != 0 ? profile.compute_units : kUsualMultiprocessors;
+}
+
+std::int64_t registers_of(const Profile& profile) {
+    return profile.registers != 0 ? profile.registers : kUsualRegisters;
 }
 
 bool is_amd(const Profile& profile) { return profile.vendor_id == kAmd; }

@@ -48,9 +48,10 @@ std::int64_t multiprocessors(const Profile& profile);
 // Returns whether it is one of AMD's GPUs, whatever its driver.
 bool is_amd(const Profile& profile);
 
-// Registers of one of NVIDIA's multiprocessors, and the most that an invocation has.
-constexpr std::int64_t kRegisters = 65536;
-constexpr std::int64_t kMostRegisters = 255;
+// Returns the registers of a multiprocessor, or a usual number where the device does not tell.
+std::int64_t registers_of(const Profile& profile);
+
+constexpr std::int64_t kMostRegisters = 255;  // of an invocation on NVIDIA's GPUs
 
 // The time in the offer of a strategy that is only taken if a caller fixes it.
 constexpr double kOnlyWhenAsked = 1e30;

@@ -51,8 +51,6 @@ void transpose(PlanBuilder& builder, const std::string& label, std::size_t in, s
 
 }  // namespace
 
-bool StepLoop::runs_on(const Profile& profile) const { return profile.driver != kNativeDriver; }
-
 Sizes StepLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     // On a CPU one invocation is one SIMD lane, and a subgroup is a whole workgroup's worth of work.
     const std::uint32_t subgroup = profile.subgroup_size;

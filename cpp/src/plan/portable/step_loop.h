@@ -10,7 +10,6 @@ namespace vkrnn {
 class StepLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "steps"; }
-    [[nodiscard]] bool runs_on(const Profile& profile) const override;
     [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
     [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,

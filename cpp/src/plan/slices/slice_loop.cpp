@@ -78,7 +78,7 @@ std::int64_t other_registers(const Layout& layout, const Spec& spec) {
 // Returns how many groups of four weights an invocation can keep in its registers.
 std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShape shape) {
     const Layout layout(shape, spec, profile);
-    const std::int64_t each = std::min(kMostRegisters, kRegisters / layout.invocations / 8 * 8);
+    const std::int64_t each = std::min(kMostRegisters, registers_of(profile) / layout.invocations / 8 * 8);
     return static_cast<std::uint32_t>(
         std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0, kMostHeld));
 }
@@ -89,9 +89,9 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
-    const std::int64_t registers = (layout.register_fours * 4 + other_registers(layout, spec)) * layout.invocations;
+    const std::int64_t taken = (layout.register_fours * 4 + other_registers(layout, spec)) * layout.invocations;
     const auto at_once = static_cast<double>(std::max<std::int64_t>(
-        1, std::min(kRegisters / registers, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
+        1, std::min(registers_of(profile) / taken, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
 
     const auto subgroups = static_cast<double>(layout.invocations) / 32;
     const auto products = static_cast<double>(layout.fours() * 4 * layout.shape.rows);  // of an invocation
@@ -195,7 +195,7 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
 
 // AMD's GPUs are left out. Compilers for them keep hundreds of these weights in memory instead of registers, and that
 // of Mesa 22.3.6 crashes over some kernels.
-bool SliceLoop::runs_on(const Profile& profile) const { return profile.driver != kNativeDriver && !is_amd(profile); }
+bool SliceLoop::runs_on(const Profile& profile) const { return !is_amd(profile); }
 
 Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     SliceShape shape = kUsual;
@@ -228,9 +228,8 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
                 const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
                 if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
             }
-    // An invocation holds weights in as many registers as one has on NVIDIA's GPUs; on others they might go to memory.
-    const bool known = profile.driver == "NVIDIA";
-    if (best) best->microseconds = known ? best->microseconds + kDispatchMicroseconds : kOnlyWhenAsked;
+    // Where the device does not tell its registers, weights that are meant to stay there might go to memory.
+    if (best) best->microseconds = profile.registers != 0 ? best->microseconds + kDispatchMicroseconds : kOnlyWhenAsked;
     return best;
 }
 

@@ -199,8 +199,7 @@ private:
 }  // namespace
 
 bool TileLoop::runs_on(const Profile& profile) const {
-    return profile.driver != kNativeDriver &&
-           std::ranges::any_of(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
+    return std::ranges::any_of(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
 }
 
 Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {

@@ -54,12 +54,20 @@ std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
     return 0;
 }
 
+constexpr std::uint32_t kNvidiaRegisters = 65536;  // of a multiprocessor
+
+// Returns whether the kernels can use a driver's matrices. They rely on how a subgroup's invocations share a matrix's
+// elements. Other drivers repeat elements among invocations, or were not tried.
+[[maybe_unused]] bool has_known_matrices(DriverId driver) {
+    return driver == DriverId::eNvidiaProprietary || driver == DriverId::eMesaLlvmpipe;
+}
+
 // Returns the side of the largest square matrices that a subgroup multiplies in half precision with sums in float32; 0
-// if there are none, or if the package was built without kernels for them.
-std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical) {
+// if there are none that the kernels can use, or if the package was built without such kernels.
+std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical, [[maybe_unused]] DriverId driver) {
     std::uint32_t side = 0;
 #ifdef VKRNN_MATRICES
-    if (!has_extension(physical, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
+    if (!has_known_matrices(driver) || !has_extension(physical, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
         return 0;
     }
     const auto features =
@@ -224,7 +232,8 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.unified_memory = has_unified_memory(profile.type, memory);
     profile.float64 = physical.getFeatures().shaderFloat64;
     profile.compute_units = compute_units(physical);
-    profile.matrix_side = matrix_side(physical);
+    profile.registers = properties12.driverID == DriverId::eNvidiaProprietary ? kNvidiaRegisters : 0;
+    profile.matrix_side = matrix_side(physical, properties12.driverID);
     profile.max_loop_iterations = loop_limit(profile.driver, profile.driver_version);
     return profile;
 }
