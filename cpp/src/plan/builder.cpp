@@ -105,10 +105,8 @@ Plan PlanBuilder::finish() {
     return std::move(plan_);
 }
 
-std::optional<std::size_t> PlanBuilder::find(std::string_view name) const {
-    const auto found = std::ranges::find(plan_.buffers, name, &PlanBuffer::name);
-    if (found == plan_.buffers.end()) return std::nullopt;
-    return static_cast<std::size_t>(found - plan_.buffers.begin());
+std::size_t PlanBuilder::input_of(Argument argument) const {
+    return std::ranges::find(plan_.inputs, argument, &std::pair<Argument, std::size_t>::first)->second;
 }
 
 std::size_t PlanBuilder::constant(std::string name, Block contents) {

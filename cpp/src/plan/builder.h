@@ -1,10 +1,12 @@
 // Assembles a plan: buffers, kernels and steps.
 #pragma once
 
+#include <any>
 #include <map>
 #include <optional>
 #include <set>
 #include <stdexcept>
+#include <typeindex>
 
 #include "abi.h"
 #include "vkrnn/plan.h"
@@ -70,8 +72,9 @@ public:
     [[nodiscard]] bool is_packed(std::size_t sequence) const {
         return plan_.spec.packed() || live_only_.contains(sequence);
     }
-    // Returns the first buffer of that name, if there is one.
-    [[nodiscard]] std::optional<std::size_t> find(std::string_view name) const;
+    // Returns the caller's buffer of an argument that the plan already has as an input.
+    [[nodiscard]] std::size_t input_of(Argument argument) const;
+    [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
     // Returns whether the buffer's float32 numbers were widened from an argument of a 16-bit type.
     [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
     [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
@@ -106,6 +109,14 @@ public:
     [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
     // Returns a size of the strategies that run the call, which one of them must have.
     [[nodiscard]] std::uint32_t size(const std::string& name) const { return plan_.choice.sizes.at(name); }
+    // Returns what a strategy remembers while it plans, such as the buffers that it has already filled: an object of a
+    // type of its own, made when it is first asked for.
+    template <class Notes>
+    [[nodiscard]] Notes& notes() {
+        std::any& held = notes_[typeid(Notes)];
+        if (!held.has_value()) held = Notes{};
+        return *std::any_cast<Notes>(&held);
+    }
     Plan finish();
 
 private:
@@ -125,6 +136,7 @@ private:
     // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
     std::set<std::size_t> used_, fresh_;
     bool after_loop_ = false;
+    std::map<std::type_index, std::any> notes_;
 };
 
 // Thrown if a number of a plan exceeds the 32 bits that kernels count in; make_plan then refuses the call.

@@ -84,13 +84,20 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
     return source;
 }
 
+// Remembers the buffers with the largest magnitudes of other buffers.
+struct Largest {
+    std::map<std::size_t, std::size_t> of_buffer;
+};
+
 // Returns the buffer with the largest magnitude of a matrix's buffer, which is looked for once in a plan.
 std::size_t largest_of(PlanBuilder& builder, const Matrix& matrix) {
-    const std::string name = "largest of buffer " + std::to_string(matrix.buffer);
-    if (const auto made = builder.find(name)) return *made;
-    const std::size_t largest = add_largest(builder, name, 1);
-    find_largest(builder, name, matrix.buffer, matrix.sequence, largest, 0);
-    return largest;
+    const auto [found, is_new] = builder.notes<Largest>().of_buffer.emplace(matrix.buffer, kNoBuffer);
+    if (is_new) {
+        const std::string label = "largest of " + builder.name_of_buffer(matrix.buffer);
+        found->second = add_largest(builder, label, 1);
+        find_largest(builder, label, matrix.buffer, matrix.sequence, found->second, 0);
+    }
+    return found->second;
 }
 
 }  // namespace

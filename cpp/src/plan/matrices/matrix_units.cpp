@@ -36,6 +36,12 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
             side};
 }
 
+// Remembers what a plan already has for its products on matrix units.
+struct Prepared {
+    std::optional<std::size_t> table;
+    std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::size_t> blocks;  // by source buffer and layout
+};
+
 std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
     return static_cast<std::int64_t>(builder.bytes_of(buffer)) / std::int64_t{sizeof(float)};
 }
@@ -65,14 +71,15 @@ void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& h
 }
 
 std::size_t matrix_table(PlanBuilder& builder) {
-    const std::string name = "matrix table";
-    if (const auto made = builder.find(name)) return *made;
+    std::optional<std::size_t>& table = builder.notes<Prepared>().table;
+    if (table) return *table;
+    const std::string label = "matrix table";
     const std::int64_t side = side_of(builder);
-    const std::size_t table = builder.scratch(name, 4 * side * side);
-    const abi::TablePush push{builder.at(table, 0)};
-    builder.dispatch(name, builder.kernel("matrix_table", matrix_constants(builder)), {1, 1, 1},
+    table = builder.scratch(label, 4 * side * side);
+    const abi::TablePush push{builder.at(*table, 0)};
+    builder.dispatch(label, builder.kernel("matrix_table", matrix_constants(builder)), {1, 1, 1},
                      make_block(push, abi::kTablePlaces), true);
-    return table;
+    return *table;
 }
 
 std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count, std::size_t fills) {
@@ -89,7 +96,7 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
     push.out_ = builder.at(out, at);
     push.count = u32(count);
     if (const Spec& spec = builder.spec(); sequence && spec.has(Argument::lengths)) {
-        push.lengths = builder.at(builder.find(name_of(Argument::lengths)).value(), 0);
+        push.lengths = builder.at(builder.input_of(Argument::lengths), 0);
         push.row = u32(count / (spec.T * spec.N));
         push.N = u32(spec.N);
     }
@@ -110,12 +117,12 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
     const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);
-    std::string name = "blocks of buffer " + std::to_string(source.buffer);
-    for (const std::int64_t each : layout) name += ' ' + std::to_string(each);
-    if (const auto made = builder.find(name)) {
-        blocks.buffer = *made;
+    auto& prepared = builder.notes<Prepared>().blocks;
+    if (const auto made = prepared.find({source.buffer, layout}); made != prepared.end()) {
+        blocks.buffer = made->second;
         return blocks;
     }
+    const std::string name = label + ": blocks";
     const std::int64_t elements =
         blocks.first + source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)};
     std::size_t largest = source.largest, fills = kNoBuffer;
@@ -126,6 +133,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     } else {
         blocks.buffer = builder.scratch(name, elements);
     }
+    prepared[{source.buffer, layout}] = blocks.buffer;
 
     abi::MatrixPackPush push{};
     push.in_ = builder.at(source.buffer, source.offset);

@@ -43,7 +43,10 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     return buffer;
 }
 
-constexpr std::string_view kLiveRows = "live rows";
+// Remembers the table of live rows.
+struct LiveRows {
+    std::size_t table = PlanBuilder::kZeros;  // what nobody reads in a call without lengths
+};
 
 // Adds the step that makes the table of live rows, which the kernels of a call with lengths read.
 void order_rows(PlanBuilder& builder, const Inputs& inputs) {
@@ -52,7 +55,8 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
     const bool lines = spec.gradients && !spec.packed();
     const std::int64_t bytes = cpu::live_rows_elements(spec.T, spec.N, lines) * std::int64_t{sizeof(std::int64_t)};
     const auto element = static_cast<std::int64_t>(compute_bytes(spec.dtype));
-    const std::size_t table = builder.scratch(std::string(kLiveRows), ceil_div(bytes, element));
+    const std::size_t table = builder.scratch("live rows", ceil_div(bytes, element));
+    builder.notes<LiveRows>().table = table;
     cpu::OrderWork work{};
     work.lengths = builder.at(inputs[Argument::lengths], 0);
     work.out = builder.at(table, 0);
@@ -62,7 +66,7 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
     builder.add(Dispatch{"order rows", builder.kernel("order_rows", {}), {}, make_block(work, cpu::kOrderPlaces)});
 }
 
-Place live_rows(const PlanBuilder& builder) { return builder.at(builder.find(kLiveRows).value_or(0), 0); }
+Place live_rows(PlanBuilder& builder) { return builder.at(builder.notes<LiveRows>().table, 0); }
 
 // Returns what a product or sum over the rows of sequences must know of live ones.
 cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b, std::size_t c, bool along_k) {
