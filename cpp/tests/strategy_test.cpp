@@ -155,7 +155,7 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
     EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"tagged", 2}}}, profile),
               "[Device] tagged: expected 0 or 1, got 2");
     EXPECT_EQ(refusal<ValueError>({"matrices", "", {{"blocks_ahead", 3}}}, profile),
-              "[Device] blocks_ahead: expected 1 to 2, got 3");
+              "[Device] blocks_ahead: expected 1 or 2, got 3");
 }
 
 // Returns the halves of the operands, left and right, of the plan's first kernel of that name.
@@ -326,6 +326,10 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "", {{"rows", 9}}}, profile), "[Device] rows: expected 1 to 8, got 9");
     EXPECT_EQ(refusal<ValueError>({"", "", {{"workgroup", 12}}}, profile),
               "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
+    EXPECT_EQ(refusal<ValueError>({"", "", {{"register_fours", 257}}}, profile),
+              "[Device] register_fours: expected 0 to 256, got 257");
+    EXPECT_EQ(refusal<ValueError>({"", "matrices", {{"product_column_groups", 16}}}, with_matrix_units()),
+              "[Device] product_row_groups: expected 1 or 2 with these product_column_groups, got 4");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
               "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, "
               "register_fours, row_lanes, rows, "

@@ -134,17 +134,21 @@ def test_counters() -> None:
 
 
 def test_strategies() -> None:
-    """The documentation explains every strategy that a device here can run, and their tuning parameters."""
+    """The documentation explains every strategy that a device here can run, and every declared tuning parameter."""
     text = section("Strategies")
     tables = {part: first_column(text.split(f"| `{part}` |")[1].split("\n\n")[0]) for part in ("schedule", "gemm")}
     parameters = set(re.findall(r"`(\w+)`", text.split("| strategy | tuning parameter |")[1].split("\n\n")[0]))
+    sources = "".join(path.read_text() for path in (ROOT / "cpp/src/plan").rglob("*.cpp"))
+    declared = set(re.findall(r'\{"(\w+)",\s*&\w+::', sources))  # rows of tuning_parameters.h's tables
+    assert "matrix_rows" in declared
+    assert declared <= parameters
     for device in vkrnn.devices():
         for part, names in device.strategies.items():
             assert set(names) <= set(tables[part])
         with pytest.raises(TypeError) as caught:
             vkrnn.Device(device.index, no_such_size=1)
         known = str(caught.value).split("there are ")[1].split(", ")
-        assert set(known) <= parameters | {"schedule", "gemm"}
+        assert set(known) <= declared | {"schedule", "gemm"}
 
 
 def test_environment_variables() -> None:

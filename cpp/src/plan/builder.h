@@ -106,9 +106,8 @@ public:
 
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
+    // Returns the sizes of the strategies that run the call.
     [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
-    // Returns a size of the strategies that run the call, which one of them must have.
-    [[nodiscard]] std::uint32_t size(const std::string& name) const { return plan_.choice.sizes.at(name); }
     // Returns what a strategy remembers while it plans, such as the buffers that it has already filled: an object of a
     // type of its own, made when it is first asked for.
     template <class Notes>

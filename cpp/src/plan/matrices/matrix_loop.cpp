@@ -6,8 +6,8 @@ namespace vkrnn {
 
 bool MatrixLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
 
-Sizes MatrixLoop::sizes(const Profile& /*profile*/, const Sizes& wanted) const {
-    return checked_sizes(loading_shapes().front(), wanted);
+Sizes MatrixLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+    return sizes_of(with_checked_sizes(loading_shapes().front(), wanted, profile));
 }
 
 std::vector<Sizes> MatrixLoop::variants(const Profile& /*profile*/) const {

@@ -5,9 +5,6 @@
 
 namespace vkrnn {
 
-// Its sizes: `matrix_rows` and `matrix_columns`, matrices of a subgroup along the batch rows and along the columns;
-// `column_groups` and `depth_groups`, subgroups of a workgroup along the columns and along the sums; `blocks_ahead`, k
-// blocks that a subgroup loads ahead of their products.
 class MatrixLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "matrices"; }

@@ -27,33 +27,18 @@ std::uint32_t sum_slots(const MatrixShape& shape, const Spec& spec, const Profil
 
 }  // namespace
 
-Sizes sizes_of(const MatrixShape& shape) {
-    return {{"matrix_rows", shape.rows},
-            {"matrix_columns", shape.columns},
-            {"column_groups", shape.column_groups},
-            {"depth_groups", shape.depth_groups},
-            {"blocks_ahead", shape.blocks_ahead}};
+std::span<const TuningParameter<MatrixShape>> MatrixShape::parameters() {
+    constexpr Range kCount{.least = 1, .most = 32};
+    static constexpr TuningParameter<MatrixShape> kAll[] = {
+        {"matrix_rows", &MatrixShape::rows, kCount},
+        {"matrix_columns", &MatrixShape::columns, kCount},
+        {"column_groups", &MatrixShape::column_groups, kCount},
+        {"depth_groups", &MatrixShape::depth_groups, kCount},
+        {"blocks_ahead", &MatrixShape::blocks_ahead, Range{.least = 1, .most = 2}}};
+    return kAll;
 }
 
-MatrixShape with_sizes(const MatrixShape& shape, const Sizes& wanted) {
-    return {size_or(wanted, "matrix_rows", shape.rows), size_or(wanted, "matrix_columns", shape.columns),
-            size_or(wanted, "column_groups", shape.column_groups), size_or(wanted, "depth_groups", shape.depth_groups),
-            size_or(wanted, "blocks_ahead", shape.blocks_ahead)};
-}
-
-MatrixShape shape_of(const PlanBuilder& builder) {
-    return {builder.size("matrix_rows"), builder.size("matrix_columns"), builder.size("column_groups"),
-            builder.size("depth_groups"), builder.size("blocks_ahead")};
-}
-
-Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted) {
-    Sizes sizes = sizes_of(with_sizes(shape, wanted));
-    for (const auto& [name, size] : sizes) {
-        const std::uint32_t most = name == "blocks_ahead" ? 2 : 32;
-        require_size(size >= 1 && size <= most, name, "1 to " + std::to_string(most), size);
-    }
-    return sizes;
-}
+MatrixShape shape_of(const PlanBuilder& builder) { return with_sizes(MatrixShape{}, builder.sizes()); }
 
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();

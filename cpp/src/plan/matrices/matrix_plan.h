@@ -4,25 +4,21 @@
 #include "matrix_units.h"
 #include "plan/portable/step_kernels.h"
 #include "plan/strategy.h"
+#include "plan/tuning_parameters.h"
 
 namespace vkrnn {
 
 // Matrices of a subgroup along the batch rows and along the columns; subgroups of a workgroup along the columns and
 // along the sums; k blocks that a subgroup loads ahead of their products.
 struct MatrixShape {
-    std::uint32_t rows, columns, column_groups, depth_groups, blocks_ahead = 1;
+    std::uint32_t rows = 1, columns = 1, column_groups = 1, depth_groups = 1, blocks_ahead = 1;
 
     [[nodiscard]] std::uint32_t subgroups() const { return column_groups * depth_groups; }
     [[nodiscard]] std::int64_t tile_rows(std::int64_t side) const { return rows * side; }
     [[nodiscard]] std::int64_t tile_columns(std::int64_t side) const { return columns * side * column_groups; }
-};
 
-// sizes_of() returns a shape's sizes by the names under which a caller fixes them, with_sizes() the shape with the
-// wanted sizes in place of its own.
-Sizes sizes_of(const MatrixShape& shape);
-MatrixShape with_sizes(const MatrixShape& shape, const Sizes& wanted);
-// Returns the sizes of such a shape. Throws ValueError if one is out of range.
-Sizes checked_sizes(const MatrixShape& shape, const Sizes& wanted);
+    static std::span<const TuningParameter<MatrixShape>> parameters();
+};
 
 // Returns whether a loop with such a tile fits the call and the device.
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile);

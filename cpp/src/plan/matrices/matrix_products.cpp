@@ -4,6 +4,7 @@
 
 #include "matrix_units.h"
 #include "plan/portable/step_kernels.h"
+#include "plan/tuning_parameters.h"
 
 namespace vkrnn {
 namespace {
@@ -16,7 +17,7 @@ constexpr double kMicrosecondsPerCall = 30;          // to prepare the operands
 constexpr double kLeastFlops = 2e8;
 constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
 
-// The tile of C that a workgroup forms: matrices of a subgroup, and subgroups, in both directions.
+// The tile of C that a workgroup forms: matrices of a subgroup, and most subgroups, along the rows and columns of C.
 struct Shape {
     std::uint32_t rows, columns, row_groups, column_groups;
 
@@ -32,12 +33,31 @@ struct Shape {
         longer /= 2;
         return true;
     }
+
+    static constexpr std::uint32_t kMost = 16;
+    static std::uint32_t most_groups(const Profile& profile) {
+        return profile.max_workgroup_invocations / profile.subgroup_size;
+    }
+    static Range column_groups_range(const Profile& profile, const Shape& /*shape*/) {
+        return {.least = 1, .most = std::min(kMost, most_groups(profile))};
+    }
+    static Range row_groups_range(const Profile& profile, const Shape& shape) {
+        return {.least = 1,
+                .most = std::min(kMost, most_groups(profile) / shape.column_groups),
+                .beside = " with these product_column_groups"};
+    }
+    static std::span<const TuningParameter<Shape>> parameters() {
+        constexpr Range kCount{.least = 1, .most = kMost};
+        static constexpr TuningParameter<Shape> kAll[] = {
+            {"product_rows", &Shape::rows, kCount},
+            {"product_columns", &Shape::columns, kCount},
+            {"product_column_groups", &Shape::column_groups, column_groups_range},
+            {"product_row_groups", &Shape::row_groups, row_groups_range}};
+        return kAll;
+    }
 };
 
-Shape shape_of(const Sizes& sizes) {
-    return {sizes.at("product_rows"), sizes.at("product_columns"), sizes.at("product_row_groups"),
-            sizes.at("product_column_groups")};
-}
+constexpr Shape kUsual{2, 2, 4, 4};
 
 // How workgroups share C: tiles, and slabs of `chunk` k blocks of each.
 struct Split {
@@ -107,29 +127,20 @@ bool MatrixProducts::runs_on(const Profile& profile) const {
 }
 
 Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
-    Sizes sizes{{"product_rows", 2}, {"product_columns", 2}, {"product_row_groups", 4}, {"product_column_groups", 4}};
-    for (auto& [name, size] : sizes) {
-        size = size_or(wanted, name, size);
-        require_size(size >= 1 && size <= 16, name, "1 to 16", size);
-    }
-    const std::uint32_t groups = sizes["product_row_groups"] * sizes["product_column_groups"];
-    const std::uint32_t most = profile.max_workgroup_invocations / profile.subgroup_size;
-    require_size(groups <= most, "product_row_groups",
-                 "at most " + std::to_string(most) + " with product_column_groups", groups);
-    return sizes;
+    return sizes_of(with_checked_sizes(kUsual, wanted, profile));
 }
 
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
-    Sizes taken = sizes(profile, wanted);
+    const Shape shape = with_sizes(kUsual, wanted);
     // The subgroups hand a matrix of sums each over in shared memory.
-    const std::int64_t bytes = std::int64_t{shape_of(taken).groups()} * profile.matrix_side * profile.matrix_side *
-                               std::int64_t{sizeof(float)};
+    const std::int64_t bytes =
+        std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
     const double rate = rounds ? kRoundedFlopsPerMicrosecond : kFlopsPerMicrosecond;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / rate;
-    return Offer{on_gpu(profile, microseconds), std::move(taken)};
+    return Offer{on_gpu(profile, microseconds), sizes_of(shape)};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
@@ -140,7 +151,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
 
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    const Split split = best_split(p, shape_of(builder.sizes()), splittable, profile);
+    const Split split = best_split(p, with_sizes(kUsual, builder.sizes()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
     const std::size_t a_largest = largest_of(builder, p.a);

@@ -5,8 +5,6 @@
 
 namespace vkrnn {
 
-// Its sizes: matrices of a subgroup along the rows and columns of C, `product_rows` and `product_columns`; most
-// subgroups of a workgroup, `product_row_groups` and `product_column_groups`.
 class MatrixProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "matrices"; }

@@ -10,8 +10,6 @@ namespace vkrnn {
 namespace {
 
 constexpr MatrixShape kUsual{1, 1, 1, 8};
-constexpr const char* kKeptSize = "kept_blocks";
-constexpr const char* kTaggedSize = "tagged";
 // The most with which GPUs gained by tags: blocks of the state that the subgroups of one part of the sums load, and
 // backward products of matrices by a workgroup.
 constexpr std::int64_t kMostTaggedBlocks = 4;
@@ -20,6 +18,32 @@ constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: 
 constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
+
+// The parameters of the loop besides its shape.
+struct Keeping {
+    std::uint32_t kept_blocks = kAllBlocks;  // k blocks of weights that a subgroup keeps at most
+    std::uint32_t tagged = 0;                // 1: workgroups wait for words by their tags
+    std::uint32_t most_turns = kMostTurns;   // after which a workgroup that waits for others gives up
+
+    static std::span<const TuningParameter<Keeping>> parameters() {
+        static constexpr TuningParameter<Keeping> kAll[] = {{"kept_blocks", &Keeping::kept_blocks, Range{.least = 1}},
+                                                            {"tagged", &Keeping::tagged, Range{.most = 1}},
+                                                            {"most_turns", &Keeping::most_turns, Range{}}};
+        return kAll;
+    }
+};
+
+Keeping usual_keeping(const Profile& profile) {
+    return {.most_turns = profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns};
+}
+
+Keeping keeping_of(const Sizes& sizes) { return with_sizes(Keeping{}, sizes); }
+
+Sizes all_sizes(const MatrixShape& shape, const Keeping& keeping) {
+    Sizes sizes = sizes_of(shape);
+    sizes.merge(sizes_of(keeping));
+    return sizes;
+}
 
 // These constants were fitted to times of shapes beside each other: forward to 61 on an H100 and then, as backward, to
 // those of 107 calls on an H200.
@@ -64,12 +88,13 @@ struct Layout {
         const std::int64_t units = shape.tile_columns(side) / products;
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
-        kept_blocks = std::min<std::int64_t>(all, size_or(wanted, kKeptSize, most_kept));
+        kept_blocks = std::min<std::int64_t>(all, with_sizes(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
         streams = kept_blocks < all;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const bool few = spec.gradients ? loaded_blocks * shape.columns * shape.depth_groups <= kMostTaggedProductsBack
                                         : loaded_blocks <= kMostTaggedBlocks;
-        tagged = size_or(wanted, kTaggedSize, few && !streams && profile.type != DeviceType::cpu) != 0;
+        const bool gains = few && !streams && profile.type != DeviceType::cpu;
+        tagged = with_sizes(Keeping{.tagged = gains}, wanted).tagged != 0;
         const Halves halves = loop_halves(spec, tagged);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
@@ -139,17 +164,16 @@ void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights&
     plan.views().meeting(meeting);
 
     const MatrixShape shape = shape_of(builder);
-    const Sizes sizes{{kKeptSize, builder.size(kKeptSize)}, {kTaggedSize, builder.size(kTaggedSize)}};
-    const Layout layout(shape, spec, builder.profile(), sizes, kAllBlocks);
+    const Layout layout(shape, spec, builder.profile(), builder.sizes(), kAllBlocks);
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
     Loop loop{ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
     for (const bool alone : {false, true}) {
-        Dispatch made =
-            plan.step(phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
-                      {u32(layout.kept_blocks), layout.streams, alone, builder.size("most_turns"), to_initial},
-                      layout.tagged && !alone);
+        Dispatch made = plan.step(
+            phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
+            {u32(layout.kept_blocks), layout.streams, alone, keeping_of(builder.sizes()).most_turns, to_initial},
+            layout.tagged && !alone);
         const std::uint32_t count = u32(steps);
         std::memcpy(made.push.bytes.data() + abi::kStepsByte, &count, sizeof(count));
         if (alone) {
@@ -166,13 +190,8 @@ void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights&
 bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
 
 Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    Sizes sizes = checked_sizes(kUsual, wanted);
-    sizes[kKeptSize] = size_or(wanted, kKeptSize, kAllBlocks);
-    require_size(sizes[kKeptSize] >= 1, kKeptSize, "1 or more", sizes[kKeptSize]);
-    sizes[kTaggedSize] = size_or(wanted, kTaggedSize, 0);
-    require_size(sizes[kTaggedSize] <= 1, kTaggedSize, "0 or 1", sizes[kTaggedSize]);
-    sizes["most_turns"] = size_or(wanted, "most_turns", profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns);
-    return sizes;
+    return all_sizes(with_checked_sizes(kUsual, wanted, profile),
+                     with_checked_sizes(usual_keeping(profile), wanted, profile));
 }
 
 std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
@@ -201,9 +220,10 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
                 if (!layout.fits(profile)) continue;
                 const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout);
                 if (best && best->microseconds <= microseconds) continue;
-                best = Offer{microseconds, sizes_of(shape)};
-                best->sizes[kKeptSize] = u32(layout.kept_blocks);
-                best->sizes[kTaggedSize] = layout.tagged;
+                Keeping keeping = with_sizes(usual_keeping(profile), wanted);
+                keeping.kept_blocks = u32(layout.kept_blocks);
+                keeping.tagged = layout.tagged;
+                best = Offer{microseconds, all_sizes(shape, keeping)};
             }
         }
         return best;
@@ -222,20 +242,19 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     // tile decides, not whether the weights are kept. Backward it showed next to no gain by loading them here.
     if (!spec.gradients) {
         const std::optional<Offer> loaded = cheapest(loading_shapes(), {1, kAllBlocks}, loading);
-        if (best && best->sizes.at(kTaggedSize) != 0 && loaded)
+        if (best && keeping_of(best->sizes).tagged != 0 && loaded)
             best->microseconds = std::min(best->microseconds, loaded->microseconds);
         else if (loaded)
             best = loaded;
     }
     if (!best) return best;
-    best->sizes["most_turns"] = sizes(profile, wanted)["most_turns"];
     best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);
     return best;
 }
 
 void PersistentLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1, builder.size(kTaggedSize) != 0);
+    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1, keeping_of(builder.sizes()).tagged != 0);
     add_loop(builder, plan, plan.forward_weights(forward_phases(spec).front()));
 }
 
@@ -243,7 +262,8 @@ void PersistentLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) c
 
 void PersistentLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G(), builder.size(kTaggedSize) != 0);
+    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G(),
+                    keeping_of(builder.sizes()).tagged != 0);
     add_loop(builder, plan, plan.backward_weights(backward_phases(spec).front()));
 }
 

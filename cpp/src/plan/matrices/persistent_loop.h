@@ -6,9 +6,8 @@
 
 namespace vkrnn {
 
-// Its sizes: those of MatrixLoop; `kept_blocks`, k blocks of weights that a subgroup keeps at most, which loads the
-// others in every step; `most_turns`, after which a workgroup that waits for others gives up. The call is then made
-// again by a slower dispatch, which needs no two workgroups at the same time.
+// A subgroup that keeps a part of its weights loads the others in every step. If a workgroup gives up waiting, a slower
+// dispatch, which needs no two workgroups at the same time, makes the call again.
 class PersistentLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "persistent"; }

@@ -2,8 +2,6 @@
 
 #include <cstring>
 
-#include "vkrnn/error.h"
-
 namespace vkrnn {
 namespace {
 
@@ -75,16 +73,6 @@ std::int64_t registers_of(const Profile& profile) {
 }
 
 bool is_amd(const Profile& profile) { return profile.vendor_id == kAmd; }
-
-std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t otherwise) {
-    const auto found = wanted.find(name);
-    return found == wanted.end() ? otherwise : found->second;
-}
-
-void require_size(bool holds, std::string_view name, const std::string& expected, std::uint32_t got) {
-    if (!holds)
-        throw ValueError("[Device] " + std::string(name) + ": expected " + expected + ", got " + std::to_string(got));
-}
 
 double on_gpu(const Profile& profile, double microseconds) {
     return profile.type == DeviceType::cpu ? kOnlyWhenAsked : microseconds;

@@ -33,12 +33,6 @@ Dispatch at_step(Dispatch of_loop, const std::string& label, std::int32_t step);
 // Adds the dispatch that recomputes every step's operand at once; see LoopStrategy::recompute.
 void add_recompute(PlanBuilder& builder, const BackwardPass& pass);
 
-// Returns the value that the caller fixed for a size, else `otherwise`.
-std::uint32_t size_or(const Sizes& wanted, std::string_view name, std::uint32_t otherwise);
-
-// Throws ValueError: a size's value is not what a device can run.
-void require_size(bool holds, std::string_view name, const std::string& expected, std::uint32_t got);
-
 // Returns whether 32 bits count the bytes from a step to the next in every tensor of a call.
 bool counts_steps_in_32_bits(const Spec& spec);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "plan/tuning_parameters.h"
 #include "step_kernels.h"
 
 namespace vkrnn {
@@ -13,9 +14,44 @@ constexpr double kMicrosecondsPerDispatch = 4;  // of a small step, with the bar
 constexpr double kFlopsPerMicrosecond = 1e7;
 constexpr double kWeightBytesPerMicrosecond = 4e6;
 
+struct StepShape {
+    std::uint32_t lanes;      // invocations that share one dot product of the recurrent product
+    std::uint32_t rows;       // batch rows of an invocation
+    std::uint32_t workgroup;  // invocations of a workgroup
+
+    static Range lanes_range(const Profile& profile, const StepShape& /*shape*/) {
+        return {.most = profile.subgroup_size, .power_of_two = true, .of_what = kSubgroup};
+    }
+    // With one lane, the subgroup loads a row of the operand per invocation.
+    static Range rows_range(const Profile& profile, const StepShape& shape) {
+        return {.least = 1, .most = shape.lanes == 1 ? profile.subgroup_size : abi::kMaxRows};
+    }
+    static Range workgroup_range(const Profile& profile, const StepShape& /*shape*/) {
+        return {.least = profile.subgroup_size,
+                .most = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x),
+                .multiple_of = profile.subgroup_size,
+                .of_what = kSubgroup};
+    }
+    static std::span<const TuningParameter<StepShape>> parameters() {
+        static constexpr TuningParameter<StepShape> kAll[] = {{"lanes", &StepShape::lanes, lanes_range},
+                                                              {"rows", &StepShape::rows, rows_range},
+                                                              {"workgroup", &StepShape::workgroup, workgroup_range}};
+        return kAll;
+    }
+};
+
+// On a CPU one invocation is one SIMD lane, and a subgroup is a whole workgroup's worth of work.
+StepShape usual_shape(const Profile& profile) {
+    const std::uint32_t subgroup = profile.subgroup_size;
+    if (profile.type == DeviceType::cpu) return {1, std::min(8u, subgroup), subgroup};
+    return {std::min(32u, subgroup), 4, std::max(128u, subgroup)};
+}
+
+StepShape shape_of(const PlanBuilder& builder) { return with_sizes(usual_shape(builder.profile()), builder.sizes()); }
+
 // Returns how many batch rows an invocation takes: a power of two, and not twice as many as there are.
 std::uint32_t rows_of(const PlanBuilder& builder) {
-    const std::uint32_t rows = builder.size("rows");
+    const std::uint32_t rows = shape_of(builder).rows;
     const auto batch = static_cast<std::uint32_t>(std::min<std::int64_t>(builder.spec().N, rows));
     return std::min(rows, std::bit_ceil(batch));
 }
@@ -23,8 +59,9 @@ std::uint32_t rows_of(const PlanBuilder& builder) {
 std::size_t loop_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
     const Spec& spec = builder.spec();
     std::vector<std::uint32_t> constants = step_constants(spec, options, abi::kStepConstants);
-    constants[abi::kLocalSize] = builder.size("workgroup");
-    constants[abi::kLanes] = builder.size("lanes");
+    const StepShape shape = shape_of(builder);
+    constants[abi::kLocalSize] = shape.workgroup;
+    constants[abi::kLanes] = shape.lanes;
     constants[abi::kRows] = rows_of(builder);
     constants[abi::kVectorLoads] = spec.H % 4 == 0;
     return step_kernel(builder, driver, std::move(constants));
@@ -33,7 +70,8 @@ std::size_t loop_kernel(PlanBuilder& builder, const std::string& driver, const S
 // Returns the workgroups of one step over all units, batch rows and directions.
 std::array<std::uint32_t, 3> step_groups(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
-    const std::int64_t unit_blocks = ceil_div(spec.H, builder.size("workgroup") / builder.size("lanes"));
+    const StepShape shape = shape_of(builder);
+    const std::int64_t unit_blocks = ceil_div(spec.H, shape.workgroup / shape.lanes);
     return builder.groups(unit_blocks * ceil_div(spec.N, rows_of(builder)), spec.D());
 }
 
@@ -52,34 +90,15 @@ void transpose(PlanBuilder& builder, const std::string& label, std::size_t in, s
 }  // namespace
 
 Sizes StepLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    // On a CPU one invocation is one SIMD lane, and a subgroup is a whole workgroup's worth of work.
-    const std::uint32_t subgroup = profile.subgroup_size;
-    const bool cpu = profile.type == DeviceType::cpu;
-    Sizes sizes{{"lanes", cpu ? 1 : std::min(32u, subgroup)},
-                {"rows", cpu ? std::min(8u, subgroup) : 4},
-                {"workgroup", cpu ? subgroup : std::max(128u, subgroup)}};
-    for (auto& [name, size] : sizes) size = size_or(wanted, name, size);
-
-    const std::uint32_t lanes = sizes["lanes"], rows = sizes["rows"], workgroup = sizes["workgroup"];
-    require_size(std::has_single_bit(lanes) && lanes <= subgroup, "lanes",
-                 "a power of two up to the subgroup's " + std::to_string(subgroup), lanes);
-    // With one lane, the subgroup loads a row of the operand per invocation.
-    const std::uint32_t most = lanes == 1 ? subgroup : abi::kMaxRows;
-    require_size(rows >= 1 && rows <= most, "rows", "1 to " + std::to_string(most), rows);
-    const std::uint32_t largest = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x);
-    require_size(workgroup >= subgroup && workgroup % subgroup == 0 &&  // NOLINT(clang-analyzer-core.DivideZero)
-                     workgroup <= largest,
-                 "workgroup",
-                 "a multiple of the subgroup's " + std::to_string(subgroup) + " up to " + std::to_string(largest),
-                 workgroup);
-    return sizes;
+    return sizes_of(with_checked_sizes(usual_shape(profile), wanted, profile));
 }
 
 std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
     std::vector<Sizes> found;
     for (const std::uint32_t lanes : {profile.subgroup_size, profile.subgroup_size / 4})
         for (const std::uint32_t rows : {1U, 4U, 8U})
-            if (lanes > 1 && rows <= abi::kMaxRows) found.push_back({{"lanes", lanes}, {"rows", rows}});
+            if (lanes > 1 && rows <= abi::kMaxRows)
+                found.push_back(sizes_of(StepShape{lanes, rows, usual_shape(profile).workgroup}));
     return found;
 }
 
@@ -87,10 +106,10 @@ std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, c
     const auto dispatches = static_cast<double>(forward_phases(spec).size());
     const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
                         recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
-    Offer made{static_cast<double>(spec.T) * step, sizes(profile, wanted)};
+    StepShape shape = usual_shape(profile);
     // Sums of more rows in float64 take more registers than some compilers for these GPUs give an invocation.
-    if (is_amd(profile) && spec.dtype == Dtype::float64) made.sizes["rows"] = size_or(wanted, "rows", 2);
-    return made;
+    if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;
+    return Offer{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
 }
 
 void StepLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

@@ -5,8 +5,6 @@
 
 namespace vkrnn {
 
-// Its sizes: `workgroup`, invocations of a workgroup; `lanes`, invocations that share one dot product of the recurrent
-// product; `rows`, batch rows of an invocation.
 class StepLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "steps"; }

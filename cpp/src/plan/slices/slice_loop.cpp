@@ -5,19 +5,37 @@
 #include <cmath>
 
 #include "plan/portable/step_kernels.h"
+#include "plan/tuning_parameters.h"
 
 namespace vkrnn {
 namespace {
 
+constexpr std::uint32_t kMostFours = 256;  // of an invocation's weights: the loop over them is unrolled
+
 struct SliceShape {
-    std::uint32_t lanes, units, rows, register_fours, steps;
+    std::uint32_t lanes;  // invocations that share the products of some units
+    std::uint32_t units;  // how many units these are
+    std::uint32_t rows;   // batch rows of a workgroup
+    std::uint32_t
+        register_fours;   // groups of 4 weights that an invocation keeps in registers, of those that are its own
+    std::uint32_t steps;  // most steps of one dispatch
+
+    static Range lanes_range(const Profile& profile, const SliceShape& /*shape*/) {
+        return {.most = profile.subgroup_size, .power_of_two = true, .of_what = kSubgroup};
+    }
+    static std::span<const TuningParameter<SliceShape>> parameters() {
+        static constexpr TuningParameter<SliceShape> kAll[] = {
+            {"slice_lanes", &SliceShape::lanes, lanes_range},
+            {"slice_units", &SliceShape::units, Range{.most = 16, .power_of_two = true}},
+            {"slice_rows", &SliceShape::rows, Range{.most = 8, .power_of_two = true}},
+            {"register_fours", &SliceShape::register_fours, Range{.most = kMostFours}},
+            {"slice_steps", &SliceShape::steps, Range{.least = 1, .most = 1U << 30U}}};
+        return kAll;
+    }
 };
 
 constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
 constexpr std::int64_t kFourBytes = 16;
-constexpr std::int64_t kMostRows = 8;
-constexpr std::int64_t kMostUnits = 16;
-constexpr std::int64_t kMostFours = 256;  // of weights of an invocation: the loop over them is unrolled
 
 // These are rates of one of an H200's multiprocessors.
 constexpr double kCyclesPerMicrosecond = 1900;
@@ -109,24 +127,8 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     return (std::ceil(slices / at_once) * waits + slices * works) / kCyclesPerMicrosecond;
 }
 
-SliceShape with(SliceShape shape, const Sizes& wanted) {
-    return {size_or(wanted, "slice_lanes", shape.lanes), size_or(wanted, "slice_units", shape.units),
-            size_or(wanted, "slice_rows", shape.rows), size_or(wanted, "register_fours", shape.register_fours),
-            size_or(wanted, "slice_steps", shape.steps)};
-}
-
-Sizes sizes_of(const SliceShape& shape) {
-    return {{"slice_lanes", shape.lanes},
-            {"slice_units", shape.units},
-            {"slice_rows", shape.rows},
-            {"register_fours", shape.register_fours},
-            {"slice_steps", shape.steps}};
-}
-
 Layout layout_of(const PlanBuilder& builder) {
-    const SliceShape shape{builder.size("slice_lanes"), builder.size("slice_units"), builder.size("slice_rows"),
-                           builder.size("register_fours"), builder.size("slice_steps")};
-    return {shape, builder.spec(), builder.profile()};
+    return {with_sizes(kUsual, builder.sizes()), builder.spec(), builder.profile()};
 }
 
 // Returns how many steps a dispatch makes. Some drivers end a shader's loops after so many iterations in all; there a
@@ -198,19 +200,9 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
 bool SliceLoop::runs_on(const Profile& profile) const { return !is_amd(profile); }
 
 Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    SliceShape shape = kUsual;
-    shape.lanes = std::min(shape.lanes, profile.subgroup_size);
-    shape = with(shape, wanted);
-    require_size(std::has_single_bit(shape.lanes) && shape.lanes <= profile.subgroup_size, "slice_lanes",
-                 "a power of two up to the subgroup's " + std::to_string(profile.subgroup_size), shape.lanes);
-    require_size(std::has_single_bit(shape.rows) && shape.rows <= kMostRows, "slice_rows", "1, 2, 4 or 8", shape.rows);
-    require_size(std::has_single_bit(shape.units) && shape.units <= kMostUnits, "slice_units", "1, 2, 4, 8 or 16",
-                 shape.units);
-    require_size(shape.register_fours <= kMostFours, "register_fours", "up to " + std::to_string(kMostFours),
-                 shape.register_fours);
-    require_size(shape.steps >= 1 && shape.steps <= 1U << 30U, "slice_steps", "1 to " + std::to_string(1U << 30U),
-                 shape.steps);
-    return sizes_of(shape);
+    SliceShape usual = kUsual;
+    usual.lanes = std::min(usual.lanes, profile.subgroup_size);
+    return sizes_of(with_checked_sizes(usual, wanted, profile));
 }
 
 std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
@@ -220,9 +212,10 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {2U, 4U, 8U, 16U})
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
-                SliceShape shape = with({lanes, units, rows, 0, kUsual.steps}, wanted);
+                SliceShape shape = with_sizes(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
                 if (shape.lanes > profile.subgroup_size) continue;
-                shape.register_fours = size_or(wanted, "register_fours", register_fours(spec, profile, shape));
+                shape.register_fours = register_fours(spec, profile, shape);
+                shape = with_sizes(shape, wanted);
                 const Layout layout(shape, spec, profile);
                 if (!layout.fits(profile)) continue;
                 const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);

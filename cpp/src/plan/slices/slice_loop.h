@@ -7,9 +7,6 @@
 
 namespace vkrnn {
 
-// Its sizes: `slice_lanes`, invocations that share the products of some units; `slice_units`, how many units;
-// `slice_rows`, batch rows of a workgroup; `register_fours`, how many groups of 4 weights an invocation keeps in
-// registers, of those that are its own; `slice_steps`, the most steps of one dispatch.
 class SliceLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "slices"; }

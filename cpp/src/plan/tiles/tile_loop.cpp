@@ -1,15 +1,18 @@
 #include "tile_loop.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "plan/portable/step_kernels.h"
+#include "plan/tuning_parameters.h"
 
 namespace vkrnn {
 namespace {
 
 struct TileShape {
-    std::uint32_t thread_rows, thread_columns, row_lanes, column_lanes, teams, depth_block;
+    std::uint32_t thread_rows, thread_columns;  // elements of an invocation
+    std::uint32_t row_lanes, column_lanes;      // invocations of a team along the tile's rows and columns
+    std::uint32_t teams;                        // of a workgroup; each sums some of the k
+    std::uint32_t depth_block;                  // k that a team has in shared memory at a time
 
     [[nodiscard]] std::int64_t rows() const { return std::int64_t{thread_rows} * row_lanes; }
     [[nodiscard]] std::int64_t columns() const { return std::int64_t{thread_columns} * column_lanes; }
@@ -27,6 +30,17 @@ struct TileShape {
         return std::int64_t{thread_rows} * thread_columns + thread_rows + thread_columns + 4 * loads;
     }
     bool operator==(const TileShape&) const = default;
+
+    static std::span<const TuningParameter<TileShape>> parameters() {
+        constexpr Range kFours{.least = 4, .most = 16, .multiple_of = 4}, kPower{.power_of_two = true};
+        static constexpr TuningParameter<TileShape> kAll[] = {{"thread_rows", &TileShape::thread_rows, kFours},
+                                                              {"thread_columns", &TileShape::thread_columns, kFours},
+                                                              {"row_lanes", &TileShape::row_lanes, kPower},
+                                                              {"column_lanes", &TileShape::column_lanes, kPower},
+                                                              {"teams", &TileShape::teams, kPower},
+                                                              {"depth_block", &TileShape::depth_block, kFours}};
+        return kAll;
+    }
 };
 
 // Each of these shapes was the fastest one for some size on an H200, with an earlier version of the kernels. The first
@@ -94,31 +108,11 @@ double step_cost(const TileShape& shape, const Spec& spec, const Profile& profil
     return microseconds;
 }
 
-TileShape shape_of(const Sizes& sizes) {
-    return {sizes.at("thread_rows"),  sizes.at("thread_columns"), sizes.at("row_lanes"),
-            sizes.at("column_lanes"), sizes.at("teams"),          sizes.at("depth_block")};
-}
-
-Sizes sizes_of(const TileShape& shape) {
-    return {{"thread_rows", shape.thread_rows},
-            {"thread_columns", shape.thread_columns},
-            {"row_lanes", shape.row_lanes},
-            {"column_lanes", shape.column_lanes},
-            {"teams", shape.teams},
-            {"depth_block", shape.depth_block}};
-}
-
-TileShape with(const TileShape& shape, const Sizes& wanted) {
-    Sizes sizes = sizes_of(shape);
-    for (auto& [name, size] : sizes) size = size_or(wanted, name, size);
-    return shape_of(sizes);
-}
-
 // Adds one loop's buffers and dispatches to a plan.
 class TilePlan {
 public:
     TilePlan(PlanBuilder& builder, std::size_t weight)
-        : builder_(builder), spec_(builder.spec()), shape_(shape_of(builder.sizes())), weight_(weight) {}
+        : builder_(builder), spec_(builder.spec()), shape_(with_sizes(kShapes[0], builder.sizes())), weight_(weight) {}
 
     // Adds a buffer for the operand: regions of [slots * H][rows].
     void add_operand(StepBlock& views, std::int64_t regions, std::int64_t slots) {
@@ -204,16 +198,7 @@ bool TileLoop::runs_on(const Profile& profile) const {
 
 Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     const auto* usual = std::ranges::find_if(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
-    const TileShape shape = with(*usual, wanted);
-    const auto multiple_of_4 = [](std::uint32_t value) { return value >= 4 && value <= 16 && value % 4 == 0; };
-    require_size(multiple_of_4(shape.thread_rows), "thread_rows", "4, 8, 12 or 16", shape.thread_rows);
-    require_size(multiple_of_4(shape.thread_columns), "thread_columns", "4, 8, 12 or 16", shape.thread_columns);
-    require_size(multiple_of_4(shape.depth_block), "depth_block", "4, 8, 12 or 16", shape.depth_block);
-    const std::string power = "a power of two";
-    require_size(std::has_single_bit(shape.row_lanes), "row_lanes", power, shape.row_lanes);
-    require_size(std::has_single_bit(shape.column_lanes), "column_lanes", power, shape.column_lanes);
-    require_size(std::has_single_bit(shape.teams), "teams", power, shape.teams);
-    return sizes_of(shape);
+    return sizes_of(with_checked_sizes(*usual, wanted, profile));
 }
 
 std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
@@ -227,7 +212,7 @@ std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, c
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     std::optional<Offer> best;
     for (const TileShape& usual : kShapes) {
-        const TileShape shape = with(usual, wanted);
+        const TileShape shape = with_sizes(usual, wanted);
         if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
         if (shape == usual && !stays_in_registers(shape, element_bytes(spec), profile)) continue;  // nobody wants it
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);

@@ -6,7 +6,6 @@
 
 namespace vkrnn {
 
-// Its sizes are those of abi.h: thread_rows, thread_columns, row_lanes, column_lanes, teams, depth_block.
 class TileLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "tiles"; }
