@@ -20,8 +20,8 @@ class Team;
 // begins the message.
 unsigned allowed_threads(std::string_view prefix = {});
 
-// Whether the threads of a call would wait long for each other, as they did of late: then they had better not meet in every time step, and short
-// work had better have one.
+// Whether the threads of a call would wait long for each other, as they did of late: then they had better not meet in
+// every time step, and short work had better have one.
 bool contended();
 
 // Where some of a team wait for each other, in one round after another.
@@ -86,8 +86,9 @@ struct Forked {};
 
 // Runs `work` on up to `wanted` threads, of which the calling one is the first; on fewer where others of the process
 // are busy. The others are those of the OpenMP library that the calling thread has entered, else our own, or, while
-// somebody else has the processors, those of an OpenMP library that the process uses. They take the calling thread's rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that
-// returns true, or a member throws, all are stopped. Throws Interrupted, Forked, or what a member threw.
+// somebody else has the processors, those of an OpenMP library that the process uses. They take the calling thread's
+// rounding and treatment of denormals for the call. The first member asks `poll` now and then; if that returns true, or
+// a member throws, all are stopped. Throws Interrupted, Forked, or what a member threw.
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work);
 
 // The calling thread as a team of one, made ahead: work on it takes no lock, and allocates nothing but scratch memory.
