@@ -19,7 +19,7 @@ constexpr std::int64_t I = 5, H = 19, T = 7, N = 3;
 
 std::shared_ptr<Device> open_cpu() {
     const std::vector<Profile> profiles = list_devices(false);
-    const auto found = std::ranges::find(profiles, kNativeDriver, &Profile::driver);
+    const auto found = std::ranges::find(profiles, Backend::native, &Profile::backend);
     return Device::open(static_cast<std::size_t>(found - profiles.begin()));
 }
 

@@ -10,6 +10,7 @@
 
 #include "vk/device/profile.h"
 #include "vk_plans.h"
+#include "vkrnn/environment.h"
 
 namespace vkrnn::test {
 namespace {

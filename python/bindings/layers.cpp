@@ -91,8 +91,9 @@ private:
     std::string dtype_name_;
 };
 
-// Some elements of arrays, to find out later whether the arrays have changed: all of a small array, and so many of a
-// larger one, at equal distances.
+// Some elements of arrays, to find out later whether the arrays have changed: all of a small array, and of a larger
+// matrix those along its diagonal, which goes on from the first row or column again, so that each row and each column
+// has one.
 class Samples {
 public:
     explicit Samples(std::vector<py::array> arrays) : arrays_(std::move(arrays)) {
@@ -113,7 +114,7 @@ public:
     }
 
 private:
-    static constexpr py::ssize_t kSmall = 16384, kSamples = 64;
+    static constexpr py::ssize_t kSmall = 16384;
 
     void for_each_run(const auto& visit) const {
         for (const py::array& array : arrays_) {
@@ -122,8 +123,9 @@ private:
                 visit(data, static_cast<std::size_t>(array.nbytes()));
                 continue;
             }
-            for (py::ssize_t i = 0; i < kSamples; ++i)
-                visit(data + i * (array.size() - 1) / (kSamples - 1) * array.itemsize(),
+            const py::ssize_t rows = array.ndim() > 1 ? array.shape(0) : 1, columns = array.size() / rows;
+            for (py::ssize_t i = 0; i < std::max(rows, columns); ++i)
+                visit(data + (i % rows * columns + i % columns) * array.itemsize(),
                       static_cast<std::size_t>(array.itemsize()));
         }
     }

@@ -154,6 +154,8 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "data": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0 * 2),
     "data in place": lambda module: module.weight_hh_l0.data.mul_(2),
     "data of a bias in place": lambda module: module.bias_ih_l1.data[5:6].add_(1),
+    "data of a row in place": lambda module: module.weight_hh_l1.data[29].zero_(),
+    "data of a column in place": lambda module: module.weight_hh_l1.data[:, 17].zero_(),
     "numpy": lambda module: module.weight_hh_l0.detach().numpy().__imul__(2),
     "vector_to_parameters": lambda module: torch.nn.utils.vector_to_parameters(
         torch.rand(sum(p.numel() for p in module.parameters())), module.parameters()
