@@ -1,23 +1,23 @@
-// A backward step at one element of the state: it reads all that it needs besides its product, and once that is
-// there it forms and stores the deltas and what goes on to the step before. A cell's file is included before this.
+// A backward step of one element of the state. load_cell reads all inputs except the recurrent product. cell_step takes
+// that product, then computes and stores the deltas and the gradient for the step before. Include a cell's file first.
 #ifndef VKRNN_BACKWARD_CELL_GLSL
 #define VKRNN_BACKWARD_CELL_GLSL
 #include "found_element.glsl"
 
 struct CellInputs {
-    bool ended, last;                    // the row has ended before the step; it is the row's last
-    Real up[CELL_STATES];                // from the later step, without what comes through the product
-    Real upstream;                       // the gradient of this step's output
-    Real mask;                           // on the operand of the product that is handed down
+    bool ended, last;                    // `ended`: the step is past the row's end; `last`: it is the row's last
+    Real up[CELL_STATES];                // carried from the later step, without the recurrent product's part
+    Real upstream;                       // gradient of this step's output
+    Real mask;                           // mask of step k + 1; second phase: of step k
     Real operand;                        // second phase: h[k-1] * m[k]
     Real kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
-    Real q;                              // the candidate's product, where a gate scales that
-    Real begun;                          // second phase: what the first one found of the scaling gate's delta
+    Real q;                              // the candidate's recurrent product, if a gate scales it
+    Real begun;                          // second phase: the first phase's part of the scaling gate's delta
 };
 
 CellInputs load_cell(Params p, Element e) {
     uint d = e.direction, n = e.n, j = e.j;
-    int k = e.k, here = max(k, 0);       // step -1 reads none of what only a step has
+    int k = e.k, here = max(k, 0);       // step -1 has no inputs of its own and ignores what it loads here
     CellInputs inputs;
     inputs.ended = has_ended(p, n, k);
     inputs.last = k == length_of(p, n) - 1;
@@ -55,8 +55,10 @@ CellInputs load_cell(Params p, Element e) {
     return inputs;
 }
 
-// Forms and stores the deltas, given the product `through`. dr has, for each gate, what the product of the step before
-// multiplies. A second phase forms only that of the gate that scales the candidate's operand, a first one all others.
+// Computes and stores the deltas. `through` is the recurrent product: the gradient that comes from the later step.
+// Returns in `dr` the gradient of each gate's recurrent product, which the next product multiplies by the weights. In a
+// cell with two phases, the second phase computes `dr` only for the gate that scales the candidate's operand, and the
+// first phase for all others.
 void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
     uint d = e.direction, n = e.n, j = e.j;
     int k = e.k;

@@ -1,21 +1,21 @@
-// Included by every cell's file, which is compiled twice: by the shader compiler, and within a struct by the C++ compiler, for
-// which a Real is a vector of numbers (see cpp/src/cpu/kernels/cell.cpp.in). So a cell keeps to what both languages have:
-// results are arrays, conditions are on constants, and constants are declared by
+// Every cell's file includes this. It is compiled twice: as GLSL, and as C++ within a struct, where a Real is a vector
+// of numbers (see cpp/src/cpu/kernels/cell.cpp.in). So a cell uses only what both languages have. It returns results in
+// arrays, branches on constants only, and declares constants with
 //   CELL_CONSTANT(id, name)     an integer of abi.h
-//   CELL_OPTION(bit, name)      a boolean option: the property cell_option(bit) of the cell's row
-//   CELL_NUMBER(slot, name)     a floating-point option, which is name(): the NumberProperty of that slot
-// It may call activate and derivative; for gates with the option `clip`, activate_gate and gate_derivative; exponential;
-// and of GLSL's functions max and step.
-// Its traits, all that drivers know of it, are macros:
-//   CELL_GATES          how many gates; arrays of them are in the canonical order of the cell's row in cells.cpp
-//   CELL_STATES         how many states: h, then the cell states
-//   CELL_VECTORS        how many vectors of H elements it learns besides the weights and biases
-//   CELL_KEEPS_HIDDEN   where cell_backward reads before[0], which is h[k-1]; other cells have cell_hidden, which forms h
-//                       again from what training keeps
-//   CELL_SCALE          where the last gate is a candidate: the gate that scales what the candidate's product multiplies.
-//                       A step then has two phases, for which there are cell_forward_first, cell_forward_second and
-//                       cell_backward_second. Where scales_product is 1 the gate scales the product itself, and one
-//                       phase is enough.
+//   CELL_OPTION(bit, name)      a boolean option: the property cell_option(bit) in the cell's row
+//   CELL_NUMBER(slot, name)     a floating-point option, used as name(): the NumberProperty of that slot
+// It may call activate, derivative and exponential, and max and step of GLSL. For gates that the option `clip` applies
+// to, it calls activate_gate and gate_derivative instead.
+// Drivers know a cell by these macros alone:
+//   CELL_GATES          number of gates; arrays over gates are in the canonical order of the cell's row in cells.cpp
+//   CELL_STATES         number of states: h, then the cell states
+//   CELL_VECTORS        number of learned vectors of H elements besides the weights and biases
+//   CELL_KEEPS_HIDDEN   defined if cell_backward reads before[0], which is h[k-1]; all other cells define cell_hidden,
+//                       which recomputes h from the training state
+//   CELL_SCALE          defined if the last gate is a candidate: the gate that scales the operand of the candidate's
+//                       product. A step then has two phases, for which the cell defines cell_forward_first,
+//                       cell_forward_second and cell_backward_second. If scales_product is 1, the gate scales the
+//                       product itself, and one phase is enough.
 #ifdef __cplusplus
 #define CELL_CONSTANT(id, name) const abi::uint name = constants[abi::id];
 #define CELL_NUMBER(slot, name) \
@@ -43,7 +43,7 @@ CELL_CONSTANT(kScalesProduct, scales_product)
 CELL_CONSTANT(kOptions, cell_options)
 CELL_CONSTANT(kHasClip, has_clip)
 #ifdef __cplusplus
-// As in activation.glsl.
+// The same as in activation.glsl.
 HWY_INLINE Real activate(uint kind, Real x) const {
     return activation_value<T>(kind, x, number(abi::kHardSigmoidAlpha), number(abi::kHardSigmoidBeta));
 }
@@ -56,8 +56,10 @@ HWY_INLINE Real activate_gate(uint kind, Real sum) const {
 HWY_INLINE Real gate_derivative(uint kind, Real y) const {
     return HWY_LIKELY(has_clip == 0) ? derivative(kind, y) : clipped_derivative(kind, y);
 }
-// Clipping stands outside of the loops, which are faster without its code.
-HWY_NOINLINE Real clipped_gate(uint kind, Real sum) const { return activate(kind, clipped<T>(sum, number(abi::kClip))); }
+// Clipping is not inlined: the loops are faster without its code.
+HWY_NOINLINE Real clipped_gate(uint kind, Real sum) const {
+    return activate(kind, clipped<T>(sum, number(abi::kClip)));
+}
 HWY_NOINLINE Real clipped_derivative(uint kind, Real y) const {
     const T clip = number(abi::kClip);
     return slope_between<T>(derivative(kind, y), y, activate(kind, -clip), activate(kind, clip),

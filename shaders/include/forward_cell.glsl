@@ -1,10 +1,10 @@
-// A forward step at one element of the state: it reads all that it needs besides its products, and once those are
-// there it forms and stores the new state. A cell's file is included before this.
+// A forward step of one element of the state. load_cell reads all inputs except the recurrent products, form_cell
+// computes the new state from those products, and store_cell stores it. Include a cell's file first.
 #ifndef VKRNN_FORWARD_CELL_GLSL
 #define VKRNN_FORWARD_CELL_GLSL
 #include "found_element.glsl"
 
-// The gates whose products this phase forms.
+// The gates whose recurrent products this phase computes.
 #ifdef CELL_SCALE
 const uint first_product = phase == 2 ? CELL_CANDIDATE : 0;
 const uint end_product = phase == 1 ? CELL_CANDIDATE : CELL_GATES;
@@ -15,7 +15,7 @@ const uint end_product = CELL_GATES;
 
 struct CellInputs {
     Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
-    Real mask;   // on the next product's operand
+    Real mask;   // mask on the operand of the next product
 };
 
 CellInputs load_cell(Params p, Element e) {
@@ -30,7 +30,8 @@ CellInputs load_cell(Params p, Element e) {
     inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s)
         inputs.before[s] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
-    for (uint g = 0; g < first_product; ++g) inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+    for (uint g = 0; g < first_product; ++g)
+        inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
     inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
     return inputs;
@@ -44,13 +45,13 @@ void clear_step(Params p, Element e) {
         for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
 }
 
-// What a step makes of an element. `operand` is what the next product multiplies; zero if the row has ended.
+// The results of a step. `operand` is the operand of the next product; it is 0 if the row has ended.
 struct CellResults {
     bool ended;
     Real kept[CELL_GATES], after[CELL_STATES], operand;
 };
 
-// Forms the new state from the products r.
+// Computes the new state from the recurrent products r.
 CellResults form_cell(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
     CellResults made;
     made.ended = has_ended(p, e.n, e.k);

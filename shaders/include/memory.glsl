@@ -1,4 +1,4 @@
-// Device memory by address, in elements of the kernel's type.
+// Loads and stores by device address, in elements of the kernel's type.
 #ifndef VKRNN_MEMORY_GLSL
 #define VKRNN_MEMORY_GLSL
 #extension GL_EXT_buffer_reference : require
@@ -16,14 +16,14 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer Scalar { Rea
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vector { Real4 value; };
 #endif
 
-// Vectors need an index that is a multiple of 4 from a base that is aligned to four elements.
+// load4 needs an index that is a multiple of 4, and a base that is aligned to four elements.
 Address element(Address base, Stride index) { return base + Address(index) * kElementBytes; }
 
 Real load(Address base, Stride index) { return Scalar(element(base, index)).value; }
 Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
 void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
 
-// The linear number of this workgroup in x and y: see PlanBuilder::groups.
+// Returns the linear index of this workgroup over x and y: see PlanBuilder::groups.
 uint linear_group() { return gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x; }
 
 #endif

@@ -1,10 +1,13 @@
-// The recurrent product of one step: for one unit and `rows` batch rows, the dot products of rows of the weights with rows
-// of the operand. Two ways to share the work among invocations:
-//   lanes > 1   that many invocations split each dot product and add up (GPUs: coalesced loads of one row of weights);
-//   lanes == 1  every invocation has a unit of its own, and the subgroup loads the operand together and passes it round
-//               (CPU devices, where a load at an address per invocation is as many loads as there are invocations).
-// Everything but the loop over the operand is unrolled: some drivers end loops after so many iterations in all.
-// The driver defines PRODUCTS, the dot products per unit and row, and first_product, end_product: which of them to form.
+// The recurrent product of one step: the dot products of rows of the weights with rows of the operand, for one unit and
+// `rows` batch rows. The work is shared among invocations in one of two ways:
+//   lanes > 1   `lanes` invocations split each dot product and then add up their parts. For GPUs: loads of a row of the
+//               weights are coalesced.
+//   lanes == 1  Every invocation has its own unit. The subgroup loads the operand together and broadcasts it. For CPU
+//               devices: a load from a different address in each invocation becomes one load per invocation there.
+// All loops except the one over the operand are unrolled, because some drivers end loops after a certain total number
+// of iterations.
+// The driver defines PRODUCTS, the number of dot products per unit and row, and first_product and end_product, the
+// range of them to compute.
 #ifndef VKRNN_PRODUCT_GLSL
 #define VKRNN_PRODUCT_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -15,12 +18,12 @@
 
 struct Position {
     uint direction;
-    uint unit;      // may lie past the last one: clamp before loading
-    uint row;       // first of `rows` batch rows
-    uint lane;      // among those that share the dot product
+    uint unit;      // may be past the last one: clamp it before loading
+    uint row;       // the first of `rows` batch rows
+    uint lane;      // index among the invocations that share a dot product
 };
 
-// Workgroups: x, y number (unit block, row block), unit blocks fastest; z is the direction.
+// Workgroups: x and y count (unit block, row block), unit blocks fastest; z is the direction.
 Position position(uint units, uint batch) {
     uint local = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint block = gl_WorkGroupSize.x / lanes;
@@ -29,7 +32,7 @@ Position position(uint units, uint batch) {
     return Position(gl_WorkGroupID.z, group % blocks * block + local / lanes, group / blocks * rows, local % lanes);
 }
 
-// Loads four elements of a row of `depth` elements; zeros past its end.
+// Loads four elements of a row of `depth` elements, with zeros past its end.
 Real4 load_four(Address row, uint first, uint depth) {
     if (vector_loads != 0) return load4(row, first);
     Real4 run;
@@ -37,7 +40,7 @@ Real4 load_four(Address row, uint first, uint depth) {
     return run;
 }
 
-// The operand of a step's product: the rows of a view at `step`, times the mask of `mask_step` where `masked`.
+// The operand of a step's product: the rows of a view at `step`, multiplied by the mask of `mask_step` if `masked`.
 struct Operand {
     uint view;
     int step;
@@ -54,9 +57,10 @@ Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first
 }
 
 const bool broadcast = lanes == 1 && rows > 1;
-const uint kSumBlock = 16;   // fours of products summed before they join the total: keeps the rounding error small
+const uint kSumBlock = 16;   // vec4s summed before they are added to the total, which keeps the rounding error small
 
-// sums[r][g] = operand row (at.row + r) times weights row weight_rows[g] (an offset in elements), first <= g < end.
+// Computes sums[r][g], the dot product of operand row (at.row + r) and the weights row at element offset
+// weight_rows[g], for first_product <= g < end_product.
 void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS], out Real sums[rows][PRODUCTS]) {
     uint fours = (p.params.depth + 3) / 4;
     uint last_row = p.params.N - 1;
@@ -87,7 +91,8 @@ void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS
     }
     for (uint apart = lanes / 2; apart > 0; apart /= 2)
         [[unroll]] for (uint r = 0; r < rows; ++r)
-            [[unroll]] for (uint g = first_product; g < end_product; ++g) sums[r][g] += subgroupShuffleXor(sums[r][g], apart);
+            [[unroll]] for (uint g = first_product; g < end_product; ++g)
+                sums[r][g] += subgroupShuffleXor(sums[r][g], apart);
 }
 
 #endif

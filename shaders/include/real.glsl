@@ -1,4 +1,4 @@
-// The floating-point type of a kernel: each is built twice, for float32 and, with VKRNN_FLOAT64, for float64.
+// The floating-point type of a kernel. Each kernel is built twice: for float32, and with VKRNN_FLOAT64 for float64.
 #ifndef VKRNN_REAL_GLSL
 #define VKRNN_REAL_GLSL
 #ifdef VKRNN_FLOAT64

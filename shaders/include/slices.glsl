@@ -1,9 +1,9 @@
-// A slice: some batch rows of one direction, whose steps one workgroup makes one after the other: so steps wait for
-// nothing but each other. What a step's products multiply stands in shared memory, one side for even turns and one for
-// odd ones: a step reads one and fills the other, and one barrier a step is enough. The weights never change, so an
-// invocation reads as many of its own as it can keep, the first in registers and some more in shared memory, only once.
-//
-// The driver defines PRODUCTS, the products per unit and row.
+// A slice consists of some batch rows of one direction. One workgroup runs all of a slice's steps, so that workgroups
+// never wait for each other. The operand of a step's products is in shared memory, in two sides: a step reads one and
+// fills the other for the next step, so that one barrier per step is enough. The weights never change. An invocation
+// therefore loads as many as possible of its weights only once: the first into registers, further ones into shared
+// memory.
+// The driver defines PRODUCTS, the number of products per unit and row.
 #ifndef VKRNN_SLICES_GLSL
 #define VKRNN_SLICES_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -19,37 +19,38 @@ layout(constant_id = kRegisterFours) const uint register_fours = 0;
 layout(constant_id = kSharedFours) const uint shared_fours = 0;
 layout(constant_id = kSliceInvocations) const uint invocations = 1;
 
-const uint row_fours = slice_runs * slice_lanes;      // of one row of what the products multiply
+const uint row_fours = slice_runs * slice_lanes;      // of one row of the operand
 const uint side_fours = slice_rows * row_fours;
-// The lanes that share the products of some units also share the cells of these units in all rows. There are
-// shared_cells of them: each lane has several, or the first lanes have one each.
+// slice_lanes lanes split the dot products of slice_units units. They also divide the cells of these units in all rows
+// among themselves, of which there are shared_cells. Either each lane has several cells, or the first lanes have one
+// each.
 const uint shared_cells = slice_rows * slice_units;
 const uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
-const uint kMostLevels = 7;   // of sums over lanes: a subgroup has at most 128
-// How many steps one iteration makes; an invocation also reads its inputs that many steps ahead.
+const uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has at most 128 invocations
+// Steps per iteration of the time loop. An invocation also loads its inputs this many steps ahead.
 const uint turns = 2;
 
 shared Real4 sides[2 * side_fours];
 shared Real4 shared_weights[shared_fours > 0 ? shared_fours * invocations : 1];
 
-// An invocation keeps nothing but numbers and arrays of numbers from step to step, here and in the drivers, with indices
-// that are constants once functions are inlined and loops unrolled. Those stay in registers; a compiler may leave structures
-// and arrays of them in memory, and each step would wait for it.
+// State that lives across steps, here and in the drivers, consists of scalars and arrays of scalars only. After
+// inlining and unrolling, all their indices are constants, so they stay in registers. A compiler may keep structs and
+// arrays of structs in memory, and then every step would wait for memory.
 Real4 register_weights[register_fours > 0 ? register_fours : 1];
-bool there[cells];                // the invocation has this cell
-int ends[cells];                  // steps of its batch row
-Real sums[cells][PRODUCTS];       // of the last product
+bool there[cells];                // whether the invocation has this cell
+int ends[cells];                  // length of the cell's batch row
+Real sums[cells][PRODUCTS];       // results of the last product
 
-// The position of an invocation. Those that share units follow each other within a subgroup.
+// The position of an invocation. Invocations that share units are consecutive within a subgroup.
 struct Place {
     uint invocation, lane;
     uint direction, first_row;   // of the slice
-    uint first_unit;             // of those that the lanes share
-    uint own_cell;               // the first of the shared cells that are the invocation's
-    bool owns;                   // any
+    uint first_unit;             // of the units that the lanes share
+    uint own_cell;               // index of the invocation's first cell among the shared cells
+    bool owns;                   // whether the invocation has a cell at all
 };
 
-// Workgroups: x, y number slices; z is the direction.
+// Workgroups: x and y count slices; z is the direction.
 Place this_place() {
     uint invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
     uint lane = invocation % slice_lanes;
@@ -60,12 +61,12 @@ Place this_place() {
                  invocation / slice_lanes * slice_units, own_cell, lane < shared_cells);
 }
 
-// Return the row in the slice, and the unit, of an invocation's cell.
+// Return the row within the slice, and the unit, of an invocation's cell.
 uint row_of(Place place, const uint cell) { return (place.own_cell + cell) / slice_units; }
 uint unit_of(Place place, const uint cell) { return place.first_unit + (place.own_cell + cell) % slice_units; }
 
-// Returns the element of an invocation's cell. If there is no such cell, that of the nearest one stands in, which may
-// be computed but is not stored.
+// Returns the element of an invocation's cell. If there is no such cell, the nearest element stands in for it; its
+// results are not stored.
 Element element_of(Params p, Place place, const uint cell, int step) {
     return Element(place.direction, min(place.first_row + row_of(place, cell), p.params.N - 1),
                    min(unit_of(place, cell), p.params.H - 1), step);
@@ -77,8 +78,8 @@ void find_cell(Params p, Place place, const uint cell) {
     ends[cell] = length_of(p, min(n, p.params.N - 1));
 }
 
-// Returns the address of a cell's element of a view at a step; a step past the row's end stands for the last one. The
-// parameters are read and most of an address is formed before the loop: a step would do little else otherwise.
+// Returns the address of a cell's element of a view at a step, or at the row's last step if the step is past it. Called
+// before the loop: reading the parameters and computing most of an address would otherwise take most of a step.
 Address find(Params p, uint view, Element e, int step, int end) {
     step = min(step, end - 1);
     if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
@@ -90,9 +91,9 @@ void move(inout Address at, int bytes, bool moves) {
 }
 
 Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
-Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }   // of the cell states
+Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }   // of a cell state
 
-// Prepares the first step: loads the weights that stay, and fills what the products multiply with zeros.
+// Prepares the first step: loads the weights that stay, and fills the operand with zeros.
 void start_slice(Params p, Place place) {
     Address weights = p.params.weights[place.direction];
     [[unroll]] for (uint four = 0; four < register_fours; ++four)
@@ -108,7 +109,7 @@ void set_operand(const uint side, Place place, const uint cell, uint k, Real val
     sides[side * side_fours + row_of(place, cell) * row_fours + k / 4][k % 4] = value;
 }
 
-// Multiplies one side of the operand by the weights, which gives the sums of the invocation's cells.
+// Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
 void multiply(Params p, Place place, const uint side) {
     Address weights = p.params.weights[place.direction];
     Real all[shared_cells][PRODUCTS];
@@ -128,14 +129,15 @@ void multiply(Params p, Place place, const uint side) {
                 else
                     weight[u][g] = load4(weights, (four * invocations + place.invocation) * 4);
             }
-        // Neighbours in this order do not wait for each other.
+        // In this order, consecutive multiply-adds do not depend on each other.
         [[unroll]] for (uint c = 0; c < 4; ++c)
             [[unroll]] for (uint cell = 0; cell < shared_cells; ++cell)
                 [[unroll]] for (uint g = 0; g < PRODUCTS; ++g)
                     all[cell][g] += operand[cell / slice_units][c] * weight[cell % slice_units][g][c];
     }
 
-    // As long as lanes have several cells, two lanes that add up their sums share the cells between them.
+    // Adds up the sums of all lanes in a butterfly. While lanes have several cells, each lane of a pair adds up one
+    // half of the cells.
     [[unroll]] for (uint level = 0; level < kMostLevels; ++level)
         if (1 << level < slice_lanes) {
             const uint apart = 1 << level, keeps = shared_cells / apart / 2;

@@ -1,5 +1,5 @@
-// Shared by all step kernels: their constants, the views of a call's tensors, and where an invocation stands.
-// A cell's file is included before the driver that includes this.
+// Shared by all step kernels: their constants, and access to the views of a call's tensors. Include a cell's file
+// first.
 #ifndef VKRNN_STEP_GLSL
 #define VKRNN_STEP_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -27,14 +27,16 @@ struct Element {
 
 uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
-// A kernel that makes many steps of one element may find beforehand what is the same in all of them: the length of its row,
-// and by view the address at step 0 and slot 0 and the bytes to the next ones. The invocation asks for no other then.
+// A kernel that runs many steps of one element may first compute what is the same in all of them. It must then access
+// no other element. element_found means that found_length, the length of the element's row, is set. views_found means
+// that the other variables are set. For each view of a forward step, they are its address at step 0 and slot 0, and the
+// distances in bytes between its steps and between its slots.
 bool element_found = false, views_found = false;
 int found_length, found_step[kTileOperand];
 uint found_slot[kTileOperand];
 Address found_at[kTileOperand];
 
-// Returns how many steps a batch row has.
+// Returns the number of steps of a batch row.
 int length_of(Params p, uint n) {
     int steps = int(p.params.T);
     if (element_found)
@@ -44,7 +46,7 @@ int length_of(Params p, uint n) {
     return steps;
 }
 
-// Returns whether a batch row has ended before a step.
+// Returns true if a step is past the end of a batch row.
 bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 Address time_address(Params p, uint view, uint direction, int step, uint n) {
@@ -53,7 +55,7 @@ Address time_address(Params p, uint view, uint direction, int step, uint n) {
 }
 
 // Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
-// end it is that of the last step, and nobody uses what is read there.
+// end it returns the address of the row's last step; callers ignore the value read there.
 Address row_address(Params p, uint view, uint direction, int step, uint n) {
     if (has_lengths != 0) {
         int end = length_of(p, n);
@@ -66,17 +68,19 @@ Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
 
-// Return the bytes from a step to the next, and from a slot to the next. The loops that ask make no offer where 32 bits
-// are too few.
+// Return the distance in bytes between steps, and between slots. Strategies that use these refuse calls for which 32
+// bits are too few.
 int step_bytes(Params p, uint view, uint direction) {
     return int(p.params.strides[view].step[direction]) * int(kElementBytes);
 }
 uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
 
-// Returns whether a forward step reads or writes a view.
-bool is_found(uint view) { return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell; }
+// Returns true if find_views covers a view: those that differ by step and that a forward step reads or writes.
+bool is_found(uint view) {
+    return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell;
+}
 
-// Finds those views of an element.
+// Computes the addresses and distances of these views for an element.
 void find_views(Params p, Element e) {
     [[unroll]] for (uint view = 0; view < kTileOperand; ++view)
         if (is_found(view)) {
@@ -102,7 +106,7 @@ Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot,
 void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
     store(view_address(p, view, direction, step, n, slot, j), 0, value);
 }
-// Stores zero for a step past the end of batch row n, which stands for row `step` of the time axis in every direction.
+// Stores zero for a step past the end of batch row n. In both directions, such a step stands for time step `step`.
 void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
     store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0);
@@ -110,7 +114,7 @@ void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot
 Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0;
 }
-// Loads the state that step `step` starts from.
+// Loads the state before step `step`.
 Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
     return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
                      : load_view(p, sequence, direction, step - 1, n, slot, j);

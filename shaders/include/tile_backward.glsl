@@ -1,21 +1,22 @@
-// A backward step of a tile's rows and units, but for the product, which is what the later step hands down. Step -1 only
-// takes what step 0 hands down: the gradient of the initial state. Included before it: backward_cell.glsl, and what forms
-// the product and keeps the operand (tiles.glsl, matrices/tiles.glsl).
+// A backward step of a tile's rows and units, apart from the recurrent product, which is the gradient that comes from
+// the later step. Step -1 only takes this gradient from step 0: it is the gradient of the initial state.
+// Include first: backward_cell.glsl, then tiles.glsl or matrices/tiles.glsl, which compute the product and store its
+// operand.
 const uint cells = tile_rows * tile_columns;
 const uint cells_each = (cells + invocations - 1) / invocations;
-const bool one_cell = cells_each == 1;   // its loads need not wait for the product
+const bool one_cell = cells_each == 1;   // an invocation has at most one cell, whose inputs can be loaded early
 
-// At the last step nothing is handed down.
+// The last step has no later one to take a gradient from.
 bool has_product(Params p, int step) { return phase == 2 || step + 1 < int(p.params.T); }
 uint operand_region(int step) { return phase == 2 ? step & 1 : step + 1 & 1; }
 
 bool find_cell(Params p, Tile tile, uint cell, int step, out Element e) {
-    e = Element(tile.direction, tile.first_row + cell / tile_columns, tile.column_tile * tile_columns + cell % tile_columns,
-                step);
+    e = Element(tile.direction, tile.first_row + cell / tile_columns,
+                tile.column_tile * tile_columns + cell % tile_columns, step);
     return cell < cells && e.n < p.params.N && e.j < p.params.H;
 }
 
-// Returns whether this phase forms the delta of a gate.
+// Returns true if this phase computes the delta of a gate.
 bool forms(uint gate) {
 #ifdef CELL_SCALE
     if (phase != 0) return (gate == CELL_SCALE) == (phase == 2);

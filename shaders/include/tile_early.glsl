@@ -1,4 +1,4 @@
-// Loads all that an invocation's only cell needs besides the product, before that is formed.
+// Loads the inputs of an invocation's cell before the product is computed, if it has only one cell.
 CellInputs load_early(Params p, Tile tile, int step) {
     Element e;
     CellInputs inputs;

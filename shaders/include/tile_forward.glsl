@@ -1,9 +1,11 @@
-// A forward step of a tile's rows and units, but for the product. Included before it: forward_cell.glsl, and what forms
-// the product and keeps the operand (tiles.glsl, matrices/tiles.glsl).
+// A forward step of a tile's rows and units, apart from the recurrent product.
+// Include first: forward_cell.glsl, then tiles.glsl or matrices/tiles.glsl, which compute the product and store its
+// operand.
 const uint products = end_product - first_product;
 const uint units = tile_columns / products;
 const uint cells = tile_rows * units;
-const bool one_cell = cells <= invocations;   // of an invocation: its loads need not wait for the product
+// An invocation has at most one cell, whose inputs can be loaded before the product.
+const bool one_cell = cells <= invocations;
 
 bool has_product(Params p, int step) { return true; }
 uint operand_region(int step) { return phase == 2 ? 2 : step & 1; }
@@ -20,7 +22,8 @@ void finish_cell(Params p, uint cell, Element e, CellInputs inputs) {
     for (uint g = first_product; g < end_product; ++g)
         r[g] = tile_sum(cell / units, cell % units * products + g - first_product);
     CellResults made = form_cell(p, e, inputs, r);
-    store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, made.operand);   // others may wait for it
+    // This is stored first, because other workgroups may wait for it.
+    store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, made.operand);
     store_cell(p, e, made);
 }
 

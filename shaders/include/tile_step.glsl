@@ -1,4 +1,4 @@
-// One step, or one phase of it, in a dispatch. Included before it: tile_forward.glsl or tile_backward.glsl.
+// Runs one step, or one phase of a step, per dispatch. Include tile_forward.glsl or tile_backward.glsl first.
 void main() {
     Params p = Params(push.params);
     Tile tile = this_tile(p);

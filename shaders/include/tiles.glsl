@@ -1,11 +1,11 @@
-// A tile of a step's product: sums over k of operand(k, row) times weight(k, column), for tile_rows batch rows and
-// tile_columns columns of a workgroup. The teams of a workgroup take turns at the blocks of k, each with a part of shared
-// memory of its own, so that none waits for another before the end; then their sums are added up in a fixed order.
-//
-// The operand stands in memory by region, [k][row] in each, so that loads of neighbouring rows are one:
-//   forward    regions 0 and 1: h[k-1] * m[k] of even and odd steps; 2: what the second of two phases multiplies
+// Computes one tile of a step's product per workgroup: the sums over k of operand(k, row) times weight(k, column), for
+// tile_rows batch rows and tile_columns columns. Blocks of k are dealt out to the workgroup's teams in turn. Each team
+// has its own part of shared memory, so that no team waits for another before the end. Then the teams' sums are added
+// in a fixed order.
+// The operand is stored in regions, each in the order [k][row], so that loads of neighbouring rows are coalesced:
+//   forward    regions 0 and 1: h[k-1] * m[k] of even and odd steps; region 2: the operand of the second of two phases
 //   backward   regions 0 and 1: the deltas of even and odd steps
-// Rows past the last one hold anything; nobody uses their sums.
+// Rows past the last one have arbitrary contents; their sums are not used.
 #ifndef VKRNN_TILES_GLSL
 #define VKRNN_TILES_GLSL
 #extension GL_EXT_control_flow_attributes : require
@@ -24,18 +24,18 @@ const uint tile_rows = thread_rows * row_lanes;
 const uint tile_columns = thread_columns * column_lanes;
 const uint team_size = row_lanes * column_lanes;
 const uint invocations = team_size * teams;
-// The same numbers in vectors of four elements.
+// The same sizes in vec4s.
 const uint thread_row_fours = thread_rows / 4, thread_column_fours = thread_columns / 4;
 const uint row_fours = tile_rows / 4, column_fours = tile_columns / 4;
-const uint operand_fours = depth_block * row_fours, weight_fours = depth_block * column_fours;   // of a block
-const uint operand_loads = (operand_fours + team_size - 1) / team_size;                          // of an invocation
+const uint operand_fours = depth_block * row_fours, weight_fours = depth_block * column_fours;   // per block
+const uint operand_loads = (operand_fours + team_size - 1) / team_size;                          // per invocation
 const uint weight_loads = (weight_fours + team_size - 1) / team_size;
 const uint block_fours = teams * (operand_fours + weight_fours);
 const uint sum_fours = tile_rows * column_fours;
 const uint slot_fours = sum_slots * sum_fours;
 shared Real4 scratch[block_fours > slot_fours ? block_fours : slot_fours];
 
-// The invocations of a team follow each other within a subgroup.
+// Returns the index of an invocation. The invocations of a team are consecutive and in the same subgroup.
 uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
 Address region_address(Params p, uint direction, uint region) {
@@ -50,14 +50,14 @@ struct Tile {
     uint direction, first_row, column_tile;
 };
 
-// Workgroups: x, y number (row tile, column tile), row tiles fastest; z is the direction.
+// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
 Tile this_tile(Params p) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
     uint group = linear_group();
     return Tile(gl_WorkGroupID.z, group % row_tiles * tile_rows, group / row_tiles);
 }
 
-// Leaves the tile's sums in shared memory for tile_sum.
+// Computes the tile's sums and leaves them in shared memory for tile_sum.
 void multiply(Params p, Tile tile, uint region) {
     uint team = invocation() / team_size, lane = invocation() % team_size;
     uint row_lane = lane / column_lanes, column_lane = lane % column_lanes;
@@ -93,7 +93,8 @@ void multiply(Params p, Tile tile, uint region) {
                 uint four = i * team_size + lane, k = k0 + four / row_fours;
                 bool there = four < operand_fours && k < p.params.depth;
                 next_operand[i] = Real4(0);
-                if (there) next_operand[i] = load4(operand, Stride(k) * rows_apart + tile.first_row + four % row_fours * 4);
+                if (there)
+                    next_operand[i] = load4(operand, Stride(k) * rows_apart + tile.first_row + four % row_fours * 4);
             }
             [[unroll]] for (uint i = 0; i < weight_loads; ++i) {
                 uint four = i * team_size + lane;
@@ -114,7 +115,7 @@ void multiply(Params p, Tile tile, uint region) {
             }
     }
 
-    // While more teams are left than fit, the last ones hand their sums to those before them.
+    // While there are more teams than slots for sums, the last teams add their sums to those of the teams before them.
     uint slot_at = team % sum_slots * sum_fours;
     for (uint left = teams; left > sum_slots; left -= sum_slots) {
         barrier();
