@@ -1,7 +1,10 @@
-// Gates z, r, o. z = f(x'_z + r_z), r = f(x'_r + r_r);   h = z h[k-1] + (1 - z) o, or with flip_z (1 - z) h[k-1] + z o.
-//   reset after (scales_product):   o = f(x'_o + q r), q = r_o + b2: one phase.
-//   reset before:                   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r: z and r first, then o.
-// State: h. Vector: the secondary bias b2. Training keeps the activated gates.
+// The gates are z = f(x'_z + r_z), r = f(x'_r + r_r) and the candidate o. The new state is
+//   h = z h[k-1] + (1 - z) o, or with flip_z
+//   h = (1 - z) h[k-1] + z o
+// There are two variants of the candidate:
+//   reset after (scales_product):   o = f(x'_o + q r), where q = r_o + b2. One phase.
+//   reset before:                   o = f(x'_o + r_o), where r_o is the product with h[k-1] m r. Two phases: z, r; o.
+// State: h. Learned vector: the secondary bias b2. The training state has the activated gates.
 #include "cell.glsl"
 #define CELL_GATES 3
 #define CELL_STATES 1
@@ -18,7 +21,7 @@ Real blend(Real z, Real before, Real candidate) {
     return flip_z ? (1.0 - z) * before + z * candidate : z * before + (1.0 - z) * candidate;
 }
 
-// First of two phases: the gates z and r.
+// The first of two phases computes the gates z and r.
 void cell_forward_first(const Real x[3], const Real r[3], out Real kept[3]) {
     kept[0] = activate_gate(update_activation, x[0] + r[0]);
     kept[1] = activate_gate(reset_activation, x[1] + r[1]);
@@ -39,7 +42,8 @@ void cell_forward(const Real x[3], const Real r[3], const Real v[3], const Real 
     cell_forward_second(x, candidate, before, after, kept);
 }
 
-// q: the product of the candidate gate, without b2. With reset before, dx of the reset gate is left to the second phase.
+// q is the recurrent product of the candidate, without b2. With reset before, the second phase computes dx of the reset
+// gate.
 void cell_backward(const Real kept[3], const Real v[3], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[3], out Real dr[3], out Real carry[1]) {
     Real z = kept[0];
@@ -54,8 +58,9 @@ void cell_backward(const Real kept[3], const Real v[3], const Real before[1], co
     dr[2] = scales_product != 0 ? dx[2] * kept[1] : dx[2];
 }
 
-// Second of two phases: du is the gradient of the candidate's operand h[k-1] m r.
-void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, inout Real dx_reset[1], inout Real carry[1]) {
+// The second of two phases. du is the gradient of the candidate's operand h[k-1] m r.
+void cell_backward_second(const Real kept[3], Real du, Real operand, Real m, inout Real dx_reset[1],
+                          inout Real carry[1]) {
     dx_reset[0] = du * operand * gate_derivative(reset_activation, kept[1]);
     carry[0] += du * kept[1] * m;
 }

@@ -1,6 +1,6 @@
-// Gates i, f, z, o = activations of a_g = x'_g + r_g + p_g c[k-1];   c = f c[k-1] + i z;   h = o g(c).
-// With output_peephole_new_cell, p_o c stands for p_o c[k-1].
-// States: h, c. Vectors: the peephole weights p. Training keeps the activated gates.
+// Gates i, f, z, o are activations of a_g = x'_g + r_g + p_g c[k-1]. Then c = f c[k-1] + i z and h = o g(c). With
+// output_peephole_new_cell, a_o has p_o c instead of p_o c[k-1].
+// States: h, c. Learned vectors: the peephole weights p. The training state has the activated gates.
 #include "cell.glsl"
 #define CELL_GATES 4
 #define CELL_STATES 2
@@ -18,7 +18,7 @@ Real gate(uint kind, Real sum, Real v, Real cell) {
     return activate_gate(kind, has_peephole != 0 ? sum + v * cell : sum);
 }
 
-// Each gate by itself: so an activation is a constant and an index too, whether or not a compiler unrolls loops.
+// Not a loop over the gates: activations and indices are then constants even if a compiler does not unroll.
 void cell_forward(const Real x[4], const Real r[4], const Real v[4], const Real before[2],
                   out Real after[2], out Real kept[4]) {
     kept[0] = gate(input_activation, x[0] + r[0], v[0], before[1]);
@@ -36,7 +36,7 @@ void cell_backward(const Real kept[4], const Real v[4], const Real before[2], co
     Real y = activate(state_activation, after[1]);
     dx[3] = up[0] * y * gate_derivative(output_activation, kept[3]);
     Real dc = up[1] + up[0] * kept[3] * derivative(state_activation, y);
-    Real through_output = 0.0;   // what the output gate's peephole hands to c[k-1]
+    Real through_output = 0.0;   // gradient that reaches c[k-1] through the output gate's peephole
     if (has_peephole != 0 && output_peephole_new_cell) dc += v[3] * dx[3];
     if (has_peephole != 0 && !output_peephole_new_cell) through_output = v[3] * dx[3];
     dx[0] = dc * kept[2] * gate_derivative(input_activation, kept[0]);

@@ -1,4 +1,4 @@
-// h = activation(z), z = x' + r.   Gate 0 is z before its activation, which is also what training keeps.
+// h = activation(z), z = x' + r. The only gate is z before its activation, which is also the training state.
 #include "cell.glsl"
 #define CELL_GATES 1
 #define CELL_STATES 1

@@ -1,5 +1,6 @@
-// One time step backward for all units, batch rows and directions: the gradient that the later step hands down through the
-// recurrent product, then the cell's own. Step -1 only takes what step 0 hands down: the gradient of the initial state.
+// One backward time step for all units, batch rows and directions: first the recurrent product, which is the gradient
+// that comes from the later step, then the cell's own gradient. Step -1 only takes this gradient from step 0: it is the
+// gradient of the initial state.
 #define PRODUCTS 1
 const uint first_product = 0;
 const uint end_product = 1;
@@ -13,7 +14,8 @@ void main() {
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
 
-    // The weights are transposed: a row is what one unit feeds. At the last step nothing is handed down.
+    // The weights are transposed: row j has the weights by which unit j enters the gates. The last step has no later
+    // one to take a gradient from.
     Stride weight_rows[1] = Stride[1](Stride(unit) * p.params.weights_row);
     Real sums[rows][1];
     if (phase == 2 || k + 1 < int(p.params.T))

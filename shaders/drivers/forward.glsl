@@ -1,4 +1,4 @@
-// One time step forward for all units, batch rows and directions: the recurrent product, then the cell.
+// One forward time step for all units, batch rows and directions: the recurrent product, then the cell.
 #include "forward_cell.glsl"
 #define PRODUCTS CELL_GATES
 #include "product.glsl"
@@ -18,7 +18,7 @@ void main() {
     Real sums[rows][CELL_GATES];
     product(p, at, operand, weight_rows, sums);
 
-    // Each lane takes a row of its own; with one lane, that lane takes all.
+    // Each lane computes the cell of one row; a single lane computes all rows.
     for (uint first = 0; first < rows; first += lanes) {
         Real r[CELL_GATES];
         for (uint g = 0; g < CELL_GATES; ++g) r[g] = sums[first][g];

@@ -1,7 +1,7 @@
-// Recomputes what each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, and stores
-// it in source order for the weights' gradients; with peephole weights c[k-1], and c[k] if one weighs that. Runs before the backward loop, for
-// all steps at once.
-// Workgroups: x, y number (batch row of a step, unit block), unit blocks fastest; z is the direction.
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, and stores it in
+// source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if one of them
+// weighs c[k]. Runs before the backward loop, for all steps at once.
+// Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
 #include "step.glsl"
 
 void replay(Params p, uint d, uint n, uint j, int k) {

@@ -1,13 +1,13 @@
-// Steps backward of a slice. Step -1 only takes what step 0 hands down: the gradient of the initial state. A cell does what
-// cell_step of backward_cell.glsl does.
+// The backward steps of a slice. Per cell they compute the same as cell_step of backward_cell.glsl. Step -1 only takes
+// the gradient that comes from step 0: it is the gradient of the initial state.
 #include "backward_cell.glsl"
 #define PRODUCTS 1
 #include "slices.glsl"
 
 layout(constant_id = kToInitial) const uint to_initial = 0;
 
-// The states before a step that the cell's gradient needs. The loop runs back, so the next step that it makes has them
-// as its states after the step.
+// Which states before a step the cell's gradient needs. The loop runs backward in time, so its next iteration uses them
+// again, as the states after its step.
 #ifdef CELL_KEEPS_HIDDEN
 const bool needs_hidden = true;
 #else
@@ -16,30 +16,32 @@ const bool needs_hidden = false;
 const bool needs_cell = CELL_STATES > 1;
 bool needs(const uint state) { return state > 0 ? needs_cell : needs_hidden; }
 #ifdef CELL_SCALE
-const bool other_delta = scales_product != 0;   // the products multiply other deltas than the gates have
+const bool other_delta = scales_product != 0;   // the recurrent deltas differ from the gates' deltas
 #else
 const bool other_delta = false;
 #endif
 
-// These are read `turns` steps ahead: all that a step needs besides what the later step hands down.
+// All inputs of a step besides the gradient from the later step, loaded `turns` steps ahead.
 Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
 Real mask_ahead[turns][cells], q_ahead[turns][cells];
-Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step that is read next
-Address hidden_at[cells], cell_at[cells];                         // at the one before it
+Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step to load next
+Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
-Address mask_at[cells];                                           // at the one after it
+Address mask_at[cells];                                           // one step later
 int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
-uint saved_slot, init_slot, state_slot[cells];   // of the initial cell, and of the states read next
+// Distances in bytes between slots. init_slot is that of the initial cell states, state_slot that of the states to load
+// next.
+uint saved_slot, init_slot, state_slot[cells];
 
-// These are written by a step.
+// What a step writes.
 Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
-Address delta_at[cells], recurrent_delta_at[cells];   // at the step that is stored next
+Address delta_at[cells], recurrent_delta_at[cells];   // at the step to store next
 int delta_step, recurrent_delta_step;
 uint delta_slot, recurrent_delta_slot;
 
 Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
-// Sets what does not differ between cells.
+// Sets what is the same for all cells.
 void find_steps(Params p, Place place) {
     uint d = place.direction;
     saved_step = step_bytes(p, kSaved, d);
@@ -56,8 +58,8 @@ void find_steps(Params p, Place place) {
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
 }
 
-// Reads what step `step` needs, for steps in their order. The mask is that of the operand of the product that is handed
-// down. Step -1 uses none of what only a step has.
+// Loads the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the later
+// step's product. Step -1 has no inputs of its own and ignores what it loads.
 void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
@@ -130,7 +132,8 @@ void start_cell(Params p, Place place, const uint cell, int first, bool from_lat
     [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
 }
 
-// Forms the next operand first, because the next step's products wait for it.
+// Computes the deltas and the next operand. Everything else is stored later, because the next step's products wait for
+// the operand.
 void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
     bool is_last = k == ends[cell] - 1;
     Real up[CELL_STATES], before[CELL_STATES], states[CELL_STATES];
@@ -158,7 +161,7 @@ void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
             set_operand(1 - turn % 2, place, cell, slot_of(g) * H + unit_of(place, cell), ended ? 0.0 : dr[cell][g]);
 }
 
-// Stores everything else, for which the next step need not wait.
+// Stores the results that the next step does not wait for.
 void store_cell(Params p, Place place, const uint cell, int k) {
     if (has_lengths != 0 && k >= ends[cell]) {
         Element e = element_of(p, place, cell, k);
@@ -200,9 +203,9 @@ void main() {
     Place place = this_place();
     uint H = p.params.H;
     int first = push.step, last_step = int(p.params.T) - 1;
-    int end = max(first - int(push.steps), -1);   // the step before the last one made
+    int end = max(first - int(push.steps), -1);   // one before the earliest step of this dispatch
     if (end < 0 && to_initial != 0) end = -2;
-    bool from_later = first < last_step;          // a dispatch before this one left the deltas of step first + 1
+    bool from_later = first < last_step;          // an earlier dispatch stored the deltas of step first + 1
     start_slice(p, place);
     find_steps(p, place);
     start_cell(p, place, 0, first, from_later);
@@ -214,7 +217,8 @@ void main() {
         make_step(p, place, H, 1, k - 1, end);
     }
 
-    // The dispatch of the steps before these goes on from here; before step 0 it is the gradient of the initial state.
+    // The dispatch of the earlier steps continues from these gradients. Before step 0, they are those of the initial
+    // state.
     [[unroll]] for (uint cell = 0; cell < cells; ++cell)
         if (there[cell]) {
             Element e = element_of(p, place, cell, 0);

@@ -1,23 +1,23 @@
-// Steps forward of a slice. A cell does what form_cell and store_cell of forward_cell.glsl do.
+// The forward steps of a slice. Per cell they compute the same as form_cell and store_cell of forward_cell.glsl.
 #include "forward_cell.glsl"
 #define PRODUCTS CELL_GATES
 #include "slices.glsl"
 
-// These are read `turns` steps ahead: all that a step needs besides the state.
+// All inputs of a step besides the state, loaded `turns` steps ahead.
 Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
-Address projected_at[cells], mask_at[cells];   // at the step that is read next, the mask at the one after
+Address projected_at[cells], mask_at[cells];   // at the step to load next; the mask's is one step later
 int projected_step, mask_step;
 uint projected_slot;
 
-// These are written by a step.
+// What a step writes.
 Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
-Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step that is stored next
+Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step to store next
 int hidden_step, state_step, saved_step;
 uint saved_slot, state_slot;
 
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
-// Sets what does not differ between cells.
+// Sets what is the same for all cells.
 void find_steps(Params p, Place place) {
     projected_step = step_bytes(p, kProjected, place.direction);
     hidden_step = step_bytes(p, kHidden, place.direction);
@@ -29,7 +29,8 @@ void find_steps(Params p, Place place) {
     state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
 }
 
-// Reads what step `step` needs, for steps in their order. The mask is that of the next product's operand.
+// Loads the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the next
+// product.
 void read_ahead(const uint turn, const uint cell, int step) {
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g)
         x_ahead[turn][cell][g] = load(gate_at(projected_at[cell], g, projected_slot), 0);
@@ -62,7 +63,8 @@ void start_cell(Params p, Place place, const uint cell, int first) {
     [[unroll]] for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
 }
 
-// Forms the next operand first, because the next step's products wait for it.
+// Computes the new state and the next operand. Everything else is stored later, because the next step's products wait
+// for the operand.
 void form_cell(Place place, const uint turn, const uint cell, int k) {
     Real x[CELL_GATES], after[CELL_STATES];
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) x[g] = x_ahead[turn][cell][g] + bias[cell][g];
@@ -73,7 +75,7 @@ void form_cell(Place place, const uint turn, const uint cell, int k) {
         set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0 : after[0] * mask_ahead[turn][cell]);
 }
 
-// Stores everything else, for which the next step need not wait.
+// Stores the results that the next step does not wait for.
 void store_cell(Params p, Place place, const uint cell, int k) {
     if (has_lengths != 0 && k >= ends[cell]) {
         if (there[cell]) clear_step(p, element_of(p, place, cell, k));

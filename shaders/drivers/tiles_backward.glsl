@@ -1,4 +1,4 @@
-// One time step backward, its product by plain multiply-adds.
+// One backward time step, whose product is computed with plain multiply-adds.
 #include "backward_cell.glsl"
 #include "tiles.glsl"
 #include "tile_backward.glsl"

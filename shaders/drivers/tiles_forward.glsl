@@ -1,4 +1,4 @@
-// One time step forward, its product by plain multiply-adds.
+// One forward time step, whose product is computed with plain multiply-adds.
 #include "forward_cell.glsl"
 #include "tiles.glsl"
 #include "tile_forward.glsl"

@@ -1,5 +1,5 @@
-// Converts between float32 and the 16-bit types, by whole words, so that the device needs no feature for 16 bits.
-// Rounds to nearest even, by bits, so that every device gives the same.
+// Converts between float32 and a 16-bit type. It loads and stores whole 32-bit words, so that the device needs no
+// 16-bit features. It rounds to nearest even with integer operations, so that every device gives the same result.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -30,7 +30,7 @@ uint narrowed(float value) {
     if (nan) return sign | 0x7e00u;
     if (magnitude >= 0x47800000u) return sign | 0x7c00u;
     if (magnitude >= 0x38800000u) return sign | (magnitude + 0xfffu + (magnitude >> 13 & 1u) - 0x38000000u) >> 13;
-    // A subnormal: adding 1/2 rounds to multiples of 2^-24, its unit.
+    // Subnormal results: adding 1/2 rounds to a multiple of 2^-24, their unit.
     return sign | (floatBitsToUint(uintBitsToFloat(magnitude) + 0.5) - 0x3f000000u);
 }
 

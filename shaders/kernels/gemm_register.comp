@@ -1,6 +1,8 @@
-// Matrix product with a register tile of 16 x 4 per invocation and no shared memory, for CPU devices, where barriers are
-// slow: a workgroup is one subgroup, whose invocations load the rows of A together and pass them round.
-// Everything but the loop over k is unrolled: some drivers end loops after so many iterations in all.
+// Matrix product for CPU devices. Each invocation has a register tile of 16 x 4. There is no shared memory, because
+// barriers are slow on CPUs. A workgroup is one subgroup, whose invocations load the rows of A together and broadcast
+// them.
+// All loops except the one over k are unrolled, because some drivers end loops after a certain total number of
+// iterations.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -17,9 +19,10 @@ layout(push_constant, std430) uniform Push { GemmPush p; };
 
 const uint kTileM = kRegisterTileM;
 const uint kTileN = kRegisterTileN;
-const uint kBlock = 64;   // products summed before they join the total: keeps the rounding error of long sums small
+const uint kBlock = 64;   // products summed before they are added to the total: keeps rounding errors small
 
-// Elements (i, k .. k+3) of an operand; k past the end counts as zero, i past the edge repeats the last (not stored).
+// Loads elements (i, k .. k+3) of an operand, with zeros for k past the end. An i past the edge repeats the last row;
+// its results are not stored.
 Real4 load_k(Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
     i = min(i, i_end - 1);
     Stride at = columns ? Stride(k) * ld + i : Stride(i) * ld + k;
@@ -56,8 +59,9 @@ void main() {
         uint block_end = min(block + kBlock, k_end);
         for (uint k = block; k < block_end; k += 4) {
             Real4 b_run[kTileN];
-            [[unroll]] for (uint j = 0; j < kTileN; ++j) b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
-            Real4 loaded[kTileM];   // row i of the tile is with lane i % lanes
+            [[unroll]] for (uint j = 0; j < kTileN; ++j)
+                b_run[j] = load_k(b, p.ldb, b_columns != 0, n0 + j, p.n, k, k_end);
+            Real4 loaded[kTileM];   // row i of the tile is in lane i % lanes
             [[unroll]] for (uint first = 0; first * lanes < kTileM; ++first)
                 loaded[first] = load_k(a, p.lda, a_columns != 0, m0 + first * lanes + lane, p.m, k, k_end);
             [[unroll]] for (uint i = 0; i < kTileM; ++i) {

@@ -1,4 +1,4 @@
-// Matrix product with tiles of 64 x 64 in shared memory, 4 x 4 per invocation: for GPUs.
+// Matrix product for GPUs, with tiles of 64 x 64 in shared memory and 4 x 4 per invocation.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"
@@ -11,12 +11,12 @@ layout(push_constant, std430) uniform Push { GemmPush p; };
 
 const uint kTile = kTiledTile;
 const uint kDepth = 16;
-const uint kBlock = 128;   // products summed before they join the total: keeps the rounding error of long sums small
+const uint kBlock = 128;   // products summed before they are added to the total: keeps rounding errors small
 
 shared Real a_tile[kDepth][kTile + 4];
 shared Real b_tile[kDepth][kTile + 4];
 
-// Loads four elements from (major, minor) on along the contiguous (minor) axis; zeros past either end.
+// Loads four elements along the contiguous (minor) axis, starting at (major, minor), with zeros past either end.
 Real4 load_run(Address base, uint ld, uint major, uint major_end, uint minor, uint minor_end) {
     if (major >= major_end) return Real4(0);
     Stride row = Stride(major) * ld;

@@ -1,4 +1,5 @@
-// Sums over rows, in parts of rows whose sums a second pass adds up: the same order, so the same bits, every time.
+// Sums over rows. Each dispatch sums parts of the rows, and a second pass adds up the parts' sums. The order is always
+// the same, so results are the same bit for bit.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"

@@ -1,4 +1,4 @@
-// Copies weights into the order in which slices read them: see SlicePackPush in abi.h.
+// Packs weights for slices: see SlicePackPush in abi.h.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"

@@ -1,4 +1,4 @@
-// Copies weights into the order in which the tiles of a step read them: see TilePackPush in abi.h.
+// Packs weights for the tiles of a step: see TilePackPush in abi.h.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"

@@ -1,5 +1,5 @@
-// Stores what the first step's product multiplies, h0 * m[0], before a forward loop of tiles.
-// Workgroups: x, y number (unit, row) in groups, rows fastest; z is the direction.
+// Stores the operand of the first step's product, h0 * m[0], before a forward loop of tiles.
+// Workgroups: x and y count groups of (unit, row), rows fastest; z is the direction.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "step.glsl"

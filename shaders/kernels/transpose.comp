@@ -1,4 +1,5 @@
-// Transposes each of a batch of matrices. Workgroups: x, y number elements of the source in groups; z is the batch.
+// Transposes each matrix of a batch.
+// Workgroups: x and y count groups of elements of the source; z is the batch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "memory.glsl"

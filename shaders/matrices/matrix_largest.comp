@@ -1,4 +1,4 @@
-// Finds the largest finite magnitude of a buffer's numbers: see LargestPush.
+// Finds the absmax of a buffer, its largest finite magnitude: see LargestPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
@@ -13,7 +13,7 @@ uint magnitude(uint bits) {
     return bits < 0x7f800000u ? bits : 0;
 }
 
-// Returns whether a number belongs to a step past the end of its batch row.
+// Returns true if a number belongs to a step past the end of its batch row.
 bool past(uint at) {
     uint row = at / p.row;
     return row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;
@@ -32,7 +32,8 @@ void main() {
             uvec4 four = Vectors(p.in_ + Address(first) * 4).value;
             [[unroll]] for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
         } else {
-            for (uint at = first; at < p.count; ++at) mine = max(mine, magnitude_at(at, Words(p.in_ + Address(at) * 4).value));
+            for (uint at = first; at < p.count; ++at)
+                mine = max(mine, magnitude_at(at, Words(p.in_ + Address(at) * 4).value));
         }
     }
     atomicMax(all, mine);

@@ -1,4 +1,4 @@
-// Makes the blocks of an operand from float32 numbers: see MatrixPackPush.
+// Packs float32 numbers into the blocks of an operand: see MatrixPackPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
@@ -8,10 +8,10 @@ layout(constant_id = kMatrixRows) const uint right = 0;   // 1: the right operan
 const uint halves = right != 0 ? right_halves : left_halves;
 layout(push_constant, std430) uniform Push { MatrixPackPush p; };
 
-// Returns a scaled number, below 2^15. One past a sequence's length may be larger than all that count, but must stay
-// finite.
+// Returns a scaled number. Its magnitude is below 2^15, unless it belongs to a step past a row's length: the absmax
+// ignores these. Such numbers are clamped, because they must stay finite.
 float scaled(float value, float down) {
-    const float most = 65504.0;   // of a half
+    const float most = 65504.0;   // largest half-precision number
     bool is_finite = (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u;
     return is_finite ? clamp(value * down, -most, most) : value;
 }
@@ -26,7 +26,7 @@ void main() {
     if (right != 0 && first_block == 0 && batch == 0 && lane == 0) Words(p.out_ - kBlocksHeader).value = largest;
     Address table = p.table + Address((right != 0 ? right_elements : left_elements) + lane * kMatrixElements) * 4;
     uvec4 table_words[2] = {Vectors(table).value, Vectors(table + 16).value};
-    uint i_in[kMatrixElements], k_in[kMatrixElements];   // of this invocation's elements, within a block
+    uint i_in[kMatrixElements], k_in[kMatrixElements];   // coordinates of this invocation's elements within a block
     [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
         uint element = table_words[e / 4][e % 4];
         i_in[e] = element / side;
@@ -35,7 +35,7 @@ void main() {
     [[unroll]] for (uint each = 0; each < kPackEach; ++each) {
         uint at = first_block + each, i_block, k_block;
         if (at >= p.i_blocks * p.k_blocks) return;
-        // Neighbouring invocations load what is contiguous in memory.
+        // Neighbouring invocations load from neighbouring addresses.
         if (p.in_i == 1) {
             i_block = at % p.i_blocks;
             k_block = at / p.i_blocks;
@@ -62,7 +62,8 @@ void main() {
                 from += (p.gate_order >> (4 * (column % p.products)) & 15) * p.in_slot;
             }
             values[e] = 0.0;
-            if (there && i < p.i_count) values[e] = uintBitsToFloat(Words(p.in_ + Address(from + i * p.in_i) * 4).value);
+            if (there && i < p.i_count)
+                values[e] = uintBitsToFloat(Words(p.in_ + Address(from + i * p.in_i) * 4).value);
         }
         uvec4 high, low;
         [[unroll]] for (uint word = 0; word < 4; ++word) {

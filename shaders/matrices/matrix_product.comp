@@ -1,4 +1,4 @@
-// Forms a product of two operands in blocks: see MatrixProductPush.
+// Computes the product of two operands in blocks: see MatrixProductPush.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/multiply.glsl"
@@ -6,11 +6,11 @@
 layout(local_size_x_id = kLocalSize) in;
 layout(push_constant, std430) uniform Push { MatrixProductPush p; };
 
-// Tiles are numbered band by band, so that workgroups that run at the same time share rows and columns in the cache.
-const uint band_tiles = 4;   // along m
+// Tiles are counted band by band, so that workgroups that run at the same time share rows and columns in the cache.
+const uint band_tiles = 4;   // tiles of a band along m
 const uint groups = row_groups * column_groups;
 const uint block_fours = block_elements / 4;
-shared vec4 staged[groups * block_fours];   // a matrix of each subgroup on its way to memory
+shared vec4 staged[groups * block_fours];   // one matrix per subgroup on its way to memory
 
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Number { float value; };
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Numbers { float values[]; };
@@ -28,7 +28,7 @@ void main() {
     uint i_block = (i_tile * row_groups + group / column_groups) * matrix_rows;
     uint j_block = (j_tile * column_groups + group % column_groups) * matrix_columns;
 
-    uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // of a block
+    uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // per block
     Blocks left, right;
     left.base = p.a;
     left.first = batch * p.a_batch + Stride(i_block) * p.k_blocks * left_vectors;
@@ -39,7 +39,8 @@ void main() {
     SumMatrix sums[matrix_rows][matrix_columns];
     multiply_blocks(left, right, Run(slab * p.chunk, min(p.k_blocks, (slab + 1) * p.chunk), 1, lane), sums);
 
-    // No `continue` in these loops: one with it is not unrolled by NVIDIA's driver, and the sums would go to memory.
+    // Do not use `continue` in these loops. NVIDIA's driver does not unroll a loop that has one, and then keeps the
+    // sums in memory.
     float a_up = scale_up(Words(p.a_largest).value), b_up = scale_up(Words(p.b_largest).value);
     Address c = p.c + Address(batch * p.c_batch + slab * p.c_slab) * 4;
     uint first_i = i_block * side, first_j = j_block * side;
@@ -49,7 +50,8 @@ void main() {
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
             [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
                 Stride at = Stride(first_i + r * side) * p.ldc + first_j + s * side;
-                coopMatStore(sums[r][s], Numbers(c + Address(at) * 4).values, 0, p.ldc, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatStore(sums[r][s], Numbers(c + Address(at) * 4).values, 0, p.ldc,
+                             gl_CooperativeMatrixLayoutRowMajor);
             }
     } else {
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r)

@@ -1,6 +1,7 @@
-// Prepares a loop: stores zeros for the operand's units past the last one, in all regions (if it is tagged for all units,
-// with tags that nobody waits for), and for a forward loop what the first step multiplies, h0 * m[0]. Workgroups: x, y number (row, slot, padded unit) in groups, units fastest; z is the
-// direction.
+// Prepares a time loop. Stores zeros for the operand's units past the last one, in all regions. A tagged operand gets
+// zeros for all units instead, with a tag that no step waits for. For a forward loop, also stores the operand of the
+// first step, h0 * m[0].
+// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/tiles.glsl"
@@ -16,7 +17,7 @@ void main() {
     if (n >= p.params.N) return;
     bool padding = j >= p.params.H;
     for (uint region = 0; region < regions; ++region) {
-        // A region begins with the tag that what is stored there first has not.
+        // The initial tag of a region differs from that of the first step stored in it.
         int first_step = forward != 0 ? int(region) : int(p.params.T) - 1 - int(region + p.params.T - 1 & 1);
         tag_stored = 1 - tag_of(first_step);
         if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0);

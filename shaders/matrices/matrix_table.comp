@@ -1,5 +1,5 @@
-// Finds out how a subgroup holds matrices: which element stands where. It loads matrices whose elements are their own
-// numbers. One workgroup of one subgroup.
+// Finds out which element each invocation of a subgroup holds at each position of a matrix. To do so, it loads matrices
+// whose elements are their own indices. Runs as one workgroup of one subgroup.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
@@ -17,7 +17,7 @@ void main() {
     barrier();
     LeftMatrix left;
     coopMatLoad(left, numbers, 0, side, gl_CooperativeMatrixLayoutRowMajor);
-    RightMatrix right;   // its column n is elements n * side + k
+    RightMatrix right;   // column n has elements n * side + k
     coopMatLoad(right, numbers, 0, side, gl_CooperativeMatrixLayoutColumnMajor);
     [[unroll]] for (uint i = 0; i < kMatrixElements; ++i) {
         uint position = lane * kMatrixElements + i;

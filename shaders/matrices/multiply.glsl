@@ -1,4 +1,4 @@
-// The sums of a subgroup: matrix_rows x matrix_columns matrices, over some of the k blocks.
+// Computes the sums of a subgroup: matrix_rows x matrix_columns matrices, summed over some of the k blocks.
 #ifndef VKRNN_MATRIX_MULTIPLY_GLSL
 #define VKRNN_MATRIX_MULTIPLY_GLSL
 #include "matrices/units.glsl"
@@ -12,20 +12,21 @@ layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
 layout(constant_id = kScaleCount) const uint scale_count = 1;
 layout(constant_id = kBlocksAhead) const uint blocks_ahead = 1;
 
-// The place of an operand's blocks, in 16-byte vectors.
+// Where an operand's blocks are. Offsets are in 16-byte vectors.
 struct Blocks {
     Address base;
-    Stride first;        // of the subgroup's first i block, k block 0
-    uint i_apart;        // from one i block to the next; k blocks follow each other
+    Stride first;        // offset of the subgroup's first i block, k block 0
+    uint i_apart;        // distance between i blocks; k blocks are consecutive
 };
 
 #ifdef TILE_SCALES
-// Returns the scale of the left operand's k block, relative to the largest one of all.
+// Returns the scale of the left operand's k block, relative to the largest scale.
 float16_t left_factor(uint k_block);
 #endif
 
-// Adds the products of one k block. Matrix units cut sums off instead of rounding them, which would add up over many
-// blocks: a block's sum is formed by itself and then added as numbers are, unless the operands are halves themselves.
+// Adds the products of one k block. Matrix units truncate sums instead of rounding them, and these errors would
+// accumulate over many blocks. Each block is therefore summed on its own and then added by an ordinary addition. This
+// is not done if both operands have one part only.
 void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
                   inout SumMatrix sums[matrix_rows][matrix_columns]) {
     [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
@@ -42,32 +43,32 @@ void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_c
     }
 }
 
-#define CLEAR_SUMS(SUMS)                                                                                                  \
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                     \
+#define CLEAR_SUMS(SUMS)                                                                                              \
+    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                 \
         [[unroll]] for (uint c = 0; c < matrix_columns; ++c) SUMS[r][c] = SumMatrix(0.0);
 
-// What is loaded ahead of the products. Two k blocks' have names of their own: NVIDIA's driver keeps in memory what the
-// turn of a loop indexes.
+// Blocks loaded ahead of their products. The two k blocks are in separate variables, because NVIDIA's driver keeps an
+// array in memory if the iteration of a loop indexes it.
 uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
 uvec4 right_0[matrix_columns][right_halves], right_1[matrix_columns][right_halves];
 
-#define LOAD_LEFT(TURN, K)                                                                                                \
-    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                     \
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                 \
-            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup +             \
+#define LOAD_LEFT(TURN, K)                                                                                            \
+    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
+        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                             \
+            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup +         \
                                                           Stride(r) * left.i_apart, lane);
-#define LOAD_RIGHT(TURN, K)                                                                                               \
-    [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                    \
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)                                                              \
-            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup +         \
+#define LOAD_RIGHT(TURN, K)                                                                                           \
+    [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                \
+        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)                                                          \
+            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup +     \
                                                             Stride(c) * right.i_apart, lane);
 
-// The k blocks from `begin` to `end` by `step` that a subgroup sums, and the invocation's number in it.
+// The k blocks that a subgroup sums, from `begin` up to `end` by `step`, and the invocation's index in the subgroup.
 struct Run {
     uint begin, end, step, lane;
 };
 
-// Load the first k blocks of a run, which must not be empty.
+// Load the first k blocks of a run. The run must not be empty.
 void load_first_left(Blocks left, Run run) {
     uint lane = run.lane;
     LOAD_LEFT(0, run.begin)
@@ -80,31 +81,32 @@ void load_first_right(Blocks right, Run run) {
 }
 
 #ifdef TILE_SCALES
-#define SCALE_LEFT(K)                                                                                                     \
-    float16_t factor = left_factor(K);                                                                                    \
-    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                     \
+#define SCALE_LEFT(K)                                                                                                 \
+    float16_t factor = left_factor(K);                                                                                \
+    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
         [[unroll]] for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
 #else
 #define SCALE_LEFT(K)
 #endif
 
-// Adds the product of k block K, which is there, and loads a later one; past the end anything that is there will do.
-#define ADD_BLOCK(TURN, K)                                                                                                \
-    {                                                                                                                     \
-        LeftMatrix a[matrix_rows][left_halves];                                                                           \
-        RightMatrix b[matrix_columns][right_halves];                                                                      \
-        [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])                     \
-        [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                \
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h])                 \
-        SCALE_LEFT(K)                                                                                                     \
-        uint next = min((K) + run.step * blocks_ahead, run.end - 1);                                                      \
-        LOAD_LEFT(TURN, next)                                                                                             \
-        LOAD_RIGHT(TURN, next)                                                                                            \
-        multiply_add(a, b, sums);                                                                                         \
+// Adds the product of k block K, which must be loaded, and loads the next block in its place. Past the end, it loads
+// the last block again, which is not used.
+#define ADD_BLOCK(TURN, K)                                                                                            \
+    {                                                                                                                 \
+        LeftMatrix a[matrix_rows][left_halves];                                                                       \
+        RightMatrix b[matrix_columns][right_halves];                                                                  \
+        [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                             \
+            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])                 \
+        [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                            \
+            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h])             \
+        SCALE_LEFT(K)                                                                                                 \
+        uint next = min((K) + run.step * blocks_ahead, run.end - 1);                                                  \
+        LOAD_LEFT(TURN, next)                                                                                         \
+        LOAD_RIGHT(TURN, next)                                                                                        \
+        multiply_add(a, b, sums);                                                                                     \
     }
 
-// Adds the products of a run whose first k blocks are loaded.
+// Adds the products of a run whose first k blocks have been loaded.
 void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_rows][matrix_columns]) {
     uint k = run.begin, lane = run.lane;
     for (; k + (blocks_ahead - 1) * run.step < run.end; k += blocks_ahead * run.step) {
@@ -114,7 +116,7 @@ void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_row
     if (blocks_ahead > 1 && k < run.end) ADD_BLOCK(0, k)
 }
 
-// Sums a run. It must not return early: NVIDIA's driver then keeps the sums in memory.
+// Sums a run. Must not return early, because NVIDIA's driver would then keep the sums in memory.
 void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
     CLEAR_SUMS(sums)
     if (run.begin < run.end) {

@@ -1,16 +1,17 @@
-// All steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps the
-// tile's weights in registers; where they do not fit it keeps the first ones and loads the others in every step. A step
-// multiplies what all tiles of the same rows stored at the step before: when a workgroup has stored its part it adds 1 to
-// its rows' counter, and before the next product it waits for the others. Where a subgroup multiplies few blocks they are
-// tagged instead: it loads them over and over until all words have the step's tag, so that nobody waits for stores or counts.
-//
-// A device need not run all workgroups at once. One that has waited for too many turns gives up, which all others find out
-// in the same way. So a second dispatch follows, whose workgroups have all columns of their rows and wait for nobody: if
-// the first one gave up it makes all steps again, else it returns at once.
-//
-// Included before it: tile_forward.glsl or tile_backward.glsl.
+// Runs all steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps
+// the tile's weights in registers. Weights that do not fit are loaded again in every step.
+// A step multiplies what all tiles of the same rows stored in the step before, so workgroups have to wait for each
+// other, in one of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before
+// the next product it waits until the counter includes all others. If a subgroup multiplies only few blocks, their
+// words are tagged instead: it loads them again and again until every word has the step's tag. Then nobody waits for
+// stores to complete or for counters.
+// A device need not run all workgroups at the same time, so a wait could last forever. A workgroup that has waited for
+// too many spin iterations therefore gives up, and the others, left waiting, do the same. A second dispatch follows,
+// whose workgroups compute all columns of their rows and wait for nobody. If the first dispatch gave up, the second
+// runs all steps again; otherwise it returns at once.
+// Include tile_forward.glsl or tile_backward.glsl first.
 layout(constant_id = kKeptBlocks) const uint kept_blocks = 1;   // k blocks of weights that a subgroup keeps
-layout(constant_id = kStreams) const uint streams = 0;          // 1: it loads the others in every step
+layout(constant_id = kStreams) const uint streams = 0;          // 1: it loads the other blocks in every step
 layout(constant_id = kAlone) const uint alone = 0;              // 1: this is the second dispatch
 layout(constant_id = kMostTurns) const uint most_turns = 0;
 layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: backward goes on to step -1
@@ -18,15 +19,15 @@ layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: ba
 RightMatrix kept[kept_blocks][matrix_columns][right_halves];
 shared bool met;
 
-// Returns the address of the word that tells whether a workgroup gave up; the counters follow, each in a cache line of
-// its own.
+// Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
+// line.
 Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
 Address counter(Params p, Tile tile) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
     return meeting(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kMeetingBytes;
 }
 
-// Tells the others that this tile's part of a step is stored.
+// Signals that this tile's part of a step is stored.
 void arrive(Address at) {
     workgroup_barrier();
     if (invocation() == 0)
@@ -34,12 +35,12 @@ void arrive(Address at) {
                   gl_SemanticsRelease | gl_SemanticsMakeAvailable);
 }
 
-// Lets the second dispatch make all steps again.
+// Makes the second dispatch run all steps again.
 void give_up(Params p) {
     atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
 
-// Waits until so many parts are stored. Returns false if it gave up.
+// Waits until `parts` parts are stored. Returns false if it gave up.
 bool wait(Params p, Address at, uint parts) {
     if (invocation() == 0) {
         uint turns = 0;
@@ -72,7 +73,7 @@ void keep_weights(Params p, Tile tile) {
 Run streamed(Params p) { return Run(depth_group() + kept_blocks * depth_groups, p.params.depth, depth_groups, lane()); }
 bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
 
-// Does what multiply does, with the weights that this subgroup keeps and those whose first blocks are loaded.
+// Does the same as multiply, with the weights that this subgroup keeps and those whose first blocks have been loaded.
 void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];
@@ -115,8 +116,9 @@ uint load_scale(Address at) {
 }
 #endif
 
-// Of an invocation's words in a tagged block, by row of matrices and vector: a bit for each that somebody stores, and the
-// invocation whose vector it loads, which is another's where nobody stores its own. The same bits of a run's last block.
+// Which words of a tagged block an invocation waits for, by row of matrices and vector. stored_words has a bit for each
+// word that some workgroup stores. loaded_lane is the lane whose vector is loaded: lane 0 if none of the invocation's
+// own words is ever stored. stored_at_end has the bits for the last block of a run, which may have fewer units.
 uint stored_words[matrix_rows][2], loaded_lane[matrix_rows][2], stored_at_end[2];
 
 void find_stored(Params p, Tile tile) {
@@ -136,17 +138,19 @@ void find_stored(Params p, Tile tile) {
 }
 
 #ifdef TILE_SCALES
-const bool finds_views = false;   // backward nothing is gained
+const bool finds_views = false;   // backward this is not faster
 bool finds_element() { return one_cell; }
 #else
-// Forward they gain 5 to 15 percent where weights and words take 48 registers of an invocation, and lose as much at 64.
+// Forward, computing the views beforehand is 5 to 15 % faster if weights and words take 48 registers per invocation,
+// and as much slower if they take 64.
 const bool finds_views = kept_blocks * (2 * matrix_rows + right_halves * matrix_columns) <= 12;
-// An LSTM of 256 units in a 16-bit type, without training, took an H100 2.4 us a step with what it found, and an H200
-// 2.0 without.
+// Excludes calls such as an LSTM with H=256 in a 16-bit type without training: it took 2.4 us per step on an H100 with
+// the values computed beforehand, and 2.0 us on an H200 without.
 bool finds_element() { return one_cell && (right_halves > 1 || kept_blocks > 1 || keep != 0); }
 #endif
 
-// Finds what is the same in all steps of this invocation's only cell, and where it stores that one's part of the operand.
+// Computes what is the same in all steps of this invocation's only cell, and where it stores its element of the
+// operand.
 void find_own(Params p, Tile tile) {
     Element e;
     own_found = one_cell;
@@ -162,7 +166,8 @@ void find_own(Params p, Tile tile) {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) volatile buffer TaggedVectors { uvec4 value; };
 
-// Loads the words of all blocks that this subgroup multiplies, while others may store them: each word has a tag of its own.
+// Loads the words of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
+// is safe because each word has its own tag.
 void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][2]) {
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
         uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
@@ -174,7 +179,7 @@ void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows
     }
 }
 
-// Returns whether all words have the step's tag.
+// Returns true if all words have the step's tag.
 bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
     uint outdated = 0;
     [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
@@ -189,7 +194,7 @@ bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
     return (outdated & 1) == 0;
 }
 
-// Does what multiply_kept does, once all words are there.
+// Does the same as multiply_kept, once all words have arrived.
 void multiply_tagged(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     uvec4 words[kept_blocks][matrix_rows][2];
@@ -236,7 +241,8 @@ void main() {
     uint tiles = unit_tiles(p);
     int steps = int(push.steps);
 #ifdef TILE_SCALES
-    const int loaded_from = 1, stored_to = 0;   // the step by whose number what a step loads and stores is tagged
+    // A step waits for the tag of step + loaded_from and stores the tag of step + stored_to.
+    const int loaded_from = 1, stored_to = 0;
     int begin = int(p.params.T) - 1, increment = -1, end = max(push.step - steps, -1);
     if (end < 0) end -= int(to_initial);
 #else
@@ -277,9 +283,10 @@ void main() {
                 }
             }
             finish_step(p, tile, step, early);
-            barrier();   // the sums in shared memory are free again
+            barrier();   // the sums in shared memory may be overwritten from here on
         } else {
-            if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));   // weights need not wait
+            // The weights do not depend on other workgroups, so they are loaded before the wait.
+            if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));
             if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
             if (has_product(p, step)) {
 #ifdef TILE_SCALES

@@ -1,7 +1,8 @@
-// A tile of a step's product on matrix units. The subgroups of a workgroup share the columns and the depth; their sums
-// meet in shared memory.
-// The operand lies in regions of blocks, as in tiles.glsl; its k are units in runs of whole blocks, a run for each slot.
-// Rows past the last one hold anything; nobody uses their sums. Units past the last one are zeros.
+// Computes one tile of a step's product on matrix units. The subgroups of a workgroup divide the columns and k among
+// themselves. Their sums are added up in shared memory.
+// The operand is stored in regions, as in include/tiles.glsl, but in blocks. Its k consist of one run of whole blocks
+// per slot, with a k for each unit. Rows past the last one have arbitrary contents; their sums are not used. Units past
+// the last one are zeros.
 #ifndef VKRNN_MATRIX_TILES_GLSL
 #define VKRNN_MATRIX_TILES_GLSL
 #include "step.glsl"
@@ -11,12 +12,12 @@ const uint tile_rows = matrix_rows * side;
 const uint group_columns = matrix_columns * side;
 const uint tile_columns = group_columns * column_groups;
 const uint invocations = subgroup * column_groups * depth_groups;
-const uint row_fours = tile_columns / 4 + 1;   // of a row of sums; one more, so that rows begin in different banks
+const uint row_fours = tile_columns / 4 + 1;   // per row of sums; the extra one lets rows begin in different banks
 shared vec4 sums[sum_slots * tile_rows * row_fours];
 
 uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
-// A barrier after which the workgroup's invocations see what each other stored.
+// A barrier after which all invocations of the workgroup see each other's stores.
 void workgroup_barrier() {
     controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
@@ -26,27 +27,27 @@ Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
 uint largest(Params p, uint which) { return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value; }
 uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0)); }
 
-// The sums are multiplied by these, one after the other: the product of both may be too small for a float.
+// Sums are multiplied by these factors one after the other, because the product of both may be too small for a float.
 float weights_up, operand_up;
 #ifdef TILE_SCALES
-float slot_scales[4];   // an element of the operand is multiplied by that of its slot before it is split
+float slot_scales[4];   // by slot: factor of an operand's elements before they are split
 #else
-float operand_down;     // every element of the operand is multiplied by this before it is split
+float operand_down;     // factor of all elements of the operand before they are split
 #endif
 
-uint k_blocks(Params p) { return p.params.strides[kTileOperand].slot; }          // of the whole operand
-uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }             // of one slot
+uint k_blocks(Params p) { return p.params.strides[kTileOperand].slot; }   // k blocks of the whole operand
+uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }      // k blocks of one slot
 
 Address region_address(Params p, uint direction, uint region) {
     return p.params.at[2 * kTileOperand + direction] +
            Address(region * p.params.strides[kTileOperand].step[direction]) * 4;
 }
 
-// The workgroups of a persistent loop wait for each other's words by their tags: what a step stores in a region has another
-// tag than what stood there before.
+// In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
+// another tag than the words that were there before.
 layout(constant_id = kTagged) const uint tagged = 0;
 uint tag_stored = 0, tag_loaded = 0;
-uint tag_of(int step) { return uint(step) >> 1 & 1; }   // of what stands in region step & 1
+uint tag_of(int step) { return uint(step) >> 1 & 1; }   // tag of the words that step `step` uses in region step & 1
 
 void store_word(Address at, uint word) {
     atomicStore(Words(at).value, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
@@ -70,23 +71,24 @@ void put_operand(Address at, float scaled) {
     }
 }
 
-// Where this invocation stores slot 0 of its only cell, by region, if that was found beforehand.
+// Where this invocation stores slot 0 of its only cell, by region. Valid if own_found.
 bool own_found = false;
 Address own_0, own_1;
 uint own_slot_bytes;
 
 #ifdef TILE_SCALES
 shared uint largest_deltas[CELL_GATES];
-shared uint reference;              // the largest scale of those whose deltas the product takes
-shared float factors[scale_count];  // of the operand's tiles, relative to the reference
+shared uint reference;              // the absmax of the deltas that the product takes
+shared float factors[scale_count];  // scales of the operand's tiles, relative to that of `reference`
 
 Address scales_address(Params p, uint direction, uint region, uint row_tile) {
-    Stride at = region * p.params.strides[kTileScales].step[direction] + Stride(row_tile) * p.params.strides[kTileScales].row;
+    Stride at = region * p.params.strides[kTileScales].step[direction] +
+                Stride(row_tile) * p.params.strides[kTileScales].row;
     return p.params.at[2 * kTileScales + direction] + Address(at) * 4;
 }
 uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
 
-// Loads a scale, once it is there.
+// Loads a scale. In a tagged loop it first waits until the scale has been stored.
 uint load_scale(Address at);
 
 uint product_run_blocks, product_unit_tiles;
@@ -95,7 +97,7 @@ float16_t left_factor(uint k_block) {
     return float16_t(factors[tile]);
 }
 
-// Prepares left_factor for the tiles of a region, of which the product takes `depth` k blocks from `first` on.
+// Prepares left_factor for a product with `depth` k blocks of a region, starting at k block `first`.
 void find_factors(Params p, uint direction, uint region, uint row_tile, uint first, uint depth) {
     product_run_blocks = run_blocks(p);
     product_unit_tiles = unit_tiles(p);
@@ -119,7 +121,7 @@ struct Tile {
     uint direction, first_row, column_tile;
 };
 
-// Workgroups: x, y number (row tile, column tile), row tiles fastest; z is the direction.
+// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
 Tile this_tile(Params p) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
     uint group = linear_group();
@@ -127,8 +129,8 @@ Tile this_tile(Params p) {
 }
 
 #ifdef TILE_SCALES
-// Takes the scales of this tile's deltas from the largest of this invocation's, by gate; a negative one stands for a gate
-// whose deltas another phase forms.
+// Sets the scales of this tile's deltas, by gate. `mine` has the invocation's largest magnitudes. A negative one means
+// that another phase computes the gate's deltas.
 void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
     if (invocation() < CELL_GATES) largest_deltas[invocation()] = 0;
     barrier();
@@ -140,7 +142,7 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
     Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
     [[unroll]] for (uint g = 0; g < CELL_GATES; ++g) {
         bool formed = mine[g] >= 0.0;
-        // Only the exponent of a scale counts, so its last bit can be the tag.
+        // Only the exponent of a scale matters, so its last bit can hold the tag.
         if (formed && invocation() == 0)
             store_word(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4,
                        tagged != 0 ? largest_deltas[g] & ~1u | tag_stored : largest_deltas[g]);
@@ -149,7 +151,7 @@ void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
 }
 #endif
 
-// Finds the scales of the product of a region, by which tile_sum and store_operand then multiply.
+// Computes the scales of a region's product, which tile_sum and store_operand use.
 void find_scales(Params p, Tile tile, uint region) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifdef TILE_SCALES
@@ -163,12 +165,12 @@ void find_scales(Params p, Tile tile, uint region) {
 #endif
 }
 
-// The position of an invocation's subgroup in the tile, and its own within the subgroup.
+// The position of an invocation's subgroup in the tile, and of the invocation in its subgroup.
 uint lane() { return invocation() % subgroup; }
 uint column_group() { return invocation() / subgroup % column_groups; }
 uint depth_group() { return invocation() / subgroup / column_groups; }
 
-const uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // of a block
+const uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // per block
 
 Blocks operand_blocks(Params p, Tile tile, uint region) {
     return Blocks(region_address(p, tile.direction, region),
@@ -177,7 +179,8 @@ Blocks operand_blocks(Params p, Tile tile, uint region) {
 }
 Blocks weight_blocks(Params p, Tile tile) {
     Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
-    return Blocks(p.params.weights[tile.direction], first * p.params.depth * right_vectors, p.params.depth * right_vectors);
+    return Blocks(p.params.weights[tile.direction], first * p.params.depth * right_vectors,
+                  p.params.depth * right_vectors);
 }
 
 uint sums_at(uint slot, uint r, uint c) {
@@ -189,8 +192,8 @@ void store_sums(SumMatrix found[matrix_rows][matrix_columns], uint slot) {
             coopMatStore(found[r][c], sums, sums_at(slot, r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
 }
 
-// Leaves the tile's sums in shared memory for tile_sum. If there is room for half of the depth groups' sums, the others
-// are added to them first.
+// Stores the tile's sums in shared memory for tile_sum. If there is only room for the sums of half of the depth groups,
+// the sums of the other half are added to these first.
 void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
     if (sum_slots < depth_groups) {
         if (depth_group() >= sum_slots) store_sums(found, depth_group() - sum_slots);
@@ -199,7 +202,8 @@ void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
             [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
                 [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
                     SumMatrix other;
-                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
+                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_fours,
+                                gl_CooperativeMatrixLayoutRowMajor);
                     found[r][c] = found[r][c] + other;
                 }
         subgroupBarrier();

@@ -1,5 +1,5 @@
-// All kernels on matrix units share this: blocks of half-precision numbers, their scales, and the sums of a subgroup.
-// See abi.h for the order in memory.
+// Shared by all kernels on matrix units: blocks of half-precision numbers, their scales, and the matrix types of a
+// subgroup. See abi.h for the order in memory.
 #ifndef VKRNN_MATRIX_UNITS_GLSL
 #define VKRNN_MATRIX_UNITS_GLSL
 #pragma use_vulkan_memory_model
@@ -29,26 +29,28 @@ layout(buffer_reference, std430, buffer_reference_align = 2) buffer Half { uint1
 #define SumMatrix coopmat<float, gl_ScopeSubgroup, side, side, gl_MatrixUseAccumulator>
 
 const uint block_elements = side * side;
-const uint left_elements = 0, left_positions = block_elements;             // parts of the table
+const uint left_elements = 0, left_positions = block_elements;             // offsets of the table's four parts
 const uint right_elements = 2 * block_elements, right_positions = 3 * block_elements;
 
 uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
 
-// Powers of two that bring numbers of up to such a magnitude (the bits of a float) to less than 2^15, and back. So the
-// halves of what is 2^-21 of the largest still have all their digits.
+// scale_down returns a power of two that brings numbers up to the magnitude `largest` (the bits of a float) below 2^15;
+// scale_up returns its inverse. Numbers down to 2^-21 times the largest then keep all digits of both parts.
 const uint kScaleExponent = 14;
 uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
 float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
 float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
 
-// Returns the largest power of two that is not above such a magnitude.
+// Returns the largest power of two that is not above a magnitude, given as the bits of a float.
 float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
 
 float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
 
-// The halves of a scaled number, which is rounded to a half's digits by integers: compilers take a conversion to half
-// precision and back for nothing. Of two halves an infinity or NaN is the low one, which no other low half multiplies, and
-// the high one has its sign: other numbers' low halves would make a NaN of infinities in the high one.
+// The high and low part of a scaled number. The high part is rounded to half precision with integer operations, because
+// compilers optimize a conversion to half precision and back away.
+// If there are two parts, an infinity or NaN goes to the low part, and the high part becomes 1 with its sign. The
+// product of two low parts is never computed. A high part is multiplied by low parts of other numbers, which would turn
+// an infinity into NaN.
 float rounded(float value, uint halves) {
     uint bits = floatBitsToUint(value);
     if ((bits & 0x7fffffffu) < 0x7f800000u) return uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu);
@@ -57,8 +59,8 @@ float rounded(float value, uint halves) {
 uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0)); }
 uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0)); }
 
-// A word of a tagged operand has both halves of a scaled number: in its low bits the high half, whose last bit is the tag,
-// and in its high bits the low half, which makes good what the tag changed.
+// A word of a tagged operand has both parts of a scaled number. The lower 16 bits are the high part, whose last bit is
+// the tag. The upper 16 bits are the low part, which corrects what the tag changed.
 uint tagged_word(float value, uint tag) {
     uint bits = floatBitsToUint(value), high;
     if ((bits & 0x7fffffffu) < 0x7f800000u) {
@@ -70,17 +72,19 @@ uint tagged_word(float value, uint tag) {
     return packHalf2x16(vec2(0.0, value - unpackHalf2x16(high).x)) & 0xffff0000u | high;
 }
 
-// An invocation's words of a block are two vectors: of elements 0, 1, 4, 5 and of 2, 3, 6, 7, which where a block has 16
-// rows are those of one row each. Returns the element of a word, and the address of the word at a position of the table.
+// An invocation's words of a tagged block are two vectors, with elements 0, 1, 4, 5 and 2, 3, 6, 7. If a block has 16
+// rows, each of them is from one row. element_of_word returns the element of a word. word_address returns the address
+// of the word at a position of the table.
 uint element_of_word(uint vector, uint word) { return word & 1 | (word & 2) << 1 | vector << 1; }
 Address word_address(Address base, Stride block, uint position) {
     uint element = position % kMatrixElements, lane = position / kMatrixElements;
-    return base + Address((block * 2 + (element >> 1 & 1)) * subgroup + lane) * 16 + ((element & 4) >> 1 | element & 1) * 4;
+    return base + Address((block * 2 + (element >> 1 & 1)) * subgroup + lane) * 16 +
+           ((element & 4) >> 1 | element & 1) * 4;
 }
 
 Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
-// Loads this invocation's vector of the block whose first vector is `first`.
+// Loads this invocation's vector of the block whose first vector is at index `first`.
 uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_address(base, first + lane)).value; }
 
 #define FILL_MATRIX(MATRIX, VECTOR)                                   \

@@ -1,4 +1,4 @@
-// One time step backward, its product on matrix units.
+// One backward time step, whose product is computed on matrix units.
 #define TILE_SCALES
 #include "backward_cell.glsl"
 #include "matrices/tiles.glsl"

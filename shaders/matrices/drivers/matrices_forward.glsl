@@ -1,4 +1,4 @@
-// One time step forward, its product on matrix units.
+// One forward time step, whose product is computed on matrix units.
 #include "forward_cell.glsl"
 #include "matrices/tiles.glsl"
 #include "tile_forward.glsl"

@@ -1,9 +1,9 @@
-// All time steps forward in one dispatch.
+// All forward time steps in one dispatch.
 #include "forward_cell.glsl"
 #include "matrices/tiles.glsl"
 #include "tile_forward.glsl"
 
-// Stores what the first step multiplies, for a workgroup that makes all steps of its rows.
+// Stores the operand of the first step, for a workgroup that runs all steps of its rows.
 void start_alone(Params p, Tile tile) {
     find_scales(p, tile, 0);
     for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
