@@ -1,5 +1,5 @@
-// The cells of rows.cpp from their papers' equations, in float64 and one batch row at a time: what the test compares
-// with.
+// The cells of rows.cpp, written after their papers' equations, in float64 and for one batch row at a time. The test
+// compares vkrnn with them.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@ struct RowStep {
     bool scales_product;                                         // the candidate's product is scaled, not its operand
     Units operand;                                               // h m
     std::function<Units(std::size_t gate)> projected;            // x W^T + b
-    std::function<Units(std::size_t gate, const Units&)> recur;  // R times something
-    std::vector<Units>& states;  // h and the cell states, from before the step to after it
+    std::function<Units(std::size_t gate, const Units&)> recur;  // R times a vector
+    std::vector<Units>& states;  // in: h and the cell states before the step; out: after it
 };
 
 inline double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }

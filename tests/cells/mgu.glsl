@@ -1,9 +1,9 @@
-// The minimal gated unit (Zhou et al., 2016, arXiv 1603.09420): one gate does what the GRU has two for.
-//   f = sigmoid(x'_f + r_f);   h = (1 - f') h[k-1] + f' c, f' = (1 - zoneout) f
-//   scaled operand:                    c = tanh(x'_c + r_c), where r_c is the product with h[k-1] m f: f first, then c.
-//   scaled product (scales_product):   c = tanh(x'_c + r_c f): one phase.
-// Zoneout (Krueger et al., 2016, arXiv 1606.01305) is taken as its expectation, as after training.
-// State: h. Training keeps f and c.
+// The minimal gated unit (Zhou et al., 2016, arXiv 1603.09420). One gate does what the GRU has two for:
+//   f = sigmoid(x'_f + r_f);   h = (1 - f') h[k-1] + f' c, where f' = (1 - zoneout) f
+//   scaled operand:                    c = tanh(x'_c + r_c), where r_c is the product with h[k-1] m f. Two phases.
+//   scaled product (scales_product):   c = tanh(x'_c + r_c f). One phase.
+// Zoneout (Krueger et al., 2016, arXiv 1606.01305) is applied as its expectation, as at inference.
+// State: h. The training state has f and c.
 #include "cell.glsl"
 #define CELL_GATES 2
 #define CELL_STATES 1
@@ -35,7 +35,7 @@ void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real 
     cell_forward_second(x, scaled, before, after, kept);
 }
 
-// Where a step has two phases, the first one forms the part of df that f gets as the update gate.
+// If a step has two phases, this first one computes only that part of df which comes from f as the update gate.
 void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
                    const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {
     Real share = (1.0 - zoneout()) * kept[0];
@@ -48,7 +48,7 @@ void cell_backward(const Real kept[2], const Real v[2], const Real before[1], co
     carry[0] = up[0] * (1.0 - share);
 }
 
-// du: the gradient of the candidate's operand h[k-1] m f.
+// du is the gradient of the candidate's operand h[k-1] m f.
 void cell_backward_second(const Real kept[2], Real du, Real operand, Real m, inout Real df[1], inout Real carry[1]) {
     df[0] += du * operand * derivative(forget_activation, kept[0]);
     carry[0] += du * kept[0] * m;

@@ -1,6 +1,6 @@
-// Cells that the package does not have run on every device and with every strategy, forward against their equations and
-// backward against finite differences of these. Each is a row, a file and its equations in this folder, and nothing
-// else.
+// Runs cells that the package does not have on every device and with every strategy. Compares their output with their
+// equations and their gradients with finite differences of these. Such a cell needs a row, a file and equations in this
+// folder, and nothing else.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace vkrnn::test {
 namespace {
 
-// An argument's bytes as a device takes them.
+// Returns an argument's bytes as a device takes them.
 std::vector<std::byte> bytes_of(const std::vector<double>& numbers, Argument argument, Dtype dtype) {
     std::vector<std::byte> bytes;
     const auto append = [&](auto value) {
@@ -49,7 +49,7 @@ std::vector<double> numbers_of(const std::vector<std::byte>& bytes, Dtype dtype)
     return numbers;
 }
 
-// A call as a user's: checked, planned, run. Nothing where what is fixed of the strategies does not fit it.
+// Checks, plans and runs a call, as a user's call would be. Returns nothing if the fixed strategies cannot run it.
 std::optional<std::vector<std::vector<double>>> run(Device& device, const Problem& problem, bool gradients,
                                                     const Arrays& arrays, Dtype dtype) {
     Arguments infos;
@@ -84,7 +84,7 @@ std::optional<std::vector<std::vector<double>>> run(Device& device, const Proble
     return numbers;
 }
 
-// Takes the tolerance for absolute up to 1 and for relative beyond.
+// The tolerance is absolute for expected values up to 1, and relative beyond.
 void expect_near(const std::vector<double>& got, const std::vector<double>& expected, double tolerance,
                  const std::string& what) {
     ASSERT_EQ(got.size(), expected.size()) << what;
@@ -92,7 +92,8 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& expe
         ASSERT_NEAR(got[i], expected[i], tolerance * std::max(1.0, std::abs(expected[i]))) << what << " at " << i;
 }
 
-// Forward and back on a device, of which `usual` has no strategy fixed. Returns how many of the two calls fit.
+// Checks a forward and a gradient call on a device. `usual` is the same device without a fixed strategy; it makes the
+// training state if `device` cannot run the forward call. Returns how many of the two calls `device` could run.
 int check(Device& device, Device& usual, const Problem& problem, Dtype dtype, const std::vector<double>& gradients,
           const std::string& where) {
     const Arrays arrays = make_arrays(problem), upstream = make_upstream(problem);
@@ -127,7 +128,7 @@ struct Named {
     Problem problem;
 };
 
-// Gives the floating-point options values that float32 does not have, away from their defaults.
+// Sets the floating-point options to values that are not their defaults and that float32 cannot represent exactly.
 void set_numbers(Descriptor& descriptor) {
     for (const Property& property : cell(descriptor.cell).properties)
         if (const auto* number = std::get_if<NumberProperty>(&property.kind))
@@ -167,7 +168,8 @@ std::vector<Named> problems(const Cell& row) {
     return all;
 }
 
-// The strategies of a device for the time loop, fixed one after the other, steps also as a GPU runs them.
+// Returns a device's strategies for the time loop, each to be fixed in turn. "steps" also appears with a GPU's
+// parameters.
 std::vector<StrategyChoice> choices(const Profile& profile) {
     std::vector<StrategyChoice> all;
     for (const std::string& schedule : list_strategies(profile).schedule) {
@@ -178,8 +180,8 @@ std::vector<StrategyChoice> choices(const Profile& profile) {
     return all;
 }
 
-// How many of the two calls must fit: on matrix units only float32, forward where h has bounds; in one dispatch only
-// what has one phase. Sizes that small fit wherever it runs.
+// Returns how many of the two calls must run. Matrix units take only float32, and forward calls only if h has bounds.
+// Strategies with one dispatch take only cells with one phase. Calls as small as these run wherever the strategy does.
 int least_fitting(const std::string& schedule, const Problem& problem, Dtype dtype) {
     const bool matrices = schedule == "matrices" || schedule == "persistent";
     const bool one_dispatch = schedule == "slices" || schedule == "persistent";
@@ -191,7 +193,7 @@ int least_fitting(const std::string& schedule, const Problem& problem, Dtype dty
 
 class EachCell : public testing::TestWithParam<std::size_t> {};
 
-// In float64, whose kernels are the same but for the type, with the first strategy alone.
+// float64 runs with the first strategy only, because its kernels differ from float32's only in the type.
 TEST_P(EachCell, FollowsItsEquationsWithEveryStrategy) {
     const std::vector<Named> all = problems(cells()[GetParam()]);
     std::vector<std::vector<double>> gradients;

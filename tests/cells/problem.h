@@ -1,5 +1,5 @@
-// Forward calls of the cells of rows.cpp: their numbers, their output by the equations, and their gradients by finite
-// differences.
+// Forward calls of the cells in rows.cpp: their input arrays, their output computed by the equations, and their
+// gradients computed by finite differences.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Size {
     std::int64_t T, N, I, H;
 };
 
-// A forward call, for training, without its numbers.
+// A forward call for training, without its input arrays.
 struct Problem {
     Descriptor descriptor;
     Size sizes;
@@ -54,7 +54,7 @@ inline TensorShape shape_of(const Problem& problem, Argument argument) {
 
 inline std::size_t count_of(const TensorShape& shape) { return static_cast<std::size_t>(elements_of(shape)); }
 
-// Numbers between -1 and 1.
+// A generator of pseudorandom numbers between -1 and 1.
 class Numbers {
 public:
     double operator()() {
@@ -71,7 +71,7 @@ private:
     std::uint64_t state_ = 1;
 };
 
-// Initial cell states are positive: a cell may divide by one.
+// Initial cell states are positive, because a cell may divide by one.
 inline Arrays make_arrays(const Problem& problem) {
     Numbers numbers;
     Arrays arrays;
@@ -85,7 +85,8 @@ inline Arrays make_arrays(const Problem& problem) {
     return arrays;
 }
 
-// The factors of the loss: one for each output of every step, and for the states after the last one.
+// Returns the weights of the loss, which is a weighted sum of all outputs and of the states after the last step. These
+// weights are also the upstream gradients.
 inline Arrays make_upstream(const Problem& problem) {
     Numbers numbers;
     Arrays upstream;
@@ -97,9 +98,9 @@ inline Arrays make_upstream(const Problem& problem) {
     return upstream;
 }
 
-// What the cell's equations say that a call returns.
+// What a call must return according to the cell's equations.
 struct Expected {
-    std::vector<double> output;  // [T, N, DH], zeros past the end of a batch row
+    std::vector<double> output;  // [T, N, DH]; zeros past the end of a batch row
     double loss = 0;
 };
 
@@ -178,7 +179,7 @@ inline Expected run_equations(const Problem& problem, const Arrays& arrays, cons
     return expected;
 }
 
-// Returns the gradients by finite differences, in the order of the results.
+// Returns the gradients computed by finite differences, in the order of the results.
 inline std::vector<double> slopes(const Problem& problem, Arrays arrays, const Arrays& upstream) {
     constexpr double kStep = 1e-5;
     std::vector<double> all;

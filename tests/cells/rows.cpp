@@ -1,4 +1,4 @@
-// The table of cells that exist in tests only. A cell's kind is its position here.
+// The table of the cells that exist in tests only. A cell's kind is its index in this table.
 #include "vkrnn/cells.h"
 
 namespace vkrnn {
@@ -65,7 +65,7 @@ Cell slstm() {
         .cell_states = 3,
         .vectors = std::nullopt,
         .candidate = std::nullopt,
-        .bounds = std::nullopt,  // c / n of the initial cell may be anything
+        .bounds = std::nullopt,  // c / n of the initial cell states is unbounded
         .properties = {{"reverse", Flag::reverse},
                        {"bidirectional", Flag::bidirectional},
                        {"training", Flag::training},

@@ -1,9 +1,9 @@
-// The sLSTM of xLSTM (Beck et al., 2024, arXiv 2405.04517) with a dense recurrent weight and exponential gates, which m
-// keeps from growing:
-//   m = max(f' + m[k-1], i'), with i', f' = x' + r of the input and forget gate
+// The sLSTM of xLSTM (Beck et al., 2024, arXiv 2405.04517), with a dense recurrent weight. Its gates are exponential,
+// and the state m keeps them from growing:
+//   m = max(f' + m[k-1], i'), where i' and f' are x' + r of the input and the forget gate
 //   i = exp(i' - m);   f = exp(f' + m[k-1] - m);   z, o = activations of x' + r
 //   c = f c[k-1] + i z;   n = f n[k-1] + i;   h = o c / n
-// States: h; c, n, m. Training keeps i, f, z, o.
+// States: h; c, n, m. The training state has i, f, z and o.
 #include "cell.glsl"
 #define CELL_GATES 4
 #define CELL_STATES 4
@@ -33,7 +33,7 @@ void cell_backward(const Real kept[4], const Real v[4], const Real before[4], co
     Real dc = up[1] + up[0] * kept[3] / after[2];
     Real dn = up[2] - up[0] * kept[3] * ratio / after[2];
     Real entering = (dc * kept[2] + dn) * kept[0], staying = (dc * before[1] + dn * before[2]) * kept[1];
-    // m is one of its two arguments, and the other one's gate is less than 1.
+    // m equals one of the two arguments of max, whose gate is then 1; the other gate is less than 1.
     Real dm = up[3] - entering - staying;
     Real stays = step(1.0, kept[1]);
     dx[0] = entering + (1.0 - stays) * dm;
