@@ -29,7 +29,7 @@ unsigned by_affinity() {
     return std::max(1U, std::thread::hardware_concurrency());
 }
 
-// Reads the quota of the control groups ten times a second at most, because that takes longer than a small call.
+// Reads the CPU quota of the control groups at most ten times a second, because that takes longer than a small call.
 class Quota {
 public:
     unsigned read() {
@@ -79,7 +79,7 @@ unsigned by_variables(std::string_view prefix) {
         return number;
     }
     if (const auto openmp = environment_variable("OMP_NUM_THREADS")) {
-        if (const unsigned number = number_in(*openmp); number != 0) return number;  // "4,2": four on the first level
+        if (const unsigned number = number_in(*openmp); number != 0) return number;  // "4,2": 4 on the first level
     }
     return kNoLimit;
 }

@@ -1,4 +1,4 @@
-// Whether somebody else has the processors.
+// Detects whether other software uses the processors.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,11 @@
 
 namespace vkrnn::cpu {
 
-// What calls of several threads took of late, in the whole process. Where more than half of it is lost, somebody else
-// must have the processors; that is then taken to be so for a while, and where it turns out to be so again soon after
-// that, for four times as long. A single wait says nothing: threads are interrupted on a quiet machine too. The first
-// while is short, because threads of other libraries spin for milliseconds when their work is done.
+// An estimate of contention from the recent calls of the whole process that used several threads. If such calls lost
+// more than half of their time waiting, other software must be using the processors. Contention is then assumed for a
+// back-off period, which is quadrupled if it recurs soon. A single wait proves nothing, because threads are interrupted
+// on a quiet machine too. The first period is short, because threads of other libraries spin for milliseconds after
+// their work.
 class Contention {
 public:
     using Clock = std::chrono::steady_clock;
@@ -20,19 +21,19 @@ public:
         return ticks(now) < until_.load(std::memory_order_relaxed);
     }
 
-    // Whether it has been so lately.
+    // Returns whether contention was assumed within this time.
     [[nodiscard]] bool held_within(Duration time, Clock::time_point now = Clock::now()) const {
         const Rep until = until_.load(std::memory_order_relaxed);
         return until != 0 && ticks(now) < until + time.count();
     }
 
-    // Whether it is so, with what the call under way has taken.
+    // Returns whether recent calls show contention, including what the current call has taken so far.
     [[nodiscard]] bool shows(Duration lost, Duration taken) const {
         const Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
         return all_lost > kMuchLost.count() && 2 * all_lost > taken_.load(std::memory_order_relaxed) + taken.count();
     }
 
-    // To be called with what a call took.
+    // Adds the lost and the total time of a call.
     void add(Duration lost, Duration taken) {
         Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
         Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
@@ -44,7 +45,8 @@ public:
         taken_.store(all_taken, std::memory_order_relaxed);
     }
 
-    // Several teams of a call may notice the same: while it holds already, it is not for longer.
+    // Starts a back-off period. Does nothing within one, because several teams of a call may notice the same
+    // contention.
     void begin(Clock::time_point now) {
         lost_.store(0, std::memory_order_relaxed);
         taken_.store(0, std::memory_order_relaxed);
@@ -57,7 +59,7 @@ public:
             for_.store(length.count(), std::memory_order_relaxed);
     }
 
-    // Forgets what calls took. For tests.
+    // Forgets all earlier calls. For tests.
     void end() { lost_ = taken_ = until_ = for_ = 0; }
 
 private:
@@ -67,11 +69,11 @@ private:
     static constexpr Duration kSoon = std::chrono::milliseconds(300);
     static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
-    // Updates that several threads make at once may be lost; that does no harm.
+    // Concurrent updates may be lost, which does no harm.
     std::atomic<Rep> lost_ = 0, taken_ = 0, until_ = 0, for_ = 0;
 };
 
-inline Contention pool_contention;    // of calls on threads of our own
-inline Contention openmp_contention;  // of calls on those of an OpenMP library
+inline Contention pool_contention;    // calls on threads of the pool
+inline Contention openmp_contention;  // calls on threads of an OpenMP library
 
 }  // namespace vkrnn::cpu

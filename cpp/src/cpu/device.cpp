@@ -26,9 +26,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kPlans = 512;
 const std::string kArray = "[Array] ";
 
-// Asking how much is free costs more than a small call.
+// Smaller requests are not checked: asking how much memory is free costs more than a small call.
 constexpr std::uint64_t kMany = 64 << 20;
-// Smaller results for the host are NumPy's.
+// Smaller results for the host are allocated by NumPy.
 constexpr std::uint64_t kLeastForHost = 4096;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -44,7 +44,7 @@ std::string processor_name() {
     return "processor";
 }
 
-// A plan's buffers in memory, for one call.
+// The memory of a plan's buffers during one call.
 class Buffers {
 public:
     Buffers(const Plan& plan, const std::shared_ptr<Memory>& memory, std::span<const InputLocation> inputs,
@@ -53,7 +53,7 @@ public:
         for (std::size_t i = 0; i < inputs.size(); ++i) {
             const InputLocation& input = inputs[i];
             const std::size_t buffer = plan.inputs[i].second;
-            // Kernels write no input.
+            // Kernels never write inputs.
             at_[buffer] = const_cast<std::byte*>(  // NOLINT(cppcoreguidelines-pro-type-const-cast)
                 input.storage ? input.storage->host() + input.offset : static_cast<const std::byte*>(input.host));
         }
@@ -68,10 +68,10 @@ public:
 
     [[nodiscard]] std::byte* at(std::size_t buffer) const { return at_[buffer]; }
 
-    // Whether a packed buffer is there from an earlier call, or is not needed.
+    // Returns whether a packed buffer was filled by an earlier call, or is not needed.
     [[nodiscard]] bool is_full(std::size_t buffer) const { return std::ranges::find(full_, buffer) != full_.end(); }
 
-    // Leaves what has been packed with the arrays, for later calls.
+    // Stores the new packed copies with their arrays, for later calls.
     void keep_packed() {
         for (Kept& kept : kept_) kept.storage->keep(std::move(kept.key), std::move(kept.copy));
     }
@@ -107,7 +107,7 @@ private:
         }
     }
 
-    // Places scratch, and packed copies of what is no array.
+    // Places the scratch buffers, and packed copies of inputs that are not arrays.
     void place_rest(const std::shared_ptr<Memory>& memory) {
         std::vector<std::size_t> rest;
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
@@ -125,7 +125,7 @@ private:
     std::vector<Kept> kept_;
 };
 
-// A dispatch with addresses for places.
+// A dispatch whose buffer references have been replaced by addresses.
 struct Task {
     const NamedKernel* kernel = nullptr;
     const std::uint32_t* constants = nullptr;
@@ -148,7 +148,7 @@ Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target,
     return task;
 }
 
-// The plan's dispatches in their order. Fills what is to be zeros, which no dispatch writes, at once.
+// Returns the plan's dispatches in order. Clears buffers at once, because no dispatch writes them.
 std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffers& buffers) {
     std::vector<Task> tasks;
     for (const Step& step : plan.steps) {
@@ -249,7 +249,7 @@ std::shared_ptr<Storage> CpuDevice::allocate(std::uint64_t bytes, bool /*host_wr
 
 std::shared_ptr<Storage> CpuDevice::allocate_for_host(std::uint64_t bytes) {
     check_usable(kArray);
-    // NumPy makes small arrays faster, and with less memory beside the elements.
+    // NumPy allocates small arrays faster and with less overhead.
     return bytes < kLeastForHost ? nullptr : allocate(bytes, false);
 }
 
@@ -267,7 +267,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
             try {
                 run_tasks(tasks, poll, prefix);
                 done = true;
-            } catch (const Forked&) {  // the child computes everything again, with threads of its own
+            } catch (const Forked&) {  // the child computes everything again with its own threads
             }
         }
         buffers.keep_packed();
@@ -278,7 +278,8 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
         try {
             dispatches = attempt();
         } catch (const std::bad_alloc&) {
-            // Threads have memory of their own, and NumPy may have taken what there was.
+            // Scratch memory of threads and NumPy's arrays do not come from the pool, so they may lack memory that it
+            // keeps unused.
             if (!memory_->release_unused()) throw;
             dispatches = attempt();
         }

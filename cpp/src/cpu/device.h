@@ -1,5 +1,5 @@
-// The CPU as a device: it runs plans whose steps are kernels of kernel.h, each on a team of threads. A call is done
-// when it returns.
+// The CPU as a device. It runs plans whose steps are the kernels of kernel.h, each on a team of threads. Calls are
+// synchronous.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace vkrnn::cpu {
 
-// What it is, without opening it. Throws DeviceError where VKRNN_CPU_TARGET names no instruction set.
+// Describes the CPU without opening it. Throws DeviceError if VKRNN_CPU_TARGET names no instruction set.
 Profile profile();
 
 class CpuDevice final : public Device {
@@ -42,9 +42,9 @@ public:
 
 private:
     void check_usable(const std::string& prefix) const;
-    // Returns the bytes that the system can give, and those that it gets back first.
+    // Returns the bytes that the system can provide, including the pool's unused memory.
     [[nodiscard]] std::uint64_t free_memory() const;
-    // Both throw a MemoryError that names the bytes that a call or an array needs.
+    // Throw a MemoryError that names the bytes that a call or an array needs.
     [[noreturn]] void throw_no_room(const std::string& prefix, std::uint64_t bytes) const;
     [[noreturn]] void throw_no_array(std::uint64_t bytes) const;
 

@@ -1,4 +1,4 @@
-// The part of a thread's floating-point environment that results depend on: rounding, and whether denormals count as 0.
+// The floating-point modes of a thread that results depend on: rounding, and whether denormals count as 0.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace vkrnn::cpu {
 
 #if defined(__x86_64__)
 using FloatModes = std::uint32_t;
-// MXCSR: denormals are zeros (bit 6), rounding (13 and 14), flush to zero (15). The other bits are exceptions.
+// Bits of MXCSR: denormals are zeros (6), rounding (13 and 14), flush to zero (15). The other bits are exceptions.
 inline constexpr FloatModes kFloatModes = 0xe040;
 inline FloatModes float_control() { return _mm_getcsr(); }
 inline void set_float_control(FloatModes control) { _mm_setcsr(control); }
 #elif defined(__aarch64__)
 using FloatModes = std::uint64_t;
-// FPCR: flush to zero of float16 (bit 19), rounding (22 and 23), flush to zero (24), default NaN (25).
+// Bits of FPCR: flush float16 to zero (19), rounding (22 and 23), flush to zero (24), default NaN (25).
 inline constexpr FloatModes kFloatModes = 0x3c80000;
 inline FloatModes float_control() {
     FloatModes control = 0;
@@ -37,7 +37,7 @@ inline void set_float_control(FloatModes control) { std::fesetround(control); }
 // Returns the calling thread's modes.
 inline FloatModes float_modes() { return float_control() & kFloatModes; }
 
-// Gives the calling thread these modes while it exists, then those that the thread had before.
+// Sets the calling thread's modes while the object lives, and restores the earlier ones afterwards.
 class WithFloatModes {
 public:
     explicit WithFloatModes(FloatModes modes) : before_(float_modes()) { set(modes); }

@@ -1,4 +1,5 @@
-// The CPU's kernels by name, compiled for several instruction sets of which one is chosen when the process starts.
+// The CPU's kernels by name. They are compiled for several instruction sets, and the process chooses one at its first
+// use.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@ class Member;
 // Does a member's share of the work. `constants` are those of the plan's kernel.
 using KernelFunction = void (*)(const std::byte* work, const std::uint32_t* constants, Member& member);
 
-// How many threads the work is worth, of so many that it may have.
+// Returns how many threads, at most `most`, the work is worth.
 using ThreadsFunction = unsigned (*)(const std::byte* work, const std::uint32_t* constants, unsigned most);
 
 struct NamedKernel {
@@ -26,18 +27,18 @@ struct NamedKernel {
 // An instruction set and its kernels.
 struct Target {
     std::string_view name;  // "avx512", "avx2", "sse4", "neon", "scalar"
-    std::uint32_t lanes;    // of float32
+    std::uint32_t lanes;    // float32 elements in a vector
     std::vector<NamedKernel> kernels;
 };
 
-// Those that this processor has, best first.
+// Returns the targets that this processor supports, best first.
 std::span<const Target> targets();
 
-// The best of them, or the one that the environment variable VKRNN_CPU_TARGET names. Throws DeviceError where it names
-// none.
+// Returns the best target, or the one that the environment variable VKRNN_CPU_TARGET names. Throws DeviceError if there
+// is none of that name.
 const Target& chosen_target();
 
-// Throws std::logic_error where there is none of that name.
+// Throws std::logic_error if there is no kernel of that name.
 const NamedKernel& find_kernel(const Target& target, std::string_view name);
 
 }  // namespace vkrnn::cpu

@@ -8,10 +8,10 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Sorts by counting, which keeps batch rows of one length in their order.
+// A counting sort, which keeps batch rows of equal length in order.
 void order(const std::int32_t* lengths, std::int64_t T, std::int64_t N, std::int64_t* table) {
     std::int64_t *const order = table, *const sorted = order + N, *const firsts = sorted + N;
-    // By length - 1: the batch rows that have it, then where the next of them goes.
+    // Indexed by length - 1: first the number of rows of that length, then the position of the next one.
     std::fill(firsts, firsts + T + 1, 0);
     for (std::int64_t n = 0; n < N; ++n) ++firsts[lengths[n] - 1];
     for (std::int64_t t = T - 1, next = 0; t >= 0; --t) {
@@ -24,7 +24,7 @@ void order(const std::int32_t* lengths, std::int64_t T, std::int64_t N, std::int
         order[position] = n;
         sorted[position] = lengths[n];
     }
-    // Now firsts[t] is how many are longer than t: those that are live at step t.
+    // Now firsts[t] is the number of rows longer than t, which are those live at step t.
     for (std::int64_t t = 0, before = 0; t <= T; ++t) {
         const std::int64_t live = t < T ? firsts[t] : 0;
         firsts[t] = before;

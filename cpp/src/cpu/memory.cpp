@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096, kHugePage = 2 << 20;
 constexpr std::uint64_t kLarge = 1 << 20;
-// Below this size the pool keeps every piece. Above it, the pool holds at most one and a half times the peak use: a
+// Up to this size the pool keeps every piece. Above it, the pool holds at most one and a half times the peak use: a
 // training step does not use all its pieces at once.
 constexpr std::uint64_t kFreely = 128 << 20;
 
@@ -39,7 +39,7 @@ std::byte* allocate(std::uint64_t size) {
 
 Memory::~Memory() { release_unused(); }
 
-// Returns the smallest unused piece that fits; of several the one that was given back last.
+// Returns the smallest unused piece that fits. Among equally small ones, returns the one given back last.
 Memory::Pieces::iterator Memory::find(std::uint64_t bytes, bool brief) {
     const std::uint64_t most = brief ? ~std::uint64_t{0} : bytes + bytes / 4;
     auto best = unused_.end();
@@ -132,7 +132,7 @@ std::shared_ptr<const PackedCopy> HostStorage::packed(const PackedKey& key) {
 }
 
 void HostStorage::keep(PackedKey key, std::shared_ptr<const PackedCopy> copy) {
-    PackedCopies<PackedCopy>::List dropped;  // destroyed without the mutex, which they take to give their memory back
+    PackedCopies<PackedCopy>::List dropped;  // destroyed after the lock, because their destructors lock the same mutex
     const std::lock_guard lock(memory_->mutex());
     dropped = copies_.keep(std::move(key), std::move(copy));
 }

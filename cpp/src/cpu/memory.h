@@ -1,5 +1,5 @@
-// A pool of the host's memory for arrays and plans. It keeps pieces that were given back for a while, because the
-// system hands out new memory slowly.
+// A pool of host memory for arrays and plans. It keeps returned pieces for a while, because the system is slow to hand
+// out new memory.
 #pragma once
 
 #include <cstddef>
@@ -30,23 +30,24 @@ public:
 
     struct Piece {
         std::byte* data = nullptr;
-        std::uint64_t bytes = 0;  // at least as many as were asked for
-        bool brief = false;       // large, and made for a brief use
+        std::uint64_t bytes = 0;  // at least as many as requested
+        bool brief = false;       // a large piece that only calls share
     };
-    // What memory is needed for: an array, which may keep it, or a single call. Arrays get unused pieces that are
-    // little larger than what was asked for. Calls share large pieces: one that needs more replaces the unused smaller
+    // The purpose of memory: an array, which may keep it, or a single call. An array gets an unused piece that is at
+    // most a quarter larger than requested. Calls share large pieces: one that needs more replaces the unused smaller
     // ones.
     enum class Use : std::uint8_t { lasting, brief };
-    // Contents undefined. Throws std::bad_alloc if the system has no memory even after it got the unused pieces back.
+    // Returns a piece with undefined contents. Throws std::bad_alloc if the system has no memory even after the unused
+    // pieces were returned to it.
     Piece take(std::uint64_t bytes, Use use = Use::lasting);
     // Does not allocate memory.
     void give_back(Piece piece) noexcept;
-    // Gives all unused pieces back to the system. Returns whether there were any.
+    // Returns all unused pieces to the system. Returns whether there were any.
     bool release_unused() noexcept;
-    // Keeps no unused pieces from now on.
+    // Returns unused pieces to the system from now on.
     void close() noexcept;
 
-    // Bytes of all pieces, and of those that nobody has.
+    // Return the bytes of all pieces, and those of the unused ones.
     [[nodiscard]] std::uint64_t held() const;
     [[nodiscard]] std::uint64_t unused() const;
 
@@ -62,13 +63,13 @@ private:
     void shrink() noexcept;
 
     mutable ForkSafeMutex mutex_;
-    Pieces unused_;  // given back last comes last; its capacity never changes
+    Pieces unused_;  // in the order in which they were given back; the capacity never changes
     std::uint64_t held_ = 0, unused_bytes_ = 0;
-    std::uint64_t most_used_ = 0;  // at any time so far
+    std::uint64_t most_used_ = 0;  // the highest use so far
     std::uint64_t most_unused_ = kMostUnused;
 };
 
-// A piece for as long as the object lives.
+// Owns a piece of memory as long as the object lives.
 class Lease {
 public:
     Lease(std::shared_ptr<Memory> memory, std::uint64_t bytes, Memory::Use use = Memory::Use::lasting)
@@ -84,7 +85,7 @@ private:
     Memory::Piece piece_;
 };
 
-// A copy of an array's elements in the order in which kernels read them, made from that version of its contents.
+// A copy of an array's elements in the order in which kernels read them. `version` says which contents were copied.
 struct PackedCopy {
     PackedCopy(std::shared_ptr<Memory> memory, std::uint64_t bytes) : lease(std::move(memory), bytes) {}
 
@@ -101,9 +102,9 @@ public:
     HostStorage(const HostStorage&) = delete;
     HostStorage& operator=(const HostStorage&) = delete;
 
-    // The copy of those elements as they are now; null where there is none.
+    // Returns the copy of those elements as they are now; null if there is none.
     std::shared_ptr<const PackedCopy> packed(const PackedKey& key);
-    // Keeps one that is full.
+    // Stores a copy that has been filled.
     void keep(PackedKey key, std::shared_ptr<const PackedCopy> copy);
 
 private:

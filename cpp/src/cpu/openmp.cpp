@@ -25,30 +25,30 @@ thread_local const OpenMP* entered = nullptr;
 
 template <class F>
 void find(void* library, const char* name, F*& function, const std::string& user) {
-    function = reinterpret_cast<F*>(dlsym(library, name));  // in the libraries that it depends on, too
+    function = reinterpret_cast<F*>(dlsym(library, name));  // also searches the libraries that it depends on
     if (function == nullptr) throw DeviceError("the OpenMP library of " + user + " has no " + name);
 }
 
-// The second thread of the regions that the calling thread runs: the clock of the time that it has had a processor, and
-// what that showed when its work was forgotten.
+// The second thread of the parallel regions that the calling thread runs: its CPU-time clock, and what the clock showed
+// at the last forget_work().
 struct SecondThread {
     std::optional<clockid_t> clock;
     std::chrono::nanoseconds forgotten{0};
 };
 thread_local SecondThread second_thread;
-// A thread that has had a processor for longer than this has worked.
+// A thread that has used more CPU time than this has worked.
 constexpr std::chrono::microseconds kWork{50};
 
-// Returns the time that a thread has had a processor; none if it has ended.
+// Returns a thread's CPU time; nothing if the thread has ended.
 std::optional<std::chrono::nanoseconds> read(clockid_t clock) {
     timespec time{};
     if (clock_gettime(clock, &time) != 0) return std::nullopt;
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-// What the process has loaded.
+// What the dynamic linker has loaded.
 struct Libraries {
-    unsigned long long loads = 0;     // so far
+    unsigned long long loads = 0;     // loaded so far
     std::vector<std::string> openmp;  // paths of the OpenMP libraries
 };
 
@@ -79,7 +79,7 @@ struct Region {
 OpenMP::OpenMP(const std::string& user) : process_(getpid()) {
     void* const library = dlopen(user.c_str(), RTLD_LAZY | RTLD_NOLOAD);
     if (library == nullptr) throw DeviceError(user + " is not loaded");
-    // It is not closed again: the threads run its code as long as the process lives.
+    // The library is never closed: its threads run its code as long as the process lives.
     find(library, "GOMP_parallel", parallel_, user);
     find(library, "omp_get_thread_num", thread_number_, user);
     find(library, "omp_get_num_threads", number_of_threads_, user);
@@ -93,7 +93,7 @@ void OpenMP::leave() { entered = nullptr; }
 const OpenMP* OpenMP::current() { return entered != nullptr && entered->process_ == getpid() ? entered : nullptr; }
 
 const OpenMP* OpenMP::loaded() {
-    // Without a lock, which another thread might hold as the process is forked.
+    // Uses no lock, because another thread might hold it while the process is forked.
     static std::atomic<const OpenMP*> kept = nullptr;
     static std::atomic<unsigned long long> looked_after = 0;
     const OpenMP* found = kept.load();
@@ -106,7 +106,7 @@ const OpenMP* OpenMP::loaded() {
                 if (kept.compare_exchange_strong(found, made.get())) found = made.release();
                 break;
             } catch (const DeviceError&) {
-                continue;  // it has another interface
+                continue;  // its interface is another one
             }
         }
     }
@@ -147,8 +147,8 @@ void OpenMP::run_region(void* data) {
 
 bool OpenMP::run(unsigned threads, const std::function<void(unsigned)>& body) const {
     Region region{*this, threads, body};
-    // Always all of them: GCC's library ends threads that a smaller region does not need, and the next makes them
-    // again.
+    // The region always has all threads. GCC's library ends the threads that a smaller region does not need, and
+    // creates them again for the next one.
     parallel_(&run_region, &region, max_threads(), 0);
     return region.is_run;
 }

@@ -15,15 +15,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// How long threads spin before they sleep: while they wait for work, because it takes long to wake a sleeping thread,
-// and while they wait for a worker to finish.
+// How long threads spin before they sleep. Workers spin while they wait for work, because waking a sleeping thread
+// takes long; callers spin while they wait for a worker.
 constexpr auto kSpinForWork = 100us;
 constexpr auto kSpinForWorker = 20us;
 constexpr auto kPollInterval = 20ms;
 
-// The pools are never destroyed, because their threads wait in them until the process ends. The first one is made when
-// the library is loaded: if a function made it at its first use, a process that was forked meanwhile would wait for
-// that for ever.
+// The pools are never destroyed, because their threads wait in them until the process ends. The first one is created
+// when the library is loaded. If a function created it at first use, a process that was forked during that would wait
+// for ever.
 std::atomic<Pool*> current_pool = new Pool;  // NOLINT(cppcoreguidelines-owning-memory)
 std::atomic<unsigned> forks_so_far = 0;
 [[maybe_unused]] const int new_pool_after_a_fork = pthread_atfork(nullptr, nullptr, [] {
@@ -88,7 +88,7 @@ std::vector<Worker*> Pool::take(unsigned wanted, unsigned allowed) {
 void Pool::give_back(const std::vector<Worker*>& workers) noexcept {
     const std::lock_guard lock(mutex_);
     running_ -= 1 + static_cast<unsigned>(workers.size());
-    // The one that was taken first comes first again: its caches know the work.
+    // The first worker taken will be taken first again, because its caches hold the data.
     idle_.insert(idle_.end(), workers.rbegin(), workers.rend());
 }
 
@@ -109,7 +109,7 @@ std::size_t Pool::idle() {
     return idle_.size();
 }
 
-// Makes an idle worker. Returns false if the system has no room for another thread.
+// Creates an idle worker. Returns false if the system cannot create another thread.
 bool Pool::make() noexcept try {
     auto worker = std::make_unique<Worker>();
     if (idle_.capacity() == made_) idle_.reserve(2 * made_ + 8);
@@ -120,7 +120,7 @@ bool Pool::make() noexcept try {
         static_cast<Worker*>(self)->run();
         return nullptr;
     };
-    // Signals are for the threads that the program knows.
+    // Workers block all signals: the program's own threads handle them.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

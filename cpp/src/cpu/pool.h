@@ -1,4 +1,4 @@
-// The threads of the process that run calls: workers that wait for work, and how many threads may be busy.
+// A pool of worker threads shared by all calls, which also limits how many threads are busy.
 #pragma once
 
 #include <pthread.h>
@@ -13,13 +13,13 @@
 
 namespace vkrnn::cpu {
 
-// A thread that waits for work. It lives as long as the process, because a caller's last access to it must find it.
+// A thread that waits for work. It is never destroyed: its caller may still access it after the work is done.
 class Worker {
 public:
-    // Has the thread call `work` with the rank. Both must live until wait() has returned.
+    // Makes the thread call `work` with the rank. `work` must live until wait() has returned.
     void give(const std::function<void(unsigned)>& work, unsigned rank);
 
-    // Returns when the work is done, or when `poll`, which it calls now and then, returns false.
+    // Waits until the work is done. Calls `poll` now and then, and gives up if it returns false.
     void wait(const std::function<bool()>& poll);
 
 private:
@@ -27,7 +27,7 @@ private:
 
     void run();
 
-    std::atomic<std::uint32_t> turn_ = 0, done_ = 0;  // the work that it was given last, and that it has finished
+    std::atomic<std::uint32_t> turn_ = 0, done_ = 0;  // numbers of the last work given and of the last finished
     std::atomic<std::uint32_t> sleeps_ = 0, waited_for_ = 0;
     const std::function<void(unsigned)>* work_ = nullptr;
     unsigned rank_ = 0;
@@ -35,16 +35,16 @@ private:
     cpu_set_t affinity_{};
 };
 
-// The workers of the process, and how many of its threads run calls.
+// The idle workers, and how many threads of the process run calls.
 class Pool {
 public:
-    // Returns up to `wanted` workers, fewer if threads of the process are busy already or cannot be made. Nothing has
-    // been taken if it throws.
+    // Returns up to `wanted` workers: fewer if threads of the process are busy or cannot be created. Takes nothing if
+    // it throws.
     std::vector<Worker*> take(unsigned wanted, unsigned allowed);
-    // Does not allocate memory: there is room for all workers.
+    // Does not allocate memory: the list already has room for all workers.
     void give_back(const std::vector<Worker*>& workers) noexcept;
 
-    // Registers that many threads from outside the pool until leave(). Returns false if they exceed what is allowed.
+    // Registers threads from outside the pool until leave(). Returns false if they would exceed `allowed`.
     bool enter(unsigned threads, unsigned allowed);
     void leave(unsigned threads);
 
@@ -57,13 +57,14 @@ private:
     std::mutex mutex_;
     std::vector<Worker*> idle_;
     std::size_t made_ = 0;
-    unsigned running_ = 0;  // threads that run calls, of the pool or not
+    unsigned running_ = 0;  // threads that run calls, inside or outside the pool
 };
 
-// Returns the pool of the process. A forked child has a new one, because it has none of its parent's threads.
+// Returns the process's pool. A forked child has a new one, because it has none of its parent's threads.
 Pool& pool();
 
-// Workers for as long as the object lives. A child that was forked meanwhile does not give them back: it has none.
+// Holds workers as long as the object lives. In a child that was forked meanwhile they are not given back, because they
+// do not exist there.
 class Taken {
 public:
     Taken(Pool& from, unsigned wanted, unsigned allowed) : from_(from), workers_(from.take(wanted, allowed)) {}
@@ -80,7 +81,7 @@ private:
     const std::vector<Worker*> workers_;
 };
 
-// Returns how many forks lie between this process and the one that loaded the library.
+// Returns how many times the process has been forked since the library was loaded, counting through all generations.
 unsigned forks();
 
 }  // namespace vkrnn::cpu

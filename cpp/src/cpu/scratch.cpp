@@ -9,12 +9,12 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Looking for memory to share takes some microseconds, which less is not worth.
+// Looking for memory to share takes microseconds. Below this size it is not worth it.
 constexpr std::uint64_t kLeastShared = 1 << 20;
 
 std::uint64_t room_of(const PlanBuffer& buffer) { return (buffer.bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// The steps that need a buffer's contents.
+// The range of steps that need a buffer's contents.
 struct Life {
     std::size_t first = kNoBuffer, last = 0;
 
@@ -44,7 +44,7 @@ struct Placed {
     Life life;
 };
 
-// Returns the lowest offset at which `room` bytes are free during a life. `placed` is in order of offsets.
+// Returns the lowest offset at which `room` bytes are free during a life. `placed` is sorted by offset.
 std::uint64_t first_gap(const std::vector<Placed>& placed, std::uint64_t room, const Life& life) {
     std::uint64_t at = 0;
     for (const Placed& other : placed) {

@@ -1,4 +1,4 @@
-// Waiting for a number to change: for a moment by looking at it, then in the kernel.
+// Waits until a number changes: first by spinning, then by sleeping in the operating system's kernel.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ inline void pause_processor() {
 #endif
 }
 
-// Whether the condition came to hold within the time.
+// Spins for at most the time `most`. Returns whether the condition holds.
 template <class Condition>
 bool spin_until(const Condition& holds, std::chrono::steady_clock::duration most) {
     if (holds()) return true;
@@ -37,8 +37,7 @@ bool spin_until(const Condition& holds, std::chrono::steady_clock::duration most
     return holds();
 }
 
-// Returns when somebody wakes those that sleep there, after the time, or without a reason; at once if the number is
-// another one already.
+// Sleeps while the word has this value, for at most the time `most`. May also wake up early without a reason.
 inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds most) {
 #ifdef __linux__
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(most);

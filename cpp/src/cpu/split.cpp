@@ -7,19 +7,19 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Of processors of this decade, in nanoseconds; only ratios matter much.
-constexpr double kMultiplyAdd = 0.18;                 // of a vector of 32 bytes, in a tile of full height
-constexpr double kLongVector = 1.2;                   // times as long for one of 64
-constexpr double kByteNear = 0.012, kByteFar = 0.03;  // of weights, from a processor's own caches and from elsewhere
-constexpr double kByteExchanged = 0.05;               // of what another processor has written
-constexpr double kCell = 15;                          // of a vector
-constexpr double kStep = 60;                          // what a step of a thread takes besides
+// Estimated costs on current processors, in nanoseconds. Mostly their ratios matter.
+constexpr double kMultiplyAdd = 0.18;                 // of a 32-byte vector, in a tile of full height
+constexpr double kLongVector = 1.2;                   // factor for a 64-byte vector
+constexpr double kByteNear = 0.012, kByteFar = 0.03;  // of weights, in and outside a processor's own caches
+constexpr double kByteExchanged = 0.05;               // of data that another processor has written
+constexpr double kCell = 15;                          // cell arithmetic for a vector
+constexpr double kStep = 60;                          // fixed cost of a step for each thread
 constexpr double kMeeting = 500, kMeetingOfMember = 180;
 constexpr double kContendedMeeting = 1e5;
-constexpr double kThread = 4000;          // until a thread has begun and is waited for
-constexpr double kContendedThread = 1e6;  // where it waits for a processor first
+constexpr double kThread = 4000;          // to start a thread and to wait for it
+constexpr double kContendedThread = 1e6;  // if it has to wait for a processor first
 
-// Bytes of weights that stay in a processor's own caches from step to step.
+// Returns the bytes of weights that stay in a processor's own caches from step to step.
 double near_bytes() {
     static const double bytes = [] {
         const long cache = sysconf(_SC_LEVEL2_CACHE_SIZE);
@@ -28,8 +28,8 @@ double near_bytes() {
     return bytes;
 }
 
-// What a multiply-add takes in small tiles, against one of full size: there are too few sums to keep the processor
-// busy, or too much is loaded for each.
+// Returns the time of a multiply-add in a small tile relative to a full one. Small tiles have too few sums to keep the
+// processor busy, or load too much for each sum.
 double slowness(std::int64_t rows, std::int64_t vectors) {
     constexpr double kByRows[] = {2.3, 1.5, 1.25, 1.05};
     const double narrow = vectors == 1 ? 1.4 : vectors == 2 ? 1.1 : 1.0;

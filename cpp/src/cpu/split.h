@@ -1,4 +1,4 @@
-// How a time loop is shared between threads.
+// How the threads of a call share a time loop.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,9 @@
 
 namespace vkrnn::cpu {
 
-// Each team of `unit_parts` threads takes one of `directions * row_parts` groups of batch rows at a time, and its
-// members parts of the units; they meet in every step. What is computed does not depend on it.
+// A way to share a time loop. Each team of `unit_parts` threads processes one of `directions * row_parts` groups of
+// batch rows at a time. The members of a team share the units and wait at a barrier in every step. Results do not
+// depend on the split.
 struct Split {
     unsigned row_parts = 1, unit_parts = 1;
     unsigned teams = 1;
@@ -17,18 +18,18 @@ struct Split {
 
 struct LoopShape {
     std::int64_t steps, rows, directions;
-    std::int64_t vectors;   // of units
-    std::int64_t products;  // for each unit and k: the gates forward, 1 backward
-    std::int64_t depth;     // of k
+    std::int64_t vectors;   // number of vectors of units
+    std::int64_t products;  // multiply-adds for each unit and k: the gates forward, 1 backward
+    std::int64_t depth;     // number of k
     std::int64_t lanes, element_bytes;
-    std::int64_t meetings;  // in a step
+    std::int64_t meetings;  // barriers in a step
 };
 
-// The split that should take the least time with at most so many threads. `contended`: meetings take long,
-// and threads begin late.
+// Returns the split with the lowest estimated time on at most `most` threads. `contended`: barriers take long and
+// threads start late.
 Split choose_split(const LoopShape& shape, unsigned most, bool contended);
 
-// [begin, end) of part `which` of `parts` about equal ones.
+// A half-open range. part_of() returns part number `which` of `parts` about equal parts of [0, count).
 struct Range {
     std::int64_t begin, end;
 };

@@ -8,10 +8,10 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Layers run so many steps one after the other, so that what they hand on stays in the caches.
+// Each layer runs this many steps before the next layer begins, so that its output stays in the caches.
 constexpr std::int64_t kBlock = 64;
 
-// A block of less work than this needs no poll: it takes less than a millisecond or so.
+// A block with less work than this needs no poll: it takes about a millisecond at most.
 constexpr double kShortFlops = 1e7;
 
 Address address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
@@ -70,7 +70,7 @@ std::byte* CpuSteps::take(std::uint64_t bytes) {
     return leases_.back()->data();
 }
 
-// Puts the plan's buffers into memory and runs what prepares its weights. Source and output stay open.
+// Places the plan's buffers in memory and packs its weights. Source and output are bound later, by run().
 void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     std::vector<std::byte*> at(plan.buffers.size(), nullptr);
     std::vector<std::unique_ptr<Lease>> unpacked;  // needed until the weights are packed
@@ -107,7 +107,7 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     }
     for (const Step& step : plan.steps) {
         const auto* const dispatch = std::get_if<Dispatch>(&step);
-        if (dispatch == nullptr) continue;  // a Clear, of memory that is zero already
+        if (dispatch == nullptr) continue;  // a Clear: the memory is zero already
         const Kernel& kernel = plan.kernels[dispatch->kernel];
         const NamedKernel& named = find_kernel(target_, kernel.shader);
         std::vector<std::uint64_t> work((dispatch->push.bytes.size() + 7) / 8);
@@ -124,7 +124,7 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
         layer.constants = kernel.constants;
         std::memcpy(&layer.loop_work, work.data(), sizeof(LoopWork));
     }
-    // The cell state is updated where it stands: a unit reads its own elements alone.
+    // The cell state is updated in place: each unit reads only its own elements.
     abi::StepParams& params = layer.loop_work.params;
     params.at[2 * abi::kCell] = params.at[2 * abi::kInitCell];
     params.strides[abi::kCell] = params.strides[abi::kInitCell];
@@ -170,7 +170,7 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
     for (Layer& layer : layers_) layer.step_work.back ^= 1U;
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     try {
-        // Several threads would wait for a processor that somebody else has.
+        // Under contention, several threads would wait for processors that other software uses.
         const unsigned free_threads = step_threads_ > 1 && contended() ? 1 : step_threads_;
         const unsigned threads = steps == 1 ? free_threads : threads_for(steps);
         if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
@@ -198,7 +198,8 @@ void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
 
 void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
     const std::uint64_t element = storage_bytes(dtype_);
-    // Not meeting 0, where only long waits count as lost. No kernel has the last one: see run_groups in loop-inl.h.
+    // Uses the last barrier, which no kernel uses (see run_groups in loop-inl.h). At barrier 0 only long waits count as
+    // lost.
     const auto meet = [&] {
         return member.size() == 1 || member.meet(member.size(), member.rank(), member.size(), false) != 0;
     };
@@ -220,7 +221,7 @@ void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, s
                 std::memcpy(layer.hidden, to + static_cast<std::uint64_t>(some - 1) * layer.hidden_bytes,
                             layer.hidden_bytes);
             if (half_) {
-                // A call returns 16-bit numbers, so that is what the next layer reads.
+                // The next layer reads 16-bit numbers, as if each layer were a call of its own.
                 const auto count = some * static_cast<std::int64_t>(layer.hidden_bytes / sizeof(float));
                 convert(member, to, last ? result : narrow_output_, count, true);
                 if (!meet()) return;

@@ -1,4 +1,4 @@
-// The steps of a stream on the CPU: weights packed, buffers placed and kernels found ahead.
+// Runs the steps of a stream on the CPU. Weights are packed, buffers placed and kernels looked up in advance.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace vkrnn::cpu {
 
 class CpuSteps final : public StreamSteps {
 public:
-    // `plans` are those of the layers' specs, in float32 instead of a 16-bit type. Throws std::bad_alloc.
+    // `plans` are the plans of the layers' specs, with float32 in place of a 16-bit type. Throws std::bad_alloc.
     CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, std::span<const StreamPart> parts,
              std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
 
@@ -26,20 +26,20 @@ public:
 private:
     struct Layer {
         const NamedKernel* loop = nullptr;
-        const NamedKernel* step = nullptr;  // runs a single step; null where only the loop can
+        const NamedKernel* step = nullptr;  // runs a single step; null if only the loop can
         std::vector<std::uint32_t> constants{};
         LoopWork loop_work{};
         StepWork step_work{};
-        std::byte *hidden = nullptr, *cell = nullptr;  // the states; no cell where there is none
+        std::byte *hidden = nullptr, *cell = nullptr;  // the states; `cell` is null if there is none
         std::uint64_t hidden_bytes = 0, cell_bytes = 0;
-        std::byte* output = nullptr;  // [kBlock, N, H] where that is not the caller's memory
+        std::byte* output = nullptr;  // [kBlock, N, H]; null if the caller's memory is used
     };
 
     void place(const Plan& plan, const StreamPart& part, Layer& layer);
     void prepare_row_step(const StreamPart& part, Layer& layer) const;
     [[nodiscard]] unsigned threads_for(std::int64_t steps) const;
     void run_simple_step(const std::byte* input, std::byte* output);
-    // A member's part of all layers over all steps.
+    // Runs a member's share of all layers over all steps.
     void work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const;
     void run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
                    std::int64_t steps) const;
@@ -51,14 +51,14 @@ private:
     const Dtype dtype_;
     const bool half_;
     const NamedKernel& convert_;
-    const std::int64_t inputs_, outputs_;  // elements of a step: N I and N H
+    const std::int64_t inputs_, outputs_;  // elements of a step: N * I and N * H
     const unsigned most_threads_;
     std::vector<std::unique_ptr<Lease>> leases_;
     std::vector<Layer> layers_;
-    std::byte* states_ = nullptr;  // of all layers, followed by as many bytes for a copy
+    std::byte* states_ = nullptr;  // of all layers, followed by room for a copy of them
     std::uint64_t state_bytes_ = 0;
-    std::byte *wide_input_ = nullptr, *narrow_output_ = nullptr;  // of 16-bit types: [kBlock, N, ...]
-    std::int64_t block_ = 0;                                      // steps that all layers run together
+    std::byte *wide_input_ = nullptr, *narrow_output_ = nullptr;  // for 16-bit types: [kBlock, N, ...]
+    std::int64_t block_ = 0;  // steps that a layer runs before the next layer begins
     double step_flops_ = 0;
     unsigned step_threads_ = 1;
     bool simple_ = false;  // whether a single step runs on one thread and cannot fail

@@ -24,19 +24,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// How long threads spin in a meeting, at the least, before they sleep.
+// The minimum time that threads spin at a barrier before they sleep.
 constexpr auto kSpinInMeeting = 20us;
-// What comes before that spinning: looks without a pause, or at the clock, in between.
+// Reads of the barrier's word before that, without a pause and without reading the clock.
 constexpr int kLooks = 100;
-// Between questions whether to stop.
+// Time between two calls of the poll.
 constexpr auto kBetweenPolls = 20ms;
-// How long after contention calls still go where they do not meet it.
+// How long after contention calls still run on OpenMP threads.
 constexpr auto kRefuge = 1200ms;
-// Waiting in a meeting that takes longer than this and than half of the work before it is lost time. Between two
-// kernels a thread may have more to do than another one, or have slept as the call began.
+// A wait at a barrier is lost time if it takes longer than this and longer than half of the work before it. The limit
+// is higher between two kernels, where a thread may have more to do than another, or may have been asleep when the call
+// began.
 constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
 
-// The calls that the thread is amid: their polls run signal handlers, which may make another one.
+// The nesting depth of calls on this thread. A call's poll runs signal handlers, which may make another call.
 thread_local std::size_t calls_around = 0;
 struct Amid {
     Amid() { ++calls_around; }
@@ -58,7 +59,7 @@ public:
     [[nodiscard]] Contention& contention() const { return contention_; }
     [[nodiscard]] bool contended() const { return contended_; }
 
-    // Returns whether this is a child that the poll forked: it has no thread but the calling one.
+    // Returns whether this is a child process that the poll forked. It has only the calling thread.
     [[nodiscard]] bool forked() const { return forks() != forks_; }
     [[nodiscard]] bool lacks_members() const { return size_ > 1 && forked(); }
 
@@ -70,7 +71,7 @@ public:
         }
     }
 
-    // For the first member.
+    // Called by the first member.
     void poll() {
         if (!poll_) return;
         const auto now = Clock::now();
@@ -102,8 +103,9 @@ public:
         }
     }
 
-    // To be called when all have come back. All meet at the first meeting between two kernels and after the last one,
-    // and some at a time in the others, beside each other: then the call has lost what those lost who lost the most.
+    // Called when all members have come back. All members use barrier 0, which separates kernels. The other barriers
+    // are used by some of the members at the same time. So the call lost the time of barrier 0 plus the longest of the
+    // others.
     void account() const {
         if (size_ == 1) return;
         Clock::duration lost{0};
@@ -140,9 +142,9 @@ private:
 
 namespace {
 
-// Returns the OpenMP library on whose threads a call runs while threads of our own wait for processors. It may be those
-// threads that have the processors, because they spin after PyTorch's work, say; their own next work they begin at
-// once. Null where they have not worked since the last call, or have waited for processors themselves of late.
+// Returns the OpenMP library whose threads should run calls while threads of the pool wait for processors. Its threads
+// may be those that occupy the processors, because they spin after PyTorch's work, for example; they begin new work at
+// once. Returns null if they have not worked since the last call, or have themselves waited for processors recently.
 const OpenMP* refuge() {
     if (!pool_contention.held_within(kRefuge) || openmp_contention.holds()) return nullptr;
     const OpenMP* const loaded = OpenMP::loaded();
@@ -171,7 +173,7 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
         std::size_t size = 0;
         ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
     };
-    static thread_local std::deque<std::array<Buffer, 4>> buffers;  // for a call, for one amid that, and so on
+    static thread_local std::deque<std::array<Buffer, 4>> buffers;  // one element for each level of nested calls
     while (buffers.size() <= calls_around) buffers.emplace_back();
     Buffer& buffer = buffers[calls_around][number];
     if (buffer.size < bytes) {
@@ -188,7 +190,7 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
 }
 
 std::uint32_t Meeting::arrive(unsigned members) {
-    const std::uint32_t round = round_.load() & ~kStopped;  // which lasts until this member has arrived
+    const std::uint32_t round = round_.load() & ~kStopped;  // the round cannot end before this member arrives
     if (arrived_.fetch_add(1) + 1 == members) {
         arrived_.store(0, std::memory_order_relaxed);
         round_.fetch_add(kRound);
@@ -247,7 +249,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
 
 namespace {
 
-// Returns false where that cannot be done.
+// Returns false if the work cannot run on the OpenMP library's threads.
 bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bool()>& poll,
                    const std::function<void(Member&)>& work) {
     Pool& beside = pool();
@@ -259,7 +261,7 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
     try {
         run = openmp.run(threads, [&](unsigned rank) {
             team.work(work, rank);
-            // At the region's end a forked child would wait for threads that it does not have.
+            // At the end of the region, a forked child would wait for threads that it does not have.
             if (rank == 0 && team.forked()) throw Forked();
         });
     } catch (const Forked&) {

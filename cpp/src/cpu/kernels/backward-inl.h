@@ -1,4 +1,5 @@
-// A cell's way back through time, and the replay before it. Included once for each instruction set.
+// A cell's backward time loop, and the kernel that recomputes the forward operands before it. Included once for each
+// instruction set.
 #if defined(VKRNN_CPU_BACKWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_BACKWARD_INL_H
 #undef VKRNN_CPU_BACKWARD_INL_H
@@ -14,8 +15,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// What each step's recurrent product multiplied, h[k-1] * m[k], from what the forward pass kept, for the weight
-// gradients; with peephole weights c[k-1], and c[k] if one weighs that. Steps and rows in any order.
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, for the weight
+// gradients. With peephole weights it also copies c[k-1], and c[k] if a peephole weight multiplies that. Steps and rows
+// are independent of each other.
 template <class C, class T>
 class Replay : Loop<C, T> {
     using Base = Loop<C, T>;
@@ -43,7 +45,7 @@ public:
             replay(k, at - first);
         }
     }
-    // As for a loop that multiplies by nothing, whose rows and steps are alike.
+    // The shape of a loop of a single step with hardly any product: the rows of all steps count as its rows.
     static LoopShape shape(const LoopWork& work) {
         LoopShape shape = Base::shape_of(work, kGates, 1);
         shape.rows *= shape.steps;
@@ -52,7 +54,7 @@ public:
     }
 
 private:
-    // How many rows there are in the steps before k.
+    // Returns the number of rows in the steps before k.
     [[nodiscard]] std::int64_t row_before(std::int64_t k) const {
         return has_lengths_ ? live_.firsts()[k] : k * batch_;
     }
@@ -115,7 +117,7 @@ public:
     }
 
 private:
-    // Where there is a candidate; the last in either order.
+    // The candidate's slot, if there is a candidate. It is the last in either gate order.
     static constexpr std::int64_t kCandidateSlot = kGates - 1;
 
     void run_group() {
@@ -123,7 +125,7 @@ private:
         this->clear_ended(abi::kDelta, kGates);
         if (scales_product_) this->clear_ended(abi::kRecurrentDelta, kGates);
         for (std::int64_t k = steps - 1; k >= 0; --k) {
-            // The first phase of two hands down the gates that stand in the first slots.
+            // The first of two phases takes the gates in the slots before the candidate's.
             phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps);
             if (!this->meet()) return;
             if constexpr (C::kHasCandidate) {
@@ -132,12 +134,12 @@ private:
                 if (!this->meet()) return;
             }
         }
-        // What step 0 hands down is the gradient of the initial state.
+        // The gradient that step 0 passes back is that of the initial state.
         if (work_.has_initial != 0) phase<1>(-1, 0, 0, two_phases_ ? kCandidateSlot : kGates, true);
     }
 
-    // Multiplies the deltas of step `of`, slots [first, end), with the weights, for the cell at step k. Batch rows that
-    // are not live at step `of` have no deltas there.
+    // Multiplies the deltas of step `of`, slots [first, end), by the weights, and passes the sums to the cell at step
+    // k. Batch rows that are not live at step `of` have no deltas there.
     template <int Phase>
     void phase(std::int64_t k, std::int64_t of, std::int64_t first, std::int64_t end, bool multiplies) {
         const std::int64_t live = this->live_rows(std::max<std::int64_t>(k, 0));
@@ -242,7 +244,7 @@ private:
         }
     }
 
-    // Second phase: what comes through the gate that scales the candidate's operand.
+    // The second phase adds the gradient through the gate that scales the candidate's operand.
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         if constexpr (C::kHasCandidate) {
             const Range units = this->units_of(vectors);

@@ -1,4 +1,4 @@
-// A cell's time loop forward. Included once for each instruction set.
+// A cell's forward time loop. Included once for each instruction set.
 #if defined(VKRNN_CPU_FORWARD_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_FORWARD_INL_H
 #undef VKRNN_CPU_FORWARD_INL_H
@@ -42,7 +42,7 @@ private:
                 if constexpr (C::kHasCandidate) {
                     phase<0, C::kCandidate, 1>(k);
                     if (!this->meet()) return;
-                    project_ahead(k);  // for the units of those who have left
+                    project_ahead(k);  // for the units of members that have left
                     phase<C::kCandidate, kGates, 2>(k);
                 }
             } else {
@@ -52,17 +52,17 @@ private:
         }
     }
 
-    // The sums of a gate for some batch rows begin with its bias, to which x W^T is added, and then the product with
-    // the recurrent weight; so the bits are the same wherever x W^T is formed. From so many batch rows on a step forms
-    // x W^T for itself, in the same tiles; below, for several steps at once, as each weight that is loaded should serve
-    // many rows.
+    // A gate's sums begin with the bias. Then x W^T is added, and then the product with the recurrent weight. The order
+    // is the same wherever x W^T is computed, so results are bit-identical. With at least kManyRows live batch rows,
+    // each step computes its own x W^T, in the same tiles. With fewer, it is computed for several steps at once, up to
+    // kAheadRows rows, so that each loaded weight serves many rows.
     static constexpr std::int64_t kManyRows = 24, kAheadRows = 48;
 
     [[nodiscard]] bool projects_ahead(std::int64_t k) const {
         return work_.features != 0 && this->live_rows(k) < kManyRows;
     }
 
-    // x W^T of the member's units for step k and some after it, unless it is there.
+    // Computes x W^T of the member's units for step k and some steps after it, unless that is done already.
     void project_ahead(std::int64_t k) {
         if (!projects_ahead(k) ||
             (k < projected_.end && projected_for_.begin == mine_.begin && projected_for_.end == mine_.end))
@@ -70,7 +70,7 @@ private:
         const std::int64_t width = (mine_.end - mine_.begin) * L;
         projected_ = {k, k};
         projected_for_ = mine_;
-        ahead_row_ = kGates * width + L;  // rows a power of two apart would share few sets of the cache
+        ahead_row_ = kGates * width + L;  // without + L, rows a power of two apart would share few cache sets
         ahead_ = static_cast<T*>(member_.scratch(2, sizeof(T) * static_cast<std::size_t>(kAheadRows * ahead_row_)));
         const T* features[kAheadRows];
         std::int64_t count = 0;
@@ -86,7 +86,7 @@ private:
                              ahead_row_, width, false);
     }
 
-    // Sums of gates [first, end): the bias, plus x where it is given by row.
+    // Initializes the sums of gates [first, end) with the bias, plus x if it is given.
     void start_sums(int first, int end, const T* const* x, std::int64_t count, Range vectors, T* sums,
                     std::int64_t sums_row, std::int64_t sums_gate) const {
         const Tag<T> d;
@@ -104,7 +104,7 @@ private:
         }
     }
 
-    // The rows that a product multiplies.
+    // Returns a row that the recurrent product multiplies.
     const T* operand(std::int64_t k, std::int64_t i, int phase) const {
         if (phase == 2) return row(abi::kScaledOperand, k, position(i));
         if (has_mask_) return masked_ + i * this->vectors_ * L;
@@ -125,8 +125,8 @@ private:
         }
     }
 
-    // Where the gates' sums of some batch rows stand. The candidate's product with the recurrent weight has sums of its
-    // own where the cell scales it.
+    // The addresses and strides of the gates' sums for some batch rows. If the cell scales the candidate's recurrent
+    // product, that has sums of its own.
     struct Sums {
         T* gates;
         std::int64_t row, gate;
@@ -186,7 +186,7 @@ private:
         }
     }
 
-    // The cell for some units of a batch row, from the sums of its gates, which are `sums_gate` elements apart.
+    // Computes the cell for some units of a batch row from the sums of its gates, which are `sums_gate` elements apart.
     template <int First, int End, int Phase>
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
                          const T* candidate) {
@@ -213,7 +213,7 @@ private:
                 r[g] = 0.0;
             }
             if (candidate != nullptr) r[End - 1] = load(candidate + at, count);
-            // A vector per gate stands in the gates' order; a single one is its own slot 0.
+            // With one vector for each gate, vectors are in the order of gates in memory. A single vector is in slot 0.
             for (int i = 0; i < kVectors; ++i)
                 learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
             before[0] = load(hidden_before + j, count);
@@ -239,11 +239,11 @@ private:
     }
 
     T* masked_ = nullptr;
-    // x W^T formed ahead: of those steps, for those units; the first row of each step.
+    // x W^T computed in advance: its steps, its units, and the first row of each step.
     Range projected_{0, 0}, projected_for_{0, 0};
     std::int64_t ahead_at_[kAheadRows];
     T* ahead_ = nullptr;
-    std::int64_t ahead_row_ = 0;  // from a row of it to the next
+    std::int64_t ahead_row_ = 0;  // its stride between rows
 };
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE

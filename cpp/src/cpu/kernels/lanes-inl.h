@@ -1,5 +1,5 @@
-// Numbers side by side in a vector register, as the cells see them, and the functions that cells call on them.
-// Included once for each instruction set.
+// Vector registers as the cells see them, and the functions that cells call on them. Included once for each instruction
+// set.
 #if defined(VKRNN_CPU_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_LANES_INL_H
 #undef VKRNN_CPU_LANES_INL_H
@@ -25,12 +25,12 @@ using Vector = hn::Vec<Tag<T>>;
 template <class T>
 inline constexpr std::int64_t kLanes = static_cast<std::int64_t>(HWY_LANES(T));
 
-// `count` numbers from p on, at most as many as a vector has lanes; zeros in the others.
+// Loads `count` numbers from p. If these are fewer than a vector's lanes, the other lanes are 0.
 template <class T>
 HWY_INLINE Vector<T> load_vector(const T* p, std::int64_t count) {
     const Tag<T> d;
     if (HWY_LIKELY(count >= kLanes<T>)) return hn::LoadU(d, p);
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // what is masked out is not touched
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2  // masked-out memory is not accessed
     return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(count)), d, p);
 #else
     HWY_ALIGN T some[static_cast<std::size_t>(kLanes<T>)] = {};
@@ -52,8 +52,8 @@ HWY_INLINE void store_vector(Vector<T> value, T* p, std::int64_t count) {
 #endif
 }
 
-// Two vectors with the operators of a number: the processor works on one while it waits for the other. A double becomes
-// one in all lanes.
+// Two vectors with the operators of a number. There are two so that the processor can work on one while the other
+// waits. A double converts to a value with that number in all lanes.
 template <class T>
 struct Lanes {
     static constexpr std::int64_t kCount = 2 * kLanes<T>;
@@ -70,14 +70,14 @@ struct Lanes {
     HWY_INLINE Lanes& operator+=(Lanes b) { return *this = *this + b; }
 
     friend HWY_INLINE Lanes max(Lanes a, Lanes b) { return {hn::Max(a.low, b.low), hn::Max(a.high, b.high)}; }
-    // 1 where x is at least the edge, else 0.
+    // Returns 1 in lanes where x >= edge, else 0.
     friend HWY_INLINE Lanes step(Lanes edge, Lanes x) {
         const auto one = hn::Set(Tag<T>(), T{1});
         return {hn::IfThenElseZero(hn::Ge(x.low, edge.low), one), hn::IfThenElseZero(hn::Ge(x.high, edge.high), one)};
     }
 };
 
-// `count` numbers from p on, at most kCount; zeros in the others.
+// Loads `count` numbers from p, at most kCount. The other lanes are 0.
 template <class T>
 HWY_INLINE Lanes<T> load(const T* p, std::int64_t count) {
     constexpr std::int64_t L = kLanes<T>;
@@ -92,7 +92,7 @@ HWY_INLINE void store(Lanes<T> value, T* p, std::int64_t count) {
     if (HWY_LIKELY(count > L)) store_vector(value.high, p + L, count - L);
 }
 
-// What exp needs to know of a type.
+// Constants of exp for a type.
 template <class T>
 struct Exponential;
 
@@ -101,11 +101,11 @@ struct Exponential<float> {
     using Bits = std::int32_t;
     static constexpr int kMantissa = 23;
     static constexpr Bits kBias = 127;
-    static constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: added, it leaves an integer in the low bits
-    static constexpr float kLowest = -88.0F;      // exp of this and less counts as zero
-    static constexpr float kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;  // the first has few bits
-    // Of exp(r) - 1 - r, divided by r^2, from the highest power on; |r| <= ln(2) / 2. These are not of the Taylor
-    // series but of the polynomial whose largest error is least, a quarter of a rounding, relative to exp(r) - 1.
+    static constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves an integer in the low bits
+    static constexpr float kLowest = -88.0F;      // exp of this and of less counts as 0
+    static constexpr float kLn2High = 0.693359375F, kLn2Low = -2.12194440e-4F;  // the first has few significant bits
+    // Coefficients of (exp(r) - 1 - r) / r^2, highest power first, for |r| <= ln(2) / 2. This is not the Taylor series
+    // but the polynomial with the smallest maximum error relative to exp(r) - 1: a quarter of a rounding error.
     static constexpr float kSeries[] = {1.39464962e-3F, 8.36661086e-3F, 4.16662805e-2F, 1.66665435e-1F, 0.5F};
 };
 
@@ -122,17 +122,17 @@ struct Exponential<double> {
                                          1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
 };
 
-// x, but at least `low`; NaN stays NaN.
+// Returns max(low, x), or NaN if x is NaN.
 template <class T>
 HWY_INLINE Vector<T> at_least(Vector<T> low, Vector<T> x) {
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR  // whose instruction returns the second number where one is NaN
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR  // x86's instruction returns the second operand if one is NaN
     return hn::Max(low, x);
 #else
     return hn::IfThenElse(hn::Lt(x, low), low, x);
 #endif
 }
 
-// x, but at most `high`; NaN stays NaN.
+// Returns min(high, x), or NaN if x is NaN.
 template <class T>
 HWY_INLINE Vector<T> at_most(Vector<T> high, Vector<T> x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
@@ -142,8 +142,8 @@ HWY_INLINE Vector<T> at_most(Vector<T> high, Vector<T> x) {
 #endif
 }
 
-// exp(x) = (1 + q) * scale for x from kLowest, where the scale is 0, to about -kLowest, with |q| < 0.42 accurate
-// relative to itself.
+// Splits exp(x) into (1 + q) * scale, where |q| < 0.42 has a small relative error. Valid for x from kLowest, where the
+// scale is 0, to about -kLowest.
 template <class T>
 HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     using E = Exponential<T>;
@@ -160,12 +160,12 @@ HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     scale = hn::BitCast(d, hn::ShiftLeft<E::kMantissa>(exponent));
 }
 
-// n / d for d of at least 1, as exact as a division or nearly so.
+// Returns n / d for d >= 1, as exact as a division or nearly so.
 template <class T>
 HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
 #if HWY_TARGET == HWY_AVX3
     if constexpr (sizeof(T) == sizeof(float)) {
-        // Divisions of long vectors take several times as long as this.
+        // Dividing long vectors takes several times as long as this Newton iteration.
         const Tag<T> tag;
         auto reciprocal = hn::ApproximateReciprocal(d);
         reciprocal = hn::MulAdd(reciprocal, hn::NegMulAdd(d, reciprocal, hn::Set(tag, T{1})), reciprocal);
@@ -176,10 +176,10 @@ HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
     return hn::Div(n, d);
 }
 
-// exp of more is so much more than 1 that sigmoid and tanh are 1 in either type.
+// Above this argument of exp, sigmoid and tanh are 1 in both types.
 inline constexpr double kSaturates = 44;
 
-// exp(x) / (exp(x) + 1), accurate relative to itself.
+// Returns exp(x) / (exp(x) + 1) with a small relative error.
 template <class T>
 HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     const Tag<T> d;
@@ -190,7 +190,7 @@ HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     return divide<T>(y, hn::Add(y, hn::Set(d, T{1})));
 }
 
-// (exp(2 x) - 1) / (exp(2 x) + 1), accurate relative to itself.
+// Returns (exp(2 x) - 1) / (exp(2 x) + 1) with a small relative error.
 template <class T>
 HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     const Tag<T> d;
@@ -201,7 +201,7 @@ HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
 }
 
-// exp(x) for x <= 0; exactly 1 at 0.
+// Returns exp(x) for x <= 0, which is exactly 1 at 0.
 template <class T>
 HWY_INLINE Vector<T> exponential(Vector<T> x) {
     Vector<T> q, scale;
@@ -220,7 +220,7 @@ HWY_INLINE Vector<T> hard_sigmoid(Vector<T> x, Vector<T> alpha, Vector<T> beta) 
     return at_most<T>(hn::Set(d, T{1}), at_least<T>(hn::Zero(d), hn::MulAdd(alpha, x, beta)));
 }
 
-// The activations and their derivatives: the same as in activation.glsl.
+// The activations and their derivatives, as in activation.glsl.
 template <class T>
 HWY_INLINE Lanes<T> activation_value(abi::uint kind, Lanes<T> x, T alpha, T beta) {
     const auto zero = hn::Zero(Tag<T>());
@@ -236,7 +236,7 @@ HWY_INLINE Lanes<T> activation_value(abi::uint kind, Lanes<T> x, T alpha, T beta
     }
 }
 
-// The derivative, from the activation's value y.
+// Derivatives are computed from the activation's value y.
 template <class T>
 HWY_INLINE Vector<T> relu_derivative(Vector<T> y) {
     const Tag<T> d;
@@ -261,15 +261,15 @@ HWY_INLINE Lanes<T> activation_derivative(abi::uint kind, Lanes<T> y, T alpha) {
     }
 }
 
-// x, but from -clip to clip; NaN stays NaN.
+// Limits x to [-clip, clip]. NaN stays NaN.
 template <class T>
 HWY_INLINE Lanes<T> clipped(Lanes<T> x, T clip) {
     const auto high = hn::Set(Tag<T>(), clip), low = hn::Set(Tag<T>(), -clip);
     return {at_most<T>(high, at_least<T>(low, x.low)), at_most<T>(high, at_least<T>(low, x.high))};
 }
 
-// The slope where y lies between the two ends by more than the slack, relative to them, and else 0; NaN counts as
-// between them.
+// Returns `slope` where y lies between the two ends by a relative margin of more than `slack`, else 0. NaN counts as
+// between.
 template <class T>
 HWY_INLINE Vector<T> slope_between(Vector<T> slope, Vector<T> y, Vector<T> end, Vector<T> other_end, T slack) {
     const Tag<T> d;

@@ -1,7 +1,7 @@
-// What the time loops of a cell have in common. Included once for each instruction set.
+// The common part of a cell's time loops. Included once for each instruction set.
 //
-// Threads are in teams, each of which takes groups of batch rows of one direction through all steps; its members have
-// units of their own and meet in every step (see split.h).
+// Threads form teams. A team runs all steps for one group of batch rows of one direction after another. Its members
+// share the units, and wait at a barrier in every step (see split.h).
 #if defined(VKRNN_CPU_LOOP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_LOOP_INL_H
 #undef VKRNN_CPU_LOOP_INL_H
@@ -17,17 +17,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// Batch rows whose sums are formed, and then handed to the cell, together: the weights are loaded once for them all.
+// Batch rows whose sums are computed, and then passed to the cell, together. The weights are loaded once for all of
+// them.
 inline constexpr std::int64_t kChunkRows = 96;
 
-// Bytes of sums that leave room for the weights in the nearest cache, and of weights that are a small part of what the
-// next one holds.
+// Limits on the size of a stripe. This many bytes of sums leave room for weights in the L1 cache; this many bytes of
+// weights are a small part of the L2 cache.
 inline constexpr std::int64_t kSumBytes = 8192, kWeightBytes = 256 << 10;
 
-// The parts of a range of vectors of units whose sums are formed, and then handed to the cell, together: at least as
-// wide as a tile, and else as wide as their sums and weights allow, because the cell has much to prepare for each. Each
-// step takes them the other way round than the one before: where the weights do not fit into the caches, it finds there
-// those that were used last.
+// Divides a range of vectors of units into stripes. The sums of a stripe are computed, and then passed to the cell,
+// together. A stripe is at least as wide as a tile; beyond that, it is as wide as its sums and weights allow, because
+// the cell has a fixed cost for each stripe. Every other step takes the stripes in reverse (`back`). If the weights do
+// not fit into the caches, a step then begins with those that are still there.
 class Stripes {
 public:
     Stripes(Range vectors, std::int64_t tile, std::int64_t sum_bytes, std::int64_t weight_bytes, bool back)
@@ -53,12 +54,12 @@ private:
     std::int64_t together_, groups_, count_;
 };
 
-// A tensor for one direction: see abi.h.
+// A tensor's address and strides in one direction: see abi.h.
 template <class T>
 struct View {
     T* at;
     Stride step, row, slot, unit;
-    bool packed;  // see live_rows.h; the sign of `step` tells the direction
+    bool packed;  // see live_rows.h; the sign of `step` is the direction
 
     HWY_INLINE Lanes<T> read(const T* row_at, std::int64_t slot_number, std::int64_t j, std::int64_t count) const {
         const T* p = row_at + slot_number * slot;
@@ -67,13 +68,14 @@ struct View {
     }
 };
 
-// A weight as panels or, where these are null, as the caller has it: rows of `depth` elements, [slot, unit].
+// A weight as panels. If `panels` is null, `rows` has it in the caller's layout: rows of `depth` elements, [slot,
+// unit].
 template <class T>
 struct Weights {
     const T *panels = nullptr, *rows = nullptr;
 };
 
-// What the loops of a call have in common: its tensors for one direction, and where their elements are.
+// The base of the time loops: a call's tensors in one direction, and where their elements are.
 template <class C, class T>
 class Loop {
 public:
@@ -127,20 +129,20 @@ protected:
                           pointer<const T>(work_.input_weight_rows[direction])};
     }
 
-    // Batch rows are counted by position (see live_rows.h), which without lengths is their number.
+    // Returns the length of a batch row. `n` is its position (see live_rows.h); without lengths, that is its number.
     [[nodiscard]] std::int64_t length_of(std::int64_t n) const { return has_lengths_ ? live_.lengths()[n] : steps_; }
 
-    // The positions of this member's group. Those of a group with lengths are spread over all, so that each group has
-    // long and short ones.
+    // Returns the position of row i of this member's group. With lengths, the positions of a group are spread over the
+    // batch, so that each group has long and short rows.
     [[nodiscard]] std::int64_t position(std::int64_t i) const { return first_ + i * apart_; }
-    // How many of them are live at step k: the first ones.
+    // Returns how many rows of the group are live at step k. They come first.
     [[nodiscard]] std::int64_t live_rows(std::int64_t k) const { return has_lengths_ ? among(live_.live(k)) : count_; }
-    // How many steps any of them has.
+    // Returns the number of steps of the group's longest row.
     [[nodiscard]] std::int64_t group_steps() const { return length_of(first_); }
-    // Whether one row alone of the whole batch is live at step k: see multiply_rows.
+    // Returns whether a single row of the whole batch is live at step k: see multiply_rows.
     [[nodiscard]] bool one_row(std::int64_t k) const { return has_lengths_ ? live_.live(k) == 1 : batch_ == 1; }
 
-    // Where slot 0, unit 0 of a tensor stands for a step and a batch row that is live then.
+    // Returns the address of slot 0, unit 0 of a tensor, for a step and a batch row that is live in it.
     HWY_INLINE T* row(abi::uint view, std::int64_t k, std::int64_t n) const {
         const View<T>& v = views_[view];
         if (HWY_LIKELY(!has_lengths_)) return v.at + k * v.step + n * v.row;
@@ -148,11 +150,12 @@ protected:
         if (v.packed) return v.at + (live_.firsts()[v.step < 0 ? end - 1 - k : k] + n) * v.row;
         return v.at + (v.step < 0 ? k + steps_ - end : k) * v.step + live_.order()[n] * v.row;
     }
-    // Clears the member's units of a sequence where its group's batch rows have ended. Packed ones have no such rows.
+    // Clears the member's units of a sequence from the end of each batch row of the group. Packed sequences have no
+    // such rows.
     void clear_ended(abi::uint view, std::int64_t slots) const {
         const View<T>& v = views_[view];
         if (!has_lengths_ || v.packed || v.step == 0) return;
-        T* const first = v.at + (v.step < 0 ? (steps_ - 1) * v.step : 0);  // of the time axis
+        T* const first = v.at + (v.step < 0 ? (steps_ - 1) * v.step : 0);  // the beginning of the time axis
         const Stride time = v.step < 0 ? -v.step : v.step;
         const Range units = units_of(mine_);
         for (std::int64_t i = 0; i < count_; ++i) {
@@ -164,11 +167,11 @@ protected:
                                 static_cast<std::size_t>(units.end - units.begin) * sizeof(T));
         }
     }
-    // The state that step k starts from.
+    // Returns the address of the state before step k.
     HWY_INLINE T* previous(abi::uint sequence, abi::uint initial, std::int64_t k, std::int64_t n) const {
         return k == 0 ? row(initial, 0, n) : row(sequence, k - 1, n);
     }
-    // What lies between its slots.
+    // Returns the stride between the slots of that state.
     [[nodiscard]] HWY_INLINE Stride previous_slot(abi::uint sequence, abi::uint initial, std::int64_t k) const {
         return views_[k == 0 ? initial : sequence].slot;
     }
@@ -192,7 +195,8 @@ protected:
             use_group(group, split);
             mine_ = part_of(vectors_, own_, members_);
             body();
-            // Who has left goes no further either: the first does their part of the other groups as well.
+            // A member that has left the team takes no further groups. The first member then computes all units of the
+            // remaining groups.
             if (members_ == 0 || (members_ == 1 && own_ != 0)) return;
             if (members_ == 1 && split.unit_parts > 1) {
                 finish_alone(group + split.teams, split, body);
@@ -201,7 +205,7 @@ protected:
         }
     }
 
-    // Meets the other members; false where this one is to go no further.
+    // Waits at the team's barrier. Returns false if this member must stop.
     bool meet() {
         if (members_ == 1) return !member_.stopped();
         members_ = member_.meet(meeting_, own_, members_, true);
@@ -211,7 +215,7 @@ protected:
 
     [[nodiscard]] std::int64_t directions() const { return work_.directions; }
 
-    // sums[i][v] += operand[i] panels[v], in blocks of k. `one_row`: see multiply_rows.
+    // sums[i][v] += operand[i] * panels[v], in blocks along k. `one_row`: see multiply_rows.
     HWY_INLINE void multiply(const T* const* operand, std::int64_t count, const T* panels, std::int64_t panel,
                              std::int64_t depth, std::int64_t vectors, T* sums, std::int64_t sums_row,
                              bool one_row) const {
@@ -225,8 +229,8 @@ protected:
         }
     }
 
-    // sums[i][g - first] += operand[i] B of each gate's slot, for gates [first, end) and some vectors of units. The
-    // sums of a row's gates are `sums_gate` elements apart.
+    // sums[i][g - first] += operand[i] * B of gate g's slot, for gates [first, end) and a range of vectors of units.
+    // The sums of a row's gates are `sums_gate` elements apart.
     HWY_INLINE void multiply_gates(const T* const* operand, std::int64_t count, const Weights<T>& weights,
                                    std::int64_t depth, int first, int end, Range vectors, T* sums,
                                    std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
@@ -234,7 +238,8 @@ protected:
             return multiply_rows_of_gates(operand, count, weights.rows, depth, first, end, vectors, sums, sums_row,
                                           sums_gate, one_row);
         const std::int64_t panel = depth * L, some = vectors.end - vectors.begin;
-        // Where tiles do not divide the units, all gates are one product: then fewer of the tiles are narrow.
+        // If the tile width does not divide the units, all gates are computed as one product, which needs fewer narrow
+        // tiles.
         bool together = some == vectors_ && sums_gate == some * L && some % widest_tile(count) != 0;
         for (int g = first + 1; g < end; ++g) together = together && slot_[g] == slot_[g - 1] + 1;
         if (together)
@@ -245,7 +250,7 @@ protected:
                      sums + (g - first) * sums_gate, sums_row, one_row);
     }
 
-    // The same with the weight as the caller has it: panels are made of a few units at a time and used at once.
+    // The same with a weight in the caller's layout: packs panels of a few units and uses them at once.
     HWY_NOINLINE void multiply_rows_of_gates(const T* const* operand, std::int64_t count, const T* weight,
                                              std::int64_t depth, int first, int end, Range vectors, T* sums,
                                              std::int64_t sums_row, std::int64_t sums_gate, bool one_row) const {
@@ -276,10 +281,10 @@ protected:
     View<T> views_[abi::kViews];
     Weights<T> weights_, input_weights_;
     Range mine_{0, 0};
-    std::int64_t count_ = 0;  // of the group's batch rows
+    std::int64_t count_ = 0;  // batch rows in the group
 
 private:
-    // Batch rows of which about as many are live at each step, on average.
+    // Returns the mean number of live batch rows in a step, rounded up.
     static std::int64_t mean_rows(const LoopWork& work) {
         const std::int64_t steps = work.params.T, batch = work.params.N;
         if (work.has_lengths == 0) return batch;
@@ -297,7 +302,7 @@ private:
         apart_ = has_lengths_ ? split.row_parts : 1;
         count_ = has_lengths_ ? among(batch_) : rows.end - rows.begin;
     }
-    // How many of the first `rows` positions are in the group.
+    // Returns how many of the first `rows` positions belong to the group.
     [[nodiscard]] std::int64_t among(std::int64_t rows) const {
         return rows <= first_ ? 0 : (rows - first_ + apart_ - 1) / apart_;
     }

@@ -1,4 +1,4 @@
-// Products of matrices and what else a plan has besides its time loop. Included once for each instruction set.
+// Matrix products, and the other kernels that run before or after a time loop. Included once for each instruction set.
 #if defined(VKRNN_CPU_PRODUCT_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_PRODUCT_INL_H
 #undef VKRNN_CPU_PRODUCT_INL_H
@@ -37,11 +37,11 @@ HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::in
     transpose_some(in, in_row, rows, columns, out, out_row);
 }
 #else
-// As many columns of the matrix as a block of 16 bytes has elements.
+// Elements, and so columns, in a 16-byte block.
 template <class T>
 inline constexpr std::int64_t kBlockColumns = 16 / sizeof(T);
 
-// The elements of one block from each row: of rows 0, kBlockColumns, ... for all blocks of a vector.
+// Loads one 16-byte block from each of rows 0, kBlockColumns, 2 * kBlockColumns, ..., as many as a vector has.
 template <class D, class T = hn::TFromD<D> >
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* in, Stride in_row) {
     if constexpr (hn::MaxLanes(D()) == kBlockColumns<T>) {
@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const T* in, Stride in_row) {
     }
 }
 
-// kBlockColumns columns of as many rows as a vector has lanes.
+// Transposes kBlockColumns columns of as many rows as a vector has lanes.
 template <class D>
 HWY_INLINE void transpose_rows(D d, const float* in, Stride in_row, float* out, Stride out_row) {
     const hn::RepartitionToWide<D> pairs;
@@ -76,8 +76,8 @@ HWY_INLINE void transpose_rows(D d, const double* in, Stride in_row, double* out
     hn::StoreU(hn::InterleaveUpper(d, row0, row1), d, out + out_row);
 }
 
-// In bands of rows, along each of them: whole lines of cache are read, and where a band is as high as a vector has
-// lanes and so is out_row, what is written is contiguous.
+// Transposes in bands of rows, moving along each band so that whole cache lines are read. Writes are contiguous if both
+// the height of a band and out_row equal the number of lanes.
 template <class T>
 HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::int64_t columns, T* out, Stride out_row) {
     constexpr std::int64_t L = kLanes<T>, kBlock = kBlockColumns<T>;
@@ -94,8 +94,8 @@ HWY_INLINE void transpose(const T* in, Stride in_row, std::int64_t rows, std::in
 }
 #endif
 
-// out[k * lanes + lane] = in[lane * in_n + k * in_k] for `columns` lanes, zeros in the others. One of the strides is 1.
-// With `lines`, which in_n = 1 needs, line k is at lines[k].
+// out[k * lanes + lane] = in[lane * in_n + k * in_k] for the first `columns` lanes; the other lanes are 0. One of the
+// strides must be 1. If `lines` is given, in_n must be 1 and row k is read from row lines[k].
 template <class T>
 HWY_INLINE void pack_panel(const T* in, Stride in_n, Stride in_k, std::int64_t columns, std::int64_t depth, T* out,
                            const std::int64_t* lines = nullptr) {
@@ -123,14 +123,14 @@ void pack(const PackWork& work, Member& member) {
     }
 }
 
-inline constexpr std::int64_t kBlockRows = 96;  // of A and C: with kDepth they stay in the second cache
+inline constexpr std::int64_t kBlockRows = 96;  // of A and C in a block; with kDepth, it fits into the L2 cache
 
-// The lines at which the rows of a product's matrices are; null where they follow one another.
+// Row numbers at which a product's matrices have their rows. Null: rows follow one another.
 struct Lines {
     const std::int64_t *a = nullptr, *b = nullptr, *c = nullptr;
 };
 
-// in[k][m] as rows[m][k], for a part of a matrix that is stored by columns.
+// Copies a part of a matrix stored by columns, in[k][m], to rows[m][k].
 template <class T>
 void gather(const ProductWork& work, const T* a, Range k, std::int64_t top, std::int64_t height,
             const std::int64_t* lines, Member& member, T* rows) {
@@ -143,7 +143,7 @@ void gather(const ProductWork& work, const T* a, Range k, std::int64_t top, std:
     transpose(staged, height, depth, height, rows, depth);
 }
 
-// A thread's part of C, += the product over the part of k that is packed, which begins at first_k.
+// Adds the product over the packed part of k, which begins at first_k, to a thread's part of C.
 template <class T>
 void product_part(const ProductWork& work, const T* a, const T* packed, std::int64_t first_k, std::int64_t packed_depth,
                   T* c, const Lines& lines, Range rows, Range panels, Member& member) {
@@ -153,11 +153,11 @@ void product_part(const ProductWork& work, const T* a, const T* packed, std::int
     const bool gathers = work.a_k != 1 || along_lines, first = first_k == 0;
     T* const gathered = static_cast<T*>(
         gathers ? member.scratch(1, sizeof(T) * static_cast<std::size_t>(kBlockRows * kDepth<T>)) : nullptr);
-    const std::int64_t whole = std::min(panels.end, work.n / L) - panels.begin;  // panels of whole vectors
+    const std::int64_t whole = std::min(panels.end, work.n / L) - panels.begin;  // panels without unused lanes
     const std::int64_t width = std::min(panels.end * L, work.n) - panels.begin * L;
     const std::int64_t panel = packed_depth * L;
     const std::size_t row_bytes = static_cast<std::size_t>(width) * sizeof(T);
-    // Sums whose rows are to be at lines are formed one behind another and copied to these.
+    // If rows of C are scattered (lines.c), sums are computed in contiguous scratch rows and then copied.
     T* const apart = static_cast<T*>(
         lines.c == nullptr ? nullptr : member.scratch(3, static_cast<std::size_t>(kBlockRows) * row_bytes));
     HWY_ALIGN T edge[static_cast<std::size_t>(kTileRows * kLanes<T>)];
@@ -203,7 +203,7 @@ void product_part(const ProductWork& work, const T* a, const T* packed, std::int
     }
 }
 
-// Parts of C for so many threads, as square as they can be.
+// Divides C into one part for each thread, as square as possible.
 struct Grid {
     std::int64_t rows, columns;
 };
@@ -223,7 +223,7 @@ inline Grid grid_for(std::int64_t m, std::int64_t n, unsigned threads) {
     return best;
 }
 
-// Clears a member's part of the rows of C that are at no line.
+// Clears a member's share of those rows of C whose batch row has ended.
 template <class T>
 void clear_ended(const ProductWork& work, const LiveRows& live, T* c, Member& member) {
     const Range mine = part_of(live.T, member.rank(), member.size());
@@ -268,11 +268,11 @@ void product(const ProductWork& given, Member& member) {
     }
 }
 
-// Of a sum over rows: so many are added up before they are added to what was there, which keeps errors small; so many
-// Lanes of columns at a time.
+// kSumRows rows are summed before they are added to the total, which keeps rounding errors small. kSumLanes `Lanes` of
+// columns are summed at a time.
 inline constexpr std::int64_t kSumRows = 64, kSumLanes = 2;
 
-// `lines`: where the rows of what is summed are; null where they follow one another.
+// `lines`: the row numbers to sum. Null: rows follow one another.
 template <class T, bool HasFactor>
 void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lines, std::int64_t direction,
                  std::int64_t gate, Range columns) {
@@ -301,7 +301,7 @@ void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lin
     }
 }
 
-// Each thread has columns of its own.
+// Each thread sums its own columns.
 template <class T>
 void sum_rows(const SumWork& work, Member& member) {
     constexpr std::int64_t kWidth = kSumLanes * Lanes<T>::kCount;
@@ -321,18 +321,18 @@ void sum_rows(const SumWork& work, Member& member) {
 
 HWY_INLINE float from_half(std::uint16_t half) {
     const std::uint32_t rest = static_cast<std::uint32_t>(half & 0x7fffU) << 13;
-    // The multiplication makes small numbers right, which a half stores without a leading one.
+    // The multiplication normalizes subnormal numbers, which a half stores without a leading one.
     const float scaled = std::bit_cast<float>(rest) * std::bit_cast<float>(0x77800000U);  // 2^112
     const std::uint32_t bits = rest >= 0x0f800000U ? rest | 0x7f800000U : std::bit_cast<std::uint32_t>(scaled);
     return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000U) << 16);
 }
 
-// To the nearest, of two the even one.
+// Rounds to the nearest value, ties to even.
 HWY_INLINE std::uint16_t to_half(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t size = bits & 0x7fffffffU;
     const std::uint32_t rounded = (size - 0x38000000U + 0xfffU + (size >> 13 & 1U)) >> 13;
-    // Adding a half pushes the bits of a small number to where a half stores them, and rounds.
+    // Adding 0.5 shifts the bits of a small number to where a half stores them, and rounds.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f000000U;
     std::uint32_t half = size < 0x38800000U ? small : rounded;
     half = size >= 0x477ff000U ? 0x7c00U : half;

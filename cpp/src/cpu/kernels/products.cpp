@@ -1,4 +1,4 @@
-// The kernels that no cell shapes, for every instruction set.
+// The kernels that do not depend on a cell, for every instruction set.
 #include "targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 namespace {
 
-// A thread is worth about 20 us of work, and so many times as much where it would wait for a processor.
+// The least work for each thread: about 20 us, and kContendedWorth times as much under contention.
 constexpr double kWorthAThread = 1e6;  // multiplications and additions in products
 constexpr double kBytesWorthAThread = 128 << 10;
 constexpr double kContendedWorth = 50;
@@ -34,7 +34,7 @@ unsigned product_threads(const std::byte* bytes, const std::uint32_t* /*constant
                        kWorthAThread, most);
 }
 
-// It is done by one thread, of those that the other kernels want.
+// The kernel runs on one thread, however many the other kernels want.
 unsigned one_thread(const std::byte* /*work*/, const std::uint32_t* /*constants*/, unsigned /*most*/) { return 1; }
 
 unsigned pack_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {

@@ -1,7 +1,7 @@
-// One time step of one batch row, for streams: all sums of a unit stay in registers from the bias to the new state.
-// Included once for each instruction set.
+// One time step of a single batch row, for streams. All sums of a unit stay in registers from the bias to the new
+// state. Included once for each instruction set.
 //
-// Numbers are added in the same order as in Forward (forward-inl.h), so a step has the bits of a call.
+// The order of additions is that of Forward (forward-inl.h), so steps and calls give bit-identical results.
 #if defined(VKRNN_CPU_STEP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_STEP_INL_H
 #undef VKRNN_CPU_STEP_INL_H
@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// total[g][u] = sum over [begin, end) of operand[k] panels[g][u][k] for G gates and U vectors of units. S sums take
-// turns along k.
+// total[g][u] = sum over k in [begin, end) of operand[k] * panels[g][u][k], for G gates and U vectors of units. Each
+// sum is split into S partial sums that take turns along k.
 template <class T, int G, int U, int S>
 HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, std::int64_t end,
                              const T* const (&panels)[G], std::int64_t panel, Vector<T> (&total)[G][U]) {
@@ -43,7 +43,7 @@ HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, 
         }
 }
 
-// sums[g][u] += sum over k of operand[k] panels[g][u][k], in the blocks and runs of every product.
+// sums[g][u] += sum over k of operand[k] * panels[g][u][k], in the same blocks and runs as in multiply_rows.
 template <class T, int G, int U, int S>
 HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, const T* const (&panels)[G],
                             std::int64_t panel, Vector<T> (&sums)[G][U]) {
@@ -62,7 +62,7 @@ HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, c
     }
 }
 
-// Whether add_product adds the product as a whole.
+// Returns whether add_product computes the product in a single run.
 template <class T>
 constexpr bool is_one_run(std::int64_t depth) {
     return blocks_of<T>(depth) <= 1 && run_end(0, depth) == depth;
@@ -85,7 +85,7 @@ public:
         for (int g = 0; g < kGates; ++g) slot_[g] = constants[abi::kGateOrder] >> (4 * g) & 15U;
     }
 
-    // The member's share of the units.
+    // Computes the member's share of the units.
     void run(const Member& member) {
         const std::int64_t count = (vectors_ + 1) / 2;
         const Range pairs = member.size() == 1 ? Range{0, count} : part_of(count, member.rank(), member.size());
@@ -100,7 +100,7 @@ public:
     }
 
 private:
-    // Vectors of units whose recurrent sums, which take turns, fit into the registers together.
+    // Vectors of units whose recurrent sums, with their partial sums, fit into the registers together.
     template <int U>
     static constexpr int kTogether = kGates == 1 ? U : 1;
 
@@ -112,7 +112,7 @@ private:
         const Tag<T> d;
         const std::int64_t j = v * L, count = std::min(U * L, units_ - j);
         Sums<U> x;
-        Vector<T> scaled[U];  // the candidate's product where a gate scales it
+        Vector<T> scaled[U];  // the candidate's product if a gate scales it
         for (int g = 0; g < kGates; ++g) {
             const T* const bias = pointer<const T>(work_.bias) + slot_[g] * work_.bias_slot + j;
             for (int u = 0; u < U; ++u)
@@ -127,7 +127,7 @@ private:
         cell<U>(j, count, x, scaled);
     }
 
-    // Both products, each of a single run: what was read last is read first in the next step.
+    // Computes both products, each in a single run. What is read last is read first in the next step, from the caches.
     template <int U>
     HWY_INLINE void multiply_in_one_run(std::int64_t v, Sums<U>& x, Vector<T> (&scaled)[U]) const {
         Sums<U> projected, recurrent;
@@ -139,7 +139,7 @@ private:
             find_panels(work_.weights, v + u, units_, panels);
             multiply_run<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), 0, units_, panels,
                                                           units_ * L, some);
-            // The index must be known when this is compiled, so that the sums stay in registers.
+            // Only an index known at compile time keeps the sums in registers.
             for (int to = 0; to < U; to += kTogether<U>)
                 if (to == u)
                     for (int g = 0; g < kGates; ++g)
@@ -166,7 +166,7 @@ private:
                                       projected);
     }
 
-    // x W^T as the source has it.
+    // Loads x W^T, which is the source if there is no input weight.
     template <int U>
     HWY_INLINE void load_projected(std::int64_t v, Sums<U>& projected) const {
         const std::int64_t j = v * L, count = units_ - j;
@@ -210,7 +210,7 @@ private:
 
     [[nodiscard]] HWY_INLINE bool scales_apart() const { return C::kHasCandidate && scales_product_; }
 
-    // A lone vector is both: the compiler leaves out what nobody reads of the second.
+    // A single vector serves as both halves. The compiler removes the unused work on the second.
     template <int U>
     static HWY_INLINE Real lanes(const Vector<T> (&vectors)[U]) {
         return {vectors[0], vectors[U - 1]};
@@ -227,7 +227,7 @@ private:
         store_vector(value.low, p, count);
     }
 
-    // Flat, because the compiler leaves out the half of a lone vector only in what it has inlined.
+    // Everything is inlined, because only then does the compiler remove the unused half of a single vector.
     template <int U>
     HWY_FLATTEN void cell(std::int64_t j, std::int64_t count, const Sums<U>& sums, const Vector<T> (&scaled)[U]) {
         Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
@@ -259,7 +259,7 @@ void run_step(const std::byte* work, const std::uint32_t* constants, Member& mem
     RowStep<C, T>(*reinterpret_cast<const StepWork*>(work), constants).run(member);
 }
 
-// As for a call of one step, which LoopShape describes.
+// Returns the threads of a time loop with one step and one batch row.
 template <class C, class T>
 unsigned step_threads(const std::byte* bytes, const std::uint32_t* /*constants*/, unsigned most) {
     const auto& work = *reinterpret_cast<const StepWork*>(bytes);

@@ -1,18 +1,18 @@
-// Which instruction sets the kernels are compiled for. To be included before anything of Highway's.
+// The instruction sets that the kernels are compiled for. Include this before any header of Highway.
 #pragma once
 
 #include "hwy/detect_compiler_arch.h"
 
-// One lane, where a processor has nothing better; Highway's own default depends on the compiler.
+// Without SIMD instructions, vectors have one lane. Highway's own default depends on the compiler.
 #define HWY_BROKEN_EMU128 1
 
 #if defined(__x86_64__) || defined(_M_X64)
 #define HWY_BASELINE_TARGETS HWY_SCALAR
 #endif
 
-// Left out: SSE2 and SSSE3 are older than any processor that these kernels are for, the later AVX-512 targets bring
-// nothing that they use, and a vector whose length is not known when it is compiled fits no array. Others where whoever
-// builds wants them left out: see VKRNN_CPU_TARGETS.
+// The disabled targets. SSE2 and SSSE3 are older than any processor that these kernels are for. AVX-512 targets after
+// HWY_AVX3 add nothing that the kernels use. Vectors whose length is unknown at compile time cannot be elements of an
+// array. A build can disable more: see VKRNN_CPU_TARGETS.
 #ifndef VKRNN_UNWANTED_TARGETS
 #define VKRNN_UNWANTED_TARGETS 0
 #endif

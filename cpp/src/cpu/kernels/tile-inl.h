@@ -1,6 +1,6 @@
-// The innermost product: rows of A times panels of B, sums in registers. Included once for each instruction set.
+// The innermost product: rows of A times panels of B, with sums in registers. Included once for each instruction set.
 //
-// A panel holds the elements of B for as many columns as a vector has lanes: for each k, the columns side by side.
+// A panel holds as many columns of B as a vector has lanes. For each k, the elements of these columns are contiguous.
 #if defined(VKRNN_CPU_TILE_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_TILE_INL_H
 #undef VKRNN_CPU_TILE_INL_H
@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// A tile is up to kTileRows high and up to kTileVectors wide, and holds at most kTileSums vectors of sums: what fits
-// into the registers beside what is multiplied.
+// A tile has up to kTileRows rows and kTileVectors vectors of columns, and at most kTileSums vectors of sums. That
+// leaves enough registers for the operands.
 #if HWY_TARGET == HWY_AVX3 || HWY_ARCH_ARM_A64
 inline constexpr int kTileRows = 8, kTileSums = 24;
 #else
@@ -26,46 +26,47 @@ inline constexpr int kTileRows = 6, kTileSums = 12;
 inline constexpr int kTileVectors = 4;
 inline constexpr int kRegisters = kTileSums >= 24 ? 32 : 16;
 
-// So many rows are shared by so many tiles of about the same height, which are so wide at most.
+// `rows` rows are divided into tiles_of(rows) tiles of about the same height, each at most widest_tile(rows) vectors
+// wide.
 constexpr std::int64_t tiles_of(std::int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 constexpr std::int64_t widest_tile(std::int64_t rows) {
     const std::int64_t highest = (rows + tiles_of(rows) - 1) / tiles_of(rows);
     return std::min<std::int64_t>(kTileVectors, kTileSums / highest);
 }
 
-// A single row has too few sums to keep the processor busy: there so many take turns along k. In which order numbers
-// are added depends on that and on k alone.
+// A single row has too few sums to keep the processor busy. Each of its sums is therefore split into kTurns partial
+// sums that take turns along k. The order of additions depends only on that and on the depth.
 inline constexpr int kTurns = kTileSums >= 24 ? 4 : 2;
 
-// Of k, so that the panels of a tile stay in the nearest cache.
+// Block size along k, chosen so that the panels of a tile stay in the L1 cache.
 template <class T>
 inline constexpr std::int64_t kDepth = 16384 / (2 * HWY_MAX(kLanes<T>, 4) * std::int64_t{sizeof(T)});
 
-// A product is formed in blocks of k, so many of about the same size.
+// Returns the number of blocks of about equal size that a product is divided into along k.
 template <class T>
 constexpr std::int64_t blocks_of(std::int64_t depth) {
     return (depth + kDepth<T> + kDepth<T> / 2 - 1) / (kDepth<T> + kDepth<T> / 2);
 }
 
-// Within a block, so many products are added up before they are added to what was there, which keeps errors small.
+// Within a block, this many products are summed before they are added to the total, which keeps rounding errors small.
 inline constexpr std::int64_t kRun = 128;
 
-// Returns where the run from k on ends. What would be left for a short run belongs to the one before it.
+// Returns the end of the run that begins at k. A remainder of less than half a run is joined to the run before it.
 constexpr std::int64_t run_end(std::int64_t k, std::int64_t depth) {
     return depth - k < kRun + kRun / 2 ? depth : k + kRun;
 }
 
-// sums[m][u] += sum over k of rows[m][k] panels[u][k], for the rows and vectors of a tile. Panels are `panel` elements
-// apart, rows of sums `sums_row`.
+// sums[m][u] += sum over k of rows[m][k] * panels[u][k], for the rows and vectors of a tile. Panels are `panel`
+// elements apart, and rows of sums `sums_row` elements.
 template <class T>
 using TileKernel = void (*)(const T* const* rows, std::int64_t depth, const T* panels, std::int64_t panel, T* sums,
                             std::int64_t sums_row);
 
-// By rows - 1 and vectors - 1; null where there are more sums than registers. They are in tiles.cpp.
+// Tile kernels by rows - 1 and vectors - 1; null if the sums need too many registers. tiles.cpp defines them.
 template <class T>
 struct TileKernels {
     std::array<std::array<TileKernel<T>, kTileVectors>, kTileRows> at{};
-    std::array<TileKernel<T>, kTileVectors> of_one_row{};  // with sums that take turns
+    std::array<TileKernel<T>, kTileVectors> of_one_row{};  // with kTurns partial sums
 };
 template <class T>
 const TileKernels<T>& tile_kernels();
@@ -74,8 +75,8 @@ const TileKernels<float>& tile_kernels();
 template <>
 const TileKernels<double>& tile_kernels();
 
-// sums[m][u] += rows[m] panels[u] for any numbers of rows and vectors, in tiles of about the same size. `one_row`: of a
-// call whose batch is a single row, to which sums that take turns belong.
+// sums[m][u] += rows[m] * panels[u] for any number of rows and vectors, in tiles of about the same size. `one_row`: the
+// whole batch is a single row, whose sums are split into kTurns partial sums.
 template <class T>
 HWY_INLINE void multiply_rows(const T* const* rows, std::int64_t count, std::int64_t depth, const T* panels,
                               std::int64_t panel, std::int64_t vectors, bool one_row, T* sums, std::int64_t sums_row) {

@@ -1,4 +1,4 @@
-// The innermost product for tiles of every size and every instruction set: see tile-inl.h.
+// The tile kernels of tile-inl.h, for every tile size and every instruction set.
 #include "targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,8 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 namespace {
 
-// Keeps a vector in its register. GCC would rather load it again for each of a few rows, although loads are scarcer
-// than registers there: three rows took longer than four.
+// Keeps a vector in its register. With few rows, GCC would rather load it again, although loads are then the
+// bottleneck: three rows took longer than four.
 template <class V>
 HWY_INLINE void hold([[maybe_unused]] V& vector) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC
@@ -20,7 +20,7 @@ HWY_INLINE void hold([[maybe_unused]] V& vector) {
 #endif
 }
 
-// A TileKernel for M rows and U vectors, with S sums that take turns along k for each.
+// A TileKernel for M rows and U vectors. Each sum is split into S partial sums that take turns along k.
 template <class T, int M, int U, int S>
 void multiply_tile(const T* const* rows, std::int64_t depth, const T* HWY_RESTRICT panels, std::int64_t panel,
                    T* HWY_RESTRICT sums, std::int64_t sums_row) {
@@ -30,7 +30,7 @@ void multiply_tile(const T* const* rows, std::int64_t depth, const T* HWY_RESTRI
     for (int m = 0; m < M; ++m) row[m] = rows[m];
     const T* b = panels;
     Vector<T> sum[S][M][U];
-    // The vectors of B wait in registers, or where there is no room for so many, the elements of A.
+    // Keeps the vectors of B in registers or, if these are too few, the elements of A.
     const auto step = [&](int s, std::int64_t k) HWY_ATTR {
         if constexpr (M < U && M * U + U + 1 > kRegisters) {
             Vector<T> a[M];
