@@ -1,4 +1,4 @@
-// Takes the place of the Vulkan back end in a build without it: says why there are no such devices.
+// Replaces the Vulkan back end in builds without it, and says why there are no such devices.
 #include "vk/run/open.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"

@@ -7,7 +7,7 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr std::size_t kRemembered = 64;             // keys of calls that came once
+constexpr std::size_t kRemembered = 64;             // keys of calls seen once
 constexpr std::uint64_t kMostDispatches = 1 << 14;  // in all cached commands: a driver may keep a kilobyte for each
 
 std::size_t hash_of(const CachedCommands::Key& key) {
@@ -28,7 +28,7 @@ CachedCommands::Key::Key(std::shared_ptr<const Plan> of, std::span<const Slice> 
     : plan(std::move(of)), label(name), full(filled.begin(), filled.end()) {
     addresses.reserve(2 * placements.size());
     for (std::size_t i = 0; i < placements.size(); ++i) {
-        // Kernels read inputs through their addresses alone, and inputs may be imported anew for every call.
+        // Inputs count by address alone: kernels read them through addresses, and every call may import them anew.
         const bool input = plan->buffers.at(i).role == Role::input;
         addresses.insert(addresses.end(), {placements[i].address, input ? 0 : placements[i].allocation});
     }

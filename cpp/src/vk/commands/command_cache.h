@@ -1,4 +1,4 @@
-// Caches the command buffers of calls, so that a call of the same plan on the same memory is replayed, not recorded.
+// Caches the command buffers of calls. A call of the same plan on the same memory is then replayed instead of recorded.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 namespace vkrnn::vk {
 
 struct CachedCommands {
-    // Identifies a call. Commands depend on the addresses of the plan's buffers, and on the allocations that hold them:
-    // a command buffer becomes invalid with the Vulkan buffers that it refers to.
+    // Identifies a call. Commands depend on the addresses of the plan's buffers and on the allocations that contain
+    // them: a command buffer becomes invalid when a Vulkan buffer that it refers to is destroyed.
     struct Key {
         Key(std::shared_ptr<const Plan> of, std::span<const Slice> placements, std::span<const std::size_t> filled,
             std::string_view name);
@@ -28,11 +28,11 @@ struct CachedCommands {
 
         std::shared_ptr<const Plan> plan;
         std::string label;
-        std::vector<std::uint64_t> addresses;  // two numbers for each buffer: its address, its allocation
+        std::vector<std::uint64_t> addresses;  // address and allocation of each buffer
         std::vector<std::size_t> full;         // packed buffers that the commands do not fill
     };
 
-    // The commands are submitted to the stream. Constants lie in memory of their own.
+    // The commands are submitted to the stream. Their constants are in memory of their own.
     CachedCommands(Key what, Stream& to, Pool& memory) : key(std::move(what)), stream(to), pool(memory) {}
     // Waits until the device is done with the commands.
     ~CachedCommands();
@@ -46,22 +46,22 @@ struct CachedCommands {
     Commands commands;
     Point point = 0;  // the last submission of the commands
     std::uint64_t dispatches = 0;
-    std::vector<SharedKernel> kernels;  // that the commands use
+    std::vector<SharedKernel> kernels;  // kernels that the commands use
 };
 
-// Keeps the commands that were used last.
+// Keeps the most recently used commands.
 class CommandBufferCache {
 public:
     static constexpr std::size_t kCapacity = 32;
 
-    // Returns the commands of the call and marks them as used last; null if they are not cached.
+    // Returns the commands of the call and marks them as used; null if they are not cached.
     [[nodiscard]] CachedCommands* find(const CachedCommands::Key& key);
 
-    // Returns whether the key was asked for recently, and remembers it. Calls are cached the second time they come, so
-    // that a call made once costs no memory.
+    // Returns whether this key was looked up recently, and remembers it. Calls are cached when they are made for the
+    // second time, so that a call made once costs no memory.
     [[nodiscard]] bool was_seen(const CachedCommands::Key& key);
 
-    // Drops the commands that were used least recently if the cache is full. Returns what was added.
+    // Adds commands and returns them. If the cache is full, drops the least recently used ones.
     CachedCommands& add(std::unique_ptr<CachedCommands> cached);
 
 private:

@@ -48,7 +48,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
                     std::span<const std::size_t> full, std::span<const SliceCopy> before,
                     std::span<const SliceCopy> after, std::string_view label, const Poll& poll) {
     to_cache_.reset();
-    // An open command buffer holds uploads of this call, which must not be replayed.
+    // An open command buffer contains uploads of this call, which must not be replayed.
     if (before.empty() && after.empty() && !stream_.is_open()) {
         CachedCommands::Key key(plan, placements, full, label);
         if (CachedCommands* found = cache_.find(key)) {
@@ -63,7 +63,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     label_ = label;
     full_ = full;
     poll_ = &poll;
-    release_kernels();  // of a call that failed
+    release_kernels();  // those of a failed call
     for (const Kernel& kernel : plan->kernels) {
         plan_kernels_.push_back(pipelines_.get(kernel));
     }
@@ -112,11 +112,11 @@ Point Recorder::submit(CachedCommands& cached) {
 
 void Recorder::record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
                       std::span<const SliceCopy> after) {
-    const bool cached = to_cache_ != nullptr;  // its constants are there, and timestamps will be around it
+    const bool cached = to_cache_ != nullptr;  // constants are written already, timestamps are added at submission
     if (!cached) {
         fill_constants(plan, placements);
         copy(before);
-        transferred_ = true;  // uploads may have been recorded before
+        transferred_ = true;  // uploads may have been recorded already
         timings_.next();
         timings_.begin(stream_.commands());
     }
@@ -240,7 +240,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
     }
     const Slice& slice = placements[clear.buffer];
     if (slice.bytes != 0) {
-        // fillBuffer writes whole words; it may write beyond the buffer, where the arena has padding.
+        // fillBuffer writes whole words. It may write beyond the buffer, into the arena's padding.
         stream_.commands().fillBuffer(slice.buffer, slice.offset, (slice.bytes + 3) / 4 * 4, 0);
         transferred_ = true;
     }

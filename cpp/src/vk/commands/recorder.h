@@ -29,22 +29,22 @@ struct SliceCopy {
 
 class Recorder {
 public:
-    // All must outlive the recorder. Throws vk::SystemError.
+    // The arguments must outlive the recorder. Throws vk::SystemError.
     Recorder(Pool& pool, Pipelines& pipelines, Stream& stream);
 
-    // Compiles the kernels that are not compiled yet, records the copies `before`, the plan's steps and the copies
-    // `after`, submits them and returns the point at which they are done. `placements` are the slices of the plan's
-    // buffers, `full` the packed ones that need not be filled. Recording starts in the stream's command buffer, opened
-    // here if none is, and goes on in further ones if the plan is long. A call that fits into one command buffer and
-    // needs no copies is cached when it is repeated, and replayed from then on. Throws Interrupted and vk::SystemError,
-    // like Pipelines::get, and std::logic_error for a plan that contradicts itself.
+    // Records the copies `before`, the plan's steps and the copies `after`, submits them and returns the point at which
+    // they are done. Compiles missing kernels first. `placements` are the slices of the plan's buffers, `full` the
+    // packed buffers that need not be filled. Recording starts in the stream's open command buffer, or opens one, and
+    // continues in further ones if the plan is long. A repeated call is cached and replayed from then on, if it fits
+    // into one command buffer and needs no copies. Throws Interrupted, vk::SystemError, what Pipelines::get throws, and
+    // std::logic_error if the plan contradicts itself.
     Point run(const std::shared_ptr<const Plan>& plan, std::span<const Slice> placements,
               std::span<const std::size_t> full, std::span<const SliceCopy> before, std::span<const SliceCopy> after,
               std::string_view label, const Poll& poll);
 
-    // last_timing_slot() returns the slot that holds the timestamps of the last run. Once that run is done,
-    // device_seconds() returns the time from its first step to the end of its last, without copies; nothing if a later
-    // run has reset the slot, 0 if the device has no timestamps.
+    // last_timing_slot() returns the slot with the timestamps of the last run. Once that run is done, device_seconds()
+    // returns the time from the start of its first step to the end of its last, without copies. It returns nothing if a
+    // later run has reset the slot, and 0 if the device has no timestamps.
     [[nodiscard]] std::uint32_t last_timing_slot() const { return timings_.slot(); }
     [[nodiscard]] std::optional<double> device_seconds(std::uint32_t slot) const noexcept {
         return timings_.seconds(slot);
@@ -55,7 +55,7 @@ public:
     [[nodiscard]] std::uint64_t replayed() const { return replayed_; }      // runs submitted from the cache
 
 private:
-    // A dispatch whose pipeline is looked up and whose push constants hold addresses.
+    // A dispatch with its pipeline, and with addresses in its push constants.
     struct Ready {
         Pipeline pipeline;
         std::array<std::byte, kPushBytes> push;
@@ -66,29 +66,29 @@ private:
 
     void record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
                 std::span<const SliceCopy> after);
-    // Lets go of the plan's pipelines, which what was submitted uses.
+    // Releases the plan's pipelines, after marking them as used by everything submitted so far.
     void release_kernels();
     // Submits cached commands.
     Point submit(CachedCommands& cached);
     [[nodiscard]] Ready ready(const Dispatch& dispatch, std::span<const Slice> placements) const;
-    // Whether a step only fills a packed buffer that is full.
+    // Returns whether a step can be skipped, because it only fills a packed buffer that is full.
     [[nodiscard]] bool is_left_out(std::size_t fills) const;
     void step(const Clear& clear, std::span<const Slice> placements);
     void step(const Dispatch& dispatch, std::span<const Slice> placements);
     void step(const Loop& loop, std::span<const Slice> placements);
     void record(const Ready& ready, bool after);
-    // Writes the constant buffers. They hold addresses of this call's buffers, so every call writes them, unless it is
-    // replayed; since the writes are commands, they wait until earlier calls have read theirs.
+    // Writes the constant buffers. Every call does so unless it is replayed, because they hold addresses of the call's
+    // buffers. The writes are commands, so they wait until earlier calls have read theirs.
     void fill_constants(const Plan& plan, std::span<const Slice> placements);
-    // Writes them where the commands to be cached find them from then on. Returns the call's placements with those.
+    // Writes the constants to memory of their own, for commands to be cached. Returns the placements with that memory.
     std::vector<Slice> keep_constants(const Plan& plan, std::span<const Slice> placements);
     void copy(std::span<const SliceCopy> copies);
     // Makes `stages` wait for all pending writes. The writes stay pending for other stages; the caller clears them.
     void barrier(PipelineStageFlags2 stages, AccessFlags2 access);
-    // Begin and end what is recorded into one command buffer.
+    // Begin and end the recording into one command buffer.
     void open();
     void close();
-    // Submits the open command buffer and continues in another one if it holds enough dispatches.
+    // If the open command buffer has enough dispatches, submits it and continues in another one.
     void split_if_full();
 
     Pool& pool_;
@@ -108,13 +108,13 @@ private:
     std::string label_;
     std::span<const std::size_t> full_;
     const Poll* poll_ = nullptr;
-    std::unique_ptr<CachedCommands> to_cache_;  // set while the run is recorded for the cache
+    std::unique_ptr<CachedCommands> to_cache_;  // set while a run is recorded for the cache
     // State of the open command buffer.
     Pipeline bound_;
     std::uint32_t recorded_ = 0;
-    // These are set while dispatches or transfers have written memory that no later command has waited for.
+    // Set while dispatches or transfers have written memory and no later command has waited for the writes.
     bool computed_ = false;
-    bool left_out_wait_ = false;  // a dispatch that was left out would have waited
+    bool left_out_wait_ = false;  // a skipped dispatch would have waited
     bool transferred_ = false;
 };
 

@@ -10,7 +10,7 @@
 
 namespace vkrnn::vk {
 
-// Copies the block to `to`; each place in it becomes the address of the slice that its buffer is bound to. Throws
+// Copies the block to `to` and replaces each buffer reference in it by the address of that buffer's slice. Throws
 // std::out_of_range if the plan has no such buffer.
 void relocate(const Block& block, std::span<const Slice> placements, std::byte* to);
 

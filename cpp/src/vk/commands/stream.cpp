@@ -54,7 +54,7 @@ void Stream::copy(const Slice& from, const Slice& to) const {
 }
 
 void Stream::after(const Timeline& other, Point point) {
-    // A semaphore wait costs the driver more than this query, even if the point has been reached.
+    // A semaphore wait costs the driver more than this query, even if the point was reached long ago.
     if (point != 0 && &other != &timeline_ && other.reached().value_or(0) < point) {
         other_ = &other;
         other_point_ = point;
@@ -101,7 +101,7 @@ void Stream::start(double capacity, bool paced) {
 }
 
 void Stream::pace(const Poll& poll) {
-    // A device that is faster than the recording is never waited for, so no wait calls the poll.
+    // If the device is faster than the recording, no wait happens that would call the poll. So it is called here.
     if (const auto now = Clock::now(); now - polled_at_ >= kPollInterval) {
         polled_at_ = now;
         ask(poll);

@@ -12,7 +12,7 @@
 
 namespace vkrnn::vk {
 
-// A command buffer and the pool that it alone is allocated from.
+// A command buffer with a pool of its own.
 struct Commands {
     raii::CommandPool pool = nullptr;
     raii::CommandBuffer buffer = nullptr;
@@ -20,14 +20,14 @@ struct Commands {
 
 class Stream {
 public:
-    // Nobody else may submit to the timeline, which must outlive the stream. Throws vk::SystemError.
+    // Only the stream may submit to the timeline, which must outlive it. Throws vk::SystemError.
     explicit Stream(Timeline& timeline) : timeline_(timeline) {}
 
     // Returns the command buffer to record into; valid from begin() to submit().
     [[nodiscard]] const raii::CommandBuffer& commands() const { return slots_[current_].commands.buffer; }
 
     // Opens the next command buffer. Its commands run after everything submitted before. Waits if all command buffers
-    // are in flight. `reusable`: it will be taken. Throws like Timeline::wait.
+    // are in flight. `reusable`: the caller will take() it. Throws like Timeline::wait.
     void begin(const Poll& poll, bool reusable = false);
     // is_open() tells whether a command buffer is open; discard() drops what is recorded but not submitted.
     [[nodiscard]] bool is_open() const { return open_; }
@@ -36,16 +36,16 @@ public:
     // Makes the next submission wait until another timeline has reached the point.
     void after(const Timeline& other, Point point);
 
-    // Records a copy of to.bytes bytes; none is fine.
+    // Records a copy of to.bytes bytes, which may be 0.
     void copy(const Slice& from, const Slice& to) const;
 
     // Submits the open command buffer. Returns the point at which it is done and its writes are visible to the host.
     // Throws vk::SystemError.
     Point submit();
-    // Hands over the open command buffer instead of submitting it. The caller may submit it more than once, even while
-    // it is in flight, and must keep it until the timeline has reached the points of all its submissions.
+    // Returns the open command buffer instead of submitting it. The caller may submit it more than once, even while it
+    // is in flight, and must keep it until the timeline has reached the points of all submissions.
     [[nodiscard]] Commands take();
-    // Submits command buffers that run one after the other. Like submit() otherwise.
+    // Submits command buffers that run one after the other. Otherwise like submit().
     Point submit(std::span<const CommandBufferSubmitInfo> commands);
     // Waits for everything submitted. Throws like Timeline::wait.
     void finish(const Poll& poll) const { timeline_.wait(timeline_.submitted(), poll); }
@@ -54,15 +54,16 @@ public:
     // Waits like Timeline::settle.
     void settle(Point point) const noexcept { timeline_.settle(point); }
 
-    // Starts a loop of dispatches. The first command buffers hold up to about `capacity` of them. `paced`: the caller
-    // waits for the loop.
+    // Starts a loop of dispatches. The first command buffers hold up to about `capacity` dispatches. `paced`: the
+    // caller waits for the loop.
     void start(double capacity, bool paced);
-    // Called before begin() within a loop. If it is paced, waits for the last command buffer but one: at most two are
-    // in flight, so that an interrupt acts soon. Throws like Timeline::wait.
+    // Called before begin() within a loop. In a paced loop, waits for the last command buffer but one. At most two are
+    // then in flight, so that an interrupt takes effect soon. Throws like Timeline::wait.
     void pace(const Poll& poll);
 
     // Returns how many dispatches the open command buffer should hold. In a paced loop the number adapts to the
-    // device's speed, so that an interrupt acts soon whatever a dispatch costs, and long calls take few submissions.
+    // device's speed. An interrupt then takes effect soon whatever a dispatch costs, and long calls need few
+    // submissions.
     [[nodiscard]] std::uint32_t capacity() const { return capacity_; }
 
 private:
@@ -82,8 +83,8 @@ private:
     bool open_ = false;
     const Timeline* other_ = nullptr;  // the next submission waits for other_point_ of it
     Point other_point_ = 0;
-    // State of the loop: when its last command buffers were submitted, when the last finished one was noticed, and when
-    // the poll was last called.
+    // State of the loop, such as when its last two command buffers were submitted, when a finished one was last
+    // noticed, and when the poll was last called.
     std::uint32_t capacity_ = 0;
     bool paced_ = false;
     std::uint32_t loop_submissions_ = 0;

@@ -11,30 +11,32 @@ namespace vkrnn::vk {
 
 class LogicalDevice;
 
-// A ring of pairs of timestamps. Resetting one of them costs the device as much as resetting many, and more than
-// writing it, so a half of the ring is reset when its first pair comes. The times of the calls just before are in the
-// other half. (When validation layers find a submission done they mark what it has written as available, also over a
-// reset that is submitted at that moment.)
+// A ring of timestamp pairs, one for each call. Resetting one timestamp costs the device as much as resetting many, and
+// more than writing one. So half of the ring is reset when its first pair is used, and the times of the latest calls
+// survive in the other half. (When validation layers see that a submission is done, they mark the timestamps that it
+// wrote as available, even if a reset has just been submitted.)
 class Timings {
 public:
-    // The device must outlive the object. Commands are submitted to queues of the family. Throws vk::SystemError.
+    // The device must outlive the object. `family` is the family of the queue that commands are submitted to. Throws
+    // vk::SystemError.
     Timings(const LogicalDevice& device, std::uint32_t family);
 
     // Moves on to the next pair.
     void next();
-    // Notes that the commands of the current pair were submitted, and the reset with them if it was due.
+    // Records that the current pair's commands were submitted, with the reset if it was due.
     void submitted() { must_reset_ = false; }
     [[nodiscard]] std::uint32_t slot() const { return slot_; }
 
-    // These record the first timestamp of the current pair, after a reset of its half if that is due, and the second.
+    // begin() records the first timestamp of the current pair, after resetting its half of the ring if that is due.
+    // end() records the second.
     void begin(const raii::CommandBuffer& commands) const;
     void end(const raii::CommandBuffer& commands) const;
 
-    // Appends the command buffer to be submitted, with such commands around it.
+    // Appends to `submitted` the command buffer, between command buffers that write the current pair.
     void around(CommandBuffer commands, std::vector<CommandBufferSubmitInfo>& submitted) const;
 
-    // Returns the seconds between the pair's timestamps; nothing if they are not written, or were reset, and 0 if the
-    // device has none.
+    // Returns the seconds between the pair's timestamps. Returns nothing if they are not written or were reset, and 0
+    // if the device has none.
     [[nodiscard]] std::optional<double> seconds(std::uint32_t slot) const noexcept;
 
 private:
@@ -46,7 +48,7 @@ private:
     const LogicalDevice& device_;
     raii::QueryPool queries_ = nullptr;
     raii::CommandPool pool_ = nullptr;
-    std::vector<raii::CommandBuffer> recorded_;  // a pair's begin and end, for each pair; then the halves' resets
+    std::vector<raii::CommandBuffer> recorded_;  // begin and end of each pair, then the resets of both halves
     std::uint32_t slot_ = kSlots - 1;
     bool must_reset_ = true;
 };

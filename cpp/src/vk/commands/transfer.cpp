@@ -6,13 +6,12 @@
 namespace vkrnn::vk {
 namespace {
 
-// The number of parts that may be in flight to the host. The ring must not reuse their memory before they are copied
-// out.
+// The number of parts in flight to the host. The ring must not reuse their memory before they are copied out.
 constexpr std::size_t kParts = 4;
 static_assert(kParts + 2 <= Ring::kPieces);
 
-// Returns the size of the parts of a copy: there are several, so that the processor copies one while the device copies
-// another, but each is large enough to be worth a submission.
+// Returns the size of a copy's parts. There are several, so that the processor copies one while the device copies
+// another. Each is large enough to be worth a submission.
 std::uint64_t part_of(std::uint64_t bytes) {
     constexpr std::uint64_t kSmallestPart = 1 << 20;
     const std::uint64_t parts = std::clamp<std::uint64_t>(bytes / kSmallestPart, 1, Ring::kPieces);

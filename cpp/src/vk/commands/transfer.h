@@ -1,4 +1,4 @@
-// Copies between host memory and memory that the host cannot map, through rings of pinned memory: the processor copies
+// Copies between host memory and memory that the host cannot map, through rings of pinned memory. The processor copies
 // one part while the device copies another.
 #pragma once
 
@@ -20,17 +20,16 @@ public:
           up_(timeline, Use::upload),
           down_(timeline, Use::download) {}
 
-    // Copies from the host. Records into the stream's command buffer, opened here if none is, and submits it whenever
-    // it holds a part. The last part is in the command buffer that is open on return: call submitted() with its point.
-    // Throws like Ring::reserve.
+    // Copies from the host. Records into the stream's open command buffer, or opens one, and submits it after each
+    // part. The last part stays in the open command buffer: call submitted() with its point. Throws like Ring::reserve.
     void upload(const Slice& to, const void* from, const Poll& poll);
     void submitted(Point point);
 
-    // Gives back the memory that a call reserved before it failed, once the device is done with what it submitted.
-    // Called before a call's first upload.
+    // Returns the memory that a failed call reserved, once the device is done with what was submitted. Call it before a
+    // call's first upload.
     void discard();
 
-    // Copies to the host and returns when that is done. No command buffer may be open. Throws like Ring::reserve.
+    // Copies to the host and waits until that is done. No command buffer may be open. Throws like Ring::reserve.
     void download(void* to, const Slice& from, const Poll& poll);
 
     [[nodiscard]] std::uint64_t held() const { return up_.held() + down_.held(); }

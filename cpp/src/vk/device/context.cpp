@@ -36,7 +36,7 @@ struct Messages {
     std::vector<std::string> texts;
 };
 
-// The messages are never destroyed, because drivers may still report some while the process ends.
+// Never destroyed, because drivers may report messages while the process ends.
 Messages& messages() {
     static auto* const instance = new Messages;
     return *instance;
@@ -51,7 +51,7 @@ VKAPI_ATTR VkBool32 VKAPI_CALL collect(VkDebugUtilsMessageSeverityFlagBitsEXT, V
     return VK_FALSE;
 }
 
-// Built from the C struct: the type of the callback differs between releases of Vulkan-Hpp.
+// Built from the C struct, because the callback's type differs between releases of Vulkan-Hpp.
 DebugUtilsMessengerCreateInfoEXT messenger_info() {
     VkDebugUtilsMessengerCreateInfoEXT info{};
     info.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT;
@@ -76,10 +76,10 @@ raii::Context load() {
 
 std::atomic<bool> drivers_are_loaded = false;
 
-// Drivers have functions run at exit that wait for the driver's threads. A forked process has none of them: Mesa's
-// crashes or hangs there. What is registered last runs first, so a forked process registers a function that ends it.
-// It is registered when the library is loaded: a process that is forked while a thread registers it would wait for
-// that.
+// Drivers register exit functions that wait for the driver's threads. A forked process has no such threads, so Mesa's
+// functions crash or hang there. Functions registered last run first, so a forked process registers one that ends the
+// process. The fork hook is registered when the library is loaded: if a thread registered it later, a process forked at
+// that moment would wait for the thread for ever.
 #ifdef __GLIBC__
 [[maybe_unused]] const int exit_is_left_to_the_parent = pthread_atfork(nullptr, nullptr, [] {
     if (!drivers_are_loaded) return;
@@ -92,7 +92,7 @@ std::atomic<bool> drivers_are_loaded = false;
 });
 #endif
 
-// Validation reports messages while a thread holds it.
+// An outer mutex: while it is held, validation layers may report messages, which locks another mutex.
 ForkSafeMutex& mutex_of_the_loader =
     *new ForkSafeMutex(ForkSafeMutex::Kind::outer);  // NOLINT(cppcoreguidelines-owning-memory)
 
@@ -153,14 +153,14 @@ void Context::create_instance() {
     if (debug_labels_) {
         extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
     }
-    // Without this the loader hides drivers that implement a subset of Vulkan, such as MoltenVK.
+    // Without this, the loader hides drivers that implement a subset of Vulkan, such as MoltenVK.
     InstanceCreateFlags flags;
     if (offers(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME)) {
         extensions.push_back(VK_KHR_PORTABILITY_ENUMERATION_EXTENSION_NAME);
         flags |= InstanceCreateFlagBits::eEnumeratePortabilityKHR;
     }
     const std::array enabled{ValidationFeatureEnableEXT::eSynchronizationValidation};
-    // The instance gets the messenger too, so that messages about creating and destroying it are collected.
+    // The instance gets the messenger too, so that messages about creating and destroying the instance are collected.
     DebugUtilsMessengerCreateInfoEXT messenger = messenger_info();
     const ValidationFeaturesEXT features{.pNext = &messenger,
                                          .enabledValidationFeatureCount = static_cast<std::uint32_t>(enabled.size()),
@@ -168,7 +168,7 @@ void Context::create_instance() {
     if (validation) {
         layers.push_back(kValidationLayer);
         if (!debug_labels_) {
-            extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);  // the layer brings it along
+            extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);  // the validation layer provides it
         }
         extensions.push_back(VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
     }
@@ -186,8 +186,7 @@ void Context::create_instance() {
 }
 
 std::shared_ptr<const Context> Context::get() {
-    // The pointer is never destroyed; see the header. A parent process's instance leaks, since it must not be used
-    // here.
+    // Never destroyed: see the header. After a fork, the parent's instance leaks, because it must not be used here.
     static auto* const current = new std::shared_ptr<const Context>;
     const std::lock_guard lock(loader_mutex());
     if (*current && (*current)->process_ != process_id()) {

@@ -1,4 +1,4 @@
-// Creates the Vulkan instance at first use and shares it, so that importing the package needs no driver.
+// Creates the Vulkan instance at first use and shares it. Importing the package therefore needs no driver.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@ namespace vkrnn::vk {
 class Context {
 public:
     // Returns the process's instance. It is never destroyed, because some drivers crash if they are unloaded while
-    // static objects are destroyed. A forked process gets an instance of its own. Throws DeviceError if there is no
-    // loader or no driver, or if VKRNN_VALIDATION=1 and the layers are not installed. Thread-safe.
+    // static objects are destroyed. A forked process gets its own instance. Throws DeviceError if there is no loader or
+    // no driver, or if VKRNN_VALIDATION=1 and the layers are not installed. Thread-safe.
     static std::shared_ptr<const Context> get();
 
     Context(const Context&) = delete;
@@ -46,14 +46,14 @@ private:
     raii::DebugUtilsMessengerEXT messenger_ = nullptr;
 };
 
-// A physical device that was chosen to be opened, with the instance that it belongs to.
+// A physical device selected for opening, with the instance that it belongs to.
 struct SelectedDevice {
     std::shared_ptr<const Context> context;
     Context::Candidate candidate;
 };
 
-// Held while the loader lists or opens devices. The loader has a lock of its own, which a process that is forked
-// meanwhile would find taken for ever.
+// Locked while the loader lists or opens devices. The loader has its own lock, which a process forked meanwhile would
+// find locked for ever.
 ForkSafeMutex& loader_mutex();
 
 // Returns the id of this process. Devices do not survive a fork.

@@ -1,4 +1,4 @@
-// Environment variables that turn something on.
+// Environment variables that switch something on.
 #pragma once
 
 #include "vkrnn/environment.h"

@@ -9,7 +9,7 @@
 namespace vkrnn::vk {
 namespace {
 
-// `asked` is 0 if a driver ran out of memory by itself, because it does not say how much it wanted.
+// `asked` is 0 if a driver ran out of memory internally, because it does not report how much it needed.
 std::string memory_text(std::uint64_t asked, std::uint64_t free) {
     if (asked == 0) {
         return {};

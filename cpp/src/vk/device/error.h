@@ -1,4 +1,4 @@
-// Translates Vulkan-Hpp's exceptions into the project's. Nothing else does.
+// Translates Vulkan-Hpp's exceptions into the project's. This is the only place that does so.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace vkrnn::vk {
 
-// Rethrows the exception being handled: the project's own as they are, Vulkan-Hpp's and the standard library's as
-// DeviceError, MemoryError (with `asked` and `free` bytes) or Error whose message begins with `prefix`.
-// Call it only inside a catch block.
+// Rethrows the current exception. The project's own stay as they are. Vulkan-Hpp's and the standard library's become a
+// DeviceError, a MemoryError (with `asked` and `free` bytes) or an Error whose message begins with `prefix`. Call it
+// only inside a catch block.
 [[noreturn]] void rethrow_translated(const std::string& prefix, std::uint64_t asked = 0, std::uint64_t free = 0);
 
-// Returns whether the exception being handled says that the device was lost. Call it only inside a catch block.
+// Returns whether the current exception means that the device was lost. Call it only inside a catch block.
 bool is_device_lost();
 
 }  // namespace vkrnn::vk

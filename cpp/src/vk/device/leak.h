@@ -1,4 +1,4 @@
-// Leaves objects of a driver alone that belong to another process.
+// Leaks driver objects that belong to another process.
 #pragma once
 
 #include <array>

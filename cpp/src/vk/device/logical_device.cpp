@@ -15,7 +15,7 @@ double tick_nanoseconds(const raii::PhysicalDevice& physical, std::uint32_t fami
     return has ? static_cast<double>(physical.getProperties().limits.timestampPeriod) : 0.0;
 }
 
-// A discrete device imports nothing: copying to it is faster than letting it read host memory.
+// Discrete devices import nothing: copying to them is faster than letting them read host memory.
 std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unified) {
     if (!unified || !has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME)) {
         return 0;
@@ -25,7 +25,7 @@ std::uint64_t import_alignment(const raii::PhysicalDevice& physical, bool unifie
         .minImportedHostPointerAlignment;
 }
 
-// Returns the queue family of calls, followed by that of uploads if it is another one.
+// Returns the queue family for calls, followed by the one for uploads if it differs.
 std::vector<std::uint32_t> families_of(const raii::PhysicalDevice& physical, bool unified) {
     std::vector<std::uint32_t> families{compute_family(physical).value()};
     if (const auto transfers = transfer_family(physical); transfers && !unified) {
@@ -42,7 +42,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
     const auto& there11 = there.get<PhysicalDeviceVulkan11Features>();
     const auto& there12 = there.get<PhysicalDeviceVulkan12Features>();
 
-    // Features that are not listed here are off, such as robustBufferAccess.
+    // All other features stay off, such as robustBufferAccess.
     PhysicalDeviceVulkan13Features features13{
         .subgroupSizeControl = true, .computeFullSubgroups = true, .synchronization2 = true, .maintenance4 = true};
     PhysicalDeviceVulkan12Features features12{.pNext = &features13,
@@ -78,9 +78,9 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
                                        .ppEnabledExtensionNames = extensions.data()}};
 }
 
-// Devices that list this extension implement a subset of Vulkan, and must be opened with it. What may be missing of
-// Vulkan is for graphics, but for events, which are not used here: so there are no features of it to ask for.
-// The headers have the name only beside what is provisional.
+// Devices with this extension implement a subset of Vulkan, and must enable it. The parts that they may lack are
+// graphics and events, which vkrnn does not use, so no feature of the subset is requested. Vulkan's headers define the
+// name only among provisional extensions.
 constexpr const char* kPortabilitySubset = "VK_KHR_portability_subset";
 
 std::vector<const char*> extensions(bool portability_subset, bool memory_budget, bool host_import,
@@ -145,7 +145,8 @@ std::uint64_t LogicalDevice::free_memory(std::uint64_t held) const {
         }
     }
     if (profile_.type == DeviceType::cpu) {
-        // The size of the heap is nominal (2 GiB in old releases, whatever the machine has); the host's memory is not.
+        // The size of this heap is nominal: 2 GiB in old releases, whatever the machine has. The host's free memory is
+        // real.
         const std::uint64_t host = host_memory_available();
         return memory_budget_ ? std::min(free, host) : host;
     }

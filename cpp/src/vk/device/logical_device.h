@@ -1,4 +1,4 @@
-// Opens a logical device with its queues, and tells the rest of the layer its properties.
+// A logical device with its queues and properties.
 #pragma once
 
 #include <cstdint>
@@ -25,28 +25,28 @@ public:
         std::uint32_t family = 0;
         raii::Queue queue = nullptr;
     };
-    // Calls are submitted to the one queue and uploads of arrays to the other: a transfer-only queue if the device has
-    // one, so that uploads go on while it computes and downloads; otherwise the same queue.
+    // The queue for calls, and the one for uploads of arrays. The latter is a transfer-only queue if the device has
+    // one, so that uploads continue while the device computes and downloads; otherwise both are the same.
     [[nodiscard]] const DeviceQueue& call_queue() const { return queues_.front(); }
     [[nodiscard]] const DeviceQueue& upload_queue() const { return queues_.back(); }
-    // Returns the queue families that buffers are shared between.
+    // Returns the queue families that share buffers.
     [[nodiscard]] const std::vector<std::uint32_t>& families() const { return families_; }
 
-    // Returns the nanoseconds of one tick of a timestamp; 0 if the queue has no timestamps.
+    // Returns the nanoseconds per timestamp tick; 0 if the queue has no timestamps.
     [[nodiscard]] double timestamp_period() const { return timestamp_period_; }
 
-    // Returns whether a pipeline can be told to use subgroups of the profile's size.
+    // Returns whether a pipeline can require the profile's subgroup size.
     [[nodiscard]] bool fixes_subgroup_size() const { return fixes_subgroup_size_; }
 
     // Returns whether the host reads and writes device memory in place. VKRNN_STAGING=1 makes it false, so that the
-    // copies that discrete devices need can be tested on any device.
+    // copies needed by discrete devices can be tested on any device.
     [[nodiscard]] bool unified_memory() const { return unified_memory_; }
 
-    // Returns the alignment that host memory needs to be imported; 0 if the device imports none.
+    // Returns the alignment that imported host memory needs; 0 if the device imports none.
     [[nodiscard]] std::uint64_t host_import_alignment() const { return host_import_alignment_; }
 
-    // Returns the bytes that can still be allocated: the driver's budget if it tells one, otherwise the device's memory
-    // less the `held` bytes that the caller has already; on a CPU no more than the host has free.
+    // Returns the bytes that can still be allocated: the driver's budget if it reports one, else the device's memory
+    // minus the `held` bytes that the caller has already. On a CPU device, at most what the host has free.
     [[nodiscard]] std::uint64_t free_memory(std::uint64_t held) const;
 
 private:

@@ -1,4 +1,4 @@
-// Asks a caller's poll, which may run any code: signal handlers that fork the process, for example.
+// Calls the caller's poll. It may run any code, such as signal handlers that fork the process.
 #pragma once
 
 #include "vk/device/context.h"
@@ -7,11 +7,11 @@
 
 namespace vkrnn::vk {
 
-// Thrown in a child process that a poll has forked. The child must not use the device, not even wait for it, because it
-// has none of the driver's threads.
+// Thrown in a child process that a poll has forked. The child has none of the driver's threads, so it must not use the
+// device, nor wait for it.
 struct Forked {};
 
-// Throws Interrupted if the poll returns true, else Forked in a child that the poll has forked.
+// Throws Interrupted if the poll returns true, and Forked in a child that the poll has forked.
 inline void ask(const Poll& poll) {
     if (!poll) return;
     const long process = process_id();

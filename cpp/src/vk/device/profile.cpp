@@ -54,16 +54,16 @@ std::uint32_t compute_units(const raii::PhysicalDevice& physical) {
     return 0;
 }
 
-constexpr std::uint32_t kNvidiaRegisters = 65536;  // of a multiprocessor
+constexpr std::uint32_t kNvidiaRegisters = 65536;  // registers of a multiprocessor
 
-// Returns whether the kernels can use a driver's matrices. They rely on how a subgroup's invocations share a matrix's
-// elements. Other drivers repeat elements among invocations, or were not tried.
+// Returns whether the kernels can use the cooperative matrices of a driver. They rely on each element of a matrix
+// belonging to one invocation of the subgroup. Other drivers store elements more than once, or were not tried.
 [[maybe_unused]] bool has_known_matrices(DriverId driver) {
     return driver == DriverId::eNvidiaProprietary || driver == DriverId::eMesaLlvmpipe;
 }
 
-// Returns the side of the largest square matrices that a subgroup multiplies in half precision with sums in float32; 0
-// if there are none that the kernels can use, or if the package was built without such kernels.
+// Returns the side of the largest square float16 matrices that a subgroup multiplies with float32 sums. Returns 0 if
+// the kernels can use none, or if the package was built without such kernels.
 std::uint32_t matrix_side([[maybe_unused]] const raii::PhysicalDevice& physical, [[maybe_unused]] DriverId driver) {
     std::uint32_t side = 0;
 #ifdef VKRNN_MATRICES
@@ -138,7 +138,7 @@ std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physica
 
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted,
                                          std::uint32_t possible) {
-    // AMD's uncached types are for debugging: slow, and refused unless a feature is enabled.
+    // Skips AMD's uncached memory types. They are for debugging: slow, and refused unless a feature is enabled.
     const MemoryPropertyFlags unwanted = MemoryPropertyFlagBits::eDeviceCoherentAMD |
                                          MemoryPropertyFlagBits::eDeviceUncachedAMD |
                                          MemoryPropertyFlagBits::eProtected;
@@ -180,7 +180,7 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {
     }
     const auto subgroups = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
                                .get<PhysicalDeviceVulkan11Properties>();
-    // The kernels use these operations: see product.glsl and gemm_register.comp.
+    // The kernels use these subgroup operations: see product.glsl and gemm_register.comp.
     const SubgroupFeatureFlags operations =
         SubgroupFeatureFlagBits::eBasic | SubgroupFeatureFlagBits::eBallot | SubgroupFeatureFlagBits::eShuffle;
     if (!(subgroups.subgroupSupportedStages & ShaderStageFlagBits::eCompute) ||
@@ -213,7 +213,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.vendor_id = core.vendorID;
     profile.device_id = core.deviceID;
     profile.subgroup_size = properties11.subgroupSize;
-    // Pipelines fix the size of their subgroups, and a workgroup has no more than this many of them.
+    // Pipelines require a subgroup size, and a workgroup has at most this many subgroups.
     const std::uint32_t subgroups = chain.get<PhysicalDeviceVulkan13Properties>().maxComputeWorkgroupSubgroups;
     profile.max_workgroup_invocations =
         std::min(core.limits.maxComputeWorkGroupInvocations, profile.subgroup_size * std::max(1u, subgroups));

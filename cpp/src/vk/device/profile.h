@@ -1,4 +1,4 @@
-// Reads what a physical device is and can do.
+// Reads the properties of a physical device.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace vkrnn::vk {
 
-// Returns why the device cannot be used here ("no compute queue"); nothing if it can.
+// Returns why the device cannot be used here, such as "no compute queue"; nothing if it can.
 std::optional<std::string> unusable(const raii::PhysicalDevice& physical);
 
 DeviceType device_type(PhysicalDeviceType type);
@@ -20,22 +20,23 @@ Profile read_profile(const raii::PhysicalDevice& physical);
 
 bool has_extension(const raii::PhysicalDevice& physical, const char* wanted);
 
-// Returns whether a pipeline can be told to use subgroups of that size.
+// Returns whether a pipeline can require this subgroup size.
 bool can_fix_subgroup_size(const raii::PhysicalDevice& physical, std::uint32_t size);
 
-// Returns a queue family that computes. One without graphics starts the next submission sooner: by 6 us on an H200.
+// Returns a queue family with compute. Prefers one without graphics, which starts the next submission sooner: by 6 us
+// on an H200.
 std::optional<std::uint32_t> compute_family(const raii::PhysicalDevice& physical);
 
-// Returns the first queue family that does nothing but transfers.
+// Returns the first queue family that has only transfers.
 std::optional<std::uint32_t> transfer_family(const raii::PhysicalDevice& physical);
 
-// Returns the first memory type with all the properties in `wanted` whose bit is set in `possible`.
+// Returns the first memory type whose bit is set in `possible` and that has all properties in `wanted`.
 std::optional<std::uint32_t> memory_type(const PhysicalDeviceMemoryProperties& memory, MemoryPropertyFlags wanted,
                                          std::uint32_t possible = ~0U);
 
-// Returns whether arrays can be in memory that the device and the host use in place, at full speed. A discrete device
-// may let the host map its memory too, but reading that through the bus is slower than copying. Some integrated ones
-// have no memory that is coherent and cached at once; theirs is copied as well.
+// Returns whether arrays can be in memory that both device and host use in place, at full speed. A discrete device may
+// let the host map its memory too, but reading through the bus is slower than copying. Some integrated devices have no
+// memory that is both coherent and cached; it is copied there as well.
 bool has_unified_memory(DeviceType type, const PhysicalDeviceMemoryProperties& memory);
 inline constexpr MemoryPropertyFlags kUnifiedMemory =
     MemoryPropertyFlagBits::eDeviceLocal | MemoryPropertyFlagBits::eHostVisible |

@@ -52,9 +52,9 @@ void Timeline::settle(Point point) const noexcept {
     for (int i = 0; i < kTries; ++i) {
         try {
             return wait(point, {});
-        } catch (const ::vk::DeviceLostError&) {  // a lost device is done
+        } catch (const ::vk::DeviceLostError&) {  // a lost device counts as finished
             return;
-        } catch (...) {  // the driver has no memory to wait with, while the device goes on working
+        } catch (...) {  // the driver lacks memory for waiting, but the device continues
             std::this_thread::sleep_for(kPause);
         }
     }

@@ -26,21 +26,22 @@ public:
     [[nodiscard]] std::uint32_t family() const { return queue_.family; }
 
     // Submits the command buffers and returns the point at which they are done. If `other` is not null, the commands
-    // wait until that timeline has reached `other_point`. Called by one thread at a time. Throws vk::SystemError.
+    // wait until that timeline has reached `other_point`. Only one thread may call this at a time. Throws
+    // vk::SystemError.
     Point submit(std::span<const CommandBufferSubmitInfo> commands, const Timeline* other, Point other_point);
 
     // Returns the point of the last submission.
     [[nodiscard]] Point submitted() const { return submitted_; }
 
-    // Waits until the timeline has reached the point. Throws Interrupted if the poll returns true, while the device
-    // goes on working, Forked like ask(), and vk::SystemError.
+    // Waits until the timeline has reached the point. Throws Interrupted if the poll returns true, in which case the
+    // device continues; Forked like ask(); and vk::SystemError.
     void wait(Point point, const Poll& poll) const;
 
-    // Waits until the device is done with all work up to the point: a lost device is done. If the driver fails to wait,
-    // tries again for ten seconds. Returns at once in a forked child, which cannot wait for the device.
+    // Waits until the device has finished all work up to the point. A lost device counts as finished. If the driver
+    // fails to wait, tries again for ten seconds. Returns at once in a forked child, which cannot wait for the device.
     void settle(Point point) const noexcept;
 
-    // Returns the point that the timeline has reached; nothing if the driver fails to tell.
+    // Returns the point that the timeline has reached; nothing if the driver fails.
     [[nodiscard]] std::optional<Point> reached() const noexcept;
 
     // Makes waiting for the next submission throw vk::DeviceLostError, for tests.

@@ -22,8 +22,8 @@ BufferUsageFlags usage_of(Use use) {
     return {};
 }
 
-// Returns one of the `possible` memory types. Vulkan promises that a buffer can have a device-local one and a coherent
-// one that the host sees.
+// Returns one of the `possible` memory types. Vulkan guarantees that a buffer can have a device-local type, and a
+// host-visible, coherent one.
 std::uint32_t type_of(const LogicalDevice& device, Use use, std::uint32_t possible) {
     const auto memory = device.physical().getMemoryProperties();
     if (use == Use::device) {
@@ -31,7 +31,7 @@ std::uint32_t type_of(const LogicalDevice& device, Use use, std::uint32_t possib
             device.unified_memory() ? kUnifiedMemory : MemoryPropertyFlagBits::eDeviceLocal;
         return memory_type(memory, wanted, possible).value();
     }
-    // The host reads uncached memory very slowly.
+    // Prefers cached memory, because the host reads uncached memory very slowly.
     const auto cached = memory_type(memory, kCoherent | MemoryPropertyFlagBits::eHostCached, possible);
     return use == Use::download && cached ? *cached : memory_type(memory, kCoherent, possible).value();
 }

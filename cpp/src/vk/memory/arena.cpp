@@ -8,7 +8,7 @@ namespace vkrnn::vk {
 namespace {
 
 constexpr std::uint64_t kSmallestBlock = 64 << 10;
-// Blocks up to this size are rounded up, so that calls that grow a little each time do not allocate each time.
+// Blocks up to this size are rounded up, so that slightly growing calls do not allocate each time.
 constexpr std::uint64_t kLargestRoundedBlock = 256 << 20;
 
 std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
@@ -19,8 +19,8 @@ std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
     return std::max(bytes, std::min(rounded, limit));
 }
 
-// Packs pieces, first fit, into blocks with this much room. Visits the block of each piece; returns false if one fits
-// nowhere.
+// Packs pieces, first fit, into blocks with this much room. Calls the visitor with each piece's block. Returns false if
+// a piece fits nowhere.
 template <class Visit>
 bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>& room, const Visit& visit) {
     return std::all_of(sizes.begin(), sizes.end(), [&](std::uint64_t bytes) {
@@ -79,8 +79,9 @@ void Arena::place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slic
 
 void Arena::grow(std::span<const std::uint64_t> sizes) {
     const std::uint64_t limit = device_.profile().max_allocation / kAlignment * kAlignment;
-    // First packs into blocks of the largest size, then shrinks each to what is used of it. Packing into the smaller
-    // blocks gives the same result, because a piece that a full-size block refuses does not fit a smaller one either.
+    // Packs into blocks of the largest size first, then shrinks each block to what is used. Packing into the smaller
+    // blocks gives the same result, because a piece that does not fit a full-size block does not fit a smaller one
+    // either.
     std::vector<std::uint64_t> room;
     for (std::size_t done = 0; done < sizes.size();) {
         const auto rest = sizes.subspan(done);

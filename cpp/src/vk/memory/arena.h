@@ -1,4 +1,4 @@
-// Device memory that calls compute in. It is handed out anew for every call and kept between calls.
+// Device memory for the scratch buffers of calls. Each call gets all of it, and it is kept between calls.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@ public:
     // Returns whether pieces of these sizes fit into the memory that the arena holds.
     [[nodiscard]] bool fits(std::span<const std::uint64_t> sizes) const;
 
-    // Places pieces of these sizes, contents undefined, and invalidates all earlier slices. If the pieces do not fit,
-    // new blocks replace the old ones, and the device must be done with the earlier slices: one block, or several if
-    // one allocation cannot be that large. So the arena is as large as the largest call was, however many calls there
-    // are. No size may exceed the profile's max_allocation. Throws vk::SystemError and holds nothing then.
+    // Places pieces of these sizes, with undefined contents, and invalidates all earlier slices. If the pieces do not
+    // fit, new blocks replace the old ones: one block, or several if one allocation cannot be that large. The device
+    // must then be done with the earlier slices. So the arena is as large as the largest call so far, however many
+    // calls there are. No size may exceed the profile's max_allocation. Throws vk::SystemError, and then holds nothing.
     void place(std::span<const std::uint64_t> sizes, std::vector<Slice>& slices);
 
     // Returns all memory to the driver, which invalidates all slices.
@@ -47,7 +47,7 @@ private:
     std::vector<Spot> spots_;
 };
 
-// Returns the bytes that pieces of these sizes take together; saturates.
+// Returns the total size of pieces of these sizes; saturates.
 std::uint64_t packed_bytes(std::span<const std::uint64_t> sizes);
 
 }  // namespace vkrnn::vk

@@ -6,7 +6,8 @@
 namespace vkrnn::vk {
 namespace {
 
-// Pieces up to kSmall come in powers of two, many to an allocation: drivers limit how many of those there are.
+// Pieces up to kSmall have sizes that are powers of two. Many of them share an allocation, because drivers limit the
+// number of allocations.
 constexpr std::uint64_t kSmall = 64 << 10;
 constexpr std::uint64_t kSlab = 1 << 20;
 
@@ -41,7 +42,7 @@ Pool::Pieces Pool::take(std::uint64_t bytes, bool idle) {
         } catch (const ::vk::OutOfDeviceMemoryError&) {
             release_unused_locked();
             add();
-        } catch (const ::vk::OutOfHostMemoryError&) {  // where the device's memory is the host's
+        } catch (const ::vk::OutOfHostMemoryError&) {  // if the device shares the host's memory
             release_unused_locked();
             add();
         }

@@ -1,4 +1,4 @@
-// Hands out pieces of device memory for arrays and transfers, takes them back and hands them out again.
+// A pool of device memory for arrays and transfers, which reuses returned pieces.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +23,25 @@ public:
         Slice slice;
         std::list<Allocation>::iterator own;  // the allocation of a large piece
         Point last_use = 0;
-        std::uint64_t returned = 0;  // counts pieces given back: the smaller, the earlier
+        std::uint64_t returned = 0;  // counts returned pieces: the smallest was returned first
     };
-    // Pieces move between lists without allocating memory. take() leases one at a time.
+    // Lists, because pieces then move between them without allocating memory. take() leases one piece at a time.
     using Pieces = std::list<Piece>;
 
-    // Leases a piece of at least `bytes`, contents undefined. The device may still use it for earlier commands, which
-    // later submissions wait for; with `idle` it does not, so that the host may write at once. Among several pieces the
-    // choice is always the same, so that repeated calls find their memory where it was. Throws vk::SystemError and
-    // std::bad_alloc, after returning unused memory to the driver.
+    // Leases a piece of at least `bytes` with undefined contents. The device may still use it for earlier commands;
+    // later submissions wait for these. With `idle` it does not, so the host may write at once. The choice among pieces
+    // is deterministic, so that repeated calls find their memory in the same place. Throws vk::SystemError and
+    // std::bad_alloc, but only after unused memory was returned to the driver.
     Pieces take(std::uint64_t bytes, bool idle);
 
-    // Keeps the pieces for the next take(). The device is done with them at `last_use`. The pool keeps as many bytes as
-    // were ever in use at a time; beyond that it returns the pieces given back first to the driver.
+    // Returns pieces to the pool. The device is done with them at `last_use`. The pool keeps at most as many bytes as
+    // were ever in use at once. Beyond that, it returns the pieces given back first to the driver.
     void give_back(Pieces lease, Point last_use) noexcept;
 
     // Waits for the device and returns all unused memory to the driver.
     void release_unused() noexcept;
 
-    // Bytes allocated from the driver, and those of them that nobody uses.
+    // Return the bytes allocated from the driver, and the unused ones among them.
     [[nodiscard]] std::uint64_t held() const;
     [[nodiscard]] std::uint64_t unused() const;
 

@@ -1,4 +1,4 @@
-// Pinned host memory that is used round and round, for copies to and from memory that the host cannot map.
+// A ring buffer of pinned host memory, for copies to and from memory that the host cannot map.
 #pragma once
 
 #include <atomic>
@@ -10,21 +10,21 @@
 
 namespace vkrnn::vk {
 
-// The ring is small until a large piece is asked for.
+// Starts small, and grows when a large piece is requested.
 class Ring {
 public:
-    // The memory is allocated when it is first needed. The timeline must outlive the ring.
+    // Memory is allocated when it is first needed. The timeline must outlive the ring.
     Ring(const Timeline& timeline, Use use) : timeline_(timeline), use_(use) {}
 
     static constexpr std::uint64_t kBytes = 128 << 20;
     static constexpr std::uint64_t kFirstBytes = 16 << 20;
-    static constexpr std::uint64_t kPieces = 8;               // the ring has room for this many pieces at least
+    static constexpr std::uint64_t kPieces = 8;               // the ring has room for at least this many pieces
     static constexpr std::uint64_t kPart = kBytes / kPieces;  // the largest piece
 
-    // Returns the next `bytes`, after waiting until the device is done with them. Throws vk::SystemError and like
+    // Waits until the device is done with the next `bytes` and returns them. Throws vk::SystemError, and like
     // Timeline::wait.
     Slice reserve(std::uint64_t bytes, const Poll& poll);
-    // Notes that the device uses what was reserved since the last call up to the point.
+    // Records that the device uses everything reserved since the last call up to the point.
     void use_until(Point point);
 
     [[nodiscard]] std::uint64_t held() const { return held_; }  // thread-safe
@@ -43,7 +43,7 @@ private:
     std::uint64_t bytes_ = 0;
     std::atomic<std::uint64_t> held_ = 0;
     std::deque<Used> used_;  // the oldest first
-    // Positions that only grow; modulo bytes_ they are offsets into the memory.
+    // Positions only grow. Modulo bytes_ they are offsets into the memory.
     std::uint64_t at_ = 0, marked_ = 0, free_until_ = 0;
 };
 

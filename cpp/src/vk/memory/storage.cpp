@@ -19,11 +19,11 @@ PoolStorage::PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::ui
 PoolStorage::~PoolStorage() {
     if (process_ == process_id()) {
         if (uploads_) {
-            uploads_->settle(uploaded_);  // rarely waits: uploads are old by now
+            uploads_->settle(uploaded_);  // rarely waits, because uploads are usually done
         }
         pool_->give_back(std::move(lease_), used_);
     } else {
-        // In a fork the driver's objects must not be used, not even destroyed, so they leak.
+        // In a forked process the driver's objects must not be used, nor destroyed, so they leak.
         leak(std::move(pool_));
         leak(std::move(uploads_));
         leak(std::move(copies_));

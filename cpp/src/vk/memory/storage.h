@@ -1,4 +1,4 @@
-// Implements vkrnn::Storage by a piece of a device's pool.
+// Implements vkrnn::Storage with a piece of a device's pool.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace vkrnn::vk {
 
-// A packed copy of an array's elements, made from that version of its contents.
+// A packed copy of an array's elements. `version` says which contents were copied.
 class PackedCopy {
 public:
     PackedCopy(std::shared_ptr<Pool> pool, std::uint64_t bytes, std::uint64_t made_from);
@@ -19,7 +19,7 @@ public:
     PackedCopy& operator=(const PackedCopy&) = delete;
 
     [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
-    // Notes that commands up to the point use the copy.
+    // Records that commands up to the point use the copy.
     void use(Point point) const { used_ = point; }
 
     const std::uint64_t version;
@@ -32,7 +32,7 @@ private:
 
 class PoolStorage final : public Storage {
 public:
-    // Throws like Pool::take, whose `idle` this is.
+    // Passes `idle` to Pool::take, and throws what it throws.
     PoolStorage(const std::shared_ptr<Pool>& pool, std::uint64_t bytes, bool idle)
         : PoolStorage(pool, pool->take(bytes, idle), bytes) {}
     ~PoolStorage() override;
@@ -40,7 +40,7 @@ public:
     [[nodiscard]] const Slice& slice() const { return lease_.front().slice; }
     [[nodiscard]] const Pool& pool() const { return *pool_; }
 
-    // Notes that commands up to the point use, or also write, the storage. Called in the order of the points.
+    // Record that commands up to the point read or write the storage. Points must not decrease from call to call.
     void use(Point point) { used_ = point; }
     void write(Point point) {
         used_ = written_ = point;
@@ -49,15 +49,15 @@ public:
     [[nodiscard]] Point used() const { return used_; }
     [[nodiscard]] Point written() const { return written_; }
 
-    // Notes that an upload fills the storage at the point of a timeline, which may differ from the pool's.
+    // Records that an upload fills the storage by this point of a timeline, which may differ from the pool's.
     void upload(const std::shared_ptr<const Timeline>& timeline, Point point);
     [[nodiscard]] Point uploaded() const { return uploaded_; }
 
-    // Packed copies of the elements, for whoever holds the device's lock.
+    // Packed copies of the elements. The caller must hold the device's lock.
     [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
 
 private:
-    // Does not throw, so that no lease is lost.
+    // Does not throw, because a lease would be lost.
     PoolStorage(std::shared_ptr<Pool> pool, Pool::Pieces lease, std::uint64_t bytes) noexcept;
 
     std::shared_ptr<Pool> pool_;

@@ -8,12 +8,12 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr std::uint64_t kLarge = 2 << 20;  // a smaller copy is done before other threads have woken up
+constexpr std::uint64_t kLarge = 2 << 20;  // smaller copies end before other threads wake up
 constexpr std::uint64_t kPage = 4096;
 
 }  // namespace
 
-// Half of the processor's threads saturate the memory.
+// Half of the processor's threads saturate the memory bandwidth.
 std::size_t Workers::usual_helpers() {
     return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 1, 8) - 1;
 }
@@ -34,15 +34,15 @@ void Workers::start() {
         while (threads_.size() < helpers_) {
             threads_.emplace_back([this, index = threads_.size() + 1, done = job_] { work(index, done); });
         }
-    } catch (const std::system_error&) {  // the process may have no more of them
-    } catch (const std::bad_alloc&) {     // nor memory for them
+    } catch (const std::system_error&) {  // no further threads are allowed
+    } catch (const std::bad_alloc&) {     // no memory for a thread
     }
 }
 
 void Workers::copy(void* to, const void* from, std::uint64_t bytes) {
     const std::unique_lock one(one_at_a_time_, std::try_to_lock);
     if (bytes < kLarge || !one.owns_lock() || helpers_ == 0) {
-        if (bytes != 0) {  // an empty array may well be at null, which memcpy does not take
+        if (bytes != 0) {  // empty arrays may be at null, which memcpy does not allow
             std::memcpy(to, from, bytes);
         }
         return;

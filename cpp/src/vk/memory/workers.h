@@ -1,4 +1,4 @@
-// Copies memory with several threads: one alone is slower than the bus to a device.
+// Copies memory with several threads, because one alone is slower than the bus to a device.
 #pragma once
 
 #include <condition_variable>
@@ -12,20 +12,20 @@ namespace vkrnn::vk {
 
 class Workers {
 public:
-    // Uses this many threads besides the caller's; by default enough to saturate the memory.
+    // Uses this many threads in addition to the caller's. The default saturates the memory bandwidth.
     explicit Workers(std::size_t helpers = usual_helpers()) : helpers_(helpers) {}
     ~Workers();
     Workers(const Workers&) = delete;
     Workers& operator=(const Workers&) = delete;
 
-    // Copies like memcpy. Large copies are shared between threads, which the first such copy starts: as many as the
-    // system lets the process have. Thread-safe.
+    // Copies like memcpy. Large copies are shared between threads, which the first such copy starts, as far as the
+    // system allows. Thread-safe.
     void copy(void* to, const void* from, std::uint64_t bytes);
 
 private:
     static std::size_t usual_helpers();
     void start();
-    void work(std::size_t index, std::uint64_t done);  // `done`: the last job that was there before the thread
+    void work(std::size_t index, std::uint64_t done);  // `done`: the last job before the thread started
     void copy_share(std::size_t index) const;
 
     const std::size_t helpers_;

@@ -15,8 +15,8 @@
 namespace vkrnn::vk {
 namespace {
 
-// Some drivers crash on an invalid cache instead of rejecting it. So the driver only gets data whose header fits, and
-// whose checksum, stored in front of it, is right.
+// Some drivers crash on an invalid cache instead of rejecting it. So the driver only gets data whose header matches,
+// and whose checksum, which precedes the data in the file, is right.
 struct Prologue {
     std::array<char, 8> magic{'v', 'k', 'r', 'n', 'n', 'p', 'c', '1'};
     std::uint64_t bytes = 0;
@@ -73,7 +73,7 @@ std::vector<std::byte> read_cache(const std::filesystem::path& file, const Physi
     const bool whole =
         stream && prologue.magic == Prologue{}.magic && prologue.bytes == data.size() && prologue.hash == fnv1a(data);
     if (whole && data.size() < sizeof(PipelineCacheHeaderVersionOne)) {
-        return {};  // the driver gave nothing to keep, as Mesa 26.2's llvmpipe does
+        return {};  // the driver returned no data, as Mesa 26.2's llvmpipe does
     }
     if (!whole || !header_matches(data, properties)) {
         report(Severity::info, file.string() + " is damaged or of another driver: shaders are compiled anew");
@@ -89,7 +89,7 @@ void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t
     try {
         std::error_code error;
         std::filesystem::create_directories(file.parent_path(), error);
-        // Processes and devices that write at the same time each have their own temporary file.
+        // Each process and device has its own temporary file, because several may write at the same time.
         std::filesystem::path temporary = file;
         temporary += '.' + std::to_string(process_id()) + '-' +
                      std::to_string(reinterpret_cast<std::uintptr_t>(data.data())) + ".tmp";
@@ -105,7 +105,7 @@ void write_cache(const std::filesystem::path& file, std::span<const std::uint8_t
             std::filesystem::remove(temporary, error);
             report(Severity::warning, file.string() + " cannot be written: each process compiles the shaders anew");
         }
-    } catch (...) {  // no memory for a path: no cache
+    } catch (...) {  // no memory for a path: nothing is written
     }
 }
 

@@ -1,4 +1,4 @@
-// Keeps the pipeline cache on disk. After any failure there is simply no cache.
+// Keeps the pipeline cache on disk. After any failure, the cache is empty.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace vkrnn::vk {
 
-// Returns the path of the cache file. Its name identifies device and driver, so that different ones do not overwrite
-// each other's cache. Empty if there is no folder for caches.
+// Returns the path of the cache file, or an empty one if there is no cache folder. The file's name identifies device
+// and driver, so that they do not overwrite each other's caches.
 std::filesystem::path cache_file(const PhysicalDeviceProperties& properties);
 
-// Returns the file's contents if they are a pipeline cache of this device and driver, otherwise nothing. I/O errors do
-// not throw.
+// Returns the file's contents if they are a pipeline cache of this device and driver, else nothing. Does not throw on
+// I/O errors.
 std::vector<std::byte> read_cache(const std::filesystem::path& file, const PhysicalDeviceProperties& properties);
 
 // Replaces the file atomically. Errors are ignored.

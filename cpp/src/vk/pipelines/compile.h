@@ -13,7 +13,7 @@ constexpr std::uint32_t kPushBytes = 128;  // Vulkan guarantees this many bytes 
 // Returns the layout of every pipeline: push constants and nothing else. Throws vk::SystemError.
 raii::PipelineLayout make_layout(const raii::Device& device);
 
-// Compiles a kernel of the package, with subgroups of that size, or of the driver's choice if it is 0. The cache may be
+// Compiles a kernel of the package, with this subgroup size or, if it is 0, the driver's choice. The cache may be
 // empty. Throws vk::SystemError, and std::invalid_argument if the package has no such shader.
 raii::Pipeline compile_kernel(const raii::Device& device, const Kernel& kernel, const raii::PipelineLayout& layout,
                               const raii::PipelineCache& cache, std::uint32_t subgroup_size,

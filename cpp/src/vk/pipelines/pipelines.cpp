@@ -16,7 +16,7 @@ raii::PipelineCache open_cache(const raii::Device& device, const std::filesystem
     try {
         return {device, PipelineCacheCreateInfo{.initialDataSize = data.size(), .pInitialData = data.data()}};
     } catch (const ::vk::SystemError&) {
-        return {device, PipelineCacheCreateInfo{}};  // a driver that rejects its own data gets none
+        return {device, PipelineCacheCreateInfo{}};  // if the driver rejects its own data, starts empty
     }
 }
 
@@ -34,7 +34,8 @@ SharedKernel Pipelines::get(const Kernel& kernel) {
     auto found = pipelines_.find(kernel);
     if (found == pipelines_.end()) {
         make_room();
-        // Kernels rely on the profile's subgroup size; without it the driver may choose another one for each pipeline.
+        // Kernels rely on the profile's subgroup size. Unless it is required here, the driver may choose another size
+        // for each pipeline.
         const std::uint32_t size = device_.fixes_subgroup_size() ? device_.profile().subgroup_size : 0;
         auto compiled = compile_kernel(device_.handle(), kernel, layout_, cache_, size);
         found = pipelines_.emplace(kernel, std::make_shared<CompiledKernel>(timeline_, std::move(compiled))).first;
@@ -68,7 +69,7 @@ void Pipelines::save(bool at_leisure) noexcept {
     }
     try {
         write_cache(file_, cache_.getData());
-    } catch (...) {  // no cache then
+    } catch (...) {  // the cache is then not written
     }
     unsaved_ = false;
     saved_at_ = now();

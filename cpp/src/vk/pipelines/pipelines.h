@@ -1,4 +1,4 @@
-// Compiles kernels into pipelines and keeps those that were used last.
+// Compiles kernels into pipelines and keeps the most recently used.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace vkrnn::vk {
 
-// A compiled kernel. Whoever has recorded commands with it holds it until they are dropped, or notes where they end:
-// it waits for the device before it destroys the pipeline.
+// A compiled kernel. Code that records commands with it either holds it until the commands are dropped, or sets
+// `last_use` to the point where they end. The destructor waits until the device has reached that point.
 struct CompiledKernel {
     CompiledKernel(const Timeline& of, raii::Pipeline compiled) : timeline(of), pipeline(std::move(compiled)) {}
     ~CompiledKernel() { timeline.settle(last_use); }
@@ -25,22 +25,22 @@ struct CompiledKernel {
     const Timeline& timeline;
     const raii::Pipeline pipeline;
     Point last_use = 0;
-    std::uint64_t turn = 0;  // the larger, the later it was used
+    std::uint64_t turn = 0;  // counts uses: the largest is the most recent
 };
 using SharedKernel = std::shared_ptr<CompiledKernel>;
 
 class Pipelines {
 public:
-    // A call needs three to a dozen; one takes some megabytes in lavapipe, less in GPUs' drivers.
+    // A call needs three to a dozen pipelines. Each takes some megabytes in llvmpipe, and less in drivers of GPUs.
     static constexpr std::size_t kCapacity = 128;
 
-    // Reads the device's pipeline cache from disk, if there is one. The pipelines are used by commands that are
-    // submitted to the timeline, which must outlive them. Throws vk::SystemError.
+    // Reads the device's pipeline cache from disk, if there is one. Commands that use the pipelines are submitted to
+    // the timeline, which must outlive them. Throws vk::SystemError.
     explicit Pipelines(const Timeline& timeline, std::size_t capacity = kCapacity);
 
-    // Returns the kernel's pipeline, compiled on first use. Where there are too many, drops the one that was used least
-    // recently of those that nobody else holds. Throws vk::SystemError, and std::invalid_argument if the package has
-    // no such shader.
+    // Returns the kernel's pipeline, which is compiled at first use. If there are too many, drops the least recently
+    // used one that nobody else holds. Throws vk::SystemError, and std::invalid_argument if the package has no such
+    // shader.
     SharedKernel get(const Kernel& kernel);
 
     // Notes that the pipeline is used by commands up to the point.
@@ -49,11 +49,11 @@ public:
         kernel.turn = ++turn_;
     }
 
-    // All pipelines share this layout of push constants and nothing else.
+    // The layout of all pipelines: push constants and nothing else.
     [[nodiscard]] PipelineLayout layout() const { return *layout_; }
 
-    // Writes the pipeline cache if anything was compiled since it was last written. `at_leisure` puts off a write that
-    // follows the last one by less than a second.
+    // Writes the pipeline cache if anything was compiled since the last write. With `at_leisure`, does nothing within a
+    // second of the last write.
     void save(bool at_leisure) noexcept;
 
     [[nodiscard]] std::size_t size() const { return size_; }  // thread-safe

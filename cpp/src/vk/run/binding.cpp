@@ -10,7 +10,7 @@
 namespace vkrnn::vk {
 namespace {
 
-// Copying a smaller array is faster than importing it.
+// Smaller arrays are copied, which is faster than importing them.
 constexpr std::uint64_t kSmallestImport = 256 << 10;
 // Larger results are copied to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
@@ -37,7 +37,7 @@ Binding::Binding(Pools pools, Workers& workers, const Plan& plan, bool host_wait
 
 Binding::~Binding() {
     if (process_ != process_id()) {
-        // A child that the call's poll has forked must not use the driver, so the driver's objects leak.
+        // A child forked by the call's poll must not use the driver, so the driver's objects leak.
         leak(std::move(imports_));
         leak(std::move(packed_));
         leak(std::move(made_));
@@ -45,7 +45,7 @@ Binding::~Binding() {
     }
     const Timeline& timeline = pools_.device->timeline();
     if (point_ == 0) {
-        use_until(timeline.submitted());  // the call failed half-way: any of its commands may be running
+        use_until(timeline.submitted());  // the call failed half-way, and its commands may still run
     }
     if (!imports_.empty()) {
         timeline.settle(point_);
@@ -73,7 +73,7 @@ void Binding::find_packed(std::span<const InputLocation> inputs) {
             continue;
         }
         PoolStorage& storage = pools_.own(*inputs[i].storage);
-        if (storage.slice().address == 0) {  // the host's memory
+        if (storage.slice().address == 0) {  // memory of the host
             continue;
         }
         for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
@@ -100,7 +100,7 @@ void Binding::find_packed(std::span<const InputLocation> inputs) {
 void Binding::submitted(Point point) {
     use_until(point);
     for (Made& each : made_) {
-        // The dropped copies' memory goes back to the pool.
+        // Destroying the dropped copies returns their memory to the pool.
         static_cast<void>(each.of->copies().keep(std::move(each.key), std::move(each.copy)));
     }
 }
@@ -178,7 +178,7 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
         }
         placement = slice_of(results[i].storage, results[i].offset, bytes);
         written_.push_back(&pools_.own(*results[i].storage));
-        if (placement.address == 0) {  // the host's memory
+        if (placement.address == 0) {  // memory of the host
             downloaded_ += bytes;
         }
         if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
@@ -244,7 +244,7 @@ bool Binding::import(const void* data, std::uint64_t bytes, Slice& slice) {
     try {
         imports_.push_back(import_host(device, data, bytes));
     } catch (const ::vk::SystemError&) {
-        return false;  // memory of a kind the driver does not take, such as a file mapped for reading
+        return false;  // the driver rejects the memory, for example a file mapped for reading
     }
     slice = imports_.back().whole;
     return true;
@@ -285,7 +285,7 @@ void Binding::download(Transfer& transfer, const Poll& poll) {
             transfer.download(each.to, each.from, poll);
         }
     } catch (...) {
-        point_ = pools_.device->timeline().submitted();  // a part may be under way
+        point_ = pools_.device->timeline().submitted();  // a part may be in flight
         throw;
     }
 }

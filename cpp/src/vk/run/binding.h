@@ -15,12 +15,12 @@
 
 namespace vkrnn::vk {
 
-// The pools that a device's arrays are allocated from.
+// The pools in which a device's arrays are allocated.
 struct Pools {
     std::shared_ptr<Pool> device;
     std::shared_ptr<Pool> results;  // host memory that the device writes; used if the host cannot see `device`
 
-    // Casts to the class behind the interface. Throws std::invalid_argument if the storage belongs to another device.
+    // Casts to PoolStorage. Throws std::invalid_argument if the storage belongs to another device.
     [[nodiscard]] PoolStorage& own(const Storage& storage) const;
 };
 
@@ -33,26 +33,25 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Finds the packed copies that arrays of the call have, and takes memory for those that are to be made. First of
-    // all.
+    // Finds existing packed copies of the call's arrays and allocates memory for missing ones. Call this first.
     void find_packed(std::span<const InputLocation> inputs);
 
-    // Counts the bytes that the call allocates besides the arrays already on the device and their packed copies.
+    // Returns the bytes that the call allocates in addition to arrays on the device and their packed copies.
     [[nodiscard]] std::uint64_t temporary_bytes(std::span<const InputLocation> inputs,
                                                 std::span<const ResultLocation> results) const;
 
-    // Places all buffers but arguments, results and packed copies of arrays in the arena, which invalidates the scratch
-    // of earlier calls. Waits for the device if the arena has to grow. Throws vk::SystemError.
+    // Places all buffers except arguments, results and packed copies of arrays in the arena. This invalidates the
+    // scratch memory of earlier calls. Waits for the device if the arena has to grow. Throws vk::SystemError.
     void place_scratch(Arena& arena);
 
     // Binds every input and result. Inputs in host memory that the device cannot read in place are copied: directly if
-    // the host sees device memory, otherwise by the transfer. Throws vk::SystemError, like Transfer::upload, and
-    // std::logic_error if the operands do not fit the plan.
+    // the host can map device memory, else through the transfer. Throws vk::SystemError, what Transfer::upload throws,
+    // and std::logic_error if the operands do not fit the plan.
     void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
               const Poll& poll);
 
-    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers that are there from earlier calls,
-    // and the copies before and after the plan's steps.
+    // Arguments of Recorder::run: the slice of each plan buffer, the packed buffers filled by earlier calls, and the
+    // copies before and after the plan's steps.
     [[nodiscard]] std::span<const Slice> placements() const { return placements_; }
     [[nodiscard]] std::span<const std::size_t> full() const { return full_; }
     [[nodiscard]] std::span<const SliceCopy> before() const { return before_; }
@@ -61,13 +60,13 @@ public:
     // Returns the point of the upload timeline at which all arrays of the call have been uploaded.
     [[nodiscard]] Point arrays_uploaded() const;
 
-    // Notes that the call was submitted and is done when the timeline reaches the point. Leaves new packed copies with
+    // Records that the call was submitted and is done at this point of the timeline. Stores new packed copies with
     // their arrays.
     void submitted(Point point);
 
-    // Called once the call is done. fetch() copies results from memory that the host sees. Large results may be in
-    // memory that it does not see: has_downloads() tells whether there are any, and download() copies them, throwing
-    // like Transfer::download.
+    // Call these once the call is done. fetch() copies results from memory that the host can map. Large results may be
+    // in other memory: has_downloads() returns whether there are any, and download() copies them. It throws what
+    // Transfer::download throws.
     void fetch();
     [[nodiscard]] bool has_downloads() const { return !downloads_.empty(); }
     void download(Transfer& transfer, const Poll& poll);

@@ -29,8 +29,8 @@ const std::string kDevice = "[Device] ";
 // Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
 constexpr std::uint64_t kChecked = 16 << 20;
 
-// Estimates how many dispatches take a second: most calls fit into one submission. It is a tenth of that where the
-// caller waits for a CPU, whose speed varies less, so that an interrupt acts soon.
+// Estimates how many dispatches run in a second, so that most calls fit into one submission. On a CPU device that the
+// caller waits for, a tenth of that: the estimate is better there, and an interrupt takes effect sooner.
 double first_capacity(const Plan& plan, const Profile& profile, bool wait) {
     const bool cpu = profile.type == DeviceType::cpu;
     const double each = plan.flops / std::max(static_cast<double>(plan.dispatches()), 1.0);
@@ -60,7 +60,8 @@ Executor::~Executor() { close(); }
 
 void Executor::close() {
     if (process_ != process_id()) {
-        // The driver's threads exist only in the other process: destroying its objects here may hang, so they leak.
+        // After a fork, the driver's threads exist only in the parent. Destroying its objects here may hang, so they
+        // leak.
         leak(session_);
         closed_ = true;
         return;
@@ -117,7 +118,7 @@ void Executor::with_lock(InterruptibleMutex& mutex, const std::string& prefix, c
             fail(prefix);
         }
     }();
-    check_usable(prefix);  // closed or lost meanwhile
+    check_usable(prefix);  // it may have been closed or lost meanwhile
     try {
         body(*session_);
     } catch (...) {
@@ -164,7 +165,7 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
     const auto session = usable_session(prefix);
     if (bytes > kChecked) {
         const std::uint64_t unused =
-            session->pools.device->unused() + session->arena.held();  // makes way for larger pieces
+            session->pools.device->unused() + session->arena.held();  // would be released for larger pieces
         const std::uint64_t held = session->pools.device->held() + session->arena.held();
         const std::uint64_t free = session->device->free_memory(held) + unused;
         if (bytes > free) {
@@ -174,7 +175,7 @@ void Executor::require_room(const Plan& plan, std::uint64_t bytes, std::string_v
         }
     }
     for (const PlanBuffer& buffer : plan.buffers) {
-        // The granularity of the memory handed out is kept away from the limit.
+        // Keeps the limit clear of the alignment of pieces of memory.
         if (buffer.bytes > profile_.max_allocation - kAlignment) {
             throw MemoryError(prefix + buffer.name + " needs " + bytes_text(buffer.bytes) + " in one piece, " +
                                   profile_.name + " allocates at most " + bytes_text(profile_.max_allocation) +
@@ -247,7 +248,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
         if (lose_next_.exchange(false)) {
             locked.timeline->lose_next();
         }
-        locked.stream.discard();  // drops the commands of a call that failed
+        locked.stream.discard();  // drops commands of a failed call
         locked.transfer.discard();
         binding.bind(inputs, results, locked.transfer, poll);
         locked.stream.after(*locked.upload_timeline, binding.arrays_uploaded());
@@ -305,7 +306,7 @@ void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t 
                 locked.upload_transfer.upload(slice, from, poll);
                 locked.upload_transfer.submitted(locked.upload_stream.submit());
             } catch (...) {
-                storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());  // a part may be under way
+                storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());  // a part may be in flight
                 throw;
             }
             storage.upload(locked.upload_timeline, locked.upload_timeline->submitted());
@@ -327,7 +328,7 @@ void Executor::download(void* to, const InputLocation& from, std::uint64_t bytes
             try {
                 locked.transfer.download(to, slice, poll);
             } catch (...) {
-                storage.use(locked.timeline->submitted());  // a part may be under way
+                storage.use(locked.timeline->submitted());  // a part may be in flight
                 throw;
             }
         });

@@ -1,4 +1,4 @@
-// Implements vkrnn::Device on one logical device, which runs one plan after the other.
+// Implements vkrnn::Device on one logical device. Plans run one after the other.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ public:
     Executor& operator=(const Executor&) = delete;
 
     [[nodiscard]] const Profile& profile() const override { return profile_; }
-    // Works on a closed or lost device as well: planning only needs the profile.
+    // Also works on a closed or lost device, because planning only needs the profile.
     std::shared_ptr<const Plan> plan(const Spec& spec) override;
     void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) override;
     std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) override;
@@ -51,23 +51,23 @@ private:
     // A submitted call that may still run.
     struct Pending {
         Point point;
-        std::string prefix;  // begins the messages about the call
+        std::string prefix;  // begins messages about the call
         std::uint32_t timing_slot;
     };
 
     void check_usable(const std::string& prefix) const;
     // Returns the session of a usable device; throws DeviceError otherwise.
     [[nodiscard]] std::shared_ptr<Session> usable_session(const std::string& prefix) const;
-    // Returns the session to somebody who waits for earlier calls: if the device was lost, the error says how.
+    // Returns the session to a caller that waits for earlier calls. If the device was lost, the error says how.
     [[nodiscard]] std::shared_ptr<Session> session_to_wait_for(const std::string& prefix) const;
-    // Runs the body while it holds the mutex, and translates the exceptions of Vulkan-Hpp.
+    // Runs the body with the mutex locked, and translates the exceptions of Vulkan-Hpp.
     void with_lock(InterruptibleMutex& mutex, const std::string& prefix, const Poll& poll,
                    const std::function<void(Session&)>& body);
     void wait_for(const Timeline& timeline, Point point, const std::string& prefix, const Poll& poll);
-    // Rethrows the exception being handled as one of the project's. The message of a lost device names the first call
-    // that was not done.
+    // Rethrows the current exception as one of the project's. The message about a lost device names the first
+    // unfinished call.
     [[noreturn]] void fail(const std::string& prefix);
-    // Forgets the calls that are done and reads the timing of the last of them. Needs state_mutex_.
+    // Removes finished calls and reads the timing of the last one. Requires state_mutex_.
     void retire(const Session& session) const;
     // Fills the results of a call with an empty batch, which submits nothing.
     void clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll);
@@ -79,7 +79,7 @@ private:
     const Profile profile_;
     const StrategyChoice fixed_;
     const Tuning tuning_;
-    const long process_;  // the process that opened the device; forks cannot use it
+    const long process_;  // the process that opened the device; forked ones cannot use it
     PlanCache plans_;
     InterruptibleMutex submit_mutex_;  // held while calls are recorded and submitted, and while results are copied
     InterruptibleMutex upload_mutex_;  // held while arrays are uploaded; locked before submit_mutex_
@@ -88,7 +88,7 @@ private:
     mutable std::mutex state_mutex_;            // guards the members below
     std::shared_ptr<Session> session_;          // null once closed
     std::weak_ptr<const Pool> pool_, results_;  // arrays keep the pools alive after the session
-    std::string failure_;                       // the message of the loss of the device
+    std::string failure_;                       // how the device was lost
     mutable std::deque<Pending> pending_;
     mutable Statistics statistics_;
 };

@@ -1,4 +1,4 @@
-// A mutex whose wait may be interrupted.
+// A mutex that can be waited for until a poll asks to stop.
 #pragma once
 
 #include <chrono>
@@ -33,8 +33,8 @@ public:
         InterruptibleMutex& mutex_;
     };
 
-    // Waits for the mutex. Throws like ask(). Throws DeviceError if the thread holds the
-    // mutex: the poll of a call runs signal handlers, which may make another one.
+    // Waits for the mutex. Throws what ask() throws, and DeviceError if this thread holds the mutex already: a call's
+    // poll runs signal handlers, which may make another call.
     Lock lock(const std::string& prefix, const Poll& poll) {
         std::unique_lock lock(mutex_);
         if (taken_ && holder_ == std::this_thread::get_id()) {
@@ -54,7 +54,7 @@ private:
     std::mutex mutex_;
     std::condition_variable free_;
     bool taken_ = false;
-    std::thread::id holder_;  // means something where it is taken
+    std::thread::id holder_;  // valid while taken_ is true
 };
 
 }  // namespace vkrnn::vk

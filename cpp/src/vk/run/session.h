@@ -1,5 +1,5 @@
-// A session owns everything that an open device works with. It ends when the device is closed; arrays keep their pools
-// alive beyond that.
+// A session owns everything that an open device works with. It ends when the device is closed. Arrays keep their pools
+// alive after that.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ struct Session {
     [[nodiscard]] std::uint64_t submissions() const {
         return timeline->submitted() + (upload_timeline == timeline ? 0 : upload_timeline->submitted());
     }
-    // Counts the bytes held besides those in the pools.
+    // Returns the bytes held outside of the pools.
     [[nodiscard]] std::uint64_t held() const { return arena.held() + transfer.held() + upload_transfer.held(); }
 
-    // The members stand in order of construction. Uploads have their own timeline if the device has a queue for them;
-    // otherwise both pointers are equal.
+    // The order of members is the order of construction. Uploads have their own timeline if the device has a queue for
+    // them; otherwise both pointers are equal.
     std::shared_ptr<const LogicalDevice> device;
     std::shared_ptr<Timeline> timeline, upload_timeline;
     Pools pools;
