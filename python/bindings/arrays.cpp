@@ -1,4 +1,4 @@
-// Arrays in a device's memory. vkrnn.Array is a subclass: what needs no memory address is there.
+// Arrays in a device's memory. vkrnn.Array is a subclass in Python, with everything that needs no memory address.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -25,7 +25,7 @@ void wait(const Array& array) {
     array.device->wait(*array.storage, &interrupted);
 }
 
-// Returns the array's host address after waiting for the commands that write it.
+// Waits for the commands that write the array and returns its host address.
 std::byte* host_memory(const Array& array) {
     wait(array);
     std::byte* const host = array.storage->host();
@@ -36,7 +36,7 @@ std::byte* host_memory(const Array& array) {
     return host + array.offset;
 }
 
-// The bytes of an array: addresses of the host, or offsets into a storage that the host does not see.
+// The byte range of an array: host addresses, or offsets into a storage that the host cannot access.
 struct Extent {
     const Storage* storage = nullptr;
     std::uintptr_t begin = 0, end = 0;
@@ -64,7 +64,7 @@ Extent extent_of(const py::array& array) {
     return extent;
 }
 
-// Returns nothing for an object that is no array.
+// Returns nothing if the object is not an array.
 Extent extent_of(py::handle object) {
     if (py::isinstance<Array>(object)) return extent_of(py::cast<const Array&>(object));
     return py::isinstance<py::array>(object) ? extent_of(py::reinterpret_borrow<py::array>(object)) : Extent{};
@@ -83,7 +83,7 @@ void write(const Array& array, py::array from) {
         throw ValueError("[Array] source: expected a C-contiguous array of " + std::to_string(array.nbytes()) +
                          " bytes, got " + std::to_string(from.nbytes()));
     }
-    if (extent_of(array).overlaps(extent_of(from))) from = from.attr("copy")();  // a part of a view of the array
+    if (extent_of(array).overlaps(extent_of(from))) from = from.attr("copy")();  // it is a view of a part of this array
     const void* const source = from.data();
     const Unlocked unlocked;
     array.device->upload({nullptr, array.storage, array.offset}, source, array.nbytes(), &interrupted);
@@ -97,14 +97,14 @@ std::uint64_t Array::nbytes() const {
     for (const py::ssize_t axis : shape) {
         const auto length = static_cast<std::uint64_t>(axis);
         if (bytes > std::numeric_limits<std::uint64_t>::max() / length) {
-            return std::numeric_limits<std::uint64_t>::max();  // more than there can be
+            return std::numeric_limits<std::uint64_t>::max();  // more than any memory
         }
         bytes *= length;
     }
     return bytes;
 }
 
-// NumPy keeps the base for as long as anybody has the memory.
+// The view's base keeps the storage alive as long as NumPy uses its memory.
 py::array view(const Array& array) {
     std::byte* const data = host_memory(array);
     const py::capsule base(new HostView(array.storage), [](void* held) { delete static_cast<HostView*>(held); });
@@ -131,7 +131,7 @@ void require_axes(const std::vector<py::ssize_t>& shape) {
         if (axis < 0) throw ValueError("[Array] shape: expected axes of at least 0, got " + std::to_string(axis));
 }
 
-// Returns the type in the machine's byte order.
+// Returns the type in native byte order.
 py::dtype element_type(const py::dtype& dtype) {
     const std::string name = dtype_name(dtype);
     if (std::ranges::find(kDtypes, name, [](Dtype known) { return name_of(known); }) == kDtypes.end()) {
@@ -140,7 +140,7 @@ py::dtype element_type(const py::dtype& dtype) {
     return dtype.attr("newbyteorder")("=");
 }
 
-// A copy for the host of an array that it does not see.
+// Returns a copy for the host of an array that it cannot access.
 py::array fetch(const Array& array) {
     const py::object object = allocate_for_host({array.owner, array.device, nullptr, 0, array.dtype, array.shape});
     const InputLocation from{nullptr, array.storage, array.offset};

@@ -1,4 +1,4 @@
-// Shared by the parts of the extension module. Each register_x adds one area to the module.
+// Declarations shared by the parts of the extension module. Each register_x adds one area to the module.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -19,13 +19,13 @@ namespace vkrnn::python {
 
 namespace py = pybind11;
 
-// A plan as Python holds it: shared with the device's cache.
+// A plan as Python holds it, shared with the device's cache.
 struct SharedPlan {
     std::shared_ptr<const Plan> plan;
     std::string label;  // the caller's name for the call; shown, not compared
 };
 
-// An array in a device's memory, C-contiguous: a part of a storage.
+// A C-contiguous array in a device's memory: a part of a storage.
 struct Array {
     py::object owner;  // the vkrnn.Device
     std::shared_ptr<Device> device;
@@ -38,22 +38,23 @@ struct Array {
     void for_each_object(const auto& visit) { visit(owner); }
 };
 
-// `array` without storage, completed by memory that results are computed in. Throws MemoryError, DeviceError.
+// Allocates storage for an array that has none, and returns the array. Throws MemoryError or DeviceError.
 Array allocate(Array array, bool host_writes);
 
-// Completes an array that the host will read: an Array in memory that the device writes, or a numpy.ndarray where such
-// memory is scarce.
+// Allocates an array for the host to read: an Array in memory that the device writes, or a numpy.ndarray if such memory
+// is scarce.
 py::object allocate_for_host(Array array);
 
-// Waits for what writes the array, and shows NumPy its memory. Throws BufferError where the host does not see it.
+// Waits until pending writes of the array are done and returns a NumPy view of its memory. Throws BufferError if the
+// host cannot access it.
 py::array view(const Array& array);
 
-// A call whose arguments have been checked, with the arrays it was made from: numpy.ndarray or Array.
+// A call with checked arguments, and the arrays (numpy.ndarray or Array) that it was made from.
 struct CheckedCall {
     Call call;
     std::vector<std::pair<Argument, py::object>> arrays;
     std::string label;
-    py::object owner = py::none();  // the device of those that are on one
+    py::object owner = py::none();  // the device of the Arrays, if there are any
 
     void for_each_object(const auto& visit) {
         visit(owner);
@@ -61,7 +62,7 @@ struct CheckedCall {
     }
 };
 
-// Returns the C++ object of an instance of such a class; null if its constructor has not run.
+// Returns the C++ object of an instance of a bound class; null if its constructor has not run.
 template <class T>
 T* object_of(PyObject* self) {
     auto* const instance = reinterpret_cast<py::detail::instance*>(self);
@@ -69,8 +70,8 @@ T* object_of(PyObject* self) {
     return made ? static_cast<T*>(instance->get_value_and_holder().value_ptr()) : nullptr;
 }
 
-// Returns what py::init of a function that returns a T would be, but that can run out of memory: pybind11 registers a
-// new object where nothing catches std::bad_alloc. To be defined as "__init__" with Constructor{}.
+// Returns an alternative to py::init for a function that returns a T and may run out of memory: pybind11 registers a
+// new object where nothing catches std::bad_alloc. Define it as "__init__" with Constructor{}.
 using Constructor = py::detail::is_new_style_constructor;
 template <class... Args, class Make>
 auto constructor(Make make) {
@@ -87,8 +88,8 @@ auto constructor(Make make) {
     };
 }
 
-// Makes a class one whose instances the garbage collector looks into: it finds reference cycles through the Python
-// objects that T::for_each_object visits. It breaks them by putting None in their place.
+// Lets the garbage collector look into a class. It finds reference cycles through the Python objects that
+// T::for_each_object visits, and breaks them by replacing these with None.
 template <class T>
 py::custom_type_setup collected() {
     return py::custom_type_setup([](PyHeapTypeObject* made) {
@@ -110,38 +111,42 @@ py::custom_type_setup collected() {
     });
 }
 
-// Returns the object that the package has given the extension by that name, with Python's provide(). Throws if there is
-// none. The extension imports nothing of the package.
+// Returns the object that the Python package registered under this name with provide(). Throws if there is none. This
+// way the extension imports nothing from the package.
 py::handle provided(const std::string& name);
 
-// The Descriptor that a Python descriptor object stands for; None is the defaults. `prefix` begins the messages.
-// Throws TypeError for the descriptor of another cell and for anything else.
+// Converts a Python descriptor; None means the defaults. `prefix` begins the messages. Throws TypeError for another
+// cell's descriptor and for anything else.
 Descriptor read_descriptor(const Cell& cell, py::handle object, const std::string& prefix);
 
-// Throws TypeError or ValueError about the arguments: a dict from names to arrays. `packed` is that of check_call.
+// Checks a call's arguments, a dict from names to arrays. `packed` is that of check_call. Throws TypeError or
+// ValueError.
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label, bool packed = false);
 
-// Returns the spec of the call on a device; `tf32`: its float32 products may be rounded where the device can do that.
+// Returns the spec of the call on a device. `tf32`: its float32 products may be rounded to TF32 if the device supports
+// that.
 Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32);
 
-// A layer as Python hands it over: the cell's name, a dict of arrays, the descriptor.
+// A layer as passed from Python: the cell's name, a dict of arrays, the descriptor.
 using PythonLayer = std::tuple<std::string, py::dict, py::object>;
 
-// Reads layers whose weights are in `kept`, which has to outlive them. Throws TypeError and ValueError.
+// Reads layers. Their weights are stored in `kept`, which must outlive them. Throws TypeError and ValueError.
 std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
                                      const std::string& prefix);
 
-// Returns whether a call is to stop, for calls to poll: the interpreter has seen a signal, or is about to end. Only the
-// main thread sees signals, and takes the GIL.
+// Poll of all calls. Returns whether a call should stop, because the interpreter has received a signal or is about to
+// end. Only the main thread checks for signals, and takes the GIL for it.
 bool interrupted();
 
-// Marks a thread as inside the core while the object lives; it has the GIL when it makes one. The process does not end
-// under such a thread: what drivers and C++'s libraries destroy as it ends must not be in use, and the interpreter (up
-// to 3.13) unwinds a daemon thread that wants the GIL back, through frames that hold Python's objects. So before the
-// interpreter ends, Python's stop_threads() names the daemon threads, and waits until every thread has left the core,
-// or stays in it, asleep, for good: those named do at the next Inside or Unlocked, where they come by soon, since
-// interrupted() stops their calls. Threads of other libraries go on, because these may wait for them.
+// Marks a thread as inside the core while the object lives. Create it with the GIL held.
+//
+// The process must not end while threads are inside, for two reasons. Objects that drivers and C++ libraries destroy at
+// exit must not be in use. And up to Python 3.13, the interpreter unwinds a daemon thread that asks for the GIL during
+// its end, through frames that hold Python objects. So before the interpreter ends, Python's stop_threads() names the
+// daemon threads. It then waits until every thread has either left the core or sleeps in it for ever. The named threads
+// fall asleep at their next Inside or Unlocked. They get there soon, because interrupted() stops their calls. Threads
+// of other libraries continue, because the daemon threads may wait for them.
 class Inside {
 public:
     Inside();
@@ -150,7 +155,7 @@ public:
     Inside& operator=(const Inside&) = delete;
 };
 
-// Leaves the GIL to others.
+// Releases the GIL while the object lives.
 class Unlocked {
 public:
     Unlocked();
@@ -163,7 +168,7 @@ private:
     PyThreadState* const state_;
 };
 
-// Returns the array C-contiguous, aligned and in the machine's byte order: itself or a copy.
+// Returns the array in C order, aligned and in native byte order: itself or a copy.
 py::array plain(const py::array& array);
 
 std::string dtype_name(const py::dtype& dtype);
@@ -182,7 +187,7 @@ void register_calls(py::module_& module);
 void register_layers(py::module_& module);
 void register_streams(py::module_& module);
 
-// Makes misuse of the module's classes a TypeError that pybind11 lets end the process; to be called after all others.
+// Makes uses of the module's classes that would crash pybind11 raise a TypeError. Call this after all other functions.
 void secure_classes(const py::module_& module);
 
 }  // namespace vkrnn::python

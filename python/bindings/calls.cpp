@@ -1,4 +1,4 @@
-// Calls: arrays in, checked, run, arrays out.
+// Calls: checks the arguments, runs the call and returns the results.
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -13,7 +13,7 @@ namespace {
 
 bool is_native(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
 
-// The array's type in the machine's byte order.
+// Returns the array's type in native byte order.
 py::dtype native_dtype(const py::array& array) {
     py::dtype dtype = array.dtype();
     return is_native(dtype) ? dtype : dtype.attr("newbyteorder")("=");
@@ -21,7 +21,7 @@ py::dtype native_dtype(const py::array& array) {
 
 }  // namespace
 
-// NumPy's function takes a microsecond to find out that an array is plain already.
+// Avoids numpy.require for plain arrays, because it takes a microsecond to find that nothing is to be done.
 py::array plain(const py::array& array) {
     constexpr int flags = int{py::array::c_style} | int{py::detail::npy_api::NPY_ARRAY_ALIGNED_};
     if ((array.flags() & flags) == flags && is_native(array.dtype())) return array;
@@ -51,14 +51,14 @@ const py::object& array_of(const CheckedCall& checked, Argument argument) {
     return found->second;
 }
 
-// A plan that disagrees with the call about a size would read or write beyond an array.
+// Throws if a plan disagrees with the call about a size. It would read or write beyond an array.
 void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
     if (buffer.bytes != bytes) {
         throw std::logic_error("a plan's buffer '" + buffer.name + "' is not of its array's size");
     }
 }
 
-// Returns where an array on the call's device is. The memory of another one is no address there.
+// Returns the location of an array on the call's device. Memory of another device has no address there.
 template <typename Location>
 Location location_on(const Device& device, const PlanBuffer& buffer, const Array& array) {
     if (array.device.get() != &device) throw std::logic_error("'" + buffer.name + "' is on another device");
@@ -81,7 +81,7 @@ ResultLocation result_location(const Device& device, const PlanBuffer& buffer, c
     return {array.mutable_data()};
 }
 
-// The dtype of a call's results is its source's.
+// Returns the dtype of a call's results, which is that of its source.
 py::dtype result_dtype(const CheckedCall& checked) {
     const py::object& source = array_of(checked, Argument::source);
     return py::isinstance<Array>(source) ? source.cast<const Array&>().dtype : native_dtype(source);
@@ -92,16 +92,16 @@ std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, 
     return device.plan(spec_on(checked, device.profile(), tf32));
 }
 
-// Runs the call. `out` has a place for each result: an array, or None for a new one. `owner` is the vkrnn.Device of
-// new arrays. `resident`: new results are Arrays, and it returns before they are there; else they are NumPy's. `tf32`:
-// float32 products may be rounded. Returns the results.
+// Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
+// `owner` is the vkrnn.Device of new arrays. `resident`: new results are Arrays, and the function may return before
+// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
              const py::object& owner, bool resident, bool tf32) {
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
 
-    // A call that can never fit is refused before arrays are copied for it and made for its results.
+    // Refuses a call that can never fit before arrays are copied for it or allocated for its results.
     std::uint64_t bytes = plan->bytes();
     for (const auto& [argument, index] : plan->inputs) {
         if (py::isinstance<Array>(array_of(checked, argument))) bytes -= plan->buffers.at(index).bytes;
@@ -130,7 +130,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
         arrays.append(std::move(array));
     }
     {
-        const EnvironmentCopy environment(kCallVariables);  // while the GIL keeps others from changing it
+        const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps other threads from changing it
         const Unlocked unlocked;
         device->run(plan, inputs, results, !resident, prefix, &interrupted);
     }
@@ -142,7 +142,8 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     return arrays;
 }
 
-// Reads each integer once. A uint64 may be too large for us; what it is clipped to is refused as well.
+// Reads each integer once. A uint64 above the range of int64 is clipped, and refused later like any number that is too
+// large.
 template <typename Wide>
 std::vector<std::int64_t> read_integers(const py::array& array) {
     constexpr std::uint64_t largest = std::numeric_limits<std::int64_t>::max();
@@ -164,8 +165,8 @@ py::array as_int32(const std::vector<std::int64_t>& integers) {
 
 }  // namespace
 
-// NumPy makes the name anew each time, in Python: slow, for what every argument of every call is asked. It takes the
-// name of a void type from a Python class, which may be "int" or "float".
+// NumPy builds the name anew each time, in Python, which is slow for every argument of every call. For a void type it
+// takes the name of a Python class, which may be "int" or "float".
 std::string dtype_name(const py::dtype& dtype) {
     constexpr int kFirstOfOthers = 256;  // NumPy's NPY_USERDEF: types such as bfloat16
     if (dtype.num() < kFirstOfOthers) {
@@ -218,7 +219,7 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
         if (argument == Argument::lengths && integers && array.ndim() == 1) {
             info.integers =
                 array.dtype().kind() == 'u' ? read_integers<std::uint64_t>(array) : read_integers<std::int64_t>(array);
-            checked.arrays.emplace_back(argument, as_int32(info.integers));  // what is checked is what the device reads
+            checked.arrays.emplace_back(argument, as_int32(info.integers));  // the device reads what was checked
         } else {
             checked.arrays.emplace_back(argument, array);
         }

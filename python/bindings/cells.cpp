@@ -1,4 +1,4 @@
-// The cells' table, read-only, and descriptors read by it.
+// The table of cells, read-only, and the conversion of descriptors by it.
 #include "vkrnn/cells.h"
 
 #include <map>
@@ -10,7 +10,8 @@
 namespace vkrnn::python {
 namespace {
 
-// "an LSTMDescriptor", "a GRUDescriptor", "an int": by the letter's name where the word begins with an acronym.
+// Returns "an LSTMDescriptor", "a GRUDescriptor", "an int". If the word begins with an acronym, the article follows
+// from the name of its first letter.
 std::string with_article(const std::string& word) {
     const auto upper = [&](std::size_t i) { return i < word.size() && word[i] >= 'A' && word[i] <= 'Z'; };
     const std::string_view vowels = upper(0) && upper(1) ? "AEFHILMNORSX" : "AEIOUaeiou";
@@ -39,20 +40,20 @@ py::list gradient_order(const Cell& cell) {
     return list;
 }
 
-// The Python side of a cell's descriptor. Nothing of it is released, because calls may end after the interpreter.
+// The Python class of a cell's descriptor. It is never released, because calls may outlive the interpreter.
 struct DescriptorClass {
     py::handle type;
-    std::vector<py::handle> names;  // of the properties; interned, which makes attributes faster to find
+    std::vector<py::handle> names;  // names of the properties, interned for faster attribute look-up
 };
 
-// The GIL protects it.
+// Protected by the GIL.
 DescriptorClass& descriptor_class(CellKind kind) {
     static auto& classes = *new std::map<CellKind, DescriptorClass>;
     return classes[kind];
 }
 
-// Returns whether the object is a descriptor of the cell. The class is looked up when it is not the one known, because
-// the package may have been imported anew and have provided another.
+// Returns whether the object is a descriptor of the cell. If it is not of the known class, looks the class up again:
+// the package may have been reloaded and have registered another.
 bool is_descriptor(const Cell& cell, py::handle object) {
     py::handle& type = descriptor_class(cell.kind).type;
     if (type && py::isinstance(object, type)) return true;

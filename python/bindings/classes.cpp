@@ -1,4 +1,4 @@
-// What all classes of the module have in common.
+// Safeguards for all classes of the module.
 #include <string>
 
 #include "bindings.h"
@@ -6,13 +6,13 @@
 namespace vkrnn::python {
 namespace {
 
-// pybind11 would give an instance whose __init__ was skipped, as in cls.__new__(cls), memory that nobody has filled.
+// Refuses an instance whose __init__ was skipped, as in cls.__new__(cls). pybind11 would give it uninitialized memory.
 void* refuse_empty(std::size_t /*bytes*/) {
     throw py::type_error("expected an object that was made by vkrnn, got one whose __init__ was skipped");
 }
 
-// Protocols 0 and 1 of pickle would make an instance of pybind11's base class, which ends the process. The words are
-// those of Python for the later protocols.
+// Refuses to pickle. Protocols 0 and 1 would create an instance of pybind11's base class, which ends the process. The
+// message is Python's own for the later protocols.
 void refuse_pickle(py::handle self) {
     throw py::type_error("cannot pickle '" + std::string(Py_TYPE(self.ptr())->tp_name) + "' object");
 }

@@ -1,4 +1,4 @@
-// Devices: listed, opened, closed, counted. Whatever may wait for a driver runs without the GIL.
+// Lists, opens, closes and counts devices. Whatever may wait for a driver runs without the GIL.
 #include "vkrnn/device.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace {
 
 using WithoutGil = py::call_guard<Unlocked>;
 
-// The environment variables that are read when devices are listed or opened, as they were while the thread had the GIL:
-// nobody changed them then.
+// A copy of the environment variables that listing and opening devices read. It is made while the GIL keeps other
+// threads from changing them.
 struct DeviceEnvironment : EnvironmentCopy {
     DeviceEnvironment() : EnvironmentCopy(kDeviceVariables) {}
 };
@@ -35,7 +35,7 @@ const char* type_text(DeviceType type) {
     return "other";
 }
 
-// A str as UTF-8. Lone surrogates, which have none, are escaped.
+// Converts a str to UTF-8. Lone surrogates, which UTF-8 cannot represent, are escaped.
 std::string utf8(py::handle text) { return py::bytes(text.attr("encode")("utf-8", "backslashreplace")); }
 
 std::string read_name(const std::string& name, py::handle object) {
@@ -68,14 +68,14 @@ StrategyChoice read_choice(const py::dict& options) {
     return fixed;
 }
 
-// Reads the options that fix strategies, and checks them.
+// Reads and checks the options that select strategies.
 StrategyChoice make_choice(const Profile& profile, const py::dict& options) {
     StrategyChoice fixed = read_choice(options);
     check_choice(fixed, profile);
     return fixed;
 }
 
-// Every size of a tuned call by its name in an entry.
+// The sizes of a tuned call, by name.
 constexpr std::array kTunedSizes = std::to_array<std::pair<const char*, std::int64_t TunedCall::*>>({
     {"T", &TunedCall::T},
     {"N", &TunedCall::N},
@@ -96,7 +96,7 @@ py::dict tuned_call_of(const CheckedCall& checked, const Profile& profile, bool 
     return entry;
 }
 
-// Returns the one of `all` that has the name. Throws ValueError where none has.
+// Returns the element of `all` with this name. Throws ValueError if there is none.
 template <class Named, std::size_t count>
 Named read_named(const std::array<Named, count>& all, const std::string& what, py::handle object) {
     const auto name = object.cast<std::string>();
@@ -105,7 +105,7 @@ Named read_named(const std::array<Named, count>& all, const std::string& what, p
     return *found;
 }
 
-// Reads a dict as tuned_call_of makes it, with the strategies beside it. Throws ValueError where it is none.
+// Reads a dict as made by tuned_call_of, with the strategies added. Throws ValueError if it is not one.
 std::pair<const TunedCall, StrategyChoice> read_tuned(const py::dict& entry) {
     try {
         TunedCall call{.operation = entry["operation"].cast<std::string>(), .training = entry["training"].cast<bool>()};
@@ -122,7 +122,7 @@ std::pair<const TunedCall, StrategyChoice> read_tuned(const py::dict& entry) {
     }
 }
 
-// A map by itself would become a dict.
+// A class of its own, because pybind11 would convert a plain map to a dict.
 struct Tuned {
     Tuning calls;
 };
@@ -133,7 +133,7 @@ Tuned make_tuning(const std::vector<py::dict>& entries) {
     return tuned;
 }
 
-// Returns what was listed, names or variants of strategies, by the option that takes it.
+// Converts names or variants of strategies to a dict from the option that takes them.
 template <typename Listed>
 py::dict by_option(const Listed& listed) {
     py::dict dict;
@@ -142,8 +142,8 @@ py::dict by_option(const Listed& listed) {
     return dict;
 }
 
-// Keeps the device that it has opened, so that it is not lost where a signal's handler raises an exception in Python
-// before anybody there has it. One thread calls it at a time.
+// Opens a device and keeps it, so that it is not lost if a signal handler raises an exception before Python code has
+// received it. Only one thread may call open() at a time.
 class Opener {
 public:
     Opener(std::size_t index, StrategyChoice fixed) : index_(index), fixed_(std::move(fixed)) {}
@@ -159,7 +159,7 @@ private:
     std::shared_ptr<Device> device_;
 };
 
-// Every counter of Device.statistics() by its name there.
+// The counters of Device.statistics(), by name.
 struct Counter {
     const char* name;
     std::variant<std::uint64_t Statistics::*, double Statistics::*> member;
@@ -266,7 +266,7 @@ void register_devices(py::module_& module) {
     module.def("validation_messages", &validation_messages);
     module.def("cache_directory", [] {
         const std::string path = cache_directory();
-        // As os.fsdecode() does it, so that Python's functions of files find bytes that are not UTF-8.
+        // Decodes like os.fsdecode(), so that Python's file functions handle bytes that are not UTF-8.
         return py::reinterpret_steal<py::str>(
             PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
     });

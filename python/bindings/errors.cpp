@@ -1,4 +1,4 @@
-// The core's exceptions as Python's: the one place where they are translated.
+// Translates the core's exceptions into Python's. This is the only place that does so.
 #include "vkrnn/error.h"
 
 #include <exception>
@@ -11,7 +11,7 @@ namespace {
 
 PyObject* device_error = nullptr;  // lives as long as the module
 
-// A message may quote what the environment holds, which need not be UTF-8.
+// Messages may quote the environment, which need not be UTF-8.
 void set_error(PyObject* type, const char* message) { PyErr_SetObject(type, to_python(message).ptr()); }
 
 void translate(std::exception_ptr thrown) {
@@ -28,7 +28,7 @@ void translate(std::exception_ptr thrown) {
     } catch (const DeviceError& error) {
         set_error(device_error, error.what());
     } catch (const Interrupted&) {
-        // The poll that asked to stop left its exception pending, as a rule a KeyboardInterrupt.
+        // The poll that asked to stop usually left an exception pending, such as KeyboardInterrupt.
         if (PyErr_Occurred() == nullptr) PyErr_SetNone(PyExc_KeyboardInterrupt);
     } catch (const std::bad_alloc&) {
         PyErr_SetString(PyExc_MemoryError, "vkrnn: out of host memory");

@@ -1,4 +1,4 @@
-// Layers whose weights a device keeps, and samples of arrays that tell whether these have changed.
+// Layers whose weights stay on a device, and samples of arrays that show whether these have changed.
 #include <algorithm>
 #include <cstring>
 
@@ -37,7 +37,7 @@ public:
         dtype_name_ = dtype_name(dtype_);
     }
 
-    // `owner` is the vkrnn.Device of the device. Returns the output and the last states.
+    // Runs the layers and returns the output and the last states. `owner` is the vkrnn.Device of the device.
     py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
                  const py::object& owner, bool tf32) const {
         const Spec& spec = layers_->spec(0);
@@ -91,9 +91,9 @@ private:
     std::string dtype_name_;
 };
 
-// Some elements of arrays, to find out later whether the arrays have changed: all of a small array, and of a larger
-// matrix those along its diagonal, which goes on from the first row or column again, so that each row and each column
-// has one.
+// Samples of arrays, to find out later whether the arrays have changed. A small array is sampled whole. A larger matrix
+// is sampled along its diagonal, which wraps around at the last row and column, so that each row and column has a
+// sample.
 class Samples {
 public:
     explicit Samples(std::vector<py::array> arrays) : arrays_(std::move(arrays)) {

@@ -1,4 +1,4 @@
-// Plans as Python sees them: text, and plain values to draw or to compare.
+// Plans for Python: as text, and as plain values to draw or compare.
 #include "vkrnn/plan.h"
 
 #include <variant>

@@ -1,4 +1,4 @@
-// What the package gives the extension, which imports nothing of the package.
+// Objects that the Python package registers with the extension, so that the extension imports nothing from the package.
 #include <map>
 #include <stdexcept>
 
@@ -7,7 +7,7 @@
 namespace vkrnn::python {
 namespace {
 
-// The GIL protects it. Nothing of it is released, because calls may end after the interpreter.
+// Protected by the GIL. Never released, because calls may outlive the interpreter.
 std::map<std::string, py::handle>& objects() {
     static auto& all = *new std::map<std::string, py::handle>;
     return all;

@@ -1,4 +1,4 @@
-// Streams: a step of recurrent layers is one call from NumPy to NumPy. vkrnn.Stream is a subclass.
+// Streams: each step of the recurrent layers is one call on NumPy arrays. vkrnn.Stream is a subclass in Python.
 #include "vkrnn/stream.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 const std::string kPrefix = "[stream] ";
 
-// More than this takes tens of microseconds: then other threads of Python may run meanwhile.
+// Steps with more work than this take tens of microseconds, so they release the GIL.
 constexpr double kLongFlops = 1e6;
 
 std::string text_of(const py::array& array) {
@@ -74,7 +74,7 @@ public:
         return all;
     }
 
-    // All of it is checked before any of it is written.
+    // Checks the whole state before it writes any of it.
     void set_state(const py::object& value) {
         const std::vector<py::object> layers = items_of(value, "state", stream_->layers(), "of each layer");
         std::vector<std::pair<py::array, py::array>> all;

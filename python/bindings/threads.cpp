@@ -1,4 +1,4 @@
-// Threads: which one sees signals, what they wait for before a fork, and what becomes of those inside the core when the
+// Threads: which one sees signals, what they wait for before a fork, and how threads inside the core stop when the
 // process ends.
 #ifndef _WIN32
 #include <pthread.h>
@@ -25,17 +25,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The process ends all the same after this, for a driver that hangs.
+// After this time the process ends anyway, in case a driver hangs.
 constexpr auto kLongestEnd = 10s;
 
-std::atomic<int> inside = 0;      // objects of class Inside, in all threads but those that stay
-thread_local int depth = 0;       // those of the thread
+std::atomic<int> inside = 0;      // objects of class Inside, except in threads that sleep for ever
+thread_local int depth = 0;       // objects of class Inside in this thread
 std::set<unsigned long> stopped;  // identifies threads; does not change once `ending` is set
 std::atomic<bool> ending = false;
 
 bool is_to_stay() { return ending && stopped.contains(PyThread_get_thread_ident()); }
 
-// The thread must not have the GIL.
+// Sleeps for ever. The thread must not hold the GIL.
 [[noreturn]] void stay() {
     inside -= depth;
     for (;;) std::this_thread::sleep_for(1h);
@@ -55,7 +55,7 @@ void stop_threads(std::set<unsigned long> threads) {
 
 Inside::Inside() {
     ++depth;
-    ++inside;  // before the question: whoever ends the interpreter says so before it asks
+    ++inside;  // before is_to_stay(): stop_threads() sets `ending` before it reads `inside`
     if (is_to_stay()) {
         PyEval_SaveThread();
         stay();
@@ -74,7 +74,7 @@ Unlocked::~Unlocked() {
 #ifdef __GLIBCXX__
     try {
         PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {  // the interpreter ended though the thread was inside
+    } catch (abi::__forced_unwind&) {  // the interpreter ended while the thread was inside
         stay();
     }
 #else
@@ -93,7 +93,7 @@ bool interrupted() {
 
 void register_threads(py::module_& module) {
 #ifndef _WIN32
-    pthread_atfork(nullptr, nullptr, [] { inside = depth; });  // the child has one thread
+    pthread_atfork(nullptr, nullptr, [] { inside = depth; });  // the child only has this thread
     const py::cpp_function release(&release_after_fork);
     py::module_::import("os").attr("register_at_fork")(py::arg("before") = py::cpp_function(&hold_before_fork),
                                                        py::arg("after_in_parent") = release,

@@ -20,8 +20,9 @@ public:
           up_(timeline, Use::upload),
           down_(timeline, Use::download) {}
 
-    // Copies from the host. Records into the stream's open command buffer, or opens one, and submits it after each
-    // part. The last part stays in the open command buffer: call submitted() with its point. Throws like Ring::reserve.
+    // Copies from the host. Records into the stream's open command buffer, or opens one, and submits it whenever it
+    // holds a part. The last part stays in the open command buffer: call submitted() with its point. Throws like
+    // Ring::reserve.
     void upload(const Slice& to, const void* from, const Poll& poll);
     void submitted(Point point);
 

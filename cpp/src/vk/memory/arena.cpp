@@ -19,7 +19,7 @@ std::uint64_t rounded_block(std::uint64_t bytes, std::uint64_t limit) {
     return std::max(bytes, std::min(rounded, limit));
 }
 
-// Packs pieces, first fit, into blocks with this much room. Calls the visitor with each piece's block. Returns false if
+// Packs pieces, first fit, into blocks with this much room. Calls `visit` with each piece's block. Returns false if
 // a piece fits nowhere.
 template <class Visit>
 bool first_fit(std::span<const std::uint64_t> sizes, std::vector<std::uint64_t>& room, const Visit& visit) {
