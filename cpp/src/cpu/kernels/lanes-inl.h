@@ -142,8 +142,8 @@ HWY_INLINE Vector<T> at_most(Vector<T> high, Vector<T> x) {
 #endif
 }
 
-// Splits exp(x) into (1 + q) * scale, where |q| < 0.42 has a small relative error. Valid for x from kLowest, where the
-// scale is 0, to about -kLowest.
+// Splits exp(x) into (1 + q) * scale. |q| < 0.42, and q has a small relative error. Valid for x from kLowest, at which
+// the scale is 0, to about -kLowest.
 template <class T>
 HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     using E = Exponential<T>;

@@ -21,8 +21,8 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // them.
 inline constexpr std::int64_t kChunkRows = 96;
 
-// Limits on the size of a stripe. This many bytes of sums leave room for weights in the L1 cache; this many bytes of
-// weights are a small part of the L2 cache.
+// Limits on the size of a stripe. kSumBytes of sums leave room for weights in the L1 cache. kWeightBytes of weights are
+// a small part of the L2 cache.
 inline constexpr std::int64_t kSumBytes = 8192, kWeightBytes = 256 << 10;
 
 // Divides a range of vectors of units into stripes. The sums of a stripe are computed, and then passed to the cell,

@@ -272,7 +272,7 @@ void product(const ProductWork& given, Member& member) {
 // columns are summed at a time.
 inline constexpr std::int64_t kSumRows = 64, kSumLanes = 2;
 
-// `lines`: the row numbers to sum. Null: rows follow one another.
+// `lines`: the numbers of the rows to sum. Null: rows follow one another.
 template <class T, bool HasFactor>
 void sum_columns(const SumWork& work, std::int64_t rows, const std::int64_t* lines, std::int64_t direction,
                  std::int64_t gate, Range columns) {

@@ -11,10 +11,10 @@ namespace vkrnn::vk {
 
 class LogicalDevice;
 
-// A ring of timestamp pairs, one for each call. Resetting one timestamp costs the device as much as resetting many, and
-// more than writing one. So half of the ring is reset when its first pair is used, and the times of the latest calls
-// survive in the other half. (When validation layers see that a submission is done, they mark the timestamps that it
-// wrote as available, even if a reset has just been submitted.)
+// A ring of timestamp pairs, one pair for each call. Resetting one timestamp costs the device as much as resetting
+// many, and more than writing one. So half of the ring is reset when its first pair is used, and the times of the
+// latest calls survive in the other half. (When validation layers see that a submission is done, they mark the
+// timestamps that it wrote as available, even if a reset has just been submitted.)
 class Timings {
 public:
     // The device must outlive the object. `family` is the family of the queue that commands are submitted to. Throws

@@ -78,8 +78,8 @@ std::atomic<bool> drivers_are_loaded = false;
 
 // Drivers register exit functions that wait for the driver's threads. A forked process has no such threads, so Mesa's
 // functions crash or hang there. Functions registered last run first, so a forked process registers one that ends the
-// process. The fork hook is registered when the library is loaded: if a thread registered it later, a process forked at
-// that moment would wait for the thread for ever.
+// process before the drivers' run. The fork hook is registered when the library is loaded: if a thread registered it
+// later, a process forked at that moment would wait for the thread for ever.
 #ifdef __GLIBC__
 [[maybe_unused]] const int exit_is_left_to_the_parent = pthread_atfork(nullptr, nullptr, [] {
     if (!drivers_are_loaded) return;

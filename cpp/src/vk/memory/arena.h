@@ -1,4 +1,4 @@
-// Device memory for the scratch buffers of calls. Each call gets all of it, and it is kept between calls.
+// Device memory for the scratch buffers of calls. It is kept between calls, and every call may use all of it.
 #pragma once
 
 #include <atomic>
