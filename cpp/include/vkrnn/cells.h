@@ -1,4 +1,5 @@
-// The one table of cells: what each cell's operations take and return. A new cell is a new row there and one GLSL file.
+// The table of cells: what each cell's operations take and return. A new cell needs a row in src/model/cells.cpp and
+// one GLSL file.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@
 
 namespace vkrnn {
 
-// Every tensor argument of the six operations. Results of the gradient operations are named after these too.
+// Tensor arguments of the six operations. A gradient result has the name of the argument that it belongs to.
 enum class Argument : std::uint8_t {
     source,
     recurrent_weight,
@@ -39,13 +40,13 @@ enum class Output : std::uint8_t { output, cell_output, z_state };
 
 std::string_view name_of(Argument argument);
 std::string_view name_of(Output output);
-std::string_view name_of(Activation activation);  // empty for a number that is none
+std::string_view name_of(Activation activation);  // empty if the value is not one of the enum's
 
-// An axis of a symbolic shape: letters, and multiples of H by the gates G, the cell states C and the directions D.
+// An axis of a symbolic shape: a letter, or H times a product of G (gates), C (cell states) and D (directions).
 enum class Axis : std::uint8_t { T, N, I, H, DH, GH, DGH, DCH, D, one };
 using SymbolicShape = std::vector<Axis>;
 
-// The shapes that an argument may have; the first is the documented one, the others are accepted too.
+// The shapes that an argument may have. The first one is documented; the others are accepted, too.
 struct ShapeRule {
     std::vector<SymbolicShape> unidirectional;
     std::vector<SymbolicShape> bidirectional;
@@ -63,36 +64,36 @@ struct ActivationProperty {
     Activation documented_default;
 };
 
-// A floating-point property, from `least` to `most`.
+// A floating-point property with values from `least` to `most`.
 struct NumberProperty {
     std::size_t slot;  // in Descriptor::numbers
     double documented_default, least, most;
 };
 
-// A property of a descriptor, by its Python name. A boolean one's documented default is false.
+// A property of a descriptor, with its Python name. Boolean properties are false by default.
 struct Property {
     std::string_view name;
     std::variant<Flag, ActivationProperty, NumberProperty> kind;
 };
 
-// The last gate in either order, the candidate, whose operand another gate of the same step scales first. Its product
-// waits for that gate, so a step has two phases.
+// The candidate gate of a cell like the GRU, which is the last gate in both gate orders. Another gate of the same step
+// scales the operand of its recurrent product. The product waits for that gate, so a step has two phases.
 struct Candidate {
-    std::optional<Flag> scales_product;  // with this flag the product is scaled instead: one phase forms all gates
+    std::optional<Flag> scales_product;  // with this flag, the product is scaled instead: one phase computes all gates
 };
 
-// The learned vectors that the cell itself reads, with a value for each unit and direction.
+// Learned vectors that the cell's equations use (peephole, secondary bias), with a value for each unit and direction.
 struct Vectors {
     Argument argument;
-    bool weigh_cell;  // one for each gate weighs the previous cell state; otherwise one is added to a scaled product
-    // With this flag, the last gate's vector weighs the new cell state instead.
+    bool weigh_cell;  // true: one per gate multiplies the previous cell state; false: one is added to a scaled product
+    // With this flag, the last gate's vector multiplies the new cell state instead.
     std::optional<Flag> last_weighs_new_cell = std::nullopt;
 };
 
-// One of the conditions for |h| to stay within the largest of 1 and its initial values.
+// One of the conditions under which |h| never exceeds the larger of 1 and the largest initial |h|.
 struct Bound {
     std::size_t activation_slot;
-    bool positive;  // the activation's values lie between 0 and 1, not only between -1 and 1
+    bool positive;  // the activation must be in [0, 1]; otherwise in [-1, 1]
 };
 
 struct Cell {
@@ -104,23 +105,23 @@ struct Cell {
     std::vector<std::string_view> gates;      // canonical order
     std::array<std::uint8_t, 4> slots;        // position of each canonical gate in the default order ...
     std::array<std::uint8_t, 4> other_slots;  // ... and in the other one (forget_gate_last, reset_gate_first)
-    std::uint32_t cell_states;                // states besides h, which make up a cell argument: 1 is the LSTM's c
+    std::uint32_t cell_states;                // number of states besides h: 1 for the LSTM (its c)
     std::optional<Vectors> vectors;
     std::optional<Candidate> candidate;
-    std::optional<std::vector<Bound>> bounds;  // none where |h| may grow whatever the activations
+    std::optional<std::vector<Bound>> bounds;  // absent if |h| can grow with any activations
     std::vector<Property> properties;
-    std::vector<Parameter> forward;  // in the order of the documented method
+    std::vector<Parameter> forward;  // in the documented order
     std::vector<Parameter> gradients;
-    std::vector<Argument> gradient_order;  // of the results; absent inputs drop out
+    std::vector<Argument> gradient_order;  // order of the results; those of absent inputs are left out
 
     [[nodiscard]] std::uint32_t gate_count() const { return static_cast<std::uint32_t>(gates.size()); }
 };
 
-std::span<const Cell> cells();  // whoever links to the core chooses: those of cells.cpp, or a test's
+std::span<const Cell> cells();  // from cells.cpp, unless a test links its own
 const Cell& cell(CellKind kind);
-const Cell* find_cell(std::string_view name);  // by forward name; null if there is none
+const Cell* find_cell(std::string_view name);  // by the name of the forward operation; null if there is none
 
-// The documented defaults.
+// Returns a descriptor with the documented defaults.
 Descriptor default_descriptor(CellKind kind);
 
 }  // namespace vkrnn

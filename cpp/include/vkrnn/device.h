@@ -1,5 +1,5 @@
-// Devices that run plans, as the rest of the project sees them. No Vulkan types here, so that only the files under
-// src/vk/ are compiled against the Vulkan headers.
+// The interface of devices, which run plans. It has no Vulkan types, so only the files under src/vk/ need the Vulkan
+// headers.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace vkrnn {
 
-// Called every now and then while a call waits; returns true to stop it, because the caller saw an interrupt.
+// Called repeatedly while a call waits. Returns true to interrupt the call.
 using Poll = std::function<bool()>;
 
 // Counters since the device was opened.
@@ -27,34 +27,35 @@ struct Statistics {
     std::uint64_t calls = 0;
     std::uint64_t submissions = 0;
     std::uint64_t dispatches = 0;
-    std::uint64_t repeated = 0;          // calls that replayed the commands of an earlier one
+    std::uint64_t repeated = 0;          // calls that replayed the recorded commands of an earlier call
     std::uint64_t bytes_uploaded = 0;    // copied from host memory
     std::uint64_t bytes_downloaded = 0;  // copied to host memory
     std::uint64_t bytes_imported = 0;    // host memory that the device read in place
     std::uint64_t bytes_allocated = 0;   // device memory held now
     std::uint64_t pipelines = 0;         // compiled pipelines held now
     std::uint64_t plans = 0;             // plans held now
-    double last_device_seconds = 0.0;    // the last finished call by device timestamps, without copies
-    double last_host_seconds = 0.0;      // the last call from entry to return
+    double last_device_seconds = 0.0;    // device time of the last finished call, without copies
+    double last_host_seconds = 0.0;      // host time of the last call, from entry to return
 };
 
-// Memory of a device for one array. It may be released while commands that use it are running. Where the host can read
-// it, it still can after the device has been closed.
+// Device memory that one or more arrays share. It may be released while commands that use it are running. If the host
+// can read it, it stays readable after the device has been closed.
 class Storage {
 public:
     virtual ~Storage() = default;
     Storage(const Storage&) = delete;
     Storage& operator=(const Storage&) = delete;
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
-    // Returns where the host sees the memory; null if it does not. Call Device::wait before using it.
+    // Returns the host address of the memory, or null if the host cannot access it. Call Device::wait() before using
+    // it.
     [[nodiscard]] std::byte* host() const { return host_; }
 
-    // Returns a number that grows with every change of the contents; nothing while a HostView exists, through which the
-    // contents may change unnoticed.
+    // Returns a number that grows with every change of the contents. Returns nothing while a HostView exists, because
+    // the contents may then change unnoticed.
     [[nodiscard]] std::optional<std::uint64_t> version() const {
         return views_ == 0 ? std::optional(version_.load()) : std::nullopt;
     }
-    // Called by whoever has written the contents, or submitted commands that will.
+    // Call this after writing the contents or submitting commands that write them.
     void changed() { ++version_; }
 
 protected:
@@ -68,7 +69,7 @@ private:
     std::atomic<std::uint64_t> version_ = 0, views_ = 0;
 };
 
-// Exists as long as somebody may write a storage's memory through its host address.
+// Marks a storage as writable through its host address while the object exists.
 class HostView {
 public:
     explicit HostView(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { ++storage_->views_; }
@@ -83,7 +84,7 @@ private:
     std::shared_ptr<Storage> storage_;
 };
 
-// Locates a C-contiguous tensor of a call: in host memory, or `offset` bytes into a storage.
+// The location of a C-contiguous tensor: in host memory, or `offset` bytes into a storage.
 template <class Byte>
 struct TensorLocation {
     Byte* host = nullptr;
@@ -93,27 +94,28 @@ struct TensorLocation {
 using InputLocation = TensorLocation<const void>;
 using ResultLocation = TensorLocation<void>;
 
-// Lists the devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. If the
-// list need not be complete, it may end with the CPU: Vulkan's drivers are not asked on a machine without a GPU.
+// Lists the devices, best first: discrete, integrated and virtual GPUs, the CPU itself, then Vulkan on the CPU. If
+// `complete` is false, a machine without a GPU lists the CPU alone, because querying the Vulkan drivers takes long.
 std::vector<Profile> list_devices(bool complete = true);
 
-// Returns why no Vulkan device can be listed and what to install; empty if one can.
+// Returns why Vulkan devices cannot be listed and what to install; empty if they can.
 std::string vulkan_problem();
 
-// Lists Vulkan's devices that list_devices() leaves out.
+// Lists the Vulkan devices that list_devices() leaves out.
 std::vector<SkippedDevice> skipped_devices(bool complete = true);
 
-// Describes the memory of the device at `index` of list_devices(): a line for each heap and type of Vulkan's.
+// Describes the memory of the device at `index` of list_devices(), with a line for each Vulkan memory heap and type.
+// Empty for the CPU itself.
 std::vector<std::string> memory_types(std::size_t index);
 
-// How serious a report is. Reports are no errors; they belong in a log.
+// The severity of a report. Reports are messages for a log, not errors.
 enum class Severity : std::uint8_t { info, warning };
 struct Report {
     Severity severity = Severity::info;
     std::string text;
 };
 
-// Returns what was reported since the last time; a text comes once in a process.
+// Returns the reports since the last call. Each text is reported once per process.
 std::vector<Report> take_reports();
 
 class StreamSteps;
@@ -121,8 +123,8 @@ struct StreamPart;
 
 class Device {
 public:
-    // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`, else those they were tuned
-    // with. Throws DeviceError.
+    // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`. If `fixed` is empty, they use
+    // the strategies that `tuning` has for them. Throws DeviceError.
     static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
     virtual ~Device() = default;
 
@@ -131,64 +133,64 @@ public:
     // Returns the plan for a spec on this device, from a cache if possible. Thread-safe.
     virtual std::shared_ptr<const Plan> plan(const Spec& spec) = 0;
 
-    // Throws MemoryError if a buffer of the plan is too large for the device, or if the device has not `bytes` free.
-    // The driver is only asked about large amounts, so a call may still run out of memory.
+    // Throws MemoryError if a buffer of the plan is too large for the device, or if the device does not have `bytes`
+    // free. Asks the driver only about large amounts, so a call may still run out of memory.
     virtual void require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) = 0;
 
-    // Allocates memory for an array, contents undefined. `host_writes`: the host is going to fill it, so prefer memory
-    // that no running command uses. Throws MemoryError, DeviceError.
+    // Allocates memory for an array. Its contents are undefined. Set `host_writes` if the host will fill it: memory
+    // that no running command uses is then preferred. Throws MemoryError, DeviceError.
     virtual std::shared_ptr<Storage> allocate(std::uint64_t bytes, bool host_writes) = 0;
 
-    // Allocates memory that the host can read: the storage has host(). Returns null if such memory is scarce; then the
-    // result is better copied to ordinary host memory.
+    // Allocates memory that the host can read, so host() is not null. Returns null if such memory is scarce; callers
+    // should then copy the result to ordinary host memory.
     virtual std::shared_ptr<Storage> allocate_for_host(std::uint64_t bytes) = 0;
 
-    // The functions below are carried out in the order of the calls, without waiting for one another. They throw
-    // MemoryError, DeviceError, and Interrupted if they had to wait. Storages must belong to this device, and operands
-    // must not overlap with results.
+    // The device executes the functions below in the order of the calls; they do not wait for each other to finish.
+    // They throw MemoryError, DeviceError, and Interrupted if `poll` stopped a wait. Storages must belong to this
+    // device. Operands must not overlap with results.
 
     // Runs a plan. `inputs` correspond to plan.inputs and `results` to plan.results; each has the size of its buffer.
-    // With `wait` the function returns when the results are in place, and reads inputs in host memory in place until
-    // then. Without it no result may be in host memory, and the function returns when everything is submitted. `label`
-    // goes into error messages and debug labels. After Interrupted the results are undefined.
+    // With `wait`, returns when the results are complete, and reads inputs in host memory in place until then. Without
+    // `wait`, returns when everything is submitted; no result may be in host memory. `label` appears in error messages
+    // and debug labels. After Interrupted, the results are undefined.
     virtual void run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
                      std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) = 0;
 
-    // Prepares the steps of a stream (stream.h), which use at most so many threads, or if that is 0 as many as they are
-    // worth. Each step is an ordinary call unless a device has a faster way.
+    // Prepares the steps of a stream (stream.h). A step uses at most `threads` threads; 0 means as many as its work is
+    // worth. Each step is an ordinary call unless the device has a faster way.
     virtual std::unique_ptr<StreamSteps> prepare_steps(std::span<const StreamPart> layers, unsigned threads);
 
-    // upload() copies from host memory, which may change on return; download() to host memory, which is written on
-    // return; copy() between storages; clear() fills with zeros.
+    // upload() copies from host memory, which the caller may change after the call. download() copies to host memory
+    // and returns when it is written. copy() copies between storages. clear() fills a storage with zeros.
     virtual void upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) = 0;
     virtual void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) = 0;
 
-    // wait() returns when everything that writes the storage is done, synchronize() when all work is done. A failure of
-    // the device is reported here, with the label of the first call that was not done.
+    // wait() returns when all writes to the storage are done, synchronize() when all work is done. Both report a
+    // failure of the device, with the label of the first call that was not completed.
     virtual void wait(const Storage& storage, const Poll& poll) = 0;
     virtual void synchronize(const Poll& poll) = 0;
 
     [[nodiscard]] virtual Statistics statistics() const = 0;
 
-    // Writes the pipeline cache and returns all memory but that of arrays to the driver. Later calls throw DeviceError.
-    // Closing twice is fine.
+    // Writes the pipeline cache and frees all memory except that of arrays. Later calls throw DeviceError. Closing
+    // twice is allowed.
     virtual void close() = 0;
     [[nodiscard]] virtual bool closed() const = 0;
     // Returns true once the driver has reported the device lost. Calls on a lost device throw DeviceError.
     [[nodiscard]] virtual bool lost() const = 0;
 
-    // Makes the device behave as if the driver lost it during the next run, for tests.
+    // Makes the device behave as if the driver lost it during the next run. For tests.
     virtual void lose_for_test() = 0;
 };
 
-// Returns the messages of the Vulkan validation layers so far, newest last. They are collected if the environment
-// variable VKRNN_VALIDATION is 1, which loads the layers with synchronization validation. Throws DeviceError if it is 1
-// and the layers are not installed.
+// Returns the messages of the Vulkan validation layers so far, newest last. The environment variable VKRNN_VALIDATION=1
+// loads the layers with synchronization validation and collects their messages. Throws DeviceError if it is 1 and the
+// layers are not installed.
 std::vector<std::string> validation_messages();
 
-// Returns the SPIR-V of a kernel of this package; empty if there is none of that name. Generated at build time.
+// Returns the SPIR-V of a kernel, which was generated at build time. Empty if there is no kernel of that name.
 std::span<const std::uint32_t> shader_code(std::string_view name);
 
 }  // namespace vkrnn

@@ -1,4 +1,4 @@
-// Environment variables, read without a race.
+// Reads environment variables without data races.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ inline constexpr std::array<const char*, 10> kDeviceVariables{
     "VKRNN_CACHE_DIR",  "XDG_CACHE_HOME",   "HOME",
     "LOCALAPPDATA"};
 
-// A copy of some variables. While it exists, the functions of the core that the same thread calls read these variables
-// from the copy. Without a copy they call std::getenv, which may crash while another thread changes the environment. A
-// program with such threads makes a copy before each call, at a moment when no thread changes the environment. A Python
-// module does it while it holds the GIL. Copies of one thread are destroyed in the reverse order.
+// A copy of some environment variables. While it exists, the core reads these variables from the copy in calls of the
+// same thread. Without a copy, the core calls std::getenv, which may crash while another thread changes the
+// environment. A program with such threads makes a copy before each call, when no thread can change the environment; a
+// Python module does so while it holds the GIL. Copies of one thread are destroyed in reverse order.
 class EnvironmentCopy {
 public:
     explicit EnvironmentCopy(std::span<const char* const> names);
@@ -37,12 +37,13 @@ private:
     const EnvironmentCopy* const before_;
 };
 
-// Returns the variable's value, from the thread's latest copy if that has the variable; nothing if it is not set.
+// Returns the variable's value, or nothing if it is not set. Reads it from the thread's latest copy if that has the
+// variable.
 std::optional<std::string> environment_variable(const char* name);
 
-// Returns the folder of caches and tuning tables: $VKRNN_CACHE_DIR, else where the Python package platformdirs has it:
-// $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn, on macOS ~/Library/Caches/vkrnn; on Windows %LOCALAPPDATA%/vkrnn/Cache.
-// Empty if the environment has no such variable.
+// Returns the folder for caches and tuning tables: $VKRNN_CACHE_DIR if it is set, else the folder that the Python
+// package platformdirs returns. That is $XDG_CACHE_HOME/vkrnn, else ~/.cache/vkrnn (macOS: ~/Library/Caches/vkrnn;
+// Windows: %LOCALAPPDATA%/vkrnn/Cache). Empty if none of these variables is set.
 std::string cache_directory();
 
 }  // namespace vkrnn

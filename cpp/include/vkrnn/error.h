@@ -11,7 +11,7 @@ struct Error : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// The user's mistakes, all raised before a device is touched.
+// Mistakes of the user. They are thrown before a device is used.
 struct TypeError : Error {
     using Error::Error;
 };
@@ -22,7 +22,7 @@ struct NotImplementedError : Error {
     using Error::Error;
 };
 
-// Sizes that do not fit the device. The next call works.
+// A call needs more memory than the device has. Later calls still work.
 struct MemoryError : Error {
     MemoryError(const std::string& message, std::uint64_t asked_bytes, std::uint64_t free_bytes)
         : Error(message), asked(asked_bytes), free(free_bytes) {}
@@ -30,12 +30,12 @@ struct MemoryError : Error {
     std::uint64_t free;
 };
 
-// No driver, no device, or a device that was lost. A lost device stays unusable; a new Device works.
+// There is no driver or no device, or the device was lost. A lost device stays unusable, but a new Device works.
 struct DeviceError : Error {
     using Error::Error;
 };
 
-// The caller's poll asked to stop: what had been submitted is done, the rest was not submitted.
+// The caller's `poll` interrupted the call. Submitted work was completed; the rest was not submitted.
 struct Interrupted : Error {
     Interrupted() : Error("interrupted") {}
 };

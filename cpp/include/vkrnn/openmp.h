@@ -1,4 +1,4 @@
-// Threads of an OpenMP library that the process uses already.
+// Runs work on the threads of an OpenMP library that the process already uses.
 #pragma once
 
 #include <functional>
@@ -6,38 +6,39 @@
 
 namespace vkrnn {
 
-// The OpenMP library that a loaded library, PyTorch's say, runs its parallel regions with. After a region its threads
-// spin for a while, and threads of our own would have to share the processors with them. Calls on the CPU device run on
-// these threads instead, where the calling thread has said so by enter().
+// The OpenMP library that runs the parallel regions of a loaded library, such as PyTorch. After a region, its threads
+// spin for a while, so threads of our own would compete with them for the processors. After enter(), a thread's calls
+// on the CPU device run on the OpenMP threads instead.
 class OpenMP {
 public:
-    // `user`: the path of the library that uses OpenMP. Throws DeviceError where that is not loaded, or where its
-    // OpenMP has no GOMP_parallel, the interface of GCC's library, which LLVM's and Intel's have too on Linux.
+    // `user` is the path of the library that uses OpenMP. Throws DeviceError if that library is not loaded, or if its
+    // OpenMP library lacks GOMP_parallel. This is the interface of GCC's library, which LLVM's and Intel's also have on
+    // Linux.
     explicit OpenMP(const std::string& user);
 
-    // Until leave(), current() is this object in the calling thread.
+    // Makes current() return this object in the calling thread until leave().
     void enter() const;
     static void leave();
 
-    // Null where the calling thread has entered none, and in a forked child, which has none of the threads.
+    // Returns null if the calling thread has not called enter(), and in a forked child, which has none of the threads.
     static const OpenMP* current();
 
-    // The OpenMP library that some library of the process uses, entered or not. Null where there is none, or none with
-    // the interface, and in a forked child, which has none of the threads of the process that found it.
+    // Returns the OpenMP library that some library of the process uses, whether or not a thread has called enter().
+    // Returns null if there is none or it lacks the interface, and in a forked child, which has none of the threads.
     static const OpenMP* loaded();
 
-    // Whether one of the threads that the calling thread's regions run on has worked since forget_work(). The first
-    // question returns false: it finds that thread, by a region.
+    // Returns whether one of the threads of the calling thread's parallel regions has worked since forget_work(). The
+    // first call only runs a region to find that thread, and returns false.
     [[nodiscard]] bool has_worked() const;
     static void forget_work();
 
-    // As many threads as a parallel region of the calling thread may have.
+    // Returns how many threads a parallel region of the calling thread may have.
     [[nodiscard]] unsigned max_threads() const;
 
-    // Calls `body` on that many threads at the same time, with the ranks 0 (the calling thread) to threads - 1.
-    // Returns false without a call if the library has fewer threads. `body` must not throw, with one exception: in a
-    // child that it has forked, the calling thread throws to leave the parallel region. The region's end would wait for
-    // threads that the child does not have.
+    // Calls `body` on `threads` threads at the same time, with ranks 0 (the calling thread) to threads - 1. Returns
+    // false without calling it if the library has fewer threads. `body` must not throw, with one exception: in a child
+    // process that it has forked, the calling thread throws to leave the parallel region, because the end of the region
+    // would wait for threads that the child does not have.
     [[nodiscard]] bool run(unsigned threads, const std::function<void(unsigned)>& body) const;
 
 private:

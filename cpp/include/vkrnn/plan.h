@@ -1,5 +1,5 @@
-// The work of a call on a device, step by step: a printable, comparable value made from a Spec, a Profile and what the
-// caller fixes of the strategies.
+// A plan: the work of a call on a device, step by step. It is a printable, comparable value, made from a Spec, a
+// Profile and the strategies that the caller fixes.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@
 
 namespace vkrnn {
 
-// A place in one of a plan's buffers, in 64 bits: it stands in a struct of abi.h until the plan is recorded, when the
-// device address takes its place.
+// A buffer reference: a byte of one of a plan's buffers, in 64 bits. It stands in a struct of abi.h until the plan is
+// recorded. Recording replaces it by the device address.
 using Place = std::uint64_t;
 constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
     return (static_cast<Place>(buffer) << 48) | byte_offset;
@@ -28,7 +28,8 @@ constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
 constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
 constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
 
-// Bytes for the device that begin with a number of places (8 bytes each), which recording replaces by addresses.
+// Bytes for the device. They begin with `places` buffer references of 8 bytes each, which recording replaces by
+// addresses.
 struct Block {
     std::vector<std::byte> bytes;
     std::uint32_t places = 0;
@@ -53,17 +54,18 @@ enum class Role : std::uint8_t {
     result,    // copied to the caller's array after the last step
     scratch,   // neither; contents undefined at the start
     constant,  // filled from `contents` before the first step
-    packed,    // filled from an input by the dispatch that says so, or as an earlier call with that input left it
+    packed,    // an input's elements in another order; filled by dispatches, or kept from an earlier call
 };
 std::string_view name_of(Role role);
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
 
-// The contents of a packed buffer: the elements of an input in an order that the layout stands for, in any plan.
+// The contents of a packed buffer: the elements of an input in another order. Equal layouts mean equal orders, in all
+// plans.
 struct Packing {
     std::size_t input = kNoBuffer;
     std::vector<std::int64_t> layout;
-    // Whether the kernels do without, where it would be filled for this call alone: they read the input then.
+    // Whether kernels can read the input directly. They do if the buffer would be filled for this call alone.
     bool optional = false;
     bool operator==(const Packing&) const = default;
 };
@@ -72,14 +74,14 @@ struct PlanBuffer {
     std::string name;  // "source", "output", "projected", ...
     Role role = Role::scratch;
     std::uint64_t bytes = 0;
-    Block contents = {};   // of a constant
-    Packing packing = {};  // of a packed one
+    Block contents = {};   // if the role is constant
+    Packing packing = {};  // if the role is packed
     bool operator==(const PlanBuffer&) const = default;
 };
 
 // A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
 struct Kernel {
-    std::string shader;  // "gemm_register", "lstm_forward", ...; of a CPU, one of cpu/kernel.h
+    std::string shader;  // "gemm_register", "lstm_forward", ...; on the CPU, a kernel of cpu/kernel.h
     std::vector<std::uint32_t> constants;
     auto operator<=>(const Kernel&) const = default;
 };
@@ -87,25 +89,25 @@ struct Kernel {
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
-    std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; none where a CPU's threads share the work
+    std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; zeros on the CPU, whose threads share the work
     Block push;                                    // push constants
-    bool after = true;                             // waits for what the dispatch before it wrote
-    // The byte of the push constants where a loop writes its 32-bit counter.
+    bool after = true;                             // waits for the writes of the dispatch before it
+    // The byte offset in the push constants where a loop writes its 32-bit counter.
     std::optional<std::uint32_t> counter = {};
-    // The packed buffer that the dispatch fills or prepares; a call that finds it filled leaves the dispatch out.
+    // The packed buffer that this dispatch fills or prepares. A call that finds it filled skips the dispatch.
     std::size_t fills = kNoBuffer;
     bool operator==(const Dispatch&) const = default;
 };
 
-// Fills a buffer with zeros. `fills` is that of Dispatch.
+// Fills a buffer with zeros. `fills`: see Dispatch.
 struct Clear {
     std::size_t buffer = 0;
     std::size_t fills = kNoBuffer;
     bool operator==(const Clear&) const = default;
 };
 
-// The body is recorded `count` times; the counters of its dispatches run from `first` by `increment`. Every dispatch
-// waits for the one before it.
+// Records the body `count` times. The counters of its dispatches start at `first` and grow by `increment`. Every
+// dispatch waits for the one before it.
 struct Loop {
     std::int64_t count = 0;
     std::int32_t first = 0;
@@ -118,15 +120,15 @@ using Step = std::variant<Clear, Dispatch, Loop>;
 
 struct Plan {
     Spec spec;
-    StrategyChoice choice;  // complete
+    StrategyChoice choice;  // all names and tuning parameters are set
     std::vector<PlanBuffer> buffers;
     std::vector<Kernel> kernels;
     std::vector<Step> steps;
-    // The buffers of the arguments present, by Argument, and of the results, in the documented order.
+    // The buffers of the arguments that are present, and those of the results in the documented order.
     std::vector<std::pair<Argument, std::size_t>> inputs;
     std::vector<std::size_t> results;
     double flops = 0;  // of the matrix products
-    // tf32 if a step rounds the operands of a product. A spec that allows it need not lead to such a step.
+    // tf32 if a step rounds the operands of a product. It may be ieee even if the spec allows tf32.
     Precision precision = Precision::ieee;
 
     [[nodiscard]] std::uint64_t bytes() const;      // of all buffers
@@ -134,9 +136,9 @@ struct Plan {
     bool operator==(const Plan&) const = default;
 };
 
-// Returns the plan with the strategies that are fixed, and for the rest those that suit the call. If none are fixed,
-// those that the call was tuned with are taken, unless the device cannot run it with them. Throws NotImplementedError
-// where the device or a fixed strategy cannot run the call.
+// Returns the plan for a call. It uses the strategies that are fixed, and for the rest those with the lowest estimated
+// time. If none are fixed, the strategies that `tuning` has for the call are used, unless the device cannot run it with
+// them. Throws NotImplementedError if the device or a fixed strategy cannot run the call.
 Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
 
 // Returns the plan as text, one line per buffer and step; `label` is the caller's name for the call.

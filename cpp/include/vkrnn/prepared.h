@@ -1,4 +1,4 @@
-// Recurrent layers whose weights a device keeps from call to call.
+// Recurrent layers whose weights stay in device memory from call to call.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace vkrnn {
 
 // The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of
-// layers, D that of their directions.
+// layers, D the number of directions.
 struct LayersCall {
     std::int64_t T = 0, N = 0;
     const void* source = nullptr;                   // [T, N, I]
@@ -24,8 +24,9 @@ struct LayersCall {
     bool tf32 = false;          // float32 products may be rounded
 };
 
-// Layers, each fed by the output of the one before, with their weights in a device's memory. A device keeps what it
-// packs from such weights, so calls pack them once. A call has the same bits as one call per layer of Device::run.
+// Layers, each fed by the output of the one before, with their weights in device memory. The device keeps the packed
+// copies that it makes of these weights, so they are packed once. The results are bit-identical to one call of
+// Device::run() per layer.
 //
 // Thread-safe.
 class PreparedLayers {
@@ -40,7 +41,7 @@ public:
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
     [[nodiscard]] const Spec& spec(std::size_t layer) const {
         return layers_.at(layer).spec;
-    }  // of one step of one row
+    }  // of a single step and batch row
     [[nodiscard]] Device& device() const { return *device_; }
 
 private:

@@ -1,4 +1,4 @@
-// Describes what a device is and can do, as far as planning needs to know. Devices fill it in; it has no Vulkan types.
+// The properties of a device that planning uses. Devices fill it in. It has no Vulkan types.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Profile {
     Backend backend = Backend::vulkan;
     std::string name;            // "llvmpipe (LLVM 15.0.6, 256 bits)"
     std::string driver;          // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name; "native" for the CPU itself
-    std::string driver_version;  // the driver's own words: "Mesa 22.3.6 (LLVM 15.0.6)"
+    std::string driver_version;  // as the driver reports it: "Mesa 22.3.6 (LLVM 15.0.6)"
     std::string api_version;     // "1.3.230"
     DeviceType type = DeviceType::other;
     std::uint32_t vendor_id = 0, device_id = 0;
@@ -30,16 +30,16 @@ struct Profile {
     std::uint32_t max_push_constants = 128;   // bytes
     std::uint64_t memory_bytes = 0;           // of the largest device-local heap
     std::uint64_t max_allocation = 0;         // bytes of one allocation
-    bool unified_memory = false;              // device-local memory the host can map
+    bool unified_memory = false;              // the host can map device-local memory
     bool float64 = false;                     // feature shaderFloat64
-    std::uint32_t compute_units = 0;          // multiprocessors and the like; 0: the driver does not say
-    std::uint32_t registers = 0;              // 32-bit registers of a compute unit; 0: not known
-    std::uint32_t matrix_side = 0;            // of a subgroup's matrices: half precision, float32 sums; 0: none usable
-    std::uint32_t max_loop_iterations = 0;    // a shader's loops end silently after this many in all; 0: no such limit
+    std::uint32_t compute_units = 0;          // multiprocessors or their equivalent; 0: unknown
+    std::uint32_t registers = 0;              // 32-bit registers of a compute unit; 0: unknown
+    std::uint32_t matrix_side = 0;  // rows of a subgroup's square matrices: half precision, float32 sums; 0: not usable
+    std::uint32_t max_loop_iterations = 0;  // in total, after which a shader's loops silently end; 0: no limit
     bool operator==(const Profile&) const = default;
 };
 
-// A device that Vulkan has and that is not listed, with the reason: "no shaderInt64".
+// A Vulkan device that is not listed, with the reason: "no shaderInt64".
 struct SkippedDevice {
     std::string name;
     DeviceType type = DeviceType::other;

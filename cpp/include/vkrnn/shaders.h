@@ -1,4 +1,4 @@
-// The names of the kernels that were built into the package; `shader_code` in device.h has their SPIR-V.
+// The names of the kernels that were built into the package. shader_code() in device.h returns their SPIR-V.
 #pragma once
 
 #include <string_view>

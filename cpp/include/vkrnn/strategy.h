@@ -1,4 +1,4 @@
-// The strategies of a call, as far as a caller fixes them, and as a plan was made with them.
+// The strategies of a call: those that a caller fixes, and those that a plan was made with.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace vkrnn {
 
-// Sizes of strategies by name: "lanes", "rows", ...
+// Tuning parameters of strategies by name: "lanes", "rows", ...
 using Sizes = std::map<std::string, std::uint32_t, std::less<>>;
 
-// A strategy for each part of a call, and their sizes. A plan has all of them. In what a caller fixes, empty names and
-// missing sizes are left open: they are chosen for each call.
+// A strategy for each part of a call, and their tuning parameters. A plan has all of them. A caller may leave names
+// empty and parameters out; these are chosen for each call.
 struct StrategyChoice {
     std::string schedule;  // runs the time loop
     std::string gemm;      // runs the products and sums around it
@@ -30,18 +30,19 @@ struct StrategyNames {
 };
 StrategyNames list_strategies(const Profile& profile);
 
-// Returns the precision in which a device multiplies numbers of a type where the caller accepts `wanted`. Only products
-// of float32 numbers on matrix units can be rounded, so for all others it is ieee.
+// Returns the precision of a device's products of a type if the caller accepts `wanted`. Only float32 products on
+// matrix units can be rounded; all others are ieee.
 Precision product_precision(Precision wanted, Dtype dtype, const Profile& profile);
 
-// The choices among which tuning measures: for each strategy of either part, by name, the sizes that are worth a
-// measurement. The first entry of each is empty, which leaves the sizes to the strategy.
+// The candidates that tuning measures: for each strategy by name, the tuning parameters that are worth measuring. The
+// first entry of each list is empty, so the strategy chooses its parameters.
 struct StrategyVariants {
     std::map<std::string, std::vector<Sizes>> schedule, gemm;
 };
 StrategyVariants list_variants(const Profile& profile);
 
-// Throws ValueError where the device cannot run what is fixed, TypeError where no strategy has a size of that name.
+// Throws ValueError if the device cannot run what is fixed, TypeError if no strategy has a tuning parameter of that
+// name.
 void check_choice(const StrategyChoice& fixed, const Profile& profile);
 
 }  // namespace vkrnn

@@ -28,8 +28,8 @@ struct HostTensor {
     Dtype dtype = Dtype::float32;
 };
 
-// A recurrent layer: its options and its weights, which are the arguments of a call without the source, initial states,
-// mask and lengths. A stream copies the weights when it is made.
+// A recurrent layer: its options and its weights. The weights are all arguments of a call except the source, initial
+// states, mask and lengths. A stream copies them when it is constructed.
 struct StreamLayer {
     Descriptor descriptor;
     std::map<Argument, HostTensor> weights;
@@ -37,20 +37,21 @@ struct StreamLayer {
 
 struct StreamOptions {
     std::int64_t batch = 1;  // N
-    // The most threads that a step may use; 0: as many as its work is worth. With 1 a step waits for no other thread.
+    // The most threads that a step may use; 0: as many as its work is worth. With 1, a step never waits for another
+    // thread.
     unsigned threads = 0;
 };
 
 class StreamSteps;
 
-// Layers, one fed by the output of the one before, with the state that they carry. Each step has the same bits as in
-// one call per layer over the whole sequence that starts from the same state.
+// Layers, each fed by the output of the one before, and the state that they carry. The results are bit-identical to one
+// call per layer over the whole sequence that starts from the same state.
 //
-// On the CPU, a step that one thread runs neither allocates memory, nor locks, nor logs, nor makes a system call. Only
-// the first one in each thread may allocate. A step is worth several threads if it takes tens of microseconds; then it
-// wakes the threads of the pool and waits for them. Other devices run steps as ordinary calls, which is slow.
+// On the CPU, a step on one thread does not allocate memory, lock, log or make system calls, except that the first step
+// in each thread may allocate. Several threads are worth it for steps of tens of microseconds; such a step wakes the
+// threads of the pool and waits for them. Other devices run steps as ordinary calls, which is slow.
 //
-// One thread at a time may use a stream: functions throw Error if another one is in the stream.
+// Only one thread at a time may use a stream. Functions throw Error if another thread is using it.
 class Stream {
 public:
     // Throws TypeError or ValueError about the layers, NotImplementedError for layers that look ahead in time
@@ -60,20 +61,22 @@ public:
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
-    // Computes [steps, N, I] -> [steps, N, H] in host memory; the two must not overlap. Throws DeviceError if the
-    // device was closed, and Interrupted if `poll` stopped a long block. The state is unchanged if it throws.
+    // Computes `output` [steps, N, H] from `input` [steps, N, I]. Both are in host memory and must not overlap. Throws
+    // DeviceError if the device was closed, and Interrupted if `poll` stopped a long block. If it throws, the state is
+    // unchanged.
     void step(const void* input, void* output, std::int64_t steps = 1, const Poll& poll = {});
-    // The same; the number of steps follows from the size of the input. Throw TypeError if the stream has another type,
-    // ValueError if the sizes do not fit.
+    // Do the same; the number of steps follows from the size of the input. Throw TypeError if the stream has another
+    // type, ValueError if the sizes do not fit.
     void step(std::span<const float> input, std::span<float> output);
     void step(std::span<const double> input, std::span<double> output);
 
-    // Sets the state to zeros, of all batch rows or of some. Throws ValueError for a row that is not there.
+    // Sets the state of all batch rows, or of the given ones, to zeros. Throws ValueError if a row does not exist.
     void reset();
     void reset(std::span<const std::int64_t> rows);
 
-    // Reads and writes a layer's hidden state [N, H] and cell state [N, H], which is null where the cell has none. The
-    // elements are float64 if the stream's are, else float32: that is how layers of 16-bit types carry their state.
+    // Reads and writes a layer's hidden state [N, H] and cell state [N, H]. `cell` is null if the cell has no such
+    // state. The elements are float64 if the stream's type is float64, else float32, because layers of 16-bit types
+    // carry their state in float32.
     void read_state(std::size_t layer, void* hidden, void* cell);
     void write_state(std::size_t layer, const void* hidden, const void* cell);
 

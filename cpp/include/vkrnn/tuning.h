@@ -1,5 +1,5 @@
-// Strategies that were measured to be fastest on a device, by the calls that they are for. Plain data: who measures and
-// where it is kept is none of the core's business.
+// A table of the strategies that were measured to be fastest on a device, by call. The core only reads it; its callers
+// measure and store it.
 #pragma once
 
 #include <compare>
@@ -12,10 +12,10 @@
 
 namespace vkrnn {
 
-// The properties of a call that decide which strategy is fastest. Calls that differ in nothing else share an entry.
+// The properties of a call that decide which strategy is fastest. Calls that agree in all of them share an entry.
 struct TunedCall {
     std::string operation;  // "lstm", "lstm_gradients", ...
-    bool training = false;  // whether a forward call keeps what its gradients need
+    bool training = false;  // whether a forward call returns its training state
     Dtype dtype = Dtype::float32;
     Precision precision = Precision::ieee;
     std::int64_t T = 0, N = 0, I = 0, H = 0, D = 0;  // T: rounded up to a power of two
