@@ -1,4 +1,4 @@
-// Names and shapes that the cells' rows refer to, and how a row is found. The rows themselves stand in cells.cpp.
+// The names and shapes that the rows of cells.cpp refer to, and functions that find a row.
 #include <algorithm>
 
 #include "vkrnn/cells.h"
@@ -41,7 +41,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
         {{{DGH}}, {{DGH}}},                                      // bias
         {{{N, DH}, {one, N, DH}}, {{N, DH}, {one, N, DH}}},      // init_state
         {{{N, DCH}, {one, N, DCH}}, {{N, DCH}, {one, N, DCH}}},  // init_cell
-        {{{T, N, DH}}, {{T, N, DH}}},                            // mask: whatever broadcasts to this
+        {{{T, N, DH}}, {{T, N, DH}}},                            // mask: any shape that broadcasts to this
         {{{GH}}, {{D, GH}, {DGH}}},                              // peephole
         {{{DH}}, {{DH}}},                                        // secondary_bias
         {{{N}}, {{N}}},                                          // lengths
@@ -53,7 +53,7 @@ const ShapeRule& shape_rule(Argument argument, bool has_input_weight) {
 
 const SymbolicShape& shape_rule(Output output) {
     using enum Axis;
-    static const std::array<SymbolicShape, 3> kRules{{{T, N, DH}, {T, N, DCH}, {T, N, DGH}}};  // by Output
+    static const std::array<SymbolicShape, 3> kRules{{{T, N, DH}, {T, N, DCH}, {T, N, DGH}}};  // indexed by Output
     return kRules.at(static_cast<std::size_t>(output));
 }
 

@@ -1,4 +1,4 @@
-// The cells of the package, a row each.
+// The rows of the table of cells.
 #include <limits>
 
 #include "vkrnn/cells.h"
@@ -18,7 +18,8 @@ Property activation(std::string_view name, std::size_t slot, Activation document
     return {name, ActivationProperty{slot, documented_default}};
 }
 
-// The numbers of the hard sigmoid and the threshold for the gates' sums, which float32 can hold.
+// Adds the properties that every cell has: the parameters of the hard sigmoid, and the clipping threshold of the gates'
+// sums. They must fit in float32.
 void add_gate_numbers(std::vector<Property>& properties) {
     constexpr double kMost = std::numeric_limits<float>::max();
     properties.push_back({"hard_sigmoid_alpha", NumberProperty{kHardSigmoidAlphaSlot, 0.2, -kMost, kMost}});

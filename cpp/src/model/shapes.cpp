@@ -1,4 +1,4 @@
-// The sizes of a call's tensors, from the symbolic shapes of the cells' table and the letters of a spec.
+// Computes the shapes of a call's tensors from the symbolic shapes of the table of cells and the sizes of a spec.
 #include "vkrnn/spec.h"
 
 namespace vkrnn {

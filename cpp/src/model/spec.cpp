@@ -23,7 +23,7 @@ std::string to_text(const TensorShape& shape) {
 
 std::string in_h(std::int64_t factor) { return factor == 1 ? "H" : std::to_string(factor) + "H"; }
 
-// Checks the arguments of one call, letter by letter: T, N and I from the source, H from the recurrent weight.
+// Checks the arguments of one call. T, N and I come from the source, H from the recurrent weight.
 class Checker {
 public:
     Checker(const Descriptor& descriptor, bool gradients, const Arguments& arguments, std::string_view label,
@@ -55,7 +55,7 @@ public:
     }
 
 private:
-    // Clears what does not shape the work, so that calls that do the same share a plan.
+    // Normalises options that do not affect the work, so that equivalent calls share a plan.
     static Descriptor normalised(Descriptor descriptor, bool gradients) {
         if (descriptor.has(Flag::bidirectional)) descriptor.set(Flag::reverse, false);
         if (std::ranges::find(descriptor.activations, Activation::hard_sigmoid) == descriptor.activations.end()) {
@@ -84,7 +84,7 @@ private:
             const auto* number = std::get_if<NumberProperty>(&property.kind);
             if (number == nullptr) continue;
             const double got = spec_.descriptor.numbers.at(number->slot);
-            if (got >= number->least && got <= number->most) continue;  // false for NaN, which would be no key
+            if (got >= number->least && got <= number->most) continue;  // false for NaN, which cannot be part of a key
             std::ostringstream range;
             range << number->least << " to " << number->most << ", got " << got;
             throw ValueError(prefix_ + " descriptor." + std::string(property.name) + ": expected " + range.str());
@@ -136,7 +136,7 @@ private:
         }
     }
 
-    // The batch may be empty. Axes are counted from the last one, since a mask may have fewer than its rule.
+    // Only the batch may be empty. Axes are counted from the last one, because a mask may have fewer than its rule.
     void check_axes(Argument argument, const TensorShape& shape) const {
         for (std::size_t axis = 0; axis < shape.size(); ++axis) {
             const std::size_t from_end = shape.size() - axis;
@@ -159,7 +159,7 @@ private:
         spec_.N = source[1];
     }
 
-    // The source's rows are as many as the lengths say, and the lengths are in their order.
+    // Checks that the lengths are in descending order and that their sum is the number of the source's rows.
     void check_packed(const TensorShape& source) {
         const std::vector<std::int64_t>& lengths = arguments_.at(Argument::lengths).integers;
         if (source.size() != 2)
@@ -229,7 +229,7 @@ private:
         throw ValueError(message);
     }
 
-    // Any rank up to 3 that broadcasts; axes of size 1 do not vary.
+    // Accepts any shape with up to 3 axes that broadcasts. The mask does not vary along axes of size 1.
     void check_mask(const TensorShape& shape) {
         const SymbolicShape& rule = accepted_shapes(spec_, Argument::mask).front();
         const TensorShape full = to_shape(spec_, rule);
