@@ -1,4 +1,5 @@
-// The steps of a stream as ordinary calls, for devices that have nothing better. Weights and states stay on the device.
+// Runs each step of a stream as an ordinary call, for devices without a faster way. Weights and states stay on the
+// device.
 #include <cstring>
 #include <string>
 
@@ -45,7 +46,7 @@ public:
             for (const auto& made : layer.outputs) results.push_back({nullptr, made});
             device_.run(plan, inputs, results, false, kPrefix, poll);
         }
-        // The states change only when all layers have run.
+        // States are updated after all layers have run, so that a step that throws leaves them unchanged.
         device_.download(output, {nullptr, layers_.back().outputs[0]}, layers_.back().outputs[0]->bytes(), poll);
         for (Layer& layer : layers_)
             for (std::size_t i = 0; i < layer.outputs.size(); ++i) {
@@ -70,7 +71,7 @@ private:
         Spec spec;
         std::map<Argument, std::shared_ptr<Storage>> arguments;
         std::vector<std::shared_ptr<Storage>> outputs;  // [T, N, H], [T, N, C H]
-        std::int64_t room = 0;                          // T of these
+        std::int64_t room = 0;                          // T that they have room for
     };
 
     static std::uint64_t bytes(const Spec& spec, Argument argument) {

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the number that a file begins with; nothing if it begins with none, such as "max".
+// Returns the number at the start of a file; nothing if the file starts with something else, such as "max".
 template <class T>
 std::optional<T> number_in(const fs::path& file) {
     std::ifstream stream(file);
@@ -24,12 +24,13 @@ std::optional<T> number_in(const fs::path& file) {
     return stream >> value ? std::optional(value) : std::nullopt;
 }
 
-// Returns whether a list such as "rw,cpu,cpuacct" has the word.
+// Returns whether a comma-separated list such as "rw,cpu,cpuacct" contains the word.
 bool has_word(const std::string& list, const std::string& word) {
     return (',' + list + ',').find(',' + word + ',') != std::string::npos;
 }
 
-// /proc/self/mountinfo writes spaces, tabs, newlines and backslashes as "\040" and so on.
+// Decodes a field of /proc/self/mountinfo, where spaces, tabs, newlines and backslashes are written as "\040" and so
+// on.
 std::string unescaped(const std::string& text) {
     std::string plain;
     for (std::size_t i = 0; i < text.size(); ++i) {
@@ -43,8 +44,8 @@ std::string unescaped(const std::string& text) {
     return plain;
 }
 
-// Returns the path of `group` below `root`, the group that a hierarchy's mount point shows. That is "." if the mount
-// point does not show the group, as in a container that has the host's paths in /proc/self/cgroup.
+// Returns the path of `group` relative to `root`, the group that is visible at a hierarchy's mount point. Returns "."
+// if the mount point does not show the group, as in a container whose /proc/self/cgroup has the host's paths.
 fs::path below(const fs::path& group, const fs::path& root) {
     const fs::path relative = group.lexically_relative(root);
     return relative.empty() || *relative.begin() == ".." ? "." : relative;
@@ -54,7 +55,7 @@ struct Mount {
     fs::path root, point;
 };
 
-// Finds where a hierarchy is mounted: that of version 2, or that of version 1 with the controller.
+// Finds the mount point of a hierarchy: that of version 2, or that of version 1 with the controller.
 std::optional<Mount> find_mount(const fs::path& mountinfo, const std::string& controller, int version) {
     std::ifstream file(mountinfo);
     for (std::string line; std::getline(file, line);) {
@@ -91,7 +92,7 @@ void ControlGroups::update() {
     memory_.clear();
     cpu_.clear();
     std::istringstream lines(membership);
-    for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/path", in version 2 "0::/path"
+    for (std::string line; std::getline(lines, line);) {  // "4:cpu,cpuacct:/path"; in version 2: "0::/path"
         const std::size_t first = line.find(':'), second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
@@ -111,7 +112,8 @@ std::uint64_t ControlGroups::memory_available() {
         const auto used = number_in<std::uint64_t>(folder / (new_one ? "memory.current" : "memory.usage_in_bytes"));
         if (!limit || !used) continue;
         const fs::path statistics = folder / "memory.stat";
-        // Version 1 says how small the limits of all groups around are, also of those that a container does not see.
+        // In version 1, this is the smallest limit of all enclosing groups, including those that a container does not
+        // see.
         if (!new_one) limit = std::min(*limit, number_after(statistics, "hierarchical_memory_limit").value_or(*limit));
         const std::uint64_t cached =
             number_after(statistics, new_one ? "inactive_file" : "total_inactive_file").value_or(0);
@@ -130,7 +132,7 @@ unsigned ControlGroups::processors() {
             std::ifstream file(folder / "cpu.max");  // "150000 100000" or "max 100000"
             if (!(file >> quota >> period)) continue;
         } else {
-            quota = number_in<double>(folder / "cpu.cfs_quota_us").value_or(-1);  // -1 is no quota
+            quota = number_in<double>(folder / "cpu.cfs_quota_us").value_or(-1);  // -1: no quota
             period = number_in<double>(folder / "cpu.cfs_period_us").value_or(0);
         }
         if (quota > 0 && period > 0)

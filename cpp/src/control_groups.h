@@ -1,4 +1,4 @@
-// The limits of Linux's control groups, of version 1 and version 2.
+// Reads the limits of Linux control groups, version 1 and version 2.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace vkrnn {
 
-// The control groups of this process: its own group of each kind and all groups around that, whose limits hold too.
-// Not thread-safe.
+// The control groups of this process: its own group in each hierarchy and all enclosing groups, whose limits also
+// apply. Not thread-safe.
 class ControlGroups {
 public:
-    // `root` is the folder that has /proc and /sys, for tests.
+    // `root` is the folder that contains /proc and /sys. Only tests set it.
     explicit ControlGroups(std::filesystem::path root = "/") : root_(std::move(root)) {}
 
     // Returns the bytes that the process can still allocate; UINT64_MAX without a limit. Cached files do not count as
@@ -29,7 +29,7 @@ private:
         int version;
     };
 
-    // Finds the groups again if the process was moved to others.
+    // Looks up the groups again if the process was moved to other groups.
     void update();
     void add(std::vector<Group>& groups, const std::string& controller, const std::string& path, int version) const;
 

@@ -1,5 +1,5 @@
-// What the CPU's kernels are told: one struct each, that stands in a Dispatch and whose places come first. Strides and
-// leading dimensions are in elements.
+// Parameters of the CPU's kernels: one struct per kernel, which is stored in a Dispatch. Its buffer references come
+// first. Strides and leading dimensions are in elements.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,29 @@ namespace vkrnn::cpu {
 using abi::Address;
 using abi::Stride;
 
-// Makes the table of live_rows.h, of 64-bit integers, from the lengths of N batch rows.
+// Makes the table of live_rows.h, with 64-bit integers, from the lengths of N batch rows.
 struct OrderWork {
     Address lengths, out;
     std::int64_t T, N;
-    std::uint32_t lines, padding;  // 1: with lines
+    std::uint32_t lines, padding;  // lines = 1: the table includes its lines
 };
 inline constexpr std::uint32_t kOrderPlaces = 2;
 
-// Elements of that table.
+// Returns the number of elements of that table.
 constexpr std::int64_t live_rows_elements(std::int64_t T, std::int64_t N, bool lines) {
     return 2 * N + T + 1 + (lines ? T * N : 0);
 }
 
-// What of a product or sum runs over the rows of sequences, where there are lengths. It then leaves out all but the
-// live rows. Sequences that are not packed have them at the table's lines.
+// Tells a product or sum over the rows of sequences which rows are live, in a call with lengths. It skips all other
+// rows. If a sequence is not packed, its live rows are those listed in the table's lines.
 struct LiveWork {
-    std::int64_t T, N;      // 0 where there are no lengths
-    std::uint32_t a, b, c;  // 1: this operand's rows are at the lines
-    std::uint32_t along_k;  // 1: the rows are along k, 0: along m
+    std::int64_t T, N;      // 0 if there are no lengths
+    std::uint32_t a, b, c;  // 1: this operand is not packed; its live rows are those in the table's lines
+    std::uint32_t along_k;  // 1: the rows run along k, 0: along m
 };
 
-// Writes a matrix B(n, k), for each of `batches`, as panels: out[n / lanes][k][n % lanes], zeros where there is no n.
+// Writes a matrix B(n, k) as panels, for each of `batches`: out[n / lanes][k][n % lanes]. Elements past the last n are
+// zeros.
 struct PackWork {
     Address in, out;
     Stride in_n, in_k, in_batch;
@@ -40,14 +41,14 @@ struct PackWork {
 };
 inline constexpr std::uint32_t kPackPlaces = 2;
 
-// Elements of such panels.
+// Returns the number of elements of such panels.
 constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64_t batches, std::int64_t lanes) {
     return (n + lanes - 1) / lanes * lanes * k * batches;
 }
 
-// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed for all
-// threads, a part of k at a time, in memory for product_elements(). Where C's rows are at lines, its others are
-// cleared.
+// C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. Rows of C are contiguous. B is packed once for all
+// threads, kPackedDepth of k at a time, into `packed`, which has product_elements(). If C is a sequence that is not
+// packed, its rows that are not live are cleared.
 struct ProductWork {
     Address a, b, c, packed, live;
     Stride a_m, a_k, a_batch;
@@ -68,40 +69,40 @@ struct SumWork {
     Stride in_row, in_direction, in_gate;
     Stride factor_row, factor_direction, factor_gate;
     std::int64_t rows, directions, gates, width;
-    LiveWork of_live;  // a: in; the factor is packed
+    LiveWork of_live;  // its `a` is for `in`; the factor is packed
     std::uint32_t has_factor, padding;
 };
 inline constexpr std::uint32_t kSumPlaces = 4;
 
-// Between float32 and a 16-bit type.
+// Converts between float32 and a 16-bit type.
 struct ConvertWork {
     Address in, out;
     std::int64_t count;
-    std::uint32_t bfloat, narrow;  // 1: bfloat16, else float16; 1: from float32, else to it
+    std::uint32_t bfloat, narrow;  // bfloat = 1: bfloat16, 0: float16; narrow = 1: from float32, 0: to float32
 };
 inline constexpr std::uint32_t kConvertPlaces = 2;
 
-// The whole time loop. The weights are panels: forward those of each direction and slot, B = R of that slot; backward
-// those of each direction, B = R transposed, all slots along k. With an input weight the forward loop forms x W^T too:
-// kProjected is then the source.
+// Runs the whole time loop. Weights are panels. The forward loop has panels for each direction and slot, with B = R of
+// that slot. The backward loop has panels for each direction, with B = R transposed and all slots along k. With an
+// input weight, the forward loop also computes x W^T, and the view kProjected is the source.
 struct LoopWork {
-    Address live;              // the table of live_rows.h, where there are lengths
-    Address input_weights[2];  // by direction: panels of each slot, B = W of that slot
-    // The same as the caller has them, which the forward loop reads where there are no panels.
+    Address live;              // the table of live_rows.h, if there are lengths
+    Address input_weights[2];  // by direction: panels for each slot, with B = W of that slot
+    // The weights in the caller's order. The forward loop reads them if there are no panels.
     Address weight_rows[2], input_weight_rows[2];
     abi::StepParams params;
-    std::int64_t features;      // of the source, with an input weight; else 0
+    std::int64_t features;      // I if there is an input weight, else 0
     std::uint32_t adds_bias;    // 1: there is a bias
     std::uint32_t has_initial;  // 1: there is an initial state
-    std::uint32_t two_phases;   // 1: the candidate's product multiplies what the other gates have formed
+    std::uint32_t two_phases;   // 1: the candidate's product needs the results of the other gates
     std::uint32_t directions;
     std::uint32_t has_lengths;   // 1: there are lengths
-    std::uint32_t packed_views;  // a bit for each view of a packed sequence
+    std::uint32_t packed_views;  // one bit per view, set if its sequence is packed
 };
 inline constexpr std::uint32_t kLoopPlaces = 7 + abi::kStepPlaces;
 
-// One time step of one batch row in a single phase, in the terms of LoopWork. The cell states are updated in place;
-// the hidden state is not, because all units read it.
+// One time step of one batch row, for cells with a single phase. Members mean the same as in LoopWork. The cell states
+// are updated in place; the hidden state is not, because all units read it.
 struct StepWork {
     Address source, hidden;  // of the step: [I], [H]
     Address input_weights, weights, bias, vectors;
@@ -109,7 +110,8 @@ struct StepWork {
     Stride bias_slot, vectors_slot;
     std::int64_t units, features;
     std::uint32_t adds_bias;
-    std::uint32_t back;  // 1: from the last units to the first, which finds in the caches what the last step used last
+    // 1: from the last unit to the first. The weights that the last step used last are still in the caches.
+    std::uint32_t back;
 };
 
 }  // namespace vkrnn::cpu

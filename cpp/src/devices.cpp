@@ -13,7 +13,8 @@
 namespace vkrnn {
 namespace {
 
-// Returns false if the machine certainly has no GPU: a GPU has a file in /dev. Asking Vulkan's drivers takes long.
+// Returns false if the machine certainly has no GPU, because a GPU always has a file in /dev. Querying the Vulkan
+// drivers takes much longer.
 bool may_have_gpu() {
 #ifdef __linux__
     for (const char* variable : {"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"})
@@ -65,7 +66,7 @@ std::vector<SkippedDevice> skipped_devices(bool complete) {
     if (!complete && !may_have_gpu()) return {};
     try {
         return vk::skipped();
-    } catch (const DeviceError&) {  // which vulkan_problem() tells
+    } catch (const DeviceError&) {  // vulkan_problem() reports it
         return {};
     }
 }

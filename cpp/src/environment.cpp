@@ -41,7 +41,7 @@ std::string cache_directory() {
     const auto local = variable("LOCALAPPDATA");
     return local.empty() ? "" : (local / "vkrnn" / "Cache").string();
 #else
-    // The XDG specification: relative paths are to be ignored.
+    // The XDG specification says that relative paths are ignored.
     if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) {
         return (xdg / "vkrnn").string();
     }

@@ -10,11 +10,11 @@
 namespace vkrnn {
 namespace {
 
-thread_local int held = 0;  // how often this thread holds all mutexes
+thread_local int held = 0;  // how many times this thread has locked all mutexes
 
 struct Registry {
     std::mutex mutex;
-    std::vector<ForkSafeMutex*> members;  // in the order in which a fork takes them
+    std::vector<ForkSafeMutex*> members;  // in the order in which a fork locks them
 
     void lock() {
         if (held++ > 0) return;
@@ -29,7 +29,7 @@ struct Registry {
     }
 };
 
-// The registry is never destroyed, because objects that live until the process ends have such mutexes.
+// Never destroyed, because objects that live until the process ends have such mutexes.
 Registry& registry() {
     static Registry* const instance = [] {
         auto* const made = new Registry;  // NOLINT(cppcoreguidelines-owning-memory)

@@ -1,18 +1,19 @@
-// A mutex that no fork leaves locked: the thread that forks takes all of them first, so that the child finds what they
-// guard whole.
+// A mutex that fork() never leaves locked in the child. The forking thread first locks all of them, so the child finds
+// the data that they guard in a consistent state.
 #pragma once
 
 #include <mutex>
 
 namespace vkrnn {
 
-// A std::mutex with two rules: a thread that holds one makes none, and waits for no other ForkSafeMutex unless the one
-// that it holds is an outer one; and one that lives until the process ends is made when the library is loaded, since a
-// process that is forked while a function makes it at its first use would wait for that for ever.
+// A std::mutex with two rules. First, a thread that holds one must not construct another, and must not lock another
+// unless the one that it holds is an outer one. Second, a mutex that lives until the process ends must be constructed
+// when the library is loaded. If a function constructed it at its first use and the process were forked meanwhile, the
+// child would wait forever for the construction to finish.
 class ForkSafeMutex {
 public:
-    // A fork takes an outer one first: who holds it may have to wait for another before it can give it back. The core
-    // has one.
+    // A fork locks outer mutexes first, because their holder may have to lock an inner one before it can unlock. The
+    // core has one outer mutex.
     enum class Kind { inner, outer };
     explicit ForkSafeMutex(Kind kind = Kind::inner);
     ~ForkSafeMutex();

@@ -17,14 +17,15 @@ namespace {
 
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-// Returns the bytes that a line of a file in /proc gives in KiB. `key` is its first word, with the colon.
+// Returns the number of bytes on a line of a file in /proc, which has it in KiB. `key` is the line's first word, with
+// the colon.
 std::optional<std::uint64_t> bytes_after(const char* file, std::string_view key) {
     const auto kibibytes = number_after(file, key);
     return kibibytes ? std::optional(*kibibytes * 1024) : std::nullopt;
 }
 
 #ifdef __linux__
-// Returns what a limit of the process leaves. `line` of /proc/self/status says how much is used.
+// Returns what is left of a resource limit of the process. `line` of /proc/self/status has the amount in use.
 std::uint64_t left_by(decltype(RLIMIT_AS) resource, std::string_view line) {
     rlimit limit{};
     if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnknown;
@@ -32,7 +33,7 @@ std::uint64_t left_by(decltype(RLIMIT_AS) resource, std::string_view line) {
     return limit.rlim_cur - std::min<std::uint64_t>(limit.rlim_cur, used);
 }
 
-// Returns what `ulimit -v` and `ulimit -d` leave.
+// Returns what is left of the limits `ulimit -v` and `ulimit -d`.
 std::uint64_t process_memory_available() {
     return std::min(left_by(RLIMIT_AS, "VmSize:"), left_by(RLIMIT_DATA, "VmData:"));
 }

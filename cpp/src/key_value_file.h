@@ -1,4 +1,4 @@
-// Files of "key number" lines, as the kernel writes them.
+// Reads files of "key number" lines, such as those of the Linux kernel.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace vkrnn {
 
-// Returns the number that follows `key`, which begins its line; nothing if the file has no such line.
+// Returns the number on the line that begins with `key`; nothing if the file has no such line.
 inline std::optional<std::uint64_t> number_after(const std::filesystem::path& file, std::string_view key) {
     std::ifstream stream(file);
     for (std::string word; stream >> word; stream.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {

@@ -21,7 +21,7 @@ Dtype dtype_of(const StreamLayer& layer) {
     return found != layer.weights.end() ? found->second.dtype : Dtype::float32;
 }
 
-// `before` is the layer that feeds this one.
+// Returns the spec of one layer. `before` is the layer that feeds it; null for the first layer.
 Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* before, std::int64_t batch) {
     Descriptor descriptor = layer.descriptor;
     const std::string prefix = layer_prefix(layer, number);
@@ -33,7 +33,7 @@ Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* befor
                         ", that of layer 0, got " + std::string(name_of(dtype)));
 
     const bool projects = layer.weights.contains(input_weight);
-    // Without an input weight the source has a column for each row of the recurrent one.
+    // Without an input weight, the source has a column for each row of the recurrent weight.
     const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;
     const std::int64_t given =
         projects ? axis_of(layer, input_weight, 1) : (rows + 1) * axis_of(layer, recurrent_weight, rows);

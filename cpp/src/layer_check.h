@@ -1,4 +1,4 @@
-// What a user can get wrong about layers whose weights are kept.
+// Checks layers whose weights stay on a device.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace vkrnn {
 
-// Returns the specs of calls of one time step of layers that feed each other; none has initial states. Throws TypeError
-// or ValueError.
+// Checks layers that feed each other, and returns the specs of calls of one time step without initial states. Throws
+// TypeError or ValueError.
 std::vector<Spec> check_layers(std::span<const StreamLayer> layers, std::int64_t batch);
 
-// "[lstm 'layer 0'] ": how messages about a layer begin.
+// Returns the beginning of messages about a layer: "[lstm 'layer 0'] ".
 std::string layer_prefix(const StreamLayer& layer, std::size_t number);
 
 }  // namespace vkrnn

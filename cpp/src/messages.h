@@ -1,4 +1,4 @@
-// The wording of errors.
+// Parts of error messages.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace vkrnn {
 
-// Returns the beginning of messages about a call: "[lstm] " for "lstm" and for "[lstm]"; nothing where the label is
-// empty.
+// Returns the beginning of messages about a call: "[lstm] " for the label "lstm" or "[lstm]"; nothing for an empty
+// label.
 std::string error_prefix(std::string_view label);
 
-// "34.4 GiB (36,893,488,128 bytes)"; below 1 KiB just "12 bytes".
+// Formats a number of bytes: "34.4 GiB (36,893,488,128 bytes)"; below 1 KiB just "12 bytes".
 std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace vkrnn

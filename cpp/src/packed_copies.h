@@ -1,4 +1,4 @@
-// Copies of an array's elements in the order in which kernels read them, kept from call to call.
+// A cache of packed copies of an array: its elements in the order in which kernels read them.
 #pragma once
 
 #include <algorithm>
@@ -13,21 +13,22 @@
 
 namespace vkrnn {
 
-// Which elements of an array are copied, and the plan's layout of the copy.
+// The key of a copy: which elements of the array it has, and in which layout.
 struct PackedKey {
     std::uint64_t offset, bytes;  // of the elements, in the array's storage
     std::vector<std::int64_t> layout;
     bool operator==(const PackedKey&) const = default;
 };
 
-// The last few copies of one array. A copy has the `version` of the contents that it was made from. Not thread-safe.
+// The most recently used copies of one array. Each has the `version` of the contents that it was made from. Not
+// thread-safe.
 template <class Copy>
 class PackedCopies {
 public:
     using Shared = std::shared_ptr<const Copy>;
     using List = std::list<std::pair<PackedKey, Shared>>;
 
-    // Returns the copy that was made from this version of the contents; null where there is none.
+    // Returns the copy that was made from this version of the contents; null if there is none.
     Shared find(const PackedKey& key, std::optional<std::uint64_t> version) {
         const auto found = std::ranges::find(list_, key, &List::value_type::first);
         if (found == list_.end() || version != found->second->version) return nullptr;
@@ -35,7 +36,7 @@ public:
         return list_.front().second;
     }
 
-    // Keeps a copy, and returns those that are kept no longer.
+    // Adds a copy. Returns the copies that were dropped for it.
     [[nodiscard]] List keep(PackedKey key, Shared copy) {
         List dropped, added;
         added.emplace_front(std::move(key), std::move(copy));
@@ -49,7 +50,7 @@ public:
 private:
     static constexpr std::size_t kMost = 8;
 
-    List list_;  // the latest first
+    List list_;  // most recently used first
 };
 
 }  // namespace vkrnn

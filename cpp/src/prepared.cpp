@@ -22,7 +22,7 @@ const std::byte* bytes_at(const void* data, std::int64_t offset) {
 }
 std::byte* bytes_at(void* data, std::int64_t offset) { return static_cast<std::byte*>(data) + offset; }
 
-// Copies [D, N, W] to [N, D W], in units of bytes.
+// Copies [D, N, W] to [N, D W], where W is in bytes.
 std::vector<std::byte> side_by_side(const std::byte* states, std::int64_t D, std::int64_t N, std::int64_t W) {
     std::vector<std::byte> copy(static_cast<std::size_t>(D * N * W));
     for (std::int64_t d = 0; d < D; ++d)
@@ -71,9 +71,9 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     const std::int64_t D = spec.D(), N = call.N;
     const auto element = static_cast<std::int64_t>(storage_bytes(spec.dtype));
     const std::int64_t hidden_width = spec.H * element, cell_width = spec.C() * hidden_width;
-    const auto at = static_cast<std::int64_t>(number) * D * N;  // rows of states below this layer's
+    const auto at = static_cast<std::int64_t>(number) * D * N;  // rows of the states of the layers before
 
-    std::map<Argument, std::vector<std::byte>> states;  // of both directions
+    std::map<Argument, std::vector<std::byte>> states;  // initial states, both directions side by side
     const auto state_at = [&](Argument argument, const void* all, std::int64_t width) -> InputLocation {
         const std::byte* const own = bytes_at(all, at * width);
         if (D == 1) return {own};
@@ -93,7 +93,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     }
     device_->require_room(*plan, room, layer.label);
     const bool last = number + 1 == layers_.size();
-    // The states after a single step are all that it computes.
+    // After a single step, the result is the last state. It is written to the caller's memory directly.
     const bool direct = last && call.T == 1 && D == 1;
     const auto rows = static_cast<std::uint64_t>(call.T * N * D);
     const auto allocate = [&](std::int64_t width) -> ResultLocation {
@@ -110,7 +110,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     if (spec.C() > 0 && !direct) save_last(spec, {nullptr, results[1].storage}, cell_width, last_cell, poll);
 }
 
-// Copies the rows [T, N, D W] after each direction's last step to [D, N, W].
+// Copies the state after each direction's last step from [T, N, D W] to [D, N, W].
 void PreparedLayers::save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to,
                                const Poll& poll) const {
     const std::int64_t D = spec.D(), step = spec.N * D * width;

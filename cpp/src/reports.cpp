@@ -8,7 +8,7 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::size_t kMost = 1000;  // different texts; a process that has more of them has told enough
+constexpr std::size_t kMost = 1000;  // different texts; later ones are dropped
 
 struct Reports {
     ForkSafeMutex mutex;

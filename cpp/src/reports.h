@@ -1,4 +1,4 @@
-// Collects messages for a log: what users may want to know and no error says.
+// Collects messages for a log that are not errors.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace vkrnn {
 
-// Keeps a text for take_reports(), the first time that it is told. Thread-safe.
+// Adds a text to what take_reports() returns, unless it was reported before. Thread-safe.
 void report(Severity severity, std::string text);
 
 }  // namespace vkrnn

@@ -15,7 +15,7 @@ using enum Argument;
 
 const std::string kPrefix = "[stream] ";
 
-// What only a call over a whole sequence can have.
+// Throws NotImplementedError if an option needs the whole sequence.
 void refuse_whole_sequences(const Descriptor& descriptor, const std::string& prefix) {
     const auto refuse = [&](Flag flag, const std::string& name) {
         if (!descriptor.has(flag)) return;
@@ -27,7 +27,7 @@ void refuse_whole_sequences(const Descriptor& descriptor, const std::string& pre
 
 }  // namespace
 
-// Keeps other threads out of the stream while it lives.
+// Keeps other threads out of the stream while the object exists. Throws Error if another thread is using it.
 class Stream::Turn {
 public:
     explicit Turn(Stream& stream) : in_use_(stream.in_use_) {

@@ -1,4 +1,4 @@
-// A device's part of a stream: it keeps weights and states and runs steps.
+// A device's part of a stream. It keeps the weights and states, and runs the steps.
 #pragma once
 
 #include <map>
@@ -8,10 +8,10 @@
 
 namespace vkrnn {
 
-// A checked layer. The spec is that of a call of one time step that starts from a state.
+// A checked layer. The spec is that of a call of one time step with initial states.
 struct StreamPart {
     Spec spec;
-    std::map<Argument, const void*> weights;  // valid until the StreamSteps are made
+    std::map<Argument, const void*> weights;  // valid until the StreamSteps object is made
 };
 
 // Not thread-safe.
@@ -22,15 +22,17 @@ public:
     StreamSteps(const StreamSteps&) = delete;
     StreamSteps& operator=(const StreamSteps&) = delete;
 
-    // Runs all layers over [steps, N, I] -> [steps, N, H] in host memory. The state is unchanged if it throws.
+    // Runs all layers: `output` [steps, N, H] from `input` [steps, N, I], both in host memory. If it throws, the state
+    // is unchanged.
     virtual void run(const void* input, void* output, std::int64_t steps, const Poll& poll) = 0;
 
-    // Copies a layer's state, Argument::init_state or init_cell, from and to host memory, in the type it is carried in.
+    // Copy a layer's state, Argument::init_state or init_cell, to or from host memory, in the type in which it is
+    // carried.
     virtual void read(std::size_t layer, Argument state, void* to) = 0;
     virtual void write(std::size_t layer, Argument state, const void* from) = 0;
 };
 
-// Returns the bytes of a state [N, H] or [N, C H] as it is carried.
+// Returns the bytes of a state [N, H] or [N, C H] in the type in which it is carried.
 inline std::uint64_t state_bytes(const Spec& spec, Argument state) {
     return static_cast<std::uint64_t>(elements_of(shape_of(spec, state))) * compute_bytes(spec.dtype);
 }
