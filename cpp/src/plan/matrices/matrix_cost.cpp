@@ -9,26 +9,27 @@ constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16},  
                                    {2, 3, 2, 4},  {2, 3, 2, 6}, {2, 2, 2, 4, 2}, {2, 4, 2, 4},  {4, 2, 2, 4},
                                    {2, 2, 3, 4},  {4, 1, 3, 4}, {1, 2, 4, 4},    {2, 2, 4, 2},  {2, 2, 4, 4}};
 
-// These constants were fitted to 2,000 times of an H200: shapes beside each other for 107 calls. A multiprocessor has
-// its workgroups one after the other, and a subgroup its blocks of summands. Products add little to that, because loads
-// of other subgroups run meanwhile.
+// Fitted to 2,000 measurements on an H200: several shapes for each of 107 calls. A multiprocessor runs its workgroups
+// one after the other, and a subgroup its blocks along k. Products add little time, because they overlap with loads of
+// other subgroups.
+// Microseconds per step, per block of a subgroup, per product of half-precision matrices, and per row of matrices.
 struct Pass {
-    double step, block, product, row;  // us: a step, a block and a row of a subgroup, a product of matrices of halves
+    double step, block, product, row;
 };
 constexpr Pass kForward{2.5, 0.3, 0.0018, 0.7};
 constexpr Pass kBackward{3.8, 0.19, 0.0052, 0};
-// The part of a block's time that is left where two blocks are loaded ahead, by the halves of a weight.
+// The factor on a block's time if two blocks are loaded ahead: for one half per weight, and for two.
 constexpr double kPartAhead[] = {0.9, 0.7};
-constexpr double kMicrosecondsPerSum = 0.044;         // of a matrix of sums that goes through shared memory
-constexpr double kMicrosecondsPerCell = 0.25;         // of an invocation after its first
-constexpr double kL2Bytes = 48e6;                     // weights beyond these are read from memory by each row of tiles
-constexpr double kMemoryBytesPerMicrosecond = 1.8e7;  // as far as a step waits for it
+constexpr double kMicrosecondsPerSum = 0.044;         // per matrix of sums that goes through shared memory
+constexpr double kMicrosecondsPerCell = 0.25;         // per cell of an invocation after the first
+constexpr double kL2Bytes = 48e6;                     // each row of tiles reads larger weights from memory
+constexpr double kMemoryBytesPerMicrosecond = 1.8e7;  // counts only the time for which a step waits
 
 double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth) {
     return static_cast<double>(2 * loop_halves(spec, false).right * spec.D() * spec.H * products * depth);
 }
 
-// Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
+// Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged,
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;

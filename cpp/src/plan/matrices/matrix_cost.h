@@ -1,4 +1,4 @@
-// Tiles of a step whose weights are loaded in every step, and what such a step costs.
+// Tile shapes and cost estimates for steps that load their weights every time.
 #pragma once
 
 #include <span>
@@ -7,13 +7,13 @@
 
 namespace vkrnn {
 
-// Each of these shapes was the fastest one, or nearly so, for some size on an H200.
+// Returns the tile shapes to choose from. Each was the fastest one, or nearly so, for some size on an H200.
 std::span<const MatrixShape> loading_shapes();
 
-// Returns whether a multiprocessor finds the weights of a step in the cache that all of them share.
+// Returns whether the weights of a step fit in the L2 cache, which all multiprocessors share.
 bool weights_stay_in_cache(const Spec& spec);
 
-// Estimates the microseconds of a step that loads its weights, all of its phases together. `tagged`: see loop_halves().
+// Estimates the microseconds of a step that loads its weights, as the sum of its phases. `tagged`: see loop_halves().
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged);
 
 }  // namespace vkrnn

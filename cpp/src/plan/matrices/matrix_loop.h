@@ -1,4 +1,4 @@
-// The time loop as one dispatch for each step, or two where a cell has two phases, with the products on matrix units.
+// The time loop with one dispatch for each step, or two for cells with two phases, and with products on matrix units.
 #pragma once
 
 #include "plan/strategy.h"

@@ -5,17 +5,17 @@
 namespace vkrnn {
 namespace {
 
-// Returns the bytes of shared memory that the sums of `slots` depth groups take.
+// Returns the bytes of shared memory that the sums of `slots` depth groups need.
 std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_t slots) {
     return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
 }
 
-// Returns how many scales the deltas of a row tile have.
+// Returns the number of scales for the deltas of a row tile.
 std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
 }
 
-// Returns how many depth groups' sums lie in shared memory at a time: all, or half of them; 0 if neither fits.
+// Returns how many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
 std::uint32_t sum_slots(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     constexpr std::int64_t kOtherBytes = 64;
     const std::int64_t room =
@@ -125,7 +125,7 @@ MatrixPlan::Weights MatrixPlan::packed(const Phase& phase, const MatrixSource& s
 Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
                           const std::vector<std::uint32_t>& more, bool tagged) {
     StepBlock views = views_;
-    // Blocks are addressed in elements of four bytes, four of which are a 16-byte vector.
+    // Blocks are addressed in elements of four bytes. A 16-byte vector has four of them.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
                   weights.blocks.first);
     views.first_depth(weights.first_block);
@@ -165,7 +165,7 @@ std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) con
     return made;
 }
 
-// Fills the operand with what the first step multiplies, and with zeros past the last unit.
+// Adds the dispatch that fills the operand of the first step, with zeros past the last unit.
 void MatrixPlan::start(std::int64_t regions, std::int64_t slots) {
     std::vector<std::uint32_t> made = constants({});
     made[abi::kTagged] = tagged_;

@@ -1,4 +1,4 @@
-// The time loops on matrix units share this: the shape of a workgroup's tile, and the planning of a loop.
+// Shared by the time loops on matrix units: the shape of a workgroup's tile, and the planning of a loop.
 #pragma once
 
 #include "matrix_units.h"
@@ -8,8 +8,9 @@
 
 namespace vkrnn {
 
-// Matrices of a subgroup along the batch rows and along the columns; subgroups of a workgroup along the columns and
-// along the sums; k blocks that a subgroup loads ahead of their products.
+// The tile of a workgroup. rows, columns: matrices of a subgroup along the batch rows and along the columns.
+// column_groups, depth_groups: subgroups of a workgroup along the columns and along k. blocks_ahead: k blocks that a
+// subgroup loads before it multiplies them.
 struct MatrixShape {
     std::uint32_t rows = 1, columns = 1, column_groups = 1, depth_groups = 1, blocks_ahead = 1;
 
@@ -20,17 +21,17 @@ struct MatrixShape {
     static std::span<const TuningParameter<MatrixShape>> parameters();
 };
 
-// Returns whether a loop with such a tile fits the call and the device.
+// Returns whether a loop with this tile fits the call and the device.
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile);
 
-// Returns whether |h| never exceeds the largest of 1 and its initial values, so that its scale is known beforehand.
+// Returns whether |h| never exceeds the larger of 1 and the largest initial |h|. Its scale is then known beforehand.
 bool is_bounded(const Spec& spec);
 
-// Returns the shape that a plan's strategy was given.
+// Returns the shape that the plan's tuning parameters give.
 MatrixShape shape_of(const PlanBuilder& builder);
 
-// The planning of one loop. `regions`: how many steps' operands are kept; `slots`: how many a unit has in one;
-// `tagged`: whether the operand's words tell at which step they were stored.
+// Plans one loop. `regions`: the number of steps whose operands are kept. `slots`: the slots of a unit in such an
+// operand. `tagged`: whether each word of the operand has a tag, which tells the step that stored it.
 class MatrixPlan {
 public:
     MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
@@ -39,7 +40,7 @@ public:
     [[nodiscard]] StepBlock& views() { return views_; }
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.tile_rows(side_)); }
 
-    // A phase's weights, packed before the loop.
+    // The weights of a phase, packed before the loop.
     struct Weights {
         MatrixBlocks blocks;
         std::int64_t products, first_block;
@@ -47,8 +48,8 @@ public:
     Weights forward_weights(const Phase& phase);
     Weights backward_weights(const Phase& phase);
 
-    // Returns a phase's dispatch. `more` are constants that follow those of all such kernels; `tagged` says whether it
-    // waits for words by their tags.
+    // Returns a phase's dispatch. `more` are constants after those that all such kernels have. `tagged`: whether it
+    // waits until words have the right tags.
     Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
                   const std::vector<std::uint32_t>& more = {}, bool tagged = false);
 

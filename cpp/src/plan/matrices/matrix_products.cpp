@@ -9,15 +9,16 @@
 namespace vkrnn {
 namespace {
 
-// These rates were measured on an H200.
-constexpr double kFlopsPerMicrosecond = 1e8;         // of three products of halves
-constexpr double kRoundedFlopsPerMicrosecond = 3e8;  // of one, not measured by itself
+// Rates measured on an H200.
+constexpr double kFlopsPerMicrosecond = 1e8;         // with three half-precision products
+constexpr double kRoundedFlopsPerMicrosecond = 3e8;  // with one; not measured by itself
 constexpr double kMicrosecondsPerCall = 30;          // to prepare the operands
-// A product with fewer operations than this is formed by the tiled kernel before the operands would be prepared.
+// The tiled kernel finishes products with fewer operations before their operands for matrix units would be ready.
 constexpr double kLeastFlops = 2e8;
-constexpr std::int64_t kMinChunk = 32;  // k blocks of a slab
+constexpr std::int64_t kMinChunk = 32;  // the least k blocks of a slab
 
-// The tile of C that a workgroup forms: matrices of a subgroup, and most subgroups, along the rows and columns of C.
+// The tile of C that a workgroup computes: matrices of a subgroup, and the most subgroups, along the rows and the
+// columns of C.
 struct Shape {
     std::uint32_t rows, columns, row_groups, column_groups;
 
@@ -25,7 +26,7 @@ struct Shape {
     [[nodiscard]] std::int64_t column_blocks() const { return std::int64_t{columns} * column_groups; }
     [[nodiscard]] std::uint32_t groups() const { return row_groups * column_groups; }
 
-    // Takes half of the subgroups along the longer side; false if there is one left.
+    // Halves the number of subgroups along the longer side. Returns false if only one is left.
     bool halve() {
         if (groups() == 1) return false;
         std::uint32_t& longer =
@@ -59,7 +60,7 @@ struct Shape {
 
 constexpr Shape kUsual{2, 2, 4, 4};
 
-// How workgroups share C: tiles, and slabs of `chunk` k blocks of each.
+// How workgroups share C: in tiles, each of which is split into slabs of `chunk` k blocks.
 struct Split {
     Shape shape;
     std::int64_t tiles_m, tiles_n, k_blocks, chunk, slabs;
@@ -80,7 +81,7 @@ Split split_of(const Product& p, const Shape& shape, bool splittable, const Prof
     return split;
 }
 
-// Halves the tiles as long as there are too few of them for the multiprocessors.
+// Halves the tiles while there are too few of them for the multiprocessors.
 Split best_split(const Product& p, Shape shape, bool splittable, const Profile& profile) {
     Split split = split_of(p, shape, splittable, profile);
     while (4 * split.tiles_m * split.tiles_n * p.batches * split.slabs < 3 * multiprocessors(profile) && shape.halve())
@@ -88,7 +89,7 @@ Split best_split(const Product& p, Shape shape, bool splittable, const Profile& 
     return split;
 }
 
-// Describes an operand of a product; `extent` is the number of its rows, or of its columns if it is the right one.
+// Describes an operand of a product. `extent` is the number of its rows, or of its columns if it is the right operand.
 MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t largest, bool right) {
     MatrixSource source;
     source.buffer = matrix.buffer;
@@ -104,12 +105,12 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
     return source;
 }
 
-// Remembers the buffers with the largest magnitudes of other buffers.
+// The buffers that hold the absmax of other buffers.
 struct Largest {
     std::map<std::size_t, std::size_t> of_buffer;
 };
 
-// Returns the buffer with the largest magnitude of a matrix's buffer, which is looked for once in a plan.
+// Returns the buffer with the absmax of a matrix's buffer. A plan computes it once.
 std::size_t largest_of(PlanBuilder& builder, const Matrix& matrix) {
     const auto [found, is_new] = builder.notes<Largest>().of_buffer.emplace(matrix.buffer, kNoBuffer);
     if (is_new) {
@@ -133,7 +134,7 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     const Shape shape = with_sizes(kUsual, wanted);
-    // The subgroups hand a matrix of sums each over in shared memory.
+    // Each subgroup passes a matrix of sums through shared memory.
     const std::int64_t bytes =
         std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
@@ -146,7 +147,7 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
     const Profile& profile = builder.profile();
     const double flops = 2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k);
-    // On a CPU, where nobody would want them for speed, matrices take all products, so that tests reach them.
+    // On a CPU, matrix units are only used in tests. They take products of any size there, so that tests reach them.
     if (flops < kLeastFlops && profile.type != DeviceType::cpu) return tiled_.product(builder, label, p, independent);
 
     const std::int64_t size = p.m * p.n;
@@ -155,7 +156,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Shape& shape = split.shape;
     matrix_table(builder);
     const std::size_t a_largest = largest_of(builder, p.a);
-    // The largest of a weight is kept with its blocks.
+    // The absmax of a weight is computed and kept with its blocks.
     const std::size_t b_largest = p.b.sequence ? largest_of(builder, p.b) : kNoBuffer;
     const MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());

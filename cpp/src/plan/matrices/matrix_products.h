@@ -1,4 +1,4 @@
-// Products on matrix units. Small ones, sums and conversions are those of the tiled strategy.
+// Products on matrix units. Small products, sums and conversions use the tiled strategy.
 #pragma once
 
 #include "plan/portable/products.h"

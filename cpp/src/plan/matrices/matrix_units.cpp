@@ -13,7 +13,7 @@ std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Ha
     return constants;
 }
 
-// Returns all that the contents of an operand's blocks depend on besides its numbers.
+// Returns everything besides the numbers that determines the contents of an operand's blocks.
 std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t halves,
                                     std::int64_t side) {
     return {s.right,
@@ -36,7 +36,7 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
             side};
 }
 
-// Remembers what a plan already has for its products on matrix units.
+// What a plan has already prepared for its products on matrix units.
 struct Prepared {
     std::optional<std::size_t> table;
     std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::size_t> blocks;  // by source buffer and layout

@@ -10,20 +10,20 @@ namespace vkrnn {
 namespace {
 
 constexpr MatrixShape kUsual{1, 1, 1, 8};
-// The most with which GPUs gained by tags: blocks of the state that the subgroups of one part of the sums load, and
-// backward products of matrices by a workgroup.
+// Limits up to which tags made GPUs faster. Forward: blocks of the state that the subgroups of one depth group load.
+// Backward: products of matrices of a workgroup.
 constexpr std::int64_t kMostTaggedBlocks = 4;
 constexpr std::int64_t kMostTaggedProductsBack = 64;
-constexpr std::uint32_t kAllBlocks = 1U << 16U;       // as size `kept_blocks`: more than there are
-constexpr std::uint32_t kMostTurns = 1U << 20U;       // about a second of a GPU that reads memory at every turn
-constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // where few workgroups run at the same time
+constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
+constexpr std::uint32_t kMostTurns = 1U << 20U;  // about a second on a GPU that reads memory in every spin iteration
+constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // because few workgroups run at once
 constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
 
-// The parameters of the loop besides its shape.
+// The tuning parameters besides the shape of the tile.
 struct Keeping {
-    std::uint32_t kept_blocks = kAllBlocks;  // k blocks of weights that a subgroup keeps at most
-    std::uint32_t tagged = 0;                // 1: workgroups wait for words by their tags
-    std::uint32_t most_turns = kMostTurns;   // after which a workgroup that waits for others gives up
+    std::uint32_t kept_blocks = kAllBlocks;  // the most k blocks of weights that a subgroup keeps
+    std::uint32_t tagged = 0;                // 1: workgroups wait until words have the right tags
+    std::uint32_t most_turns = kMostTurns;   // spin iterations after which a waiting workgroup gives up
 
     static std::span<const TuningParameter<Keeping>> parameters() {
         static constexpr TuningParameter<Keeping> kAll[] = {{"kept_blocks", &Keeping::kept_blocks, Range{.least = 1}},
@@ -45,40 +45,41 @@ Sizes all_sizes(const MatrixShape& shape, const Keeping& keeping) {
     return sizes;
 }
 
-// These constants were fitted to times of shapes beside each other: forward to 61 on an H100 and then, as backward, to
-// those of 107 calls on an H200.
+// Fitted to measured times of several shapes: forward first to 61 on an H100, then both directions to those of 107
+// calls on an H200.
 constexpr double kMicrosecondsPerStep = 1.3;
-constexpr double kMicrosecondsToCount = 0.5;       // of a step whose workgroups count who has stored
-constexpr double kMicrosecondsOfSixteen = 0.4;     // of a step with 16 subgroups along the sums, beside one with 8
-constexpr double kMicrosecondsPerSum = 0.025;      // of a matrix of sums that goes through shared memory
-constexpr double kSumsAtNoCost = 16;               // so many, while the subgroups wait for each other
-constexpr double kMicrosecondsPerBlock = 0.3;      // of one subgroup
-constexpr double kMicrosecondsPerBlockRow = 0.06;  // of its matrices: their loads, one after the other
-constexpr double kBytesPerMicrosecond = 9e6;       // of all multiprocessors
+constexpr double kMicrosecondsToCount = 0.5;       // per step without tags, in which workgroups count who has stored
+constexpr double kMicrosecondsOfSixteen = 0.4;     // extra per step with 16 depth groups instead of 8
+constexpr double kMicrosecondsPerSum = 0.025;      // per matrix of sums that goes through shared memory
+constexpr double kSumsAtNoCost = 16;               // this many are free while subgroups wait for each other
+constexpr double kMicrosecondsPerBlock = 0.3;      // per block of a subgroup
+constexpr double kMicrosecondsPerBlockRow = 0.06;  // per block and row of matrices; loads are sequential
+constexpr double kBytesPerMicrosecond = 9e6;       // of all multiprocessors together
 constexpr double kFlopsPerMicrosecond = 1.65e6;    // of one multiprocessor
-constexpr double kMicrosecondsPerCell = 0.8;       // of one invocation after its first, whose loads wait for nothing
+constexpr double kMicrosecondsPerCell = 0.8;       // per further cell; the first one's loads wait for nothing
 constexpr double kMicrosecondsPerStepBack = 1.2;
-constexpr double kMicrosecondsPerProductBack = 0.032;   // of matrices, by a multiprocessor
-constexpr double kMicrosecondsPerBlockBack = 0.06;      // of one subgroup, without tags
-constexpr double kMicrosecondsPerWaitingBlock = 0.002;  // with tags, and of a workgroup: it is loaded over and over
-constexpr double kMicrosecondsOfSixteenBack = 0.2;      // with tags
+constexpr double kMicrosecondsPerProductBack = 0.032;   // per product of matrices on a multiprocessor
+constexpr double kMicrosecondsPerBlockBack = 0.06;      // per block of a subgroup, without tags
+constexpr double kMicrosecondsPerWaitingBlock = 0.002;  // per block and workgroup, with tags: waiting reloads it
+constexpr double kMicrosecondsOfSixteenBack = 0.2;      // extra per step with 16 depth groups, with tags
 constexpr double kBlocksInRegistersBack = 10;
-constexpr double kMicrosecondsPerMoreBlockBack = 0.25;  // of one subgroup
-constexpr double kMicrosecondsPerTileBack = 0.6;        // of a matrix of cells after the first, and gate
-constexpr double kMicrosecondsPerDelta = 2.2;           // of such a cell's gates: they do not fit in registers
+constexpr double kMicrosecondsPerMoreBlockBack = 0.25;  // per further block of a subgroup
+constexpr double kMicrosecondsPerTileBack = 0.6;        // per gate and matrix of cells after the first
+constexpr double kMicrosecondsPerDelta = 2.2;           // per gate and further cell: they do not fit in registers
 constexpr double kDispatchMicroseconds = 10;
-// What a step saves that loads its weights here beside a dispatch of its own, and what it takes more where these come
-// from memory; what it saves by keeping so many blocks of two halves in the registers of one column group.
+// Corrections to loading_step_cost(), which is about steps with a dispatch each, for a step that loads its weights in
+// this loop. OfDispatch: saved per step if the weights stay in the L2 cache. BeyondCache: added per step if they do
+// not. OfKeeping: saved if one column group keeps at most kMostGainfulBlocks blocks of two halves in registers.
 constexpr double kMicrosecondsOfDispatch = 1.4;
 constexpr double kMicrosecondsBeyondCache = 5;
 constexpr double kMicrosecondsOfKeeping = 0.4;
 constexpr std::int64_t kMostGainfulBlocks = 8;
 
-// The numbers that follow from a shape and a call: workgroups, and what each invocation holds.
+// What follows from a shape and a call: the workgroups, and what each invocation holds.
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
-    bool streams;  // whether weights that are not kept are loaded in every step
-    bool tagged;   // whether workgroups wait for words by their tags, which pays where a subgroup loads few blocks
+    bool streams;  // whether some weights are loaded in every step
+    bool tagged;   // whether workgroups wait by tags, which is faster if a subgroup loads few blocks
 
     Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Sizes& wanted,
            std::uint32_t most_kept) {
@@ -113,7 +114,7 @@ struct Layout {
     }
 };
 
-// Estimates the microseconds of a step whose weights are all kept.
+// Estimates the microseconds of a step that keeps all its weights in registers.
 double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
     const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
     const std::int64_t depth_blocks = layout.kept_blocks * shape.depth_groups;
@@ -128,9 +129,9 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
                               : kMicrosecondsPerBlockBack * kept) +
                static_cast<double>(spec.G()) *
                    (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) + kMicrosecondsPerDelta * more_cells);
-    // Words with tags are not taken from a multiprocessor's own cache, which the column groups share.
-    // A state of one half counts as two: the costs were fitted to two, and words with tags, which have two halves, were
-    // faster on an H200 than those of one without.
+    // A multiprocessor's own cache, which its column groups share, does not serve tagged words.
+    // A state of one half is counted as two. The costs were fitted to two, and on an H200, tagged words, which have two
+    // halves, were faster than words of one half without tags.
     const Halves halves = loop_halves(spec, true);
     const std::int64_t depth = depth_blocks * side;
     const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;
@@ -153,7 +154,7 @@ std::vector<MatrixShape> keeping_shapes() {
     return shapes;
 }
 
-// Adds the dispatches of all steps. Each is followed by one that makes the same steps again if the first gave up.
+// Adds the dispatches of all steps. Each is followed by one that runs the same steps again if the first gave up.
 void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights& weights) {
     const Spec& spec = builder.spec();
     const Phase phase = (spec.gradients ? backward_phases(spec) : forward_phases(spec)).front();
@@ -208,7 +209,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     if (!counts_steps_in_32_bits(spec)) return std::nullopt;
-    // Returns the cheapest of such shapes, with each of these numbers as the most blocks that are kept.
+    // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
     const auto cheapest = [&](std::span<const MatrixShape> shapes, std::initializer_list<std::uint32_t> most_kept,
                               const auto& step_cost) {
         std::optional<Offer> best;
@@ -238,8 +239,8 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
                (weights_stay_in_cache(spec) ? -kMicrosecondsOfDispatch : kMicrosecondsBeyondCache);
     };
     std::optional<Offer> best = cheapest(keeping_shapes(), {kAllBlocks}, keeping);
-    // Forward, an H200 was always faster with weights that are kept where words have tags. Where they have none, the
-    // tile decides, not whether the weights are kept. Backward it showed next to no gain by loading them here.
+    // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, the tile matters
+    // and not whether weights are kept. Backward steps gained next to nothing by loading their weights in this loop.
     if (!spec.gradients) {
         const std::optional<Offer> loaded = cheapest(loading_shapes(), {1, kAllBlocks}, loading);
         if (best && keeping_of(best->sizes).tagged != 0 && loaded)

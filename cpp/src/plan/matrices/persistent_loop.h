@@ -1,13 +1,13 @@
-// The time loop as one dispatch for all steps, with the weights, or a part of them, in the registers of workgroups that
-// run at the same time and wait for each other between steps; the products on matrix units.
+// The time loop as one dispatch for all steps, with products on matrix units. Its workgroups run at the same time and
+// wait for each other between steps. They keep the weights, or a part of them, in registers.
 #pragma once
 
 #include "plan/strategy.h"
 
 namespace vkrnn {
 
-// A subgroup that keeps a part of its weights loads the others in every step. If a workgroup gives up waiting, a slower
-// dispatch, which needs no two workgroups at the same time, makes the call again.
+// A subgroup that keeps only a part of its weights loads the others in every step. If a workgroup gives up waiting, a
+// slower dispatch runs the same steps again. It does not need two workgroups to run at the same time.
 class PersistentLoop : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "persistent"; }

@@ -6,7 +6,7 @@ namespace vkrnn {
 
 namespace {
 
-// Returns how many elements a vector holds while the call computes.
+// Returns the number of elements in a SIMD vector, in the type in which the call computes.
 std::int64_t lanes_of(const PlanBuilder& builder) {
     const std::int64_t lanes = builder.profile().subgroup_size;
     return builder.spec().dtype == Dtype::float64 ? std::max<std::int64_t>(1, lanes / 2) : lanes;
@@ -20,8 +20,8 @@ struct Panels {
     std::int64_t in_n, in_k, in_batch;
 };
 
-// Returns a buffer with the panels of an argument. An array keeps its panels from call to call. `optional`: see
-// Packing.
+// Adds the step that packs an argument, and returns the buffer with its panels. An array keeps its panels from call to
+// call. `optional`: see Packing.
 std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t from, const Panels& panels,
                  bool optional = false) {
     const std::int64_t lanes = lanes_of(builder);
@@ -43,9 +43,9 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     return buffer;
 }
 
-// Remembers the table of live rows.
+// The buffer with the table of live rows.
 struct LiveRows {
-    std::size_t table = PlanBuilder::kZeros;  // what nobody reads in a call without lengths
+    std::size_t table = PlanBuilder::kZeros;  // a call without lengths never reads it
 };
 
 // Adds the step that makes the table of live rows, which the kernels of a call with lengths read.
@@ -68,7 +68,7 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
 
 Place live_rows(PlanBuilder& builder) { return builder.at(builder.notes<LiveRows>().table, 0); }
 
-// Returns what a product or sum over the rows of sequences must know of live ones.
+// Returns the parameters with which a product or sum over the rows of sequences skips rows that are not live.
 cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b, std::size_t c, bool along_k) {
     const Spec& spec = builder.spec();
     if (!spec.has(Argument::lengths)) return {};
@@ -94,7 +94,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
 
 }  // namespace
 
-// The offer names no time, because the CPU has no other strategy to compare with.
+// Returns no time, because the CPU has no other strategy to compare with.
 std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/,
                                            const Sizes& /*wanted*/) const {
     return Offer{};
@@ -170,7 +170,7 @@ std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*pr
 void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
-    // A single step of few rows reads each weight about once, so panels would be written for nothing.
+    // A single step of few rows reads each weight about once, so writing panels would not pay off.
     const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype);
     const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight],
                                      {H, H, D * G, H, 1, H * H}, optional);

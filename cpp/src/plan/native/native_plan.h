@@ -1,4 +1,5 @@
-// The strategies of the CPU: its own kernels for the whole time loop and around it. cpu_work.h says what each is told.
+// The strategies of the CPU, with kernels for the whole time loop and for the products around it. cpu_work.h has the
+// kernels' parameters.
 #pragma once
 
 #include "plan/strategy.h"
@@ -17,7 +18,7 @@ public:
                  bool independent) const override;
 };
 
-// One dispatch runs all time steps; forward it projects too.
+// One dispatch runs all time steps. The forward loop also computes x W^T.
 class NativeLoop final : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }

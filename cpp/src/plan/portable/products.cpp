@@ -5,16 +5,16 @@
 namespace vkrnn {
 namespace {
 
-// Enough workgroups to fill a large GPU twice; a product with fewer tiles is split along k.
+// Enough workgroups to fill a large GPU twice. A product with fewer tiles is split along k.
 constexpr std::int64_t kTargetGroups = 264;
-constexpr std::int64_t kMinChunk = 512;  // less k is not worth a slab
+constexpr std::int64_t kMinChunk = 512;  // the least k of a slab
 constexpr std::int64_t kChunkMultiple = 64;
-// The most k of a chunk where the driver ends loops early; gemm_register takes about k / 4 iterations.
+// The most k of a chunk on drivers that limit loop iterations. gemm_register takes about k / 4 of them.
 constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
 
-// A product of fewer operations takes as long as one of so many.
+// The fixed cost of a call's products, as a number of operations that take as long.
 constexpr double kLeastFlops = 1e7;
 
 // Returns whether an operand can be read four elements at a time.
@@ -52,7 +52,7 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     Tiles tile = tiles(profile);
     const std::int64_t count = ceil_div(p.m, tile.m) * ceil_div(p.n, tile.n);
 
-    // Slabs are whole contiguous copies of C, batch after batch, which a sum over rows then adds up.
+    // Each slab is a contiguous copy of C for all batches. A sum over rows then adds up the slabs.
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
     std::int64_t slabs = 1;
@@ -151,8 +151,8 @@ PortableProducts::Tiles TiledProducts::tiles(const Profile& /*profile*/) const {
     return {"gemm_tiled", abi::kTiledTile, abi::kTiledTile, true, {}};
 }
 
-// Rough rates of one CPU and one GPU of a data center, for the order of the two. On a CPU an invocation is one SIMD
-// lane, and barriers are slow.
+// Rough rates of one CPU and one data-center GPU; only their order matters. On a CPU, an invocation is one SIMD lane,
+// and barriers are slow.
 double RegisterProducts::flops_per_microsecond(const Profile& profile) const {
     return profile.type == DeviceType::cpu ? 2e4 : 1e7;
 }

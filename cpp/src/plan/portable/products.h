@@ -1,18 +1,18 @@
-// Products, sums and conversions as shaders that any Vulkan device runs.
+// Products, sums and conversions with shaders that any Vulkan device can run.
 #pragma once
 
 #include "plan/strategy.h"
 
 namespace vkrnn {
 
-// Returns the operations of the products around the time loop.
+// Returns the floating-point operations of the products around the time loop.
 double product_flops(const Spec& spec);
 
-// Adds up so many contiguous parts of `columns` elements.
+// Adds a step that adds up `parts` contiguous parts of `columns` elements each.
 void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
                std::int64_t columns, std::size_t out, std::int64_t out_offset);
 
-// Forms C tile by tile. What a tile is depends on the kernel.
+// Computes C tile by tile. The kernel determines the tile.
 class PortableProducts : public ProductStrategy {
 public:
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
@@ -27,15 +27,15 @@ public:
 protected:
     struct Tiles {
         std::string shader;
-        std::int64_t m, n;                     // of C, that one workgroup forms
-        bool splits;                           // whether workgroups share a tile where there are few tiles
-        std::vector<std::uint32_t> constants;  // of the shader, after those that all have
+        std::int64_t m, n;                     // the tile of C that one workgroup computes
+        bool splits;                           // whether workgroups may split a tile along k if there are few tiles
+        std::vector<std::uint32_t> constants;  // of the shader, after those that all these shaders have
     };
     [[nodiscard]] virtual Tiles tiles(const Profile& profile) const = 0;
     [[nodiscard]] virtual double flops_per_microsecond(const Profile& profile) const = 0;
 };
 
-// Each invocation forms a tile in its registers; a workgroup is a subgroup and needs no shared memory.
+// Each invocation computes a tile in its registers. A workgroup is one subgroup and needs no shared memory.
 class RegisterProducts final : public PortableProducts {
 public:
     [[nodiscard]] std::string_view name() const override { return "register"; }
@@ -45,7 +45,7 @@ protected:
     [[nodiscard]] double flops_per_microsecond(const Profile& profile) const override;
 };
 
-// A workgroup forms a tile from operands in shared memory.
+// A workgroup computes a tile from operands in shared memory.
 class TiledProducts final : public PortableProducts {
 public:
     [[nodiscard]] std::string_view name() const override { return "tiled"; }

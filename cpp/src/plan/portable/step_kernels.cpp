@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::int64_t kUsualMultiprocessors = 32;
 constexpr std::int64_t kUsualRegisters = 65536;
-constexpr std::uint32_t kAmd = 0x1002;  // in PCI's list of vendors
+constexpr std::uint32_t kAmd = 0x1002;  // AMD's PCI vendor ID
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
-constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup: what every device takes
+constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup; every device supports it
 
 }  // namespace
 

@@ -9,8 +9,8 @@
 namespace vkrnn {
 namespace {
 
-// These are rough rates of a data center's GPU.
-constexpr double kMicrosecondsPerDispatch = 4;  // of a small step, with the barrier before it
+// Rough rates of a data-center GPU.
+constexpr double kMicrosecondsPerDispatch = 4;  // of a small dispatch, with the barrier before it
 constexpr double kFlopsPerMicrosecond = 1e7;
 constexpr double kWeightBytesPerMicrosecond = 4e6;
 
@@ -22,7 +22,7 @@ struct StepShape {
     static Range lanes_range(const Profile& profile, const StepShape& /*shape*/) {
         return {.most = profile.subgroup_size, .power_of_two = true, .of_what = kSubgroup};
     }
-    // With one lane, the subgroup loads a row of the operand per invocation.
+    // With one lane, each invocation loads one row of the operand for the whole subgroup.
     static Range rows_range(const Profile& profile, const StepShape& shape) {
         return {.least = 1, .most = shape.lanes == 1 ? profile.subgroup_size : abi::kMaxRows};
     }
@@ -40,7 +40,7 @@ struct StepShape {
     }
 };
 
-// On a CPU one invocation is one SIMD lane, and a subgroup is a whole workgroup's worth of work.
+// On a CPU, an invocation is one SIMD lane, so one subgroup is enough for a workgroup.
 StepShape usual_shape(const Profile& profile) {
     const std::uint32_t subgroup = profile.subgroup_size;
     if (profile.type == DeviceType::cpu) return {1, std::min(8u, subgroup), subgroup};
@@ -49,7 +49,8 @@ StepShape usual_shape(const Profile& profile) {
 
 StepShape shape_of(const PlanBuilder& builder) { return with_sizes(usual_shape(builder.profile()), builder.sizes()); }
 
-// Returns how many batch rows an invocation takes: a power of two, and not twice as many as there are.
+// Returns the batch rows of an invocation: the tuning parameter, or the batch size rounded up to a power of two if that
+// is less.
 std::uint32_t rows_of(const PlanBuilder& builder) {
     const std::uint32_t rows = shape_of(builder).rows;
     const auto batch = static_cast<std::uint32_t>(std::min<std::int64_t>(builder.spec().N, rows));
@@ -67,7 +68,7 @@ std::size_t loop_kernel(PlanBuilder& builder, const std::string& driver, const S
     return step_kernel(builder, driver, std::move(constants));
 }
 
-// Returns the workgroups of one step over all units, batch rows and directions.
+// Returns the workgroups of one step, over all units, batch rows and directions.
 std::array<std::uint32_t, 3> step_groups(const PlanBuilder& builder) {
     const Spec& spec = builder.spec();
     const StepShape shape = shape_of(builder);
@@ -107,7 +108,7 @@ std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, c
     const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
                         recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
     StepShape shape = usual_shape(profile);
-    // Sums of more rows in float64 take more registers than some compilers for these GPUs give an invocation.
+    // In float64, sums of more rows need more registers than some compilers for these GPUs give an invocation.
     if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;
     return Offer{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
 }

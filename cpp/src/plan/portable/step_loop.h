@@ -1,4 +1,4 @@
-// The time loop as one dispatch for each step, or two where a cell has two phases. Any Vulkan device runs it.
+// The time loop with one dispatch for each step, or two for cells with two phases. Runs on any Vulkan device.
 #pragma once
 
 #include "plan/strategy.h"

@@ -10,15 +10,14 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::uint32_t kMostFours = 256;  // of an invocation's weights: the loop over them is unrolled
+constexpr std::uint32_t kMostFours = 256;  // vec4 of weights of an invocation; the loop over them is unrolled
 
 struct SliceShape {
-    std::uint32_t lanes;  // invocations that share the products of some units
-    std::uint32_t units;  // how many units these are
-    std::uint32_t rows;   // batch rows of a workgroup
-    std::uint32_t
-        register_fours;   // groups of 4 weights that an invocation keeps in registers, of those that are its own
-    std::uint32_t steps;  // most steps of one dispatch
+    std::uint32_t lanes;           // invocations that share the products of some units
+    std::uint32_t units;           // number of these units
+    std::uint32_t rows;            // batch rows of a workgroup
+    std::uint32_t register_fours;  // vec4 of its own weights that an invocation keeps in registers
+    std::uint32_t steps;           // most steps of one dispatch
 
     static Range lanes_range(const Profile& profile, const SliceShape& /*shape*/) {
         return {.most = profile.subgroup_size, .power_of_two = true, .of_what = kSubgroup};
@@ -37,20 +36,20 @@ struct SliceShape {
 constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
 constexpr std::int64_t kFourBytes = 16;
 
-// These are rates of one of an H200's multiprocessors.
+// Rates of one multiprocessor of an H200.
 constexpr double kCyclesPerMicrosecond = 1900;
 constexpr double kProductsPerCycle = 128;
-constexpr double kIssuesPerCycle = 4;  // instructions of subgroups
-constexpr double kWaits = 250;         // of a step by itself: shared memory, the barrier, memory addresses
+constexpr double kIssuesPerCycle = 4;  // subgroup instructions
+constexpr double kWaits = 250;         // cycles of a step: latencies of shared memory, the barrier, memory addresses
 constexpr double kWaitsPerActivation = 110;
-constexpr double kWaitsPerLevel = 30;       // of sums over lanes
-constexpr double kWaitsPerProduct = 1.5;    // of one invocation by itself
-constexpr double kCyclesPerFour = 4;        // of a subgroup's fours from shared memory
-constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory at every step
+constexpr double kWaitsPerLevel = 30;       // of the sums over lanes
+constexpr double kWaitsPerProduct = 1.5;    // of one invocation
+constexpr double kCyclesPerFour = 4;        // of a subgroup's vec4 from shared memory
+constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory in every step
 constexpr double kDispatchMicroseconds = 4;
-constexpr std::int64_t kMostHeld = 44;  // fours of weights that an invocation can keep in registers
+constexpr std::int64_t kMostHeld = 44;  // vec4 of weights that an invocation can keep in registers
 
-// The layout of a call's work, forward or back.
+// The layout of a call's work, forward or backward.
 struct Layout {
     SliceShape shape;
     std::int64_t products, depth, runs, invocations, register_fours, shared_fours, shared_bytes;
@@ -71,7 +70,7 @@ struct Layout {
     [[nodiscard]] std::int64_t cells() const {
         return std::max<std::int64_t>(1, std::int64_t{shape.rows} * shape.units / shape.lanes);
     }
-    // Returns how many values an invocation exchanges with others of its subgroup at each step.
+    // Returns how many values an invocation exchanges with others of its subgroup in each step.
     [[nodiscard]] std::int64_t shuffles() const {
         std::int64_t count = 0;
         for (std::int64_t left = values(), apart = 1; apart < shape.lanes; apart *= 2)
@@ -87,13 +86,13 @@ struct Layout {
     }
 };
 
-// Estimates the registers that an invocation takes besides those that hold weights.
+// Estimates the registers that an invocation needs besides those that hold weights.
 std::int64_t other_registers(const Layout& layout, const Spec& spec) {
     return 34 + 13 * spec.G() + std::int64_t{4} * layout.shape.rows + layout.values() +
            (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
-// Returns how many groups of four weights an invocation can keep in its registers.
+// Returns how many vec4 of weights an invocation can keep in registers.
 std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, registers_of(profile) / layout.invocations / 8 * 8);
@@ -101,8 +100,8 @@ std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShap
         std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0, kMostHeld));
 }
 
-// Estimates the microseconds that a step of all slices takes, which the busiest multiprocessor decides. Slices on the
-// same one share its rates, but their waits overlap.
+// Estimates the microseconds of one step of all slices, which the busiest multiprocessor determines. Slices on the same
+// multiprocessor share its throughput, but their latencies overlap.
 double step_cost(const Layout& layout, const Spec& spec, const Profile& profile) {
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
@@ -131,8 +130,8 @@ Layout layout_of(const PlanBuilder& builder) {
     return {with_sizes(kUsual, builder.sizes()), builder.spec(), builder.profile()};
 }
 
-// Returns how many steps a dispatch makes. Some drivers end a shader's loops after so many iterations in all; there a
-// dispatch makes only as many steps as stay below that even if the compiler unrolls nothing.
+// Returns how many steps a dispatch runs. Some drivers end a shader's loops after a total number of iterations. There,
+// a dispatch runs only as many steps as stay below the limit even if the compiler unrolls nothing.
 std::int64_t steps_of(const Layout& layout, const Profile& profile) {
     const std::int64_t steps = layout.shape.steps;
     if (profile.max_loop_iterations == 0) return steps;
@@ -140,12 +139,12 @@ std::int64_t steps_of(const Layout& layout, const Profile& profile) {
     return std::clamp<std::int64_t>(profile.max_loop_iterations / iterations, 1, steps);
 }
 
-// Elements of the weight from one k, unit and slot of a product to the next.
+// Strides of the weight, in elements, to the next k, unit and slot of a product.
 struct WeightStrides {
     std::int64_t in_k, in_unit, in_slot;
 };
 
-// Packs the weights, then adds the dispatches of all steps: from step `first` on, by `increment`.
+// Packs the weights, then adds the dispatches of all steps, from step `first` on. `increment` is 1 or -1.
 void add_loop(PlanBuilder& builder, const std::string& driver, const std::string& label, StepBlock views,
               std::size_t weight, const WeightStrides& strides, std::int64_t first, std::int64_t increment, bool keep) {
     const Spec& spec = builder.spec();
@@ -195,8 +194,8 @@ void add_loop(PlanBuilder& builder, const std::string& driver, const std::string
 
 }  // namespace
 
-// AMD's GPUs are left out. Compilers for them keep hundreds of these weights in memory instead of registers, and that
-// of Mesa 22.3.6 crashes over some kernels.
+// AMD GPUs are left out. Compilers for them keep hundreds of these weights in memory instead of registers, and that of
+// Mesa 22.3.6 crashes on some kernels.
 bool SliceLoop::runs_on(const Profile& profile) const { return !is_amd(profile); }
 
 Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
@@ -221,7 +220,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
                 const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
                 if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
             }
-    // Where the device does not tell its registers, weights that are meant to stay there might go to memory.
+    // If the number of registers is unknown, weights that should be in registers might be spilled to memory.
     if (best) best->microseconds = profile.registers != 0 ? best->microseconds + kDispatchMicroseconds : kOnlyWhenAsked;
     return best;
 }

@@ -1,6 +1,6 @@
-// The time loop as one dispatch, in which each workgroup makes all steps of some batch rows: no batch row depends on
-// another, so no step waits for a workgroup that works on other rows. For GPUs, and states so small that the weights
-// fit in one multiprocessor's registers and shared memory, or nearly so.
+// The time loop as one dispatch, in which each workgroup runs all steps of some batch rows. Batch rows are independent
+// of each other, so no workgroup waits for another. For GPUs and small states, whose weights fit, or nearly so, in the
+// registers and shared memory of one multiprocessor.
 #pragma once
 
 #include "plan/strategy.h"

@@ -9,20 +9,20 @@ namespace vkrnn {
 namespace {
 
 struct TileShape {
-    std::uint32_t thread_rows, thread_columns;  // elements of an invocation
+    std::uint32_t thread_rows, thread_columns;  // elements of the tile per invocation
     std::uint32_t row_lanes, column_lanes;      // invocations of a team along the tile's rows and columns
-    std::uint32_t teams;                        // of a workgroup; each sums some of the k
-    std::uint32_t depth_block;                  // k that a team has in shared memory at a time
+    std::uint32_t teams;                        // teams of a workgroup; each sums a part of k
+    std::uint32_t depth_block;                  // k that a team holds in shared memory at a time
 
     [[nodiscard]] std::int64_t rows() const { return std::int64_t{thread_rows} * row_lanes; }
     [[nodiscard]] std::int64_t columns() const { return std::int64_t{thread_columns} * column_lanes; }
     [[nodiscard]] std::uint32_t invocations() const { return row_lanes * column_lanes * teams; }
-    // Elements in shared memory of the blocks that all teams work on, and of one team's sums.
+    // Return the elements in shared memory: of the blocks that all teams work on, and of one team's sums.
     [[nodiscard]] std::int64_t block_elements() const {
         return std::int64_t{teams} * depth_block * (rows() + columns());
     }
     [[nodiscard]] std::int64_t sum_elements() const { return rows() * columns(); }
-    // Elements in an invocation's registers: sums, what it multiplies, and what it loads meanwhile.
+    // Returns the elements in an invocation's registers: sums, operands, and the operands that it loads meanwhile.
     [[nodiscard]] std::int64_t register_elements() const {
         const std::int64_t team = std::int64_t{row_lanes} * column_lanes;
         const std::int64_t loads =
@@ -43,24 +43,24 @@ struct TileShape {
     }
 };
 
-// Each of these shapes was the fastest one for some size on an H200, with an earlier version of the kernels. The first
-// is the smallest.
+// Each shape was the fastest one for some size on an H200, with an earlier version of the kernels. The first is the
+// smallest.
 constexpr TileShape kShapes[] = {
     {4, 4, 1, 4, 16, 4}, {4, 4, 2, 4, 8, 4}, {4, 4, 2, 4, 32, 4}, {4, 4, 4, 4, 16, 4}, {8, 4, 2, 8, 16, 8},
     {8, 8, 4, 2, 32, 4}, {8, 4, 4, 8, 8, 8}, {8, 8, 4, 4, 16, 4}, {8, 8, 4, 8, 8, 4},
 };
 
-// Rates of one of the H200's multiprocessors, fitted to that version's steps.
+// Rates of one multiprocessor of an H200, fitted to the steps of that version.
 constexpr double kMicrosecondsPerStep = 2.5;
 constexpr double kMicrosecondsPerGroup = 0.5;
-constexpr double kBackward = 1.2;  // times what a forward step of the same products takes
+constexpr double kBackward = 1.2;  // relative to a forward step with the same products
 constexpr double kFlopsPerMicrosecond = 3.5e5;
 constexpr double kBytesPerMicrosecond = 4.2e4;
 
 std::int64_t element_bytes(const Spec& spec) { return static_cast<std::int64_t>(compute_bytes(spec.dtype)); }
 
-// Returns the tiles of sums that lie in shared memory at once: all teams', or a part of them that takes no more than
-// the blocks do or a third of the memory.
+// Returns how many teams' sums are in shared memory at a time: all, or as many as take no more than the blocks do or a
+// third of the memory.
 std::uint32_t sum_slots(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
     std::uint32_t slots = shape.teams;
     const std::int64_t room = std::max(std::int64_t{profile.max_shared_memory} / 3, shape.block_elements() * bytes);
@@ -78,13 +78,13 @@ bool fits(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
            elements * bytes <= profile.max_shared_memory;
 }
 
-// Compilers for AMD's GPUs may give an invocation no more than 128 registers, of 4 bytes. The cell needs some as well.
+// Compilers for AMD GPUs may give an invocation no more than 128 registers of 4 bytes. The cell needs some of them.
 bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
     constexpr std::int64_t kMost = 112;
     return !is_amd(profile) || shape.register_elements() * bytes / 4 <= kMost;
 }
 
-// Estimates the microseconds that a phase of a step takes, which the busiest multiprocessor decides.
+// Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
 double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, std::int64_t columns,
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
@@ -121,7 +121,7 @@ public:
         views.tile_operand(buffer, regions, slots, rows);
     }
 
-    // Adds the dispatch that fills it with the first step's operand.
+    // Adds the dispatch that fills the operand of the first step.
     void start(const StepBlock& views) {
         std::vector<std::uint32_t> constants = step_constants(spec_, {}, abi::kStepConstants);
         constants[abi::kLocalSize] = abi::kElementwiseGroup;
@@ -131,8 +131,8 @@ public:
                           make_block(push, abi::kStepPushPlaces), true);
     }
 
-    // One phase's dispatch, with its weights packed before the loop. `first` is the weight's element that a product
-    // begins with, in_k, in_unit and in_slot lead from one k, unit and slot to the next.
+    // Packs the weights of a phase before the loop, and returns its dispatch. `first` is the element of the weight at
+    // which a product begins. in_k, in_unit and in_slot are the strides to the next k, unit and slot.
     struct Weights {
         std::int64_t products, depth, first, in_k, in_unit, in_slot;
     };
@@ -214,7 +214,8 @@ std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, c
     for (const TileShape& usual : kShapes) {
         const TileShape shape = with_sizes(usual, wanted);
         if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
-        if (shape == usual && !stays_in_registers(shape, element_bytes(spec), profile)) continue;  // nobody wants it
+        // A shape that spills registers is used only if the caller asked for it.
+        if (shape == usual && !stays_in_registers(shape, element_bytes(spec), profile)) continue;
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
         if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
     }

@@ -1,5 +1,5 @@
-// The time loop as one dispatch for each step, or two where a cell has two phases, each of which forms its product as
-// tiles in shared memory and registers, with plain multiply-adds. Any GPU runs it.
+// The time loop with one dispatch for each step, or two for cells with two phases. A dispatch computes its product as
+// tiles in shared memory and registers, with plain multiply-adds. Runs on any GPU.
 #pragma once
 
 #include "plan/strategy.h"
