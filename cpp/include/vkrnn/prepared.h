@@ -20,7 +20,7 @@ struct LayersCall {
     const void *hidden = nullptr, *cell = nullptr;  // initial states [L, D, N, H]; null: zeros
     void* output = nullptr;                         // [T, N, D H], of the last layer
     void *last_hidden = nullptr,
-         *last_cell = nullptr;  // [L, D, N, H]; no last_cell where the layers have no cell state
+         *last_cell = nullptr;  // [L, D, N, H]; last_cell is not used if the layers have no cell state
     bool tf32 = false;          // float32 products may be rounded
 };
 

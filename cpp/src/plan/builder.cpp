@@ -10,7 +10,8 @@
 namespace vkrnn {
 namespace {
 
-// Adds the buffers that a block names, itself or through constants, but for those that no step writes.
+// Collects the buffers that a block references, directly or through constants. Inputs and constants are left out,
+// because no step writes them.
 void collect_written(const Block& block, const std::vector<PlanBuffer>& buffers, std::set<std::size_t>& found) {
     for (std::size_t i = 0; i < block.places; ++i) {
         const std::size_t buffer = place_buffer(place_at(block, i));
@@ -150,7 +151,7 @@ void PlanBuilder::dispatch(const std::string& label, std::size_t kernel, std::ar
 
 void PlanBuilder::clear(std::size_t buffer, std::size_t fills) {
     plan_.steps.emplace_back(Clear{buffer, fills});
-    used_.insert(buffer);  // whatever follows waits for it
+    used_.insert(buffer);  // not in fresh_, because recording puts a barrier after it
 }
 
 void PlanBuilder::add(Step step) {

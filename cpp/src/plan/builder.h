@@ -20,7 +20,7 @@ struct Matrix {
     std::int64_t ld = 0;
     std::int64_t batch = 0;  // elements from one batch to the next
     bool columns = false;
-    bool sequence = false;  // whether its rows are the T N of a sequence: those past a length hold any finite numbers
+    bool sequence = false;  // its rows are the T N rows of a sequence; rows past a length hold any finite numbers
 };
 
 // C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows.
@@ -42,7 +42,7 @@ struct RowSum {
     std::int64_t out_offset = 0;
 };
 
-// A copy of elements from a 16-bit type to float32, or the other way.
+// A copy of elements from a 16-bit type to float32, or back if `narrow`.
 struct Conversion {
     std::size_t from = 0, to = 0;
     std::int64_t elements = 0;
@@ -56,47 +56,47 @@ class PlanBuilder {
 public:
     PlanBuilder(const Spec& spec, const Profile& profile, const Chosen& chosen);
 
-    // Buffer 0 is all zeros, H elements long: what an absent tensor reads.
+    // Buffer 0 holds H zeros. Kernels read it in place of absent tensors.
     static constexpr std::size_t kZeros = 0;
 
-    // Arguments and results, as the kernels see them: in 16-bit types a converted copy of what the caller sees. The
-    // result that is named after an argument is its gradient.
+    // Add buffers for arguments and results, as the kernels see them: for 16-bit types, a float32 copy of the caller's
+    // buffer. result(Argument) is for the gradient of that argument.
     std::size_t input(Argument argument);
     std::size_t result(Output output);
     std::size_t result(Argument argument);
     std::size_t scratch(std::string name, std::int64_t elements);
-    // Makes a scratch sequence whose rows have that many elements. With `live_only` and lengths it is packed, as in a
-    // packed call: the rest of its memory is never touched.
+    // Adds a scratch sequence with `elements` elements per row. With `live_only` and lengths it is packed, as in a
+    // packed call; the rest of its memory is never touched.
     std::size_t scratch_sequence(std::string name, std::int64_t elements, bool live_only);
-    // Returns whether a sequence, as kernels see it, is packed.
+    // Returns whether a sequence is packed in the kernels' buffers.
     [[nodiscard]] bool is_packed(std::size_t sequence) const {
         return plan_.spec.packed() || live_only_.contains(sequence);
     }
-    // Returns the caller's buffer of an argument that the plan already has as an input.
+    // Returns the caller's buffer of an argument. The plan must already have the argument as an input.
     [[nodiscard]] std::size_t input_of(Argument argument) const;
     [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
-    // Returns whether the buffer's float32 numbers were widened from an argument of a 16-bit type.
+    // Returns whether the buffer is a float32 copy of an argument of a 16-bit type.
     [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
     [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
     // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);
-    // Makes a buffer for elements of `from` in another order, which `layout` stands for. Where `from` is an input, a
-    // later call with the same array finds them there and need not copy them again. The dispatches that fill it say so.
+    // Adds a buffer for elements of `from` in another order, which `layout` identifies. If `from` is an input, later
+    // calls with the same array reuse the contents. The dispatches that fill the buffer must name it in `fills`.
     std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
                        bool optional = false);
     std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
 
-    // Add steps. An `independent` one may run beside the step before it. It still waits if it reads what that or
-    // another one since the last wait made.
+    // Add steps. An `independent` step may run concurrently with the step before it. It still waits at a barrier if it
+    // uses a buffer that was first written since the last barrier.
     void product(const std::string& label, const Product& product, bool independent = false);
     void row_sum(const std::string& label, const RowSum& sum, bool independent = false);
-    // `fills` is that of Dispatch.
+    // `fills`: see Dispatch.
     void dispatch(const std::string& label, std::size_t kernel, std::array<std::uint32_t, 3> groups, Block push,
                   bool independent = false, std::size_t fills = kNoBuffer);
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
     void add(Step step);
     void count_flops(double flops) { plan_.flops += flops; }
-    // Notes that a step rounds the operands of a product, as the spec allows.
+    // Records that a step rounds the operands of a product, which the spec must allow.
     void round_operands() { plan_.precision = Precision::tf32; }
 
     // Spreads a linear number of workgroups over x and y.
@@ -106,10 +106,10 @@ public:
 
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
-    // Returns the sizes of the strategies that run the call.
+    // Returns the tuning parameters of the strategies that run the call.
     [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
-    // Returns what a strategy remembers while it plans, such as the buffers that it has already filled: an object of a
-    // type of its own, made when it is first asked for.
+    // Returns the notes that a strategy takes while it plans, such as the buffers that it has already filled. Each
+    // strategy has its own type of notes. They are created on first use.
     template <class Notes>
     [[nodiscard]] Notes& notes() {
         std::any& held = notes_[typeid(Notes)];
@@ -123,22 +123,24 @@ private:
     std::size_t add_result(std::string name, const TensorShape& shape);
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
-    // Returns whether a dispatch with these push constants must wait, and notes which buffers it makes.
+    // Returns whether a dispatch with these push constants must wait at a barrier, and records the buffers that it
+    // uses.
     bool waits(const Block& push, bool independent);
 
     Plan plan_;
     const Profile& profile_;
     const ProductStrategy& products_;
-    std::map<std::size_t, std::size_t> widened_;  // the inputs of which buffers are copies in float32
-    std::set<std::size_t> live_only_;             // scratch sequences that are packed
-    std::vector<Conversion> narrowings_;          // of results, to be done when all else is
-    // Buffers that steps have used, of which the first one makes the buffer's contents; those made since the last wait.
+    std::map<std::size_t, std::size_t> widened_;  // float32 copies, and the inputs that they are made from
+    std::set<std::size_t> live_only_;             // packed scratch sequences
+    std::vector<Conversion> narrowings_;          // of results; added at the end of the plan
+    // `used_`: buffers that steps have used so far. `fresh_`: those first used since the last barrier; their first user
+    // writes them.
     std::set<std::size_t> used_, fresh_;
     bool after_loop_ = false;
     std::map<std::type_index, std::any> notes_;
 };
 
-// Thrown if a number of a plan exceeds the 32 bits that kernels count in; make_plan then refuses the call.
+// Thrown if a number in a plan needs more than the 32 bits with which kernels count. make_plan() then refuses the call.
 struct TooLarge : std::length_error {
     using std::length_error::length_error;
 };

@@ -1,4 +1,4 @@
-// A cache of the plans that a device made last.
+// A cache of a device's plans.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace vkrnn {
 
-// Keeps so many plans and forgets the one that was not used for longest. Thread-safe.
+// Keeps the `capacity` most recently used plans. Thread-safe.
 class PlanCache {
 public:
     explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
-    // Returns the plan for the spec. If it is new, make_plan makes it, whose exceptions pass through.
+    // Returns the plan for the spec. Calls make_plan() if there is none yet; its exceptions pass through.
     std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
                                     const Tuning& tuning = {});
 
     [[nodiscard]] std::size_t size() const;
 
 private:
-    using Plans = std::list<std::shared_ptr<const Plan>>;  // the latest first
+    using Plans = std::list<std::shared_ptr<const Plan>>;  // most recently used first
 
     std::size_t capacity_;
     mutable ForkSafeMutex mutex_;

@@ -1,4 +1,4 @@
-// A plan as text: what a reader needs to see what a call does and what it costs.
+// Prints a plan as text that shows what a call does and what it costs.
 #include <cmath>
 #include <iomanip>
 #include <sstream>

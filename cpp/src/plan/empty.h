@@ -5,7 +5,7 @@
 
 namespace vkrnn {
 
-// Returns a plan without kernels: per-sequence results have no elements, and sums over the batch are zeros.
+// Returns a plan without kernels. Results with a batch axis have no elements, and sums over the batch are zeros.
 Plan make_empty_plan(const Spec& spec, const StrategyChoice& choice);
 
 }  // namespace vkrnn

@@ -1,4 +1,4 @@
-// Forward plans: x W^T for all steps at once, then one step after the other.
+// Makes forward plans, which compute x W^T for all time steps at once and then run the steps one after the other.
 #include "forward.h"
 
 namespace vkrnn {

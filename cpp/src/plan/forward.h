@@ -1,4 +1,4 @@
-// Forward plans.
+// Makes forward plans.
 #pragma once
 
 #include "strategy.h"

@@ -1,5 +1,6 @@
-// Gradient plans: what each step multiplied is recomputed for all steps at once, the loop runs back over the steps and
-// leaves the gates' deltas, and one batched product or sum over all steps forms each gradient from them.
+// Makes gradient plans, which have three parts. First, the operands of the forward products are recomputed for all
+// steps at once. Then the loop runs backwards over the steps and stores the gates' deltas. Finally, each gradient is
+// one batched product of the deltas, or one sum of them, over all steps.
 #include "gradient.h"
 
 namespace vkrnn {
@@ -37,7 +38,7 @@ private:
     }
 
     void make_buffers() {
-        // Without an input weight the deltas are the gradient of the source.
+        // Without an input weight, the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? sequence("delta", G) : result(Argument::source);
         recurrent_delta_ = scales_product_ ? sequence("recurrent delta", G) : delta_;
         weight_ = loop_.backward_weight(builder_);
@@ -52,12 +53,12 @@ private:
                                                    : builder_.scratch("carried cell", N * D * C * H);
     }
 
-    // Makes a scratch sequence with that many slots for each unit.
+    // Adds a scratch sequence with `slots` slots for each unit.
     std::size_t sequence(std::string name, std::int64_t slots) {
         return builder_.scratch_sequence(std::move(name), D * slots * H, loop_.skips_ended());
     }
 
-    // All that a step reads and writes, except the weights.
+    // Returns the views of everything that a step reads and writes, except the weights.
     StepBlock step_block() const {
         StepBlock block(builder_);
         inputs_.set(block);
@@ -94,7 +95,8 @@ private:
         loop_.backward(builder_, {inputs_, step_block(), weight_});
     }
 
-    // Deltas of `slots` slots from `first` on, as the operand whose columns are summed over all rows.
+    // Returns the deltas from slot `first` on as a left operand with rows and columns swapped, so that the product sums
+    // over all rows of the sequence.
     Matrix delta_columns(std::size_t deltas, std::int64_t first) const {
         return {deltas, first * H, D * G * H, G * H, true, true};
     }
@@ -114,7 +116,7 @@ private:
             builder_.product("gradient of input_weight", weight, true);
         }
         if (!phases_) return recurrent_gradient(0, G, operand_, 0, D);
-        // The candidate's weights multiplied h * m * r, the others' h * m.
+        // Forward, the candidate's weights multiplied h * m * r and the others h * m (m: mask, r: reset gate).
         for (std::int64_t d = 0; d < D; ++d) {
             recurrent_gradient(0, candidate_, operand_, d, 1);
             recurrent_gradient(candidate_, 1, scaled_operand_, d, 1);
@@ -143,7 +145,7 @@ private:
         if (cells_ == 1) {
             weighed_sum(label, {delta_, 0, D * G * H, G * H, H}, {previous_cell_, 0, D * H, H, 0}, G, D, out, 0);
         } else if (cells_ == 2) {
-            // The last gate's vector weighed the new cell, the others' the one before it.
+            // The last gate's vector multiplied the new cell state, the others the previous one.
             for (std::int64_t d = 0; d < D; ++d) {
                 const RowSum::Term delta{delta_, d * G * H, D * G * H, 0, H};
                 const RowSum::Term cell{previous_cell_, 2 * d * H, 2 * D * H, 0, 0};
@@ -155,7 +157,7 @@ private:
             sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
             builder_.row_sum(label, sum, true);
         } else {
-            builder_.clear(out);  // given, but not used
+            builder_.clear(out);  // the cell does not use the vector, so its gradient is zero
         }
     }
 

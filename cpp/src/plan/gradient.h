@@ -1,4 +1,4 @@
-// Gradient plans.
+// Makes gradient plans.
 #pragma once
 
 #include "strategy.h"

@@ -1,4 +1,4 @@
-// The arguments of a call as buffers of its plan.
+// The buffers of a call's arguments.
 #pragma once
 
 #include "step_block.h"
@@ -10,7 +10,7 @@ class Inputs {
 public:
     explicit Inputs(PlanBuilder& builder);
 
-    // Returns the argument's buffer, or that of zeros where it is absent.
+    // Returns the argument's buffer, or the buffer of zeros if the argument is absent.
     std::size_t operator[](Argument argument) const { return buffers_[static_cast<std::size_t>(argument)]; }
 
     // Sets the views that forward and backward steps share: bias, vectors, mask, initial state and cell, lengths.

@@ -1,4 +1,4 @@
-// The list of strategies by back end. A new one is an include and a name here.
+// Lists the strategies of each back end. To add one, add its include and its name here.
 #include <array>
 #include <tuple>
 

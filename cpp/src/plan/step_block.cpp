@@ -152,8 +152,8 @@ static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
 
 namespace {
 
-// Returns how far, relative to itself, a gate in z_state may be from the same activation computed once more: some
-// units in the last place, or the rounding to a 16-bit type.
+// Returns the relative tolerance between a gate in z_state and the same activation computed again: some units in the
+// last place, or the rounding error of a 16-bit type.
 double clip_slack(Dtype dtype) {
     switch (dtype) {
         case Dtype::float64: return 0x1p-49;

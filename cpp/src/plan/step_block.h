@@ -1,13 +1,14 @@
-// Parameters of the time loop's kernels, on GPUs and the CPU alike: where each tensor's elements lie by step.
+// Parameters of the time loop's kernels, on GPUs and on the CPU: where each tensor's elements are in each step.
 #pragma once
 
 #include "builder.h"
 
 namespace vkrnn {
 
-// The row of the time axis that a step uses, s(k) and o(k) of the specification, is known here and nowhere else.
-//   source order: forward k; reverse, and the backward half of a bidirectional call, T-1-k
-//   output order: as it ran, k, except that the backward half of a bidirectional call is aligned with the source
+// The row of the time axis that step k uses: s(k) and o(k) of the specification. Only this file knows it.
+//   source order: T-1-k if the call is reverse, and for the backward direction of a bidirectional call; otherwise k
+//   output order: the order of execution, k; but T-1-k for the backward direction of a bidirectional call, so that its
+//   rows are aligned with the source
 enum class Order : std::uint8_t { source, output };
 
 struct RowOrder {
@@ -33,7 +34,7 @@ public:
     void mask(std::size_t buffer);
     // [N] integers
     void lengths(std::size_t buffer);
-    // Rows of `row` elements of which the first `depth` take part; one matrix of `rows_each` rows per direction.
+    // Rows of `row` elements, of which the first `depth` are used; one matrix of `rows_each` rows per direction.
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
 
@@ -45,20 +46,20 @@ public:
     void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
     void matrix_table(std::size_t table, std::size_t largest);
     void meeting(std::size_t buffer);
-    // Has the product begin at element k of a region.
+    // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 
-    // Has a view begin so many slots later.
+    // Makes a view begin `slots` slots later.
     void skip_slots(abi::uint view, std::int64_t slots);
 
     [[nodiscard]] Block block() const;
     [[nodiscard]] const abi::StepParams& params() const { return params_; }
-    // Returns a bit for each view of a packed sequence. From row to row such a view has the stride of a row; the
-    // strides in time are as long and tell the direction.
+    // Returns one bit per view, which is set if its sequence is packed. Such a view moves from row to row by the stride
+    // of a row. Its stride in time has the same length, and its sign gives the direction.
     [[nodiscard]] std::uint32_t packed_views() const { return packed_views_; }
 
 private:
-    // Sets a view of rows of `row` elements for both directions; those of direction d begin at element d * part.
+    // Sets a view of rows of `row` elements for both directions. The elements of direction d begin at element d * part.
     void rows(abi::uint view, std::size_t buffer, std::int64_t row, std::int64_t part, Order order);
     void set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step);
     void strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit);
@@ -69,28 +70,30 @@ private:
     std::uint32_t packed_views_ = 0;
 };
 
-// Choices that a strategy makes for a step kernel; all others follow from the spec.
+// Choices that a strategy makes for a step kernel. All others follow from the spec.
 struct StepOptions {
     std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
     std::uint32_t keep = 0;   // see abi::kKeep
 };
-// Returns the specialization constants that the call decides, the same for every strategy; zeros for the others.
+// Returns the specialization constants that follow from the call, which are the same for every strategy. The others are
+// zeros.
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
 
-// Returns how many cell states of a step, c[k-1] and c[k], the gradient of the learned vectors multiplies.
+// Returns how many cell states of a step the gradient of the learned vectors needs: 0, 1 (c[k-1]) or 2 (c[k-1] and
+// c[k]).
 std::uint32_t weighed_cells(const Spec& spec);
 
-// Returns the operations of a step's recurrent products, and of those of all steps.
+// Return the floating-point operations of the recurrent products: of one step, and of all steps.
 double step_flops(const Spec& spec);
 double loop_flops(const Spec& spec);
 
 // Returns the bytes of the recurrent weights as the kernels read them.
 double recurrent_bytes(const Spec& spec);
 
-// Returns the position of canonical gate g in the descriptor's order.
+// Returns the slot of a gate, given by its canonical number, in the descriptor's gate order.
 std::int64_t slot_of(const Spec& spec, std::size_t gate);
 
-// Returns the slots of `count` gates from `first` on, four bits each, as kernels read them.
+// Returns the slots of `count` gates from `first` on, with four bits each, as kernels read them.
 std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t count);
 
 }  // namespace vkrnn

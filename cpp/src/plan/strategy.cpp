@@ -1,4 +1,4 @@
-// The choice of strategies for a call.
+// Chooses the strategies for a call.
 #include "strategy.h"
 
 #include <algorithm>
@@ -32,9 +32,9 @@ std::string quoted(const std::vector<std::string>& names) {
     return text;
 }
 
-// The strategies that a caller leaves to choose from: those of the fixed name, and of these those that have the fixed
-// sizes. A size that none of them has belongs to the other part. Throws ValueError where the device runs none of that
-// name.
+// Returns the strategies that are left after the caller's choice: those of the fixed name, and of these, those that
+// have the fixed tuning parameters. A parameter that none of them has belongs to the other part of the call. Throws
+// ValueError if the device can run no strategy of that name.
 template <class Part>
 Strategies<Part> candidates(std::span<const Part* const> all, const std::string& option, const std::string& fixed,
                             const Sizes& sizes, const Profile& profile) {
@@ -142,7 +142,7 @@ Chosen choose_strategies(const Spec& spec, const Profile& profile, const Strateg
         try {
             check_choice(tuned->second, profile);
             return choose(spec, profile, tuned->second);
-        } catch (const Error&) {  // it was for other kernels than these, or another call: the offers decide
+        } catch (const Error&) {  // the entry does not fit these kernels or this call: use the cost estimates
         }
     }
     return choose(spec, profile, fixed);

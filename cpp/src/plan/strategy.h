@@ -1,6 +1,6 @@
-// A strategy is a way to run one part of a call on a device. There are two parts, the time loop and the products and
-// sums around it. A strategy for either is a class in a folder of its own and a name in registry.cpp, under its back
-// end. The rest of the planning knows only what stands here.
+// A strategy is a way to run one part of a call on a device. A call has two parts: the time loop, and the products and
+// sums around it. Each strategy is a class in a folder of its own, and is listed under its back end in registry.cpp.
+// The rest of planning knows only the interfaces in this file.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@
 
 namespace vkrnn {
 
-// A strategy's answer to a call that it can run.
+// A strategy's cost estimate for a call that it can run.
 struct Offer {
-    double microseconds = 0;  // that it expects its part of the call to take; the least of all offers is taken
-    Sizes sizes = {};         // that it would take
+    double microseconds = 0;  // estimated time of its part of the call; the lowest one wins
+    Sizes sizes = {};         // the tuning parameters that it would use
 };
 
 class Strategy {
@@ -25,25 +25,27 @@ public:
     Strategy(const Strategy&) = delete;
     Strategy& operator=(const Strategy&) = delete;
 
-    // Returns the name by which a caller fixes it and a plan's text shows it.
+    // Returns the name by which callers fix the strategy and a plan's text shows it.
     [[nodiscard]] virtual std::string_view name() const = 0;
 
-    // Returns whether a device of its back end can run it, for any call.
+    // Returns whether a device of its back end can run the strategy at all.
     [[nodiscard]] virtual bool runs_on(const Profile& /*profile*/) const { return true; }
 
-    // Returns all sizes that a caller can fix: with the value in `wanted` where it has one, else with a value for the
-    // device. Throws ValueError where the device cannot run a wanted value.
+    // Returns all tuning parameters: the values in `wanted`, and defaults for the device for the others. Throws
+    // ValueError if the device cannot run a wanted value.
     [[nodiscard]] virtual Sizes sizes(const Profile& /*profile*/, const Sizes& /*wanted*/) const { return {}; }
 
-    // Returns sizes that are worth a measurement, on a device that it runs on, beside those that it would take.
+    // Returns tuning parameters that are worth measuring, besides those that the strategy would choose. The device must
+    // be able to run the strategy.
     [[nodiscard]] virtual std::vector<Sizes> variants(const Profile& /*profile*/) const { return {}; }
 
-    // Returns the offer for a call, with the wanted sizes, on a device that it runs on; nothing where it does not fit.
+    // Returns the cost estimate for a call with the wanted tuning parameters, or nothing if the strategy cannot run the
+    // call. The device must be able to run the strategy.
     [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                                      const Sizes& wanted) const = 0;
 };
 
-// Runs products, sums and conversions. An `independent` one needs nothing that the step before it wrote.
+// Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.
 class ProductStrategy : public Strategy {
 public:
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
@@ -56,31 +58,32 @@ public:
 // The tensors of a backward loop.
 struct BackwardPass {
     const Inputs& inputs;
-    const StepBlock& views;  // all that a step reads and writes, except the recurrent weight
+    const StepBlock& views;  // everything that a step reads and writes, except the recurrent weight
     std::size_t weight;      // what LoopStrategy::backward_weight returned
 };
 
 // Runs the time loop of a forward call and that of its gradients.
 class LoopStrategy : public Strategy {
 public:
-    // Returns whether the forward loop forms x W^T. If not, the plan forms it for all steps before the loop, and the
-    // loop reads it as kProjected.
+    // Returns whether the forward loop computes x W^T. Otherwise the plan computes it for all steps before the loop,
+    // which reads it as kProjected.
     [[nodiscard]] virtual bool projects() const { return false; }
 
-    // Returns whether loops and products go over live rows alone: those before the ends that the lengths tell. Then
-    // scratch sequences hold nothing else.
+    // Returns whether loops and products skip the rows past a batch row's length. Scratch sequences then hold live rows
+    // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
-    // Adds the forward loop. `views` has all that a step reads and writes, except the weights.
+    // Adds the forward loop. `views` has everything that a step reads and writes, except the weights.
     virtual void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
 
     // The backward loop is added in three parts, between which the plan adds buffers and steps of its own.
 
-    // Makes a buffer for the recurrent weight in the order that the loop reads it; kNoBuffer where none is needed.
+    // Adds a buffer for the recurrent weight in the order in which the loop reads it. Returns kNoBuffer if none is
+    // needed.
     virtual std::size_t backward_weight(PlanBuilder& /*builder*/) const { return kNoBuffer; }
-    // Adds steps that recompute, for all time steps at once, what the forward products multiplied.
+    // Adds steps that recompute the operands of the forward products for all time steps at once.
     virtual void recompute(PlanBuilder& builder, const BackwardPass& pass) const = 0;
-    // Adds the loop back over the time steps, and the gradient of the initial state.
+    // Adds the loop that runs backwards over the time steps, and the gradient of the initial state.
     virtual void backward(PlanBuilder& builder, const BackwardPass& pass) const = 0;
 };
 
@@ -88,15 +91,16 @@ public:
 std::span<const LoopStrategy* const> loop_strategies(Backend backend);
 std::span<const ProductStrategy* const> product_strategies(Backend backend);
 
-// The strategies that run a call, with their names and sizes.
+// The strategies that run a call, with their names and tuning parameters.
 struct Chosen {
     const LoopStrategy& loop;
     const ProductStrategy& products;
     StrategyChoice choice;
 };
 
-// Takes for each part what the caller fixed, else the strategy that expects to be fastest. If the caller fixed nothing,
-// what the call was tuned with comes first. Throws NotImplementedError where what is fixed does not fit the call.
+// Chooses a strategy for each part: the one that the caller fixed, otherwise the one with the lowest estimated time. If
+// the caller fixed nothing, an entry for the call in `tuning` takes precedence. Throws NotImplementedError if what is
+// fixed cannot run the call.
 Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning);
 
 }  // namespace vkrnn

@@ -1,5 +1,6 @@
-// Tuning parameters. A strategy declares its own once: as members of a struct and in the table that the struct's
-// parameters() returns. The sizes by name, the checks of what a caller fixes and their error messages follow from it.
+// Tuning parameters of strategies. A strategy declares them once: as members of a struct, and as rows of the table that
+// the struct's parameters() returns. The map of values by name, the checks of a caller's values and their error
+// messages are derived from the table.
 #pragma once
 
 #include <limits>
@@ -20,8 +21,8 @@ struct Range {
     std::uint32_t least = 0, most = kNoLimit;
     std::uint32_t multiple_of = 1;
     bool power_of_two = false;
-    std::string_view of_what = {};  // in messages, before the number that a power or multiple is limited by
-    std::string_view beside = {};   // in messages, at the end: what else the range depends on
+    std::string_view of_what = {};  // in messages: text before the limiting number
+    std::string_view beside = {};   // in messages: text at the end, which says what else the range depends on
 
     [[nodiscard]] bool contains(std::uint32_t value) const;
 };
@@ -31,10 +32,10 @@ inline constexpr std::string_view kSubgroup = "the subgroup's ";  // as Range::o
 // Describes a range for an error message: "a power of two up to the subgroup's 8".
 std::string describe(const Range& range);
 
-// A row of the table of a strategy that keeps its parameters in a `Shape`.
+// A row of the table of a strategy whose parameters are members of a `Shape`.
 template <class Shape>
 struct TuningParameter {
-    // Returns the range on a device, given the values of the rows before.
+    // Returns the range on a device, given the values of the rows above.
     using RangeFunction = Range (*)(const Profile& profile, const Shape& shape);
 
     std::string_view name;  // by which a caller fixes it
@@ -50,7 +51,7 @@ struct TuningParameter {
 // Throws ValueError if a parameter's value is out of its range.
 void check_parameter(std::string_view name, const Range& range, std::uint32_t value);
 
-// Returns a shape's sizes by name.
+// Returns a shape's values by name.
 template <class Shape>
 Sizes sizes_of(const Shape& shape) {
     Sizes sizes;
@@ -58,7 +59,7 @@ Sizes sizes_of(const Shape& shape) {
     return sizes;
 }
 
-// Returns the shape with the wanted sizes in place of its own. Those of other strategies are ignored.
+// Returns the shape with the wanted values in place of its own. Values for other strategies are ignored.
 template <class Shape>
 Shape with_sizes(Shape shape, const Sizes& wanted) {
     if (wanted.empty()) return shape;
@@ -67,7 +68,7 @@ Shape with_sizes(Shape shape, const Sizes& wanted) {
     return shape;
 }
 
-// Returns the same as with_sizes(). Throws ValueError if a size is out of its range on the device.
+// Returns the same as with_sizes(). Throws ValueError if a value is out of its range on the device.
 template <class Shape>
 Shape with_checked_sizes(const Shape& usual, const Sizes& wanted, const Profile& profile) {
     const Shape shape = with_sizes(usual, wanted);
