@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-// Returns the number of bytes on a line of a file in /proc, which has it in KiB. `key` is the line's first word, with
-// the colon.
+// Reads an amount in KiB from a file in /proc and returns it in bytes. `key` is the first word of its line, with the
+// colon.
 std::optional<std::uint64_t> bytes_after(const char* file, std::string_view key) {
     const auto kibibytes = number_after(file, key);
     return kibibytes ? std::optional(*kibibytes * 1024) : std::nullopt;

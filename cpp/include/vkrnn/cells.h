@@ -103,8 +103,8 @@ struct Cell {
     std::string_view descriptor_name;         // "LSTMDescriptor"
     std::string_view shader;                  // stem of its GLSL file and kernels: "lstm"
     std::vector<std::string_view> gates;      // canonical order
-    std::array<std::uint8_t, 4> slots;        // position of each canonical gate in the default order ...
-    std::array<std::uint8_t, 4> other_slots;  // ... and in the other one (forget_gate_last, reset_gate_first)
+    std::array<std::uint8_t, 4> slots;        // slot of each canonical gate, in the default gate order
+    std::array<std::uint8_t, 4> other_slots;  // the same with forget_gate_last or reset_gate_first
     std::uint32_t cell_states;                // number of states besides h: 1 for the LSTM (its c)
     std::optional<Vectors> vectors;
     std::optional<Candidate> candidate;

@@ -260,8 +260,8 @@ private:
         return text + "]";
     }
 
-    // Says where the letters of a shape come from: "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] /
-    // 4".
+    // Says where the letters of a shape come from:
+    // "N = 3 from source.shape[1], H = 4 from recurrent_weight.shape[0] / 4".
     std::string origins(const SymbolicShape& rule) const {
         const std::string rows = std::to_string(bidirectional() ? 1 : 0);
         const std::string gates = spec_.G() == 1 ? "" : " / " + std::to_string(spec_.G());

@@ -22,6 +22,8 @@ class StepBlock {
 public:
     explicit StepBlock(const PlanBuilder& builder);
 
+    // The functions below set views. The comments give the shapes of their tensors.
+
     // [T, N, D * slots * H], or packed
     void sequence(abi::uint view, std::size_t buffer, std::int64_t slots, Order order);
     // [T, N, each], or packed, in source order, the same for both directions
@@ -44,7 +46,9 @@ public:
     void matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks);
     // The scales of a tile operand: regions of `region` elements, `row` of them for each tile of batch rows
     void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
+    // The buffers of matrix_table() and add_largest() in matrices/matrix_units.h
     void matrix_table(std::size_t table, std::size_t largest);
+    // The counters with which the workgroups of the persistent loop wait for each other
     void meeting(std::size_t buffer);
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }

@@ -62,7 +62,7 @@ struct BackwardPass {
     std::size_t weight;      // what LoopStrategy::backward_weight returned
 };
 
-// Runs the time loop of a forward call and that of its gradients.
+// Runs the time loop of a forward call or of a gradient call.
 class LoopStrategy : public Strategy {
 public:
     // Returns whether the forward loop computes x W^T. Otherwise the plan computes it for all steps before the loop,
@@ -76,7 +76,7 @@ public:
     // Adds the forward loop. `views` has everything that a step reads and writes, except the weights.
     virtual void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
 
-    // The backward loop is added in three parts, between which the plan adds buffers and steps of its own.
+    // The functions below add the backward loop in three parts. The plan adds buffers and steps of its own in between.
 
     // Adds a buffer for the recurrent weight in the order in which the loop reads it. Returns kNoBuffer if none is
     // needed.
