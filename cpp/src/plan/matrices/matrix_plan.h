@@ -31,7 +31,8 @@ bool is_bounded(const Spec& spec);
 MatrixShape shape_of(const PlanBuilder& builder);
 
 // Plans one loop. `regions`: the number of steps whose operands are kept. `slots`: the slots of a unit in such an
-// operand. `tagged`: whether each word of the operand has a tag, which tells the step that stored it.
+// operand. `tagged`: whether each word of the operand has a tag, which tells it from the word that an earlier step
+// stored there.
 class MatrixPlan {
 public:
     MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
@@ -49,7 +50,7 @@ public:
     Weights backward_weights(const Phase& phase);
 
     // Returns a phase's dispatch. `more` are constants after those that all such kernels have. `tagged`: whether it
-    // waits until words have the right tags.
+    // waits until words have the step's tag.
     Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
                   const std::vector<std::uint32_t>& more = {}, bool tagged = false);
 

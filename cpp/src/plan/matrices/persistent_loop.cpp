@@ -22,7 +22,7 @@ constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that 
 // The tuning parameters besides the shape of the tile.
 struct Keeping {
     std::uint32_t kept_blocks = kAllBlocks;  // the most k blocks of weights that a subgroup keeps
-    std::uint32_t tagged = 0;                // 1: workgroups wait until words have the right tags
+    std::uint32_t tagged = 0;                // 1: workgroups wait until words have the step's tag
     std::uint32_t most_turns = kMostTurns;   // spin iterations after which a waiting workgroup gives up
 
     static std::span<const TuningParameter<Keeping>> parameters() {
