@@ -216,7 +216,7 @@ const uint kDepthGroups = kStepConstants + 8u;      // along k
 const uint kScaleCount = kStepConstants + 9u;       // backward: scales of the deltas per row tile
 const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all or half of them
 const uint kBlocksAhead = kStepConstants + 11u;     // k blocks loaded ahead of their products: 1 or 2
-const uint kTagged = kStepConstants + 12u;          // 1: words of the left operand have a tag for their step
+const uint kTagged = kStepConstants + 12u;          // 1: words of the left operand have a tag: see units.glsl
 const uint kMatrixConstants = kStepConstants + 13u;
 // Further constants of persistent loops.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
