@@ -11,7 +11,7 @@ namespace {
 
 using enum Argument;
 
-const std::string kPrefix = "[stream]";
+const std::string kStream = "[stream]";
 
 class CalledSteps final : public StreamSteps {
 public:
@@ -44,7 +44,7 @@ public:
             }
             std::vector<ResultLocation> results;
             for (const auto& made : layer.outputs) results.push_back({nullptr, made});
-            device_.run(plan, inputs, results, false, kPrefix, poll);
+            device_.run(plan, inputs, results, false, kStream, poll);
         }
         // States are updated after all layers have run, so that a step that throws leaves them unchanged.
         device_.download(output, {nullptr, layers_.back().outputs[0]}, layers_.back().outputs[0]->bytes(), poll);
@@ -106,7 +106,7 @@ private:
 std::unique_ptr<StreamSteps> Device::prepare_steps(std::span<const StreamPart> layers, unsigned /*threads*/) {
     const Dtype dtype = layers.front().spec.dtype;
     if (is_half(dtype))
-        throw NotImplementedError(kPrefix + " dtype: streams of " + std::string(name_of(dtype)) +
+        throw NotImplementedError(kStream + " dtype: streams of " + std::string(name_of(dtype)) +
                                   " run on the CPU alone, got " + profile().name);
     return std::make_unique<CalledSteps>(*this, layers);
 }

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string_view>
