@@ -17,7 +17,7 @@ from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
 from vkrnn.results import Results
 
-__all__ = ["BoundCall", "bind", "run"]
+__all__ = ["REASONS", "BoundCall", "bind", "run"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
@@ -45,7 +45,7 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
 
 
 _OPERATIONS = dict(_operations())
-_REASONS = {
+REASONS = {  # for which a result of a forward call is absent
     "cell_output": "the descriptor has produce_cell=False and training=False",
     "z_state": "the descriptor has training=False",
 }
@@ -57,7 +57,7 @@ def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
     """Say of each result that the operation has and `names` has not why that is so."""
     operation = _OPERATIONS[function]
     left_out = (name for name in operation.results if name not in names)
-    return {name: f"no {name} was passed" if operation.gradients else _REASONS[name] for name in left_out}
+    return {name: f"no {name} was passed" if operation.gradients else REASONS[name] for name in left_out}
 
 
 def _checked_label(function: str, name: Any) -> str:

@@ -13,13 +13,13 @@ import pytest
 
 import vkrnn
 from oracles import require
+from prepared_runs import record_runs
 
 onnx = require("onnx")
 
 from onnx import helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from vkrnn import _prepared  # noqa: E402
 from vkrnn.onnx import OPERATORS, Backend  # noqa: E402
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -36,16 +36,7 @@ ATTRIBUTES: list[dict[str, Any]] = [
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect what runs calls with kept weights, once for each call."""
-    found: list[Any] = []
-    run = _prepared.Prepared.run
-
-    def counted(self: Any, *given: Any) -> Any:
-        results = run(self, *given)
-        found.append(self)
-        return results
-
-    monkeypatch.setattr(_prepared.Prepared, "run", counted)
-    return found
+    return record_runs(monkeypatch)
 
 
 def draw(*shape: int) -> Any:

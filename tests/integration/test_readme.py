@@ -93,7 +93,7 @@ def test_the_quick_start_can_be_pasted(
 
 
 def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
-    """The first block needs no annotation, even for somebody who has mypy at its strictest."""
+    """The first block passes `mypy --strict` as it is."""
     require("mypy")
     script = tmp_path / "quick_start.py"
     script.write_text(quick_start(0))

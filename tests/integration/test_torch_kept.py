@@ -18,10 +18,10 @@ import pytest
 
 import vkrnn
 from oracles import require
+from prepared_runs import record_runs
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn import _prepared  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -37,16 +37,7 @@ def _no_gradients() -> Iterator[None]:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect what runs calls with kept weights, once for each call."""
-    found: list[Any] = []
-    run = _prepared.Prepared.run
-
-    def counted(self: Any, *given: Any) -> Any:
-        results = run(self, *given)
-        found.append(self)
-        return results
-
-    monkeypatch.setattr(_prepared.Prepared, "run", counted)
-    return found
+    return record_runs(monkeypatch)
 
 
 def a_module(kind: str, I: int = 24, H: int = 40, **options: Any) -> Any:
@@ -61,7 +52,7 @@ def warm(module: Any, x: Any, hx: Any = None) -> Any:
 
 
 def plain(module: Any, x: Any, hx: Any = None) -> Any:
-    """Return what the module computes from weights that nobody has packed before."""
+    """Return what a copy of the module computes, whose weights are not packed yet."""
     return copy.deepcopy(module)(x, hx)
 
 
@@ -370,7 +361,7 @@ def test_copies_have_nothing() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_transforms_and_tracers_see_the_operator() -> None:
-    """Kept weights are for calls that nobody but the caller sees."""
+    """Calls under transforms, modes and tracers do not use kept weights."""
     module, x = a_module("GRU"), torch.rand(3, 1, 24)
     wanted = warm(module, x)
     many = torch.vmap(module, in_dims=0)(torch.stack([x, x]))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core, descriptors
-from vkrnn._calls import run
+from vkrnn._calls import REASONS, run
 from vkrnn._last_cells import last_cells
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -172,10 +172,6 @@ _DIFFERENTIABLE = (
     "peephole",
 )
 _ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
-_ABSENT = {
-    "cell_output": "the descriptor has produce_cell=False and training=False",
-    "z_state": "the descriptor has training=False",
-}
 
 
 def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
@@ -204,9 +200,8 @@ def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> K
     outputs = _CELLS[cell].outputs
     names = [name for name in outputs if name in shown]
     by_name = dict(zip(_OUTPUTS, found, strict=True))
-    return kind(
-        cell, names, [by_name[name] for name in names], {name: _ABSENT[name] for name in outputs if name not in shown}
-    )
+    left_out = {name: REASONS[name] for name in outputs if name not in shown}
+    return kind(cell, names, [by_name[name] for name in names], left_out)
 
 
 def _check(cell: str, arguments: dict[str, Any]) -> None:
@@ -254,8 +249,9 @@ def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
     return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
 
 
-def _named(tensors: Sequence[Tensor | None]) -> dict[str, Any]:
-    return {name: to_array(tensor) for name, tensor in zip(_ARGUMENTS, tensors, strict=True) if tensor is not None}
+def _named(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return as arrays those of an operator's tensors that there are."""
+    return {name: to_array(given[name]) for name in _ARGUMENTS if given[name] is not None}
 
 
 @unseen_by_dynamo
@@ -275,21 +271,10 @@ def _compute(
     training: bool,  # noqa: FBT001 - operators take all arguments by position
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the cells and z_state; what there is not is empty."""
-    tensors = (
-        source,
-        recurrent_weight,
-        input_weight,
-        bias,
-        secondary_bias,
-        init_state,
-        init_cell,
-        peephole,
-        mask,
-        lengths,
-    )
+    given = _named(locals())
     how = _with(cell, options, training=training)
     with pytorch_threads:
-        found = _run(cell, _named(tensors), how)
+        found = _run(cell, given, how)
     first, second, third = (to_tensor(found[name]) if name in found else source.new_empty(0) for name in _OUTPUTS)
     return first, second, third
 
@@ -333,19 +318,7 @@ def _compute_backward(
     options: Sequence[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
-    tensors = (
-        source,
-        recurrent_weight,
-        input_weight,
-        bias,
-        secondary_bias,
-        init_state,
-        init_cell,
-        peephole,
-        mask,
-        lengths,
-    )
-    given = _named(tensors)
+    given = _named(locals())
     how = _with(cell, options, training=False)
     D = 2 if how.bidirectional else 1
     above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output

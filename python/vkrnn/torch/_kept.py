@@ -24,7 +24,7 @@ _PREFIX = "[vkrnn.torch]"
 
 
 def needs_no_operator(tensors: Sequence[Tensor | None]) -> bool:
-    """Return whether nobody but the caller sees a call on these tensors: no gradients, transforms, modes, fakes."""
+    """Return whether a call on these plain CPU tensors takes part in no gradient, transform or dispatch mode."""
     return (
         not _seen_by_others()
         and all(tensor is None or (type(tensor) in _PLAIN and tensor.is_cpu) for tensor in tensors)

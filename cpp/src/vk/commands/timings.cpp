@@ -79,7 +79,7 @@ std::optional<double> Timings::seconds(std::uint32_t slot) const noexcept {
         if (result == Result::eSuccess && ticks[1] >= ticks[0]) {
             return static_cast<double>(ticks[1] - ticks[0]) * device_.timestamp_period() * 1e-9;
         }
-    } catch (...) {  // a lost device is reported where somebody waits for a result
+    } catch (...) {  // a lost device raises at the next wait for a result
     }
     return std::nullopt;
 }

@@ -39,7 +39,7 @@ public:
     explicit Pipelines(const Timeline& timeline, std::size_t capacity = kCapacity);
 
     // Returns the kernel's pipeline, which is compiled at first use. If there are too many, drops the least recently
-    // used one that nobody else holds. Throws vk::SystemError, and std::invalid_argument if the package has no such
+    // used one that has no other owner. Throws vk::SystemError, and std::invalid_argument if the package has no such
     // shader.
     SharedKernel get(const Kernel& kernel);
 

@@ -1,0 +1,25 @@
+"""Calls with kept weights, seen by tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vkrnn import _prepared
+
+__all__ = ["record_runs"]
+
+
+def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which each finished call with kept weights adds what made it."""
+    found: list[Any] = []
+    run = _prepared.Prepared.run
+
+    def counted(self: Any, *given: Any) -> Any:
+        results = run(self, *given)
+        found.append(self)
+        return results
+
+    monkeypatch.setattr(_prepared.Prepared, "run", counted)
+    return found
