@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -241,28 +242,39 @@ def test_closed_device() -> None:
         stream.step(source(1, 3))
 
 
-def refusal(stream: vkrnn.Stream) -> str:
-    """Return the message of the error that reading the state raises, if it does."""
+def attempt(use: Callable[[], Any]) -> Any:
+    """Return the result, or the message of the RuntimeError."""
     try:
-        _ = stream.state
+        return use()
     except RuntimeError as error:
         return str(error)
-    return ""
 
 
 def test_two_threads() -> None:
-    """A thread that comes while another one is in a long block gets an error; the block is right all the same."""
-    layer, x = layer_of("lstm", 64, 200), source(4000, 1, 64)
+    """The thread that comes second gets an error, and the first one's block is right all the same.
+
+    Either thread may come second, and on a busy machine the two may miss each other; so several rounds are tried.
+    """
+    layer, x = layer_of("lstm", 64, 200), source(2000, 1, 64)
     stream, expected = vkrnn.stream(layer, threads=1), in_calls([layer], x)
-    results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(stream.step(x)))
-    thread.start()
-    message = ""
-    while thread.is_alive() and not message:
-        message = refusal(stream)
-    thread.join()
-    assert message == "[stream] another thread is using the stream; give each thread a stream of its own"
-    assert np.array_equal(results[0], expected)
+    messages: set[str] = set()
+    blocks = 0
+    for _ in range(100):
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda answers=answers: answers.append(attempt(lambda: stream.step(x))))
+        thread.start()
+        while thread.is_alive():
+            answers.append(attempt(lambda: stream.state))
+        thread.join()
+        messages |= {answer for answer in answers if isinstance(answer, str)}
+        for block in (answer for answer in answers if isinstance(answer, np.ndarray)):
+            assert np.array_equal(block, expected)
+            blocks += 1
+        if messages and blocks:
+            break
+        stream.reset()
+    assert messages == {"[stream] another thread is using the stream; give each thread a stream of its own"}
+    assert blocks
 
 
 def test_repr(lstm: vkrnn.Stream) -> None:
