@@ -90,7 +90,7 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
         openmp.enter();
         theirs = threads_of(3);
         run_on_team(3, {}, [](Member& /*member*/) {
-            const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+            const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
             while (std::chrono::steady_clock::now() < end) continue;
         });
         OpenMP::leave();
@@ -100,6 +100,8 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
     EXPECT_FALSE(contended());
 
     const auto for_long = Contention::Clock::now() + std::chrono::minutes(5);
+    pool_contention.add(std::chrono::seconds(1), std::chrono::seconds(4), for_long);
+    EXPECT_FALSE(contended()) << "a quarter is not much";
     pool_contention.begin(for_long);
     EXPECT_EQ(threads_of(3), own) << "nobody has asked yet whether they work";
     EXPECT_TRUE(contended());

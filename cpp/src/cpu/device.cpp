@@ -164,7 +164,9 @@ std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffe
 }
 
 void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_view prefix) {
-    const unsigned most = allowed_threads(prefix);
+    unsigned most = allowed_threads(prefix);
+    // Waiting for a second processor that other software uses takes longer than the work that it would do.
+    if (most == 2 && contended()) most = 1;
     unsigned wanted = 1;
     for (const Task& task : tasks)
         wanted = std::max(wanted, task.kernel->threads(task.bytes_of_work(), task.constants, most));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -46,6 +47,13 @@ struct Amid {
     Amid& operator=(const Amid&) = delete;
 };
 
+// Returns the processor time that the calling thread or the whole process has used.
+Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
+    timespec time{};
+    clock_gettime(clock, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
 }  // namespace
 
 class Team {
@@ -83,8 +91,12 @@ public:
             interrupted_ = true;
             stop();
         }
+        rested_ += Clock::now() - now;
         if (lacks_members()) stop();
     }
+
+    // Called by the first member when it has slept at a barrier for this time.
+    void rested(Clock::duration time) { rested_ += time; }
 
     void fail(std::exception_ptr error) {
         const std::lock_guard lock(mutex_);
@@ -97,7 +109,9 @@ public:
         try {
             std::optional<WithFloatModes> of_the_caller;
             if (rank != 0) of_the_caller.emplace(float_modes_);
+            const Clock::duration before = contended_ && rank != 0 ? cpu_time() : Clock::duration::zero();
             body(member);
+            if (contended_ && rank != 0) used_by_rest_.fetch_add((cpu_time() - before).count());
         } catch (...) {
             fail(std::current_exception());
         }
@@ -105,14 +119,20 @@ public:
 
     // Called when all members have come back. All members use barrier 0, which separates kernels. The other barriers
     // are used by some of the members at the same time. So the call lost the time of barrier 0 plus the longest of the
-    // others.
+    // others, plus the time in which the first member needed a processor and had none.
     void account() const {
+        const Clock::time_point now = Clock::now();
+        const Clock::duration taken = now - began_, used = size_ > 1 || contended_ ? cpu_time() - cpu_time_ : taken;
+        if (contended_) {
+            const Clock::duration by_team = used + Clock::duration(used_by_rest_.load());
+            contention_.add_others(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - process_time_ - by_team, taken, now);
+        }
         if (size_ == 1) return;
         Clock::duration lost{0};
         for (std::size_t i = 1; i < meetings_.size(); ++i) lost = std::max(lost, meetings_[i].lost_);
         lost += meetings_[0].lost_;
-        const Clock::time_point now = Clock::now();
-        contention_.add(lost, now - meetings_[0].began_);
+        lost += std::max(taken - used - rested_, Clock::duration::zero());
+        contention_.add(lost, taken, now);
         if (contention_.shows({}, {})) contention_.begin(now);
     }
 
@@ -135,18 +155,23 @@ private:
     const FloatModes float_modes_ = cpu::float_modes();
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
-    Clock::time_point polled_ = Clock::now();
+    const Clock::time_point began_ = Clock::now();
+    const Clock::duration cpu_time_ = size_ > 1 || contended_ ? cpu_time() : Clock::duration::zero();
+    const Clock::duration process_time_ = contended_ ? cpu_time(CLOCK_PROCESS_CPUTIME_ID) : Clock::duration::zero();
+    std::atomic<Clock::rep> used_by_rest_ = 0;  // processor time of all members but the first
+    Clock::duration rested_{0};                 // time in which the first member needed no processor
+    Clock::time_point polled_ = began_;
     std::mutex mutex_;
     std::exception_ptr error_;
 };
 
 namespace {
 
-// Returns the OpenMP library whose threads should run calls while threads of the pool wait for processors. Its threads
-// may be those that occupy the processors, because they spin after PyTorch's work, for example; they begin new work at
-// once. Returns null if they have not worked since the last call, or have themselves waited for processors recently.
+// Returns the OpenMP library whose threads should run calls while threads of the pool lose time. Its threads may be
+// those that occupy the processors, because they spin after PyTorch's work, for example; they begin new work at once.
+// Returns null if they have not worked since the last call, or have themselves lost much time recently.
 const OpenMP* refuge() {
-    if (!pool_contention.held_within(kRefuge) || openmp_contention.holds()) return nullptr;
+    if (!pool_contention.felt_within(kRefuge) || openmp_contention.holds()) return nullptr;
     const OpenMP* const loaded = OpenMP::loaded();
     return loaded != nullptr && loaded->max_threads() > 1 && loaded->has_worked() ? loaded : nullptr;
 }
@@ -238,6 +263,7 @@ unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_p
                 if (rank_ == 0) team_.poll();
             }
             meeting.sleepers_.fetch_sub(1);
+            if (rank_ == 0) team_.rested(Clock::now() - come - limit);
         }
         if (first)
             meeting.saw(come, which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
