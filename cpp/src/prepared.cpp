@@ -80,7 +80,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
         return {(states[argument] = side_by_side(own, D, N, width)).data()};
     };
     const std::shared_ptr<const Plan> plan = device_->plan(spec);
-    std::uint64_t room = plan->bytes();
+    std::uint64_t room = plan->peak_bytes();
     std::vector<InputLocation> inputs;
     for (const auto& [argument, buffer] : plan->inputs) {
         if (layer.weights.contains(argument)) room -= plan->buffers[buffer].bytes;

@@ -6,7 +6,6 @@
 #include <limits>
 #include <thread>
 
-#include "cpu/scratch.h"
 #include "cpu_plans.h"
 
 namespace vkrnn::cpu {
@@ -225,57 +224,6 @@ TEST(Threads, WhoeverElseHasTheProcessorsChangesNoBit) {
     ended = true;
     for (std::thread& other : others) other.join();
     RecordProperty("parted", static_cast<int>(parted));
-}
-
-// Returns whether a step of the plan needs both buffers. All are cleared before the first dispatch.
-bool are_needed_together(const Plan& plan, std::size_t a, std::size_t b) {
-    const auto steps_of = [&](std::size_t buffer) {
-        std::pair<std::size_t, std::size_t> found{plan.steps.size(), 0};
-        for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-            const auto* const clear = std::get_if<Clear>(&plan.steps[step]);
-            bool needed = clear != nullptr && clear->buffer == buffer;
-            if (needed) found.first = 0;
-            if (const auto* const dispatch = std::get_if<Dispatch>(&plan.steps[step]))
-                for (std::size_t i = 0; i < dispatch->push.places; ++i)
-                    needed = needed || place_buffer(place_at(dispatch->push, i)) == buffer;
-            if (needed) found = {std::min(found.first, step), step};
-        }
-        return found;
-    };
-    const auto [a_begins, a_ends] = steps_of(a);
-    const auto [b_begins, b_ends] = steps_of(b);
-    return a_begins <= b_ends && b_begins <= a_ends;
-}
-
-TEST(Scratch, SharesMemoryOnlyBetweenBuffersThatNoStepNeedsTogether) {
-    for (const Spec& forward : all_cells({50, 32, 40, 96}))
-        for (Spec spec : {forward, gradients_of(forward)})
-            for (const Dtype dtype : {Dtype::float32, Dtype::float16}) {
-                spec.dtype = dtype;
-                const Plan plan = make_plan(spec, profile_of(targets().front()));
-                std::vector<std::size_t> buffers;
-                for (std::size_t i = 0; i < plan.buffers.size(); ++i)
-                    if (plan.buffers[i].role == Role::scratch || plan.buffers[i].role == Role::packed)
-                        buffers.push_back(i);
-                const ScratchLayout layout = place_scratch(plan, buffers);
-                std::uint64_t apart = 0;
-                for (std::size_t a = 0; a < buffers.size(); ++a) {
-                    const std::uint64_t begin = layout.offsets[a], bytes = plan.buffers[buffers[a]].bytes;
-                    apart += bytes;
-                    EXPECT_EQ(begin % 64, 0u);
-                    EXPECT_LE(begin + bytes, layout.bytes);
-                    for (std::size_t b = 0; b < a; ++b) {
-                        const std::uint64_t other = layout.offsets[b], end = other + plan.buffers[buffers[b]].bytes;
-                        EXPECT_TRUE(begin + bytes <= other || end <= begin ||
-                                    !are_needed_together(plan, buffers[a], buffers[b]))
-                            << name_of_case(spec) << ": " << plan.buffers[buffers[a]].name << " and "
-                            << plan.buffers[buffers[b]].name;
-                    }
-                }
-                // Float32 copies of results take the place of those of arguments.
-                EXPECT_TRUE(!spec.gradients || dtype == Dtype::float32 || layout.bytes < apart * 95 / 100)
-                    << name_of_case(spec) << ": " << layout.bytes << " of " << apart;
-            }
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, 
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
 
     // Refuses a call that can never fit before arrays are copied for it or allocated for its results.
-    std::uint64_t bytes = plan->bytes();
+    std::uint64_t bytes = plan->peak_bytes();
     for (const auto& [argument, index] : plan->inputs) {
         if (py::isinstance<Array>(array_of(checked, argument))) bytes -= plan->buffers.at(index).bytes;
     }

@@ -75,6 +75,9 @@ void register_plans(py::module_& module) {
         .def_property_readonly(
             "bytes", [](const SharedPlan& shared) { return shared.plan->bytes(); }, "Of all buffers.")
         .def_property_readonly(
+            "peak_bytes", [](const SharedPlan& shared) { return shared.plan->peak_bytes(); },
+            "Of the buffers that are needed at the same time. Others share their memory.")
+        .def_property_readonly(
             "dispatches", [](const SharedPlan& shared) { return shared.plan->dispatches(); }, "With loops unrolled.")
         .def_property_readonly(
             "flops", [](const SharedPlan& shared) { return shared.plan->flops; }, "Of the matrix products.")

@@ -13,7 +13,7 @@
 #include "cpu_work.h"
 #include "host_memory.h"
 #include "messages.h"
-#include "scratch.h"
+#include "plan/scratch.h"
 #include "steps.h"
 #include "team.h"
 #include "vkrnn/error.h"
@@ -112,9 +112,9 @@ private:
         std::vector<std::size_t> rest;
         for (std::size_t buffer = 0; buffer < at_.size(); ++buffer)
             if (at_[buffer] == nullptr && !is_full(buffer)) rest.push_back(buffer);
-        const ScratchLayout layout = place_scratch(plan_, rest);
-        scratch_.emplace(memory, layout.bytes, Memory::Use::brief);
-        for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.offsets[i];
+        const ScratchLayout layout = place_scratch(plan_, rest, kAlignment, ~std::uint64_t{0});
+        scratch_.emplace(memory, layout.bytes(), Memory::Use::brief);
+        for (std::size_t i = 0; i < rest.size(); ++i) at_[rest[i]] = scratch_->data() + layout.spots[i].offset;
     }
 
     const Plan& plan_;
@@ -231,11 +231,10 @@ void CpuDevice::throw_no_array(std::uint64_t bytes) const {
         bytes, free);
 }
 
-void CpuDevice::require_room(const Plan& plan, std::uint64_t bytes, std::string_view label) {
+void CpuDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
     const std::string prefix = error_prefix(label);
     check_usable(prefix);
     if (bytes <= kMany) return;
-    bytes -= shared_bytes(plan);
     if (bytes > free_memory()) throw_no_room(prefix, bytes);
 }
 
@@ -286,7 +285,7 @@ void CpuDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const Inp
             dispatches = attempt();
         }
     } catch (const std::bad_alloc&) {
-        throw_no_room(prefix, plan->bytes() - shared_bytes(*plan));
+        throw_no_room(prefix, plan->peak_bytes());
     }
     const double seconds = seconds_since(start);
     const std::lock_guard lock(mutex_);

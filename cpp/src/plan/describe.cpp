@@ -66,7 +66,9 @@ std::string describe(const Plan& plan, std::string_view label) {
     for (const auto& [name, size] : plan.choice.sizes) out << ", " << name << ' ' << size;
     if (plan.precision != Precision::ieee) out << ", float32 " << name_of(plan.precision);
     out << '\n';
-    out << "buffers: " << human(static_cast<double>(plan.bytes()), "B") << '\n';
+    out << "buffers: " << human(static_cast<double>(plan.bytes()), "B");
+    if (plan.shared != 0) out << ", at most " << human(static_cast<double>(plan.peak_bytes()), "B") << " at a time";
+    out << '\n';
     for (const PlanBuffer& buffer : plan.buffers)
         out << "  " << std::left << std::setw(10) << name_of(buffer.role) << std::setw(33) << buffer.name << ' '
             << human(static_cast<double>(buffer.bytes), "B") << '\n';

@@ -4,6 +4,7 @@
 #include "empty.h"
 #include "forward.h"
 #include "gradient.h"
+#include "scratch.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -23,7 +24,10 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
                                   " packed sequences run on the CPU alone, not on " + profile.name);
     try {
         const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
-        return spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+        Plan plan =
+            spec.gradients ? make_gradient_plan(spec, profile, chosen) : make_forward_plan(spec, profile, chosen);
+        plan.shared = shared_scratch(plan, profile.max_allocation);
+        return plan;
     } catch (const TooLarge& error) {
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " a call with " + error.what());
     }

@@ -61,12 +61,6 @@ const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
     return plan_.buffers[index];
 }
 
-bool Binding::in_arena(std::size_t buffer) const {
-    const Role role = plan_.buffers[buffer].role;
-    const bool placed = placements_[buffer].bytes != 0;
-    return role == Role::scratch || role == Role::constant || (role == Role::packed && !placed);
-}
-
 void Binding::find_packed(std::span<const InputLocation> inputs) {
     for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
         if (!inputs[i].storage) {
@@ -95,6 +89,15 @@ void Binding::find_packed(std::span<const InputLocation> inputs) {
             packed_.push_back(std::move(copy));
         }
     }
+    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+        const Role role = plan_.buffers[i].role;
+        const bool placed = placements_[i].bytes != 0;
+        if (role == Role::scratch || role == Role::constant || (role == Role::packed && !placed)) {
+            in_arena_.push_back(i);
+        }
+    }
+    const std::uint64_t limit = pools_.device->timeline().device()->profile().max_allocation;
+    layout_ = vkrnn::place_scratch(plan_, in_arena_, kAlignment, limit / kAlignment * kAlignment);
 }
 
 void Binding::submitted(Point point) {
@@ -107,12 +110,7 @@ void Binding::submitted(Point point) {
 
 std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
                                        std::span<const ResultLocation> results) const {
-    std::vector<std::uint64_t> sizes;
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
-        if (in_arena(i)) {
-            sizes.push_back(plan_.buffers[i].bytes);
-        }
-    }
+    std::vector<std::uint64_t> sizes = layout_.pieces;
     for (std::size_t i = 0; i < std::min(inputs.size(), plan_.inputs.size()); ++i) {
         if (!inputs[i].storage && plan_.inputs[i].second < plan_.buffers.size()) {
             sizes.push_back(plan_.buffers[plan_.inputs[i].second].bytes);
@@ -127,22 +125,14 @@ std::uint64_t Binding::temporary_bytes(std::span<const InputLocation> inputs,
 }
 
 void Binding::place_scratch(Arena& arena) {
-    std::vector<std::uint64_t> sizes;
-    for (std::size_t i = 0; i < placements_.size(); ++i) {
-        if (in_arena(i)) {
-            sizes.push_back(plan_.buffers[i].bytes);
-        }
-    }
-    if (!arena.fits(sizes)) {
+    if (!arena.fits(layout_.pieces)) {
         pools_.device->timeline().settle(pools_.device->timeline().submitted());
     }
-    std::vector<Slice> slices;
-    arena.place(sizes, slices);
-    auto next = slices.begin();
-    for (std::size_t i = 0; i < placements_.size(); ++i) {
-        if (in_arena(i)) {
-            placements_[i] = *next++;
-        }
+    std::vector<Slice> pieces;
+    arena.place(layout_.pieces, pieces);
+    for (std::size_t i = 0; i < in_arena_.size(); ++i) {
+        const auto [piece, offset] = layout_.spots[i];
+        placements_[in_arena_[i]] = pieces[piece].part(offset, plan_.buffers[in_arena_[i]].bytes);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/scratch.h"
 #include "vk/commands/recorder.h"
 #include "vk/commands/transfer.h"
 #include "vk/memory/arena.h"
@@ -33,7 +34,8 @@ public:
     Binding(const Binding&) = delete;
     Binding& operator=(const Binding&) = delete;
 
-    // Finds existing packed copies of the call's arrays and allocates memory for missing ones. Call this first.
+    // Finds existing packed copies of the call's arrays and allocates memory for missing ones, and decides which
+    // scratch buffers share memory. Call this first.
     void find_packed(std::span<const InputLocation> inputs);
 
     // Returns the bytes that the call allocates in addition to arrays on the device and their packed copies.
@@ -87,7 +89,6 @@ private:
         std::shared_ptr<const PackedCopy> copy;
     };
     [[nodiscard]] const PlanBuffer& buffer(std::size_t index, Role role) const;
-    [[nodiscard]] bool in_arena(std::size_t buffer) const;
     void use_until(Point point);
     Slice temporary(std::uint64_t bytes, bool idle);
     Slice bind_host_result(void* to, std::uint64_t bytes);
@@ -102,6 +103,8 @@ private:
     const long process_;
     Point point_ = 0;
     std::vector<Slice> placements_;
+    std::vector<std::size_t> in_arena_;  // buffers in the arena's memory
+    ScratchLayout layout_;               // of these
     std::vector<SliceCopy> before_, after_;
     std::vector<Download> fetches_, downloads_;
     Pool::Pieces temporaries_, fetched_;
