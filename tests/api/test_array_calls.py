@@ -1,4 +1,4 @@
-"""Calls on arrays: mixed with NumPy's, `out`, order without waits, what is copied and what is not."""
+"""Calls on device arrays: mixed with NumPy arrays, run without waiting, and which arguments are copied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINEAR = SingleGateRNNDescriptor(activation="none")
 
 
 def refused(error: type[Exception], message: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Fail unless the call raises that error with that message, all of it."""
+    """Fail unless the call raises exactly this error with exactly this message."""
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     assert str(caught.value) == message
@@ -52,8 +52,8 @@ def _arrays() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_one_array_makes_all_results_arrays(either: vkrnn.Device, dtype: str) -> None:
-    """Whichever it is; on its device, with the same bits, forward and gradients."""
+def test_one_device_array_makes_all_results_device_arrays(either: vkrnn.Device, dtype: str) -> None:
+    """Any one argument is enough, forward and backward; values equal those of a call on NumPy arrays, bit for bit."""
     kind = dtype_of(dtype)
     arrays: dict[str, Any] = {name: array.astype(kind) for name, array in inputs(CASE).items()}
     plain = lstm(arrays, device=either)
@@ -68,13 +68,13 @@ def test_one_array_makes_all_results_arrays(either: vkrnn.Device, dtype: str) ->
         assert_same(vkrnn.lstm_gradients(**arrays | upstream | put({name: array}, either)), gradients)
 
 
-def test_results_show_themselves(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """As with NumPy arrays."""
+def test_repr_of_results(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """The repr of results is the same for device arrays as for NumPy arrays."""
     assert repr(lstm(put(arrays, either))) == repr(lstm(arrays, device=either))
 
 
-def test_the_arrays_device_is_the_calls(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Whatever is current; it may be named too, and nothing else may."""
+def test_call_runs_on_the_device_of_its_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """The current default device is ignored; `device=` may name the arrays' device, and any other is an error."""
     resident = put(arrays, either)
     other = vkrnn.default_device()
     with other:
@@ -82,15 +82,15 @@ def test_the_arrays_device_is_the_calls(either: vkrnn.Device, arrays: dict[str, 
     assert lstm(resident, device=either).output.device is either
     message = f"[lstm 'a'] device: expected {either!r}, where the arrays are, got "
     refused(ValueError, f"{message}{beside(other, either)}", lstm, resident, name="a", device=other)
-    named = vkrnn.zeros(0, device=either.index).device  # the one that calls share
+    named = vkrnn.zeros(0, device=either.index).device  # the device that all calls by this index share
     assert named is not either
     message = f"{message}{either.index}: another {either!r}"
     refused(ValueError, message, lstm, resident, name="a", device=either.index)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_arrays_of_different_devices(either: vkrnn.Device, way: str, arrays: dict[str, Any]) -> None:
-    """Are refused before either device is touched, also two of the same hardware."""
+def test_arrays_of_different_devices_are_refused(either: vkrnn.Device, way: str, arrays: dict[str, Any]) -> None:
+    """The error comes before either device is used, also for two devices of one GPU."""
     with opened(way) as other:
         mixed = put(arrays, either) | put({"bias": arrays["bias"]}, other)
         before = either.statistics(), other.statistics()
@@ -100,8 +100,8 @@ def test_arrays_of_different_devices(either: vkrnn.Device, way: str, arrays: dic
         assert (either.statistics(), other.statistics()) == before
 
 
-def test_messages_are_those_of_numpy_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Shapes, dtypes, lengths."""
+def test_errors_are_the_same_as_for_numpy_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Errors about shapes, dtypes and lengths do not depend on the kind of array."""
     resident = put(arrays, either)
     wrong: list[tuple[dict[str, Array], type[Exception]]] = [
         ({"bias": numbers((15,))}, ValueError),
@@ -122,8 +122,8 @@ def test_messages_are_those_of_numpy_arrays(either: vkrnn.Device, arrays: dict[s
     assert either.statistics()["calls"] == before
 
 
-def test_plans_and_checks_take_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """The plan is that of NumPy arrays; the check's reference gets the same numbers."""
+def test_plan_and_check_accept_device_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Both return the same as for NumPy arrays on that device."""
     resident = put(arrays, either)
     assert vkrnn.plan(vkrnn.lstm, **resident) == vkrnn.plan(vkrnn.lstm, **arrays, device=either)
     report = vkrnn.check(vkrnn.lstm, **resident)
@@ -137,7 +137,7 @@ def test_plans_and_checks_take_arrays(either: vkrnn.Device, arrays: dict[str, An
 
 
 def test_long_chains_run_in_order(either: vkrnn.Device) -> None:
-    """Each call takes what the one before returned, none waits; more calls than command buffers."""
+    """100 calls, each on the previous result and without waiting, are more than there are command buffers."""
     case = Case("gru", 5, 3, 12, 4, {}, frozenset({"bias", "init_state"}))
     arrays: dict[str, Any] = {**inputs(case)}
     state, resident = arrays["init_state"], put(arrays, either)
@@ -148,8 +148,8 @@ def test_long_chains_run_in_order(either: vkrnn.Device) -> None:
     assert_same_array(last, state)
 
 
-def test_forwards_and_backwards_without_waiting(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Training steps whose weights come from gradients: the next source is the last source's gradient."""
+def test_training_steps_without_waiting(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Forward and gradient calls in turn; the source of each step is the gradient of the step before."""
     plain: Any = arrays["source"]
     resident = put(arrays, either)
     moved = resident["source"]
@@ -162,8 +162,8 @@ def test_forwards_and_backwards_without_waiting(either: vkrnn.Device, arrays: di
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_numpy_arguments_may_change_at_once(either: vkrnn.Device, size: str) -> None:
-    """A call on arrays takes NumPy's as they are when it is made, aligned ones and others, while another goes on."""
+def test_numpy_arguments_may_change_after_the_call(either: vkrnn.Device, size: str) -> None:
+    """A call on device arrays uses the contents at the time of the call, while another call is still running."""
     T, N, H = (5, 3, 4) if size == "small" else (500, 16, 64)
     busy = vkrnn.zeros((2000, 8, 64), device=either), vkrnn.zeros((64, 64), device=either)
     weight = vkrnn.zeros((H, H), device=either)
@@ -177,8 +177,8 @@ def test_numpy_arguments_may_change_at_once(either: vkrnn.Device, size: str) -> 
         assert_same_array(got, numbers((T, N, H)))
 
 
-def test_lengths_may_change_at_once(either: vkrnn.Device) -> None:
-    """They are NumPy's in every call."""
+def test_lengths_may_change_after_the_call(either: vkrnn.Device) -> None:
+    """`lengths` is a NumPy array in every call, and is read before the call returns."""
     source = vkrnn.asarray(numbers((5, 3, 4)), device=either)
     lengths = np.array([2, 5, 1], np.int32)
     weight = np.zeros((4, 4), np.float32)
@@ -188,8 +188,8 @@ def test_lengths_may_change_at_once(either: vkrnn.Device) -> None:
     assert_same(got, wanted)
 
 
-def test_copy_from_keeps_its_place_in_the_order(either: vkrnn.Device) -> None:
-    """Calls before it see what was there, calls after it what was copied, without a wait of the caller's."""
+def test_copy_from_is_ordered_with_calls(either: vkrnn.Device) -> None:
+    """Earlier calls read the old contents and later calls the new ones, without an explicit wait."""
     source = vkrnn.empty((50, 3, 64), device=either)
     weight = vkrnn.zeros((64, 64), device=either)
     results = []
@@ -203,15 +203,15 @@ def test_copy_from_keeps_its_place_in_the_order(either: vkrnn.Device) -> None:
 # What is copied
 
 
-def test_large_aligned_arguments_are_read_where_they_are(vulkan: vkrnn.Device) -> None:
-    """Vulkan reads NumPy arrays in place where it can; others are copied. The bits are the same."""
+def test_large_aligned_arguments_are_imported(vulkan: vkrnn.Device) -> None:
+    """Vulkan reads aligned NumPy memory in place where it can and copies the rest. The results are bit-identical."""
     T, N, H = 64, 32, 64
     weight = np.full((H, H), 2.0**-10, np.float32)
     memory = np.zeros(T * N * H * 4 + 8192, np.uint8)
     start = -memory.ctypes.data % 4096
     imports = False
     answers = []
-    for shift in (0, 64, 4):  # of a page, within a page, of nothing but a number
+    for shift in (0, 64, 4):  # aligned to a page, to 64 bytes, to an element
         first = start + shift
         source = memory[first : first + T * N * H * 4].view(np.float32).reshape(T, N, H)
         source[...] = numbers((T, N, H))
@@ -224,14 +224,14 @@ def test_large_aligned_arguments_are_read_where_they_are(vulkan: vkrnn.Device) -
         assert imported == 0 or (sees(vulkan) and shift != 4)
         imports = imports or bool(imported)
         np.testing.assert_array_equal(source, numbers((T, N, H)))
-    if vulkan.driver == "llvmpipe":  # which can
+    if vulkan.driver == "llvmpipe":  # llvmpipe can import host memory
         assert imports == sees(vulkan)
     for answer in answers:
         np.testing.assert_array_equal(answer, answers[0])
 
 
-def test_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Nothing goes up or down in calls on them; NumPy's among them go up once, or are read in place by the CPU."""
+def test_device_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Calls on device arrays transfer nothing. A NumPy argument is uploaded once, or read in place by the CPU."""
     resident = put(arrays, either)
     keys = ("bytes_uploaded", "bytes_downloaded", "bytes_imported")
     before = [either.statistics()[key] for key in keys]
@@ -246,12 +246,12 @@ def test_arrays_are_not_copied(either: vkrnn.Device, arrays: dict[str, Any]) -> 
     assert either.statistics()["bytes_downloaded"] == before[1] + copied
 
 
-# Calls that come again, whose commands Vulkan keeps
+# Repeated calls, whose command buffers Vulkan keeps
 
 
 @pytest.mark.parametrize("size", [(5, 3, 7, 4), (9, 16, 64, 128)], ids=str)
-def test_calls_that_come_again_are_recorded_once(vulkan: vkrnn.Device, size: tuple[int, int, int, int]) -> None:
-    """From the third on; they read what is in their arrays by then."""
+def test_repeated_calls_are_recorded_once(vulkan: vkrnn.Device, size: tuple[int, int, int, int]) -> None:
+    """From the third call on, the recorded commands are reused; they read the current contents of the arrays."""
     T, N, I, H = size
     source, weights = numbers((T, N, I)), {"recurrent_weight": numbers((4 * H, H)) / H}
     weights["input_weight"] = numbers((4 * H, I)) / I
@@ -267,8 +267,8 @@ def test_calls_that_come_again_are_recorded_once(vulkan: vkrnn.Device, size: tup
     assert 5 <= vulkan.statistics()["repeated"] - before["repeated"] <= 10
 
 
-def test_numpy_arrays_are_where_they_were(vulkan: vkrnn.Device) -> None:
-    """A loop of NumPy calls finds its memory again where the host sees the device's, whatever becomes of results."""
+def test_repeated_calls_on_numpy_arrays(vulkan: vkrnn.Device) -> None:
+    """Where the host can map device memory, a loop of NumPy calls reuses it, so that recorded commands fit again."""
     source, weight = numbers((20, 16, 64)), numbers((64, 64)) / 64
     kept = [vkrnn.single_gate_rnn(source, weight, device=vulkan).output for _ in range(8)]
     before = vulkan.statistics()["repeated"]

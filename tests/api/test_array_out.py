@@ -1,4 +1,4 @@
-"""The argument `out`: results into memory of the caller's, NumPy's or a device's."""
+"""The argument `out`: results are written into the caller's NumPy or device arrays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lstm(arrays: dict[str, Any], **rest: Any) -> Any:
 
 
 def empties(device: vkrnn.Device | None = None, dtype: str = "float32") -> list[Any]:
-    """Return arrays for the results of such a call, NumPy's if on no device."""
+    """Return arrays for the results of such a call: NumPy arrays if no device is given."""
     if device is None:
         return [np.full(shape, 7, dtype_of(dtype)) for shape in SHAPES.values()]
     return [vkrnn.asarray(array, device=device) for array in empties(dtype=dtype)]
@@ -40,8 +40,8 @@ def _arrays() -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("kind", [tuple, list])
-def test_results_are_written_there(either: vkrnn.Device, dtype: str, kind: type) -> None:
-    """And are those very arrays; forward and gradients, which read some of them."""
+def test_results_are_the_out_arrays(either: vkrnn.Device, dtype: str, kind: type) -> None:
+    """The call fills the arrays in `out` and returns the same objects, forward and backward."""
     arrays: dict[str, Any] = {name: array.astype(dtype_of(dtype)) for name, array in inputs(CASE).items()}
     wanted = lstm(arrays, device=either)
     resident, out = put(arrays, either), empties(either, dtype)
@@ -57,8 +57,8 @@ def test_results_are_written_there(either: vkrnn.Device, dtype: str, kind: type)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_numpys_memory(either: vkrnn.Device, dtype: str) -> None:
-    """Results of a call on NumPy arrays are there when it returns; large ones too."""
+def test_numpy_out_arrays(either: vkrnn.Device, dtype: str) -> None:
+    """Results in NumPy arrays are complete when the call returns, for small and large arrays."""
     arrays: dict[str, Any] = {name: array.astype(dtype_of(dtype)) for name, array in inputs(CASE).items()}
     out = empties(dtype=dtype)
     got = lstm(arrays, out=out, device=either)
@@ -73,7 +73,7 @@ def test_numpys_memory(either: vkrnn.Device, dtype: str) -> None:
 
 
 def test_a_single_result_needs_no_tuple(either: vkrnn.Device) -> None:
-    """An array will do, of either kind."""
+    """`out` may be one array, NumPy or device, if the call has one result."""
     source, weight = numbers((5, 3, 4)), np.zeros((4, 4), np.float32)
     for out in (np.empty((5, 3, 4), np.float32), vkrnn.empty((5, 3, 4), device=either)):
         for form in (out, (out,), [out]):
@@ -82,8 +82,8 @@ def test_a_single_result_needs_no_tuple(either: vkrnn.Device) -> None:
             np.testing.assert_array_equal(np.asarray(out), source)
 
 
-def test_none_makes_a_new_one(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """For each result by itself; no `out` is all of them."""
+def test_none_in_out_makes_a_new_array(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """None in place of an array allocates that result; `out=None` allocates all of them."""
     wanted = lstm(arrays, device=either)
     for device, given in ((None, arrays), (either, put(arrays, either))):
         for which in range(3):
@@ -96,15 +96,15 @@ def test_none_makes_a_new_one(either: vkrnn.Device, arrays: dict[str, Any]) -> N
                 assert isinstance(result, np.ndarray if device is None else vkrnn.Array)
 
 
-def test_an_array_in_out_makes_the_call_its_devices(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """All arguments may be NumPy's; then all results are arrays."""
+def test_device_array_in_out_selects_the_device(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """A device array in `out` moves a call on NumPy arguments to that device, and all results are device arrays."""
     got = lstm(arrays, out=(None, vkrnn.empty((5, 3, 4), device=either), None))
     assert_same(got, lstm(arrays, device=either))
     assert all(result.device is either for result in got)
 
 
-def test_memory_is_used_again(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """The array's, every time; no more is held after many calls, and views show what is new."""
+def test_out_array_can_be_reused(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """The same array can serve many calls. No memory is retained, and NumPy views of it show the new values."""
     resident, out = put(arrays, either), empties(either)
     places = [array.numpy().ctypes.data for array in out] if sees(either) else []
     for _ in range(3):  # the third call is recorded to be repeated
@@ -122,7 +122,7 @@ def test_memory_is_used_again(either: vkrnn.Device, arrays: dict[str, Any]) -> N
 
 
 def test_parts_of_one_array(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Which do not overlap: the states of two calls side by side."""
+    """Results may be disjoint parts of one array."""
     states = vkrnn.zeros((12, 3, 4), device=either)
     got = lstm(put(arrays, either), out=(states[1:6], states[6:11], None))
     wanted = lstm(arrays, device=either)
@@ -132,7 +132,7 @@ def test_parts_of_one_array(either: vkrnn.Device, arrays: dict[str, Any]) -> Non
 
 
 def test_steps_written_into_a_sequence(either: vkrnn.Device) -> None:
-    """A loop of calls of one step, each reading the row before that it does not write."""
+    """Each of T calls reads row t - 1 of an array and writes row t."""
     source, weight = numbers((6, 3, 4)), np.full((4, 4), 2.0**-6, np.float32)
     wanted = vkrnn.single_gate_rnn(source, weight, descriptor=LINEAR, device=either).output
     given, rows = vkrnn.asarray(source, device=either), vkrnn.zeros((7, 3, 4), device=either)
@@ -169,15 +169,15 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("out", "error", "message"), WRONG, ids=[message for *_, message in WRONG])
-def test_messages(arrays: dict[str, Any], out: Any, error: type[Exception], message: str) -> None:
-    """Whole, under the call's name."""
+def test_errors_about_out(arrays: dict[str, Any], out: Any, error: type[Exception], message: str) -> None:
+    """Whole messages, with the name of the call."""
     for rest, prefix in (({}, "[lstm]"), ({"name": "layer 2"}, "[lstm 'layer 2']")):
         with pytest.raises(error, match=f"^{re.escape(f'{prefix} out: {message}')}$"):
             lstm(arrays, out=out, **rest)
 
 
-def test_messages_about_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Kind, dtype, shape, device; before the device is touched."""
+def test_errors_about_device_arrays_in_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """Wrong kind, dtype, shape or device is reported before the device is used."""
     resident = put(arrays, either)
     own = empties(either)
     with opened("native") as other:
@@ -222,8 +222,8 @@ def test_messages_about_arrays(either: vkrnn.Device, arrays: dict[str, Any]) -> 
         assert (either.statistics()["calls"], other.statistics()["calls"]) == before
 
 
-def test_memory_that_others_have(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Neither an argument's nor another result's, in part or whole."""
+def test_out_must_not_overlap(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """An array in `out` may share no memory with an argument or another result, in part or whole."""
     resident = put(arrays, either)
     whole, first = vkrnn.zeros((9, 3, 4), device=either), vkrnn.zeros((5, 3, 4), device=either)
     plain = np.zeros((9, 3, 4), np.float32)
@@ -253,8 +253,8 @@ def test_memory_that_others_have(either: vkrnn.Device, arrays: dict[str, Any]) -
         assert str(caught.value) == message
 
 
-def test_a_view_of_the_result_is_no_argument(either: vkrnn.Device) -> None:
-    """However NumPy came to see the memory, and whatever part of it."""
+def test_arguments_may_not_be_views_of_out(either: vkrnn.Device) -> None:
+    """Overlap is found for every way in which NumPy can view the memory of a device array."""
     if not sees(either):
         pytest.skip("NumPy does not see the device's memory")
     array, weight = vkrnn.asarray(numbers((5, 3, 4)), device=either), np.zeros((4, 4), np.float32)
@@ -273,24 +273,24 @@ def test_a_view_of_the_result_is_no_argument(either: vkrnn.Device) -> None:
         message = "[single_gate_rnn] out: output: expected memory of its own, got some of source's"
         assert str(caught.value) == message, kind
     states = vkrnn.zeros((2, 3, 4), device=either)
-    vkrnn.single_gate_rnn(states[:1].numpy(), weight, descriptor=LINEAR, out=states[1:])  # beside each other
+    vkrnn.single_gate_rnn(states[:1].numpy(), weight, descriptor=LINEAR, out=states[1:])  # disjoint parts
 
 
 class Lying(np.ndarray[Any, Any]):
-    """An array that claims to be C-contiguous, and to share no memory."""
+    """A non-contiguous array that claims to be contiguous and to share no memory."""
 
     @property
     def flags(self) -> Any:  # type: ignore[override]
-        """Return another array's."""
+        """Return the flags of a contiguous array."""
         return np.zeros(1).flags
 
     def __array_function__(self, *_: Any) -> Any:
-        """Answer all questions with no."""
+        """Return False for every NumPy function, so for `shares_memory` too."""
         return False
 
 
-def test_what_a_subclass_claims_is_not_believed() -> None:
-    """The memory is looked at, not the answers."""
+def test_overlap_with_a_lying_subclass() -> None:
+    """Overlap and contiguity are checked from the memory itself, not from what a subclass answers."""
     source, weight = numbers((5, 3, 4)), np.zeros((4, 4), np.float32)
     cases = {
         "expected memory of its own, got some of source's": source,
@@ -304,8 +304,8 @@ def test_what_a_subclass_claims_is_not_believed() -> None:
     np.testing.assert_array_equal(np.asarray(own), source)
 
 
-def test_the_device_of_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
-    """Is the call's: another may not be named."""
+def test_device_must_be_that_of_out(either: vkrnn.Device, arrays: dict[str, Any]) -> None:
+    """`device=` may name no other device than that of the arrays in `out`."""
     other = vkrnn.default_device()
     message = f"[lstm] device: expected {either!r}, where the arrays are, got {beside(other, either)}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

@@ -1,4 +1,4 @@
-"""Arrays as other libraries see them: `__array__`, the buffer protocol, DLPack; and what outlives what."""
+"""Device arrays in other libraries: `__array__`, the buffer protocol and DLPack, and the lifetime of views."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def _staged() -> Iterator[vkrnn.Device]:
 
 
 def place(array: Array) -> int:
-    """Return where NumPy's array is."""
+    """Return the address of a NumPy array."""
     return int(array.__array_interface__["data"][0])
 
 
 def passed_on(array: vkrnn.Array, **rest: Any) -> vkrnn.Array:
-    """Return the array [T, N, H] as it comes out of a call that changes nothing, which may be under way."""
+    """Return a copy of the array [T, N, H], made by a call that may still be running."""
     weight = np.zeros((array.shape[-1],) * 2, array.dtype)
     result: vkrnn.Array = vkrnn.single_gate_rnn(array, weight, descriptor=LINEAR, **rest).output
     return result
 
 
-# Where the host sees the memory
+# Devices whose memory the host can map
 
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "numpy": lambda array: array.numpy(),
@@ -57,10 +57,10 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("dtype", KINDS)
-def test_the_memory_is_numpys(mapped: vkrnn.Device, dtype: str, look: str) -> None:
-    """Every look is at the same bytes, waits for what writes them, and of a part at the part."""
+def test_views_share_the_arrays_memory(mapped: vkrnn.Device, dtype: str, look: str) -> None:
+    """Every protocol waits for the call that writes the array and gives the same address; a part gives its own."""
     if dtype == "bfloat16" and look in ("memoryview", "dlpack"):
-        pytest.skip("told below")
+        pytest.skip(f"{look} does not support bfloat16")
     wanted = numbers((5, 3, 7), dtype)
     array = passed_on(vkrnn.asarray(wanted, device=mapped))
     seen = LOOKS[look](array)
@@ -72,8 +72,8 @@ def test_the_memory_is_numpys(mapped: vkrnn.Device, dtype: str, look: str) -> No
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_what_is_written_there_goes_into_calls(mapped: vkrnn.Device, dtype: str) -> None:
-    """And what calls write shows, once waited for."""
+def test_views_and_calls_see_each_others_writes(mapped: vkrnn.Device, dtype: str) -> None:
+    """A call reads what was written through a view; after a wait, the view shows what a call wrote."""
     array = vkrnn.zeros((5, 3, 7), dtype, device=mapped)
     view = array.numpy()
     assert view.flags.writeable
@@ -86,8 +86,8 @@ def test_what_is_written_there_goes_into_calls(mapped: vkrnn.Device, dtype: str)
     assert not seen.any()
 
 
-def test_memory_that_the_host_was_told_to_have_is_the_hosts(mapped: vkrnn.Device) -> None:
-    """What was there before may still be under way when an array is made: looking at it waits for that too."""
+def test_view_of_reused_memory_waits_for_its_last_use(mapped: vkrnn.Device) -> None:
+    """A new array may reuse memory that a running call still writes. Viewing it waits for that call."""
     source = vkrnn.asarray(np.ones((2000, 8, 64), np.float32), device=mapped)
     weight = vkrnn.zeros((64, 64), device=mapped)
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_memory_that_the_host_was_told_to_have_is_the_hosts(mapped: vkrnn.Device
 
 
 def test_conversions_copy(mapped: vkrnn.Device) -> None:
-    """On request, and where the dtype changes."""
+    """An explicit copy or a change of dtype makes new memory."""
     wanted = numbers((5, 3))
     array = vkrnn.asarray(wanted, device=mapped)
     for copy in (np.array(array), array.__array__(copy=True), array.__array__(np.float32, copy=True)):
@@ -115,20 +115,20 @@ def test_conversions_copy(mapped: vkrnn.Device) -> None:
 
 
 def test_memoryview(mapped: vkrnn.Device) -> None:
-    """Format, strides, and writing through it."""
+    """A memoryview has the right format and strides, and can be written through."""
     for dtype, code in (("float32", "f"), ("float64", "d"), ("float16", "e")):
         array: Any = vkrnn.asarray(numbers((5, 3), dtype), device=mapped)
         view: Any = memoryview(array)
         size = np.dtype(dtype).itemsize
         assert (view.format, view.itemsize, view.shape, view.strides) == (code, size, (5, 3), (3 * size, size))
         assert not view.readonly
-        if dtype != "float16":  # which memoryview cannot index
+        if dtype != "float16":  # memoryview cannot index float16
             view[4, 2] = 77.0
             assert array.numpy()[4, 2] == 77
 
 
-def test_bfloat16_is_none_of_the_protocols(mapped: vkrnn.Device) -> None:
-    """They do not know it; NumPy's own way does."""
+def test_bfloat16_in_the_protocols(mapped: vkrnn.Device) -> None:
+    """Buffers and DLPack refuse bfloat16; `numpy.asarray` works."""
     array: Any = vkrnn.asarray(numbers((5, 3), "bfloat16"), device=mapped)
     with pytest.raises(BufferError) as caught:
         memoryview(array)
@@ -139,8 +139,8 @@ def test_bfloat16_is_none_of_the_protocols(mapped: vkrnn.Device) -> None:
     np.testing.assert_array_equal(np.asarray(array), numbers((5, 3), "bfloat16"))
 
 
-def test_torch_takes_it(mapped: vkrnn.Device, torch: Any) -> None:
-    """The same memory, both ways."""
+def test_torch_from_dlpack(mapped: vkrnn.Device, torch: Any) -> None:
+    """The tensor shares the array's memory, and writes are visible both ways."""
     array = vkrnn.asarray(numbers((5, 3)), device=mapped)
     tensor = torch.from_dlpack(array)
     assert tensor.data_ptr() == place(array.numpy())
@@ -153,7 +153,7 @@ def test_torch_takes_it(mapped: vkrnn.Device, torch: Any) -> None:
 @pytest.mark.parametrize("end", ["arrays", "close", "everything"])
 @pytest.mark.parametrize("way", ["native", "mapped"])
 def test_views_outlive_everything(way: str, look: str, end: str) -> None:
-    """The array, the device object, `close`; and what the array's call wrote is there."""
+    """A view, and the result that it waits for, stays valid without its array, the device object, or after `close`."""
     device: vkrnn.Device | None
     with opened(way) as device:
         if not device.profile.unified_memory:
@@ -166,7 +166,7 @@ def test_views_outlive_everything(way: str, look: str, end: str) -> None:
             array = None
         if end != "arrays":
             device.close()
-        else:  # what they left behind may be given to others, but not what is looked at
+        else:  # freed memory may be reused, but not memory that is still viewed
             made = [vkrnn.zeros((50, 30, 40), device=device) for _ in range(4)]
             assert all(not other.numpy().any() for other in made)
         del device
@@ -179,7 +179,7 @@ def test_views_outlive_everything(way: str, look: str, end: str) -> None:
 
 
 def test_views_of_a_lost_device() -> None:
-    """Stay readable; only new looks are refused."""
+    """Existing views stay readable; making a new view raises the device's error."""
     with opened("mapped") as device:
         if not device.profile.unified_memory:
             pytest.skip("the host does not see this device's memory")
@@ -195,12 +195,12 @@ def test_views_of_a_lost_device() -> None:
         np.testing.assert_array_equal(view, numbers((5, 3, 7)))
 
 
-# Where it does not
+# Devices whose memory the host cannot map
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_memory_of_its_own_is_copied(staged: vkrnn.Device, dtype: str) -> None:
-    """Every time anew, by NumPy's ways; counted."""
+def test_each_look_at_unmapped_memory_is_a_download(staged: vkrnn.Device, dtype: str) -> None:
+    """Each conversion to NumPy makes a new copy, which `bytes_downloaded` counts."""
     wanted = numbers((5, 3, 7), dtype)
     array = passed_on(vkrnn.asarray(wanted, device=staged))
     assert not array.host_visible
@@ -219,8 +219,8 @@ def test_memory_of_its_own_is_copied(staged: vkrnn.Device, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_memory_of_its_own_is_not_given_away(staged: vkrnn.Device, dtype: str) -> None:
-    """Whole messages."""
+def test_unmapped_memory_is_not_exported(staged: vkrnn.Device, dtype: str) -> None:
+    """DLPack, memoryview and `copy=False` are refused with whole messages."""
     array: Any = vkrnn.asarray(numbers((5, 3), dtype), device=staged)
     message = f"[Array] the memory of {staged.name} is not the host's; copy it with numpy()"
     with pytest.raises(BufferError) as caught:
@@ -238,15 +238,15 @@ def test_memory_of_its_own_is_not_given_away(staged: vkrnn.Device, dtype: str) -
         assert str(refused.value) == "[Array] copy=False: memory that is not the host's needs a copy"
 
 
-def test_dlpack_names_the_cpu(either: vkrnn.Device) -> None:
-    """Whoever asks where the memory is."""
+def test_dlpack_device_is_the_cpu(either: vkrnn.Device) -> None:
+    """`__dlpack_device__` names the CPU for every device, mapped or not."""
     assert vkrnn.zeros(3, device=either).__dlpack_device__() == (1, 0)
     assert dtype_of("float32") == vkrnn.zeros(3, device=either).dtype
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_copies_outlive_everything(dtype: str) -> None:
-    """As they should."""
+def test_copies_outlive_their_device(dtype: str) -> None:
+    """A copy in NumPy's memory stays valid after the device is closed and deleted."""
     with opened("staged") as device:
         copy = passed_on(vkrnn.asarray(numbers((5, 3, 7), dtype), device=device)).numpy()
         large = passed_on(vkrnn.asarray(numbers((500, 30, 40), dtype), device=device)).numpy()

@@ -1,4 +1,4 @@
-"""Arrays on a device: made, filled, read, sliced, shown, refused."""
+"""Arrays on a device: creation, filling, reading, slicing, repr, errors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ANY = "float32, float64, float16 or bfloat16"
 
 
 def refused(error: type[Exception], message: str, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-    """Fail unless the call raises that error with that message, all of it."""
+    """Fail unless the call raises exactly this error with exactly this message."""
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     assert str(caught.value) == message
 
 
-# Made
+# Creation
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """Arrays have every dtype and rank, and NumPy's attributes."""
+def test_round_trip(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """Every dtype and rank survives an upload and a download; attributes are those of NumPy."""
     source = numbers(shape, dtype)
     array = vkrnn.asarray(source, device=either)
     assert (array.shape, array.dtype, array.device) == (shape, source.dtype, either)
@@ -40,8 +40,8 @@ def test_there_and_back(either: vkrnn.Device, shape: tuple[int, ...], dtype: str
     assert_same_array(array, source)
 
 
-def test_where_the_host_sees_the_memory(either: vkrnn.Device) -> None:
-    """The host sees the memory of a device that shares it, unless told to do without."""
+def test_host_visible(either: vkrnn.Device) -> None:
+    """`host_visible` tells whether `numpy()` needs a download. It is possible only on devices with unified memory."""
     staged = either.statistics()["bytes_downloaded"]
     array = vkrnn.zeros(3, device=either)
     assert array.host_visible in ({True, False} if either.profile.unified_memory else {False})
@@ -51,8 +51,8 @@ def test_where_the_host_sees_the_memory(either: vkrnn.Device) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", ">f8", ">f4", ">f2"])
-def test_any_layout_will_do(either: vkrnn.Device, dtype: str) -> None:
-    """Strides, byte order, memory that is read-only or not aligned; none of it shows afterwards."""
+def test_asarray_accepts_any_layout(either: vkrnn.Device, dtype: str) -> None:
+    """Strided, byte-swapped, read-only and unaligned sources give a contiguous native array."""
     plain = numbers((5, 3, 4)).astype(dtype)
     apart = np.repeat(plain, 2, axis=2)[:, :, ::2]
     read_only = plain.copy()
@@ -63,20 +63,20 @@ def test_any_layout_will_do(either: vkrnn.Device, dtype: str) -> None:
         assert_same_array(vkrnn.asarray(source, device=either), wanted)
 
 
-def test_an_array_stays_what_it_is(either: vkrnn.Device) -> None:
-    """`asarray` takes one as it is, on its own device."""
+def test_asarray_of_a_device_array(either: vkrnn.Device) -> None:
+    """`asarray` returns the array itself on its own device and refuses any other device."""
     array = vkrnn.zeros((5, 3), device=either)
     assert vkrnn.asarray(array) is array
     assert vkrnn.asarray(array, device=either) is array
     other = vkrnn.default_device()
     message = f"[asarray] device: expected {either!r}, where the array is, got "
     refused(ValueError, f"{message}{beside(other, either)}", vkrnn.asarray, array, device=other)
-    message = f"{message}{either.index}: another {either!r}"  # the one that calls share
+    message = f"{message}{either.index}: another {either!r}"  # the device that all calls by this index share
     refused(ValueError, message, vkrnn.asarray, array, device=either.index)
 
 
-def test_the_device_that_arrays_are_made_on(own: vkrnn.Device) -> None:
-    """The one named, else the current one."""
+def test_device_of_new_arrays(own: vkrnn.Device) -> None:
+    """Arrays are made on the device that was named, else on the current one."""
     usual = vkrnn.default_device()
     made: list[Callable[..., vkrnn.Array]] = [vkrnn.empty, vkrnn.zeros]
     made += [lambda length, **rest: vkrnn.asarray(numbers((length,)), **rest)]
@@ -90,7 +90,7 @@ def test_the_device_that_arrays_are_made_on(own: vkrnn.Device) -> None:
 
 @pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
 def test_shapes_and_dtypes(make: Callable[..., vkrnn.Array], either: vkrnn.Device) -> None:
-    """An int or several, whatever counts as one; any name of a dtype, float32 if none."""
+    """A shape is an integer or a sequence of them; a dtype has any of NumPy's names and defaults to float32."""
     shapes: list[tuple[Any, tuple[int, ...]]] = [
         (3, (3,)),
         (np.int64(3), (3,)),
@@ -106,8 +106,8 @@ def test_shapes_and_dtypes(make: Callable[..., vkrnn.Array], either: vkrnn.Devic
 
 
 @pytest.mark.parametrize("dtype", KINDS)
-def test_zeros_where_something_else_was(either: vkrnn.Device, dtype: str) -> None:
-    """Memory comes from a pool, and has been used before."""
+def test_zeros_in_reused_memory(either: vkrnn.Device, dtype: str) -> None:
+    """`zeros` clears memory that the pool has given out before."""
     for shape in ((7,), (333, 3), (100_003,)):
         vkrnn.asarray(numbers(shape, dtype), device=either)  # dropped at once
         assert_same_array(vkrnn.zeros(shape, dtype, device=either), np.zeros(shape, dtype_of(dtype)))
@@ -131,14 +131,16 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], type[Exception], str]]
 
 
 @pytest.mark.parametrize(("make", "args", "error", "message"), WRONG, ids=[message for *_, message in WRONG])
-def test_messages(make: Callable[..., object], args: tuple[Any, ...], error: type[Exception], message: str) -> None:
-    """Whole."""
+def test_creation_errors(
+    make: Callable[..., object], args: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    """Whole messages."""
     refused(error, message, make, *args)
 
 
 @pytest.mark.parametrize("user", ["asarray", "empty", "zeros"])
-def test_messages_about_the_device(user: str) -> None:
-    """As a call's, under the function's name."""
+def test_errors_about_the_device(user: str) -> None:
+    """The message is that of a call, with the function's name."""
     argument: Any = numbers((3,)) if user == "asarray" else 3
     message = f"[{user}] device: expected a part of a device's name, got 'abacus' {shown_devices()}"
     refused(ValueError, message, getattr(vkrnn, user), argument, device="abacus")
@@ -147,16 +149,16 @@ def test_messages_about_the_device(user: str) -> None:
 
 
 @pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
-def test_axes_that_are_no_integers(make: Callable[..., object]) -> None:
-    """Python says so."""
+def test_axes_must_be_integers(make: Callable[..., object]) -> None:
+    """Other axes are a TypeError."""
     for shape in (2.5, (3, 2.5), "ab", None):
         with pytest.raises(TypeError):
             make(shape)
 
 
 @pytest.mark.parametrize("make", [vkrnn.empty, vkrnn.zeros])
-def test_too_large(make: Callable[..., object], either: vkrnn.Device) -> None:
-    """The message says how much and where; nothing is held then."""
+def test_too_large_for_the_device(make: Callable[..., object], either: vkrnn.Device) -> None:
+    """The MemoryError names the bytes needed and available, and nothing stays allocated."""
     before = either.statistics()["bytes_allocated"]
     with pytest.raises(MemoryError) as caught:
         make((2**20, 2**30), device=either)
@@ -167,25 +169,25 @@ def test_too_large(make: Callable[..., object], either: vkrnn.Device) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2**32, 2**32), (2**62, 4), (2**63 - 1, 2**63 - 1), (2**61 + 1, 8)], ids=str)
-def test_larger_than_any_memory(shape: tuple[int, ...], either: vkrnn.Device) -> None:
-    """Sizes that overflow 64 bits are not small."""
+def test_sizes_that_overflow(shape: tuple[int, ...], either: vkrnn.Device) -> None:
+    """A size that overflows 64 bits is an error and does not wrap to a small one."""
     with pytest.raises((MemoryError, ValueError), match=r"^\[(Array|empty)\] "):
         vkrnn.empty(shape, device=either)
 
 
-def test_axes_that_numpy_cannot_have_either(either: vkrnn.Device) -> None:
-    """The message names the shape; an axis of 0 makes any shape one of no bytes."""
+def test_axes_beyond_63_bits(either: vkrnn.Device) -> None:
+    """The message names the shape. With an axis of 0, any other axes make an array of no bytes."""
     with pytest.raises(ValueError, match=rf"^\[empty\] shape: expected axes below 2\*\*63, got \[{2**64}\]$"):
         vkrnn.empty(2**64, device=either)
     assert vkrnn.empty((2**62, 2**62, 0), device=either).nbytes == 0
 
 
-# Filled
+# copy_from
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_copy_from(either: vkrnn.Device, dtype: str) -> None:
-    """The source may change at once; any layout will do."""
+    """The source may have any layout and may change as soon as the method returns."""
     array = vkrnn.empty((5, 3, 7), dtype_of(dtype), device=either)
     uploaded = either.statistics()["bytes_uploaded"]
     source = numbers((5, 3, 7), dtype)
@@ -196,14 +198,14 @@ def test_copy_from(either: vkrnn.Device, dtype: str) -> None:
     assert either.statistics()["bytes_uploaded"] == uploaded + wanted.nbytes
     array.copy_from(wanted[::-1])
     assert_same_array(array, wanted[::-1].copy())
-    if dtype != "bfloat16":  # which has no other byte order
+    if dtype != "bfloat16":  # bfloat16 has no other byte order
         array.copy_from(wanted.astype(wanted.dtype.newbyteorder(">")))
         assert_same_array(array, wanted)
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_copy_from_into_a_part(either: vkrnn.Device, dtype: str) -> None:
-    """In 16 bits the part begins and ends within a word; what stands beside it stays."""
+    """Elements beside the part stay unchanged, also where a part of 16-bit elements begins or ends within a word."""
     for rows, width in ((7, 1), (5, 3), (5, 4)):
         wanted = numbers((rows, width), dtype)
         array = vkrnn.asarray(wanted, device=either)
@@ -215,7 +217,7 @@ def test_copy_from_into_a_part(either: vkrnn.Device, dtype: str) -> None:
 
 
 def test_copy_from_its_own_memory(either: vkrnn.Device) -> None:
-    """Overlapping parts come out as NumPy would have them."""
+    """Copying between overlapping parts gives what NumPy gives."""
     for count in (10, 100_000, 1_000_003):
         wanted = numbers((count,))
         for target, source in ((slice(1, None), slice(None, -1)), (slice(None, -3), slice(3, None))):
@@ -226,8 +228,8 @@ def test_copy_from_its_own_memory(either: vkrnn.Device) -> None:
             assert_same_array(array, shifted)
 
 
-def test_copy_from_messages(either: vkrnn.Device) -> None:
-    """Whole; nothing is written."""
+def test_errors_of_copy_from(either: vkrnn.Device) -> None:
+    """Whole messages; the array stays unchanged."""
     array = vkrnn.zeros((5, 3), device=either)
     wrong: list[tuple[Any, type[Exception], str]] = [
         ([[1.0]], TypeError, "source: expected a numpy.ndarray, got list"),
@@ -243,13 +245,13 @@ def test_copy_from_messages(either: vkrnn.Device) -> None:
     assert_same_array(array, np.zeros((5, 3), np.float32))
 
 
-# Sliced
+# Slicing
 
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", [(7,), (5, 3), (5, 3, 4), (3, 0, 2)], ids=str)
 def test_parts(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None:
-    """An index means what it means to NumPy; parts have parts; nothing is copied."""
+    """Indices and slices mean what they mean in NumPy, can be nested, and copy nothing."""
     wanted = numbers(shape, dtype)
     array = vkrnn.asarray(wanted, device=either)
     before = either.statistics()
@@ -269,7 +271,7 @@ def test_parts(either: vkrnn.Device, shape: tuple[int, ...], dtype: str) -> None
 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_parts_share_memory(either: vkrnn.Device, dtype: str) -> None:
-    """With the array and with one another, and keep it."""
+    """A part shares memory with its array and other parts, and keeps it alive."""
     array = vkrnn.zeros((5, 3), dtype_of(dtype), device=either)
     array[2].copy_from(numbers((3,), dtype))
     wanted = np.zeros((5, 3), dtype_of(dtype))
@@ -278,13 +280,13 @@ def test_parts_share_memory(either: vkrnn.Device, dtype: str) -> None:
     assert_same_array(array[1:4][1], wanted[2])
     part = array[2:]
     del array
-    other = vkrnn.asarray(numbers((5, 3), dtype), device=either)  # would take the memory were it free
+    other = vkrnn.asarray(numbers((5, 3), dtype), device=either)  # would reuse the memory if it were free
     assert_same_array(part, wanted[2:])
     assert_same_array(other, numbers((5, 3), dtype))
 
 
 def test_length_and_iteration(either: vkrnn.Device) -> None:
-    """Along the first axis."""
+    """`len` and `iter` go along the first axis."""
     wanted = numbers((5, 3))
     array = vkrnn.asarray(wanted, device=either)
     assert len(array) == 5
@@ -297,7 +299,7 @@ def test_length_and_iteration(either: vkrnn.Device) -> None:
     refused(TypeError, "[Array] len() of an array without axes", iter, scalar)
 
 
-def test_indices_that_do_not_do(either: vkrnn.Device) -> None:
+def test_errors_of_indexing(either: vkrnn.Device) -> None:
     """Whole messages."""
     array = vkrnn.zeros((5, 3), device=either)
     wrong: list[tuple[Any, type[Exception], str]] = [
@@ -326,14 +328,14 @@ def test_indices_that_do_not_do(either: vkrnn.Device) -> None:
         refused(IndexError, "[Array] index: an array without axes has no parts", scalar.__getitem__, index)
 
 
-def test_arrays_stay_in_their_process(either: vkrnn.Device) -> None:
-    """A pickle would have to hold the device."""
+def test_arrays_cannot_be_pickled(either: vkrnn.Device) -> None:
+    """An array belongs to a device, which exists in one process only."""
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(vkrnn.zeros(3, device=either))
 
 
-def test_nothing_is_made_unchecked(either: vkrnn.Device) -> None:
-    """What the class itself makes lies within another array, or is refused; this once read any memory."""
+def test_constructor_is_checked(either: vkrnn.Device) -> None:
+    """`vkrnn.Array` makes only parts within another array, so that no foreign memory can be read."""
     base = vkrnn.empty((4, 4), device=either)
     for offset, shape in ((2**64 - 64, [16]), (4, [16]), (0, [17]), (65, [0]), (2**63, [2**61])):
         with pytest.raises(ValueError, match=r"^\[Array\] a part that reaches beyond the array$"):
@@ -348,14 +350,14 @@ def test_nothing_is_made_unchecked(either: vkrnn.Device) -> None:
             make()
 
 
-def test_waiting_for_nothing(either: vkrnn.Device) -> None:
-    """Returns."""
+def test_wait_without_work(either: vkrnn.Device) -> None:
+    """`wait` and `synchronize` return at once when nothing is running."""
     array = vkrnn.asarray(numbers((3,)), device=either)
     array.wait()
     either.synchronize()
     assert_same_array(array, numbers((3,)))
 
 
-def test_sees_agrees(either: vkrnn.Device) -> None:
-    """Every array of a device goes the same way."""
+def test_host_visible_is_the_same_for_all_sizes(either: vkrnn.Device) -> None:
+    """Arrays of all sizes on a device are mapped, or none is."""
     assert {vkrnn.empty(shape, device=either).host_visible for shape in (0, 1, 100_000)} == {sees(either)}

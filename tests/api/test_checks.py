@@ -1,4 +1,4 @@
-"""`vkrnn.check` and `vkrnn.plan`: what they find, and what they show."""
+"""`vkrnn.check` and `vkrnn.plan`: their results and how these are displayed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def comparison(got: Any, wanted: Any) -> Comparison:
     return Comparison.of("output", np.asarray(got, np.float32), np.asarray(wanted, np.float64))
 
 
-def test_errors_are_scaled_by_the_largest_number() -> None:
-    """By 1 where the numbers are smaller, by the largest where they are larger."""
+def test_errors_are_relative_to_absmax() -> None:
+    """The scale is the reference's absmax, or 1 if that is smaller."""
     assert comparison([0.5, 0.25], [0.5, 0.0]) == Comparison("output", (2,), 0.25, (1,))
     assert comparison([[8.0], [10.0]], [[8.0], [16.0]]) == Comparison("output", (2, 1), 6 / 16, (1, 0))
 
 
-def test_what_is_not_finite_is_wrong() -> None:
-    """Unless both sides have the same."""
+def test_non_finite_values_are_errors() -> None:
+    """NaN and infinity are errors unless both sides have the same."""
     assert comparison([1.0, np.nan], [1.0, 2.0]).error == np.inf
     assert comparison([1.0, np.inf], [1.0, 2.0]).error == np.inf
     assert comparison([1.0, 2.0], [1.0, np.inf]).error == np.inf
@@ -35,7 +35,7 @@ def test_what_is_not_finite_is_wrong() -> None:
 
 
 def test_report_of_an_operation() -> None:
-    """One row a result, with a verdict."""
+    """There is one row per result, and a verdict."""
     report = vkrnn.check(
         vkrnn.gru, np.tile(SOURCE, 3), np.tile(WEIGHT, (3, 1)), descriptor=vkrnn.GRUDescriptor(training=True)
     )
@@ -47,7 +47,7 @@ def test_report_of_an_operation() -> None:
 
 
 def test_report_of_gradients() -> None:
-    """The gradients are those of the same training state."""
+    """Gradients are compared with the reference on the same training state."""
     training = vkrnn.SingleGateRNNDescriptor(training=True, activation="tanh")
     output, z_state = vkrnn.single_gate_rnn(SOURCE, WEIGHT, descriptor=training)
     report = vkrnn.check(vkrnn.single_gate_rnn_gradients, SOURCE, WEIGHT, output, z_state, descriptor=training)
@@ -57,7 +57,7 @@ def test_report_of_gradients() -> None:
 
 @pytest.mark.parametrize("index", range(len(vkrnn.devices())))
 def test_report_names_the_device_that_computed(index: int) -> None:
-    """The one that is named, or the one where an argument or a result lives; the default one has no part in it."""
+    """It is the device that was named or that an argument or result lives on, not the default device."""
     device = vkrnn.Device(index)
     others = [other for other in vkrnn.devices() if other.index != index]
     with others[0] if others else device:
@@ -73,7 +73,7 @@ def test_report_names_the_device_that_computed(index: int) -> None:
 
 
 def test_report_is_shown_as_a_table() -> None:
-    """As text, and as HTML in a notebook."""
+    """The report is a text table, and an HTML table in notebooks."""
     comparisons = (Comparison("output", (5, 3, 4), 2.5e-7, (1, 0, 2)), Comparison("z_state", (5, 3, 4), 0.5, (0, 0, 0)))
     report = Report("lstm", "<some GPU>", 5e-6, comparisons)
     assert not report.ok
@@ -89,7 +89,7 @@ def test_report_is_shown_as_a_table() -> None:
 
 
 def test_plans_are_values() -> None:
-    """Equal for equal shapes, different for others; readable as text and as plain values."""
+    """Plans of equal shapes are equal, and can be read as text and as plain values."""
     plan = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT)
     assert plan == vkrnn.plan(vkrnn.single_gate_rnn, SOURCE * 2, WEIGHT, name="other")
     assert plan != vkrnn.plan(vkrnn.single_gate_rnn, SOURCE[:4], WEIGHT)

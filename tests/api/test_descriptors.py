@@ -1,4 +1,4 @@
-"""Descriptors: every documented property and default, what is accepted, what is refused and how."""
+"""Descriptors: every documented property and default, and which values are accepted or refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_arguments_are_keywords_only(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), SWITCHES)
-def test_flags_are_bools_and_nothing_else(kind: type[Any], name: str) -> None:
+def test_flags_must_be_bools(kind: type[Any], name: str) -> None:
     for flag in (True, np.bool_(True)):  # noqa: FBT003
         assert getattr(kind(**{name: flag}), name) is True
     for value, shown in (("yes", "'yes' (str)"), (1, "1 (int)"), (None, "None (NoneType)")):
@@ -88,7 +88,7 @@ def test_unknown_activations_are_refused_with_the_names(kind: type[Any], name: s
 
 
 @pytest.mark.parametrize(("kind", "name"), VALUES)
-def test_numbers_become_floats_and_nothing_else_is_one(kind: type[Any], name: str) -> None:
+def test_numbers_become_floats(kind: type[Any], name: str) -> None:
     for value in (2, 2.0, np.float32(2), np.int64(2)):
         assert type(getattr(kind(**{name: value}), name)) is float
         assert kind(**{name: value}) == kind(**{name: 2.0})
@@ -132,23 +132,23 @@ def test_copies_are_equal(kind: type[Any], again: Callable[[Any], Any]) -> None:
     assert set(kept) == {Activation}
 
 
-def test_a_copy_is_checked_like_the_first() -> None:
+def test_replace_checks_its_arguments() -> None:
     with pytest.raises(TypeError, match="expected a bool"):
         replace(LSTMDescriptor(), reverse="no")  # type: ignore[arg-type]
     assert replace(LSTMDescriptor(), activation="relu").activation is Activation.RELU  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", DEFAULTS)
-def test_nothing_can_be_set(kind: type[Any]) -> None:
+def test_descriptors_are_read_only(kind: type[Any]) -> None:
     with pytest.raises(FrozenInstanceError):
         kind().reverse = True
 
 
-def test_kinds_are_never_equal() -> None:
+def test_descriptors_of_different_cells_are_never_equal() -> None:
     assert len({kind() for kind in DEFAULTS}) == len(DEFAULTS)
 
 
-def test_repr_is_the_expression() -> None:
+def test_repr_is_a_python_expression() -> None:
     shown = "SingleGateRNNDescriptor(reverse=False, bidirectional=False, training=False, activation=Activation.TANH)"
     assert repr(SingleGateRNNDescriptor(activation="tanh")) == shown
     assert repr(SingleGateRNNDescriptor(activation="tanh", clip=3)) == f"{shown[:-1]}, clip=3.0)"

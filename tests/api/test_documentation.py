@@ -1,4 +1,4 @@
-"""The public functions: signatures by the core's table, complete docstrings, examples that run."""
+"""The public functions: signatures that match the core's table, complete docstrings, examples that run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXTRAS = {
 
 @pytest.mark.parametrize("module", MODULES)
 def test_examples(module: str) -> None:
-    """The examples of every docstring give what stands there."""
+    """The examples in every docstring print what the docstring says."""
     for name, package in EXTRAS.items():
         if module == name or module.startswith(f"{name}."):
             require(package)
@@ -46,7 +46,7 @@ def test_examples(module: str) -> None:
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
 def test_signature(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
-    """Python's signatures and the core's table agree: names, order, what is optional."""
+    """Python's signatures and the core's table have the same names, order and optional arguments."""
     found = inspect.signature(function).parameters
     assert [(name, parameter.default is None) for name, parameter in found.items()] == [
         *parameters,
@@ -62,8 +62,8 @@ def test_signature(function: Callable[..., Any], parameters: list[tuple[str, boo
 
 
 @pytest.mark.parametrize("function", [operation.values[0] for operation in OPERATIONS])
-def test_arguments_are_handed_over_by_name(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each argument arrives under its own name, in the signature's order; results are as annotated."""
+def test_arguments_are_passed_by_name(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each argument arrives under its own name, in the signature's order. Results are as annotated."""
     handed: list[tuple[Any, ...]] = []
     monkeypatch.setattr(inspect.getmodule(function), "run", lambda *args: handed.append(args))
     given = {name: object() for name in inspect.signature(function).parameters}
@@ -75,7 +75,7 @@ def test_arguments_are_handed_over_by_name(function: Callable[..., Any], monkeyp
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
 def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
-    """Every parameter has its shape, every section is there, and no placeholder was left."""
+    """Every parameter has its shape, every section exists, and no placeholder is left."""
     text = inspect.getdoc(function) or ""
     for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
         assert f"\n{section}\n{'-' * len(section)}\n" in text
@@ -96,7 +96,7 @@ def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, boo
 
 @pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
 def test_descriptor(cell: _core.Cell) -> None:
-    """Python's descriptors and the core's table agree: properties, order, defaults."""
+    """Python's descriptors and the core's table have the same properties, order and defaults."""
     descriptor = getattr(vkrnn, cell.descriptor_name)()
     fields = {name: getattr(descriptor, name) for name in descriptor.__dataclass_fields__}
     shown = {
@@ -107,14 +107,14 @@ def test_descriptor(cell: _core.Cell) -> None:
 
 @pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
 def test_reference_has_the_same_signature(cell: _core.Cell) -> None:
-    """The reference takes what the operation takes, less where to run and where to write."""
+    """The reference takes the operation's arguments except `device` and `out`."""
     for name in (cell.name, cell.gradients_name):
         own, other = (list(inspect.signature(getattr(m, name)).parameters) for m in (vkrnn, vkrnn.reference))
         assert other == [parameter for parameter in own if parameter not in {"device", "out"}]
 
 
 def section(heading: str) -> str:
-    """Return what docs/devices.md says under a heading."""
+    """Return the text of docs/devices.md under a heading."""
     return DEVICES_PAGE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
@@ -126,7 +126,7 @@ def first_column(table: str) -> list[str]:
 
 
 def test_counters() -> None:
-    """The documentation explains the counters that there are, each once."""
+    """docs/devices.md and the docstring explain every counter once."""
     counters = list(vkrnn.Device("cpu (").statistics())
     explained = re.findall(r"``(\w+)``", inspect.getdoc(vkrnn.Device.statistics) or "")
     assert sorted(explained) == sorted(counters)
@@ -134,7 +134,7 @@ def test_counters() -> None:
 
 
 def test_strategies() -> None:
-    """The documentation explains every strategy that a device here can run, and every declared tuning parameter."""
+    """docs/devices.md explains every strategy that a device here can run, and every tuning parameter."""
     text = section("Strategies")
     tables = {part: first_column(text.split(f"| `{part}` |")[1].split("\n\n")[0]) for part in ("schedule", "gemm")}
     parameters = set(re.findall(r"`(\w+)`", text.split("| strategy | tuning parameter |")[1].split("\n\n")[0]))
@@ -152,7 +152,7 @@ def test_strategies() -> None:
 
 
 def test_environment_variables() -> None:
-    """The documentation explains the variables that the sources read."""
+    """The documentation explains every variable that the sources read."""
     sources = [path for folder in ("cpp/src", "python/vkrnn") for path in (ROOT / folder).rglob("*") if path.is_file()]
     read = {
         name

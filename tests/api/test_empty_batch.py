@@ -1,4 +1,4 @@
-"""A batch of no sequences: results without elements, gradients of weights that are zeros."""
+"""Calls with N = 0: results have no elements, and the gradients of the weights are zero."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.cell)
 @pytest.mark.parametrize("options", [{}, {"lengths": np.zeros(0, np.int64)}], ids=["", "lengths"])
 def test_results_and_gradients(kind: vkrnn.Device, case: Case, options: dict[str, Any]) -> None:
-    """Of NumPy's arrays, Arrays and the reference, in the same shapes; the device does nothing."""
+    """NumPy and device arrays give the reference's shapes and values, and nothing is dispatched."""
     rest: dict[str, Any] = {"descriptor": case.descriptor(training=True), **options}
     given = inputs(case)
     before = kind.statistics()["dispatches"]
@@ -46,8 +46,8 @@ def test_results_and_gradients(kind: vkrnn.Device, case: Case, options: dict[str
     assert vkrnn.check(backward, **given, **upstream, **rest, device=kind).ok
 
 
-def test_a_part_of_an_array_takes_the_zeros(kind: vkrnn.Device) -> None:
-    """And nothing beside it, nor NumPy's memory beside a result there."""
+def test_zeros_go_into_a_part_of_an_array(kind: vkrnn.Device) -> None:
+    """Only the part given as `out` is cleared, in a device array and in a NumPy array."""
     given = {"source": np.zeros((5, 0, 4), np.float32), "recurrent_weight": np.ones((4, 4), np.float32)}
     upstream = dict.fromkeys(("source_gradient", "z_state"), given["source"])
     whole = vkrnn.asarray(np.ones((3, 4, 4), np.float32), device=kind)
@@ -59,7 +59,7 @@ def test_a_part_of_an_array_takes_the_zeros(kind: vkrnn.Device) -> None:
 
 
 def test_plan() -> None:
-    """It has the strategy of a batch of one, and nothing to do but to clear the gradients of weights."""
+    """The plan has the strategy of a batch of one; its only steps clear the gradients of weights."""
     source, weight = np.zeros((5, 0, 4), np.float32), np.ones((4, 4), np.float32)
     plan = vkrnn.plan(vkrnn.single_gate_rnn, source, weight, device="cpu (")
     assert (plan.dispatches, plan.steps, plan.flops) == (0, [], 0)
@@ -70,8 +70,8 @@ def test_plan() -> None:
     assert back.steps == [{"kind": "clear", "buffer": "gradient of recurrent_weight"}]
 
 
-def test_other_axes_are_not_empty() -> None:
-    """Nor is the batch of one argument beside that of another."""
+def test_only_the_batch_may_be_empty() -> None:
+    """Other axes of size 0 are refused, and so are arguments that disagree about the batch."""
     source, weight = np.zeros((5, 0, 4), np.float32), np.ones((4, 4), np.float32)
     wrong = {
         "source: every axis but the batch must be at least 1, got [0, 3, 4]": {"source": np.zeros((0, 3, 4), "f4")},

@@ -1,4 +1,4 @@
-"""Mistakes of users: whole messages, all of them before a device is touched."""
+"""Errors about wrong arguments: whole messages, raised before a device is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import vkrnn
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
-# The sizes T, N, I, H are 5, 3, 7, 4.
+# Shapes for T = 5, N = 3, I = 7 and H = 4.
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "single_gate_rnn": {"source": (5, 3, 7), "recurrent_weight": (4, 4), "input_weight": (4, 7)},
     "lstm": {"source": (5, 3, 7), "recurrent_weight": (16, 4), "input_weight": (16, 7)},
@@ -33,14 +33,14 @@ FUNCTIONS = tuple(SHAPES)
 
 
 def arguments(function: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return arguments that are right but for the changes; a tuple among these is the shape of an array."""
+    """Return right arguments with these changes. A tuple among the changes is the shape of an array."""
     shapes: dict[str, Any] = {**SHAPES[function], **(changes or {})}
     return {name: np.ones(value, np.float32) if isinstance(value, tuple) else value for name, value in shapes.items()}
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A call that must fail: the function, what is wrong with its arguments, and the whole error."""
+    """A call that must fail: the function, the wrong arguments and the whole message."""
 
     function: str
     changes: Mapping[str, Any]
@@ -102,7 +102,7 @@ TYPES = [
 
 
 def dtype_message(function: str, name: str, dtype: str) -> str:
-    """Return the error where one argument has another dtype than float32: the source's is that of the call."""
+    """Return the error for an argument whose dtype is not float32, the dtype of the call's other arguments."""
     if name != "source":
         return f"[{function}] {name}: expected dtype float32 like source, got {dtype}"
     if dtype.startswith("float"):
@@ -279,7 +279,7 @@ def _closed() -> vkrnn.Device:
 
 @pytest.mark.parametrize("bad", TABLE, ids=lambda bad: f"{bad.function}-{'-'.join(bad.changes)}")
 def test_message(bad: Bad, closed: vkrnn.Device) -> None:
-    """The mistake is reported as a whole sentence, and before the device is looked at: it is closed."""
+    """The whole message is as listed. The device is closed, so the error must come before it is used."""
     rest = {} if "device" in bad.changes else {"device": closed}
     with pytest.raises(bad.error) as caught:
         bad.call(**rest)
@@ -289,7 +289,7 @@ def test_message(bad: Bad, closed: vkrnn.Device) -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_right_arguments_reach_the_device(function: str, closed: vkrnn.Device) -> None:
-    """The table's arguments without their mistakes are right: only the closed device stops them."""
+    """Without the changes, the table's arguments pass all checks: the error is that of the closed device."""
     with pytest.raises(vkrnn.DeviceError) as caught:
         getattr(vkrnn, function)(**arguments(function), device=closed)
     assert str(caught.value) == f"[{function}] the device is closed; open a new vkrnn.Device"
@@ -297,7 +297,7 @@ def test_right_arguments_reach_the_device(function: str, closed: vkrnn.Device) -
 
 @pytest.mark.parametrize("user", [vkrnn.plan, vkrnn.check])
 def test_plan_and_check_report_the_same(user: Callable[..., Any], closed: vkrnn.Device) -> None:
-    """A call that is only planned or compared is checked in the same way."""
+    """`plan` and `check` report wrong arguments with the message of the call."""
     bad = SIZES[2]
     with pytest.raises(bad.error) as caught:
         user(getattr(vkrnn, bad.function), **arguments(bad.function, bad.changes), device=closed)
@@ -305,7 +305,7 @@ def test_plan_and_check_report_the_same(user: Callable[..., Any], closed: vkrnn.
 
 
 def test_plan_of_another_function() -> None:
-    """Only the six operations have plans."""
+    """`plan` accepts only the six operations."""
     with pytest.raises(
         TypeError, match=r"^\[plan\] function: expected one of vkrnn\.single_gate_rnn, .*, got <built-in"
     ):
@@ -314,8 +314,8 @@ def test_plan_of_another_function() -> None:
         vkrnn.plan(vkrnn.lstm, np.ones((5, 3, 16), np.float32))
 
 
-def test_without_a_driver_the_mistake_comes_first() -> None:
-    """A wrong shape is reported even where there is no Vulkan driver, and no such device."""
+def test_wrong_arguments_are_reported_without_a_driver() -> None:
+    """A wrong shape is reported even if there is no Vulkan driver and no such device."""
     program = "import numpy, vkrnn; vkrnn.lstm(numpy.ones((5, 3, 16), 'f4'), numpy.ones((16, 5), 'f4'))"
     environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
@@ -326,8 +326,8 @@ def test_without_a_driver_the_mistake_comes_first() -> None:
     )
 
 
-def test_arrays_are_copied_but_never_converted() -> None:
-    """Strided, byte-swapped, read-only and unaligned arrays are taken, and give the same bits."""
+def test_arrays_of_any_layout_give_the_same_bits() -> None:
+    """Strided, byte-swapped, read-only and unaligned arrays are accepted."""
     rng = np.random.default_rng(7)
     source, weight = (rng.standard_normal(shape).astype(np.float32) for shape in [(5, 3, 16), (16, 4)])
     (wanted,) = vkrnn.lstm(source, weight)

@@ -1,4 +1,4 @@
-"""Arguments that are no arrays of NumPy's or vkrnn's own: tensors, lists of lengths; and what an Array is not."""
+"""Arguments of other libraries' types, such as tensors and lists, and the operators that an Array does not have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _arrays() -> Arrays:
 
 
 class WithArray:
-    """What NumPy makes an array of."""
+    """An object with `__array__`."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -46,7 +46,7 @@ class WithArray:
 
 
 class WithDLPack:
-    """What hands over its memory, and nothing else; its memory may be said to be elsewhere."""
+    """An object with nothing but DLPack's methods; its memory may claim to be on another device."""
 
     def __init__(self, array: Array, device: int = 1) -> None:
         self._array, self._device = array, device
@@ -59,7 +59,7 @@ class WithDLPack:
 
 
 def same(results: Any, others: Any) -> None:
-    """Fail unless both are NumPy's, with the same bits."""
+    """Fail unless both are NumPy arrays with the same bits."""
     for got, wanted in zip(results, others, strict=True):
         assert type(got) is np.ndarray
         np.testing.assert_array_equal(got, wanted)
@@ -67,7 +67,7 @@ def same(results: Any, others: Any) -> None:
 
 @pytest.mark.parametrize("wrap", [WithArray, WithDLPack])
 def test_protocols(arrays: Arrays, wrap: Callable[[Array], Any]) -> None:
-    """Calls, plans, checks and copies take them; results are NumPy's."""
+    """Calls, `plan`, `check` and `copy_from` accept such objects; results are NumPy arrays."""
     given = {name: wrap(array) for name, array in arrays.items()}
     same(vkrnn.lstm(**given), vkrnn.lstm(**arrays))
     assert vkrnn.plan(vkrnn.lstm, **given) == vkrnn.plan(vkrnn.lstm, **arrays)
@@ -81,7 +81,7 @@ def test_protocols(arrays: Arrays, wrap: Callable[[Array], Any]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tensors(torch: Any, arrays: Arrays, kind: str) -> None:
-    """PyTorch's, of every dtype, contiguous or not, beside NumPy's and vkrnn's."""
+    """PyTorch tensors of every dtype, contiguous or not, mix with NumPy and device arrays."""
     tensors = {name: torch.from_numpy(array).to(getattr(torch, kind)) for name, array in arrays.items()}
     numpy = {name: tensor.double().numpy().astype(dtype_of(kind)) for name, tensor in tensors.items()}
     wanted = vkrnn.lstm(**numpy)
@@ -97,8 +97,8 @@ def test_tensors(torch: Any, arrays: Arrays, kind: str) -> None:
     assert vkrnn.lstm(**{**tensors, "source": array}).output.device is array.device
 
 
-def test_tensors_stay_what_they_are(torch: Any) -> None:
-    """Taking bfloat16 over from DLPack changes nothing of the tensor."""
+def test_bfloat16_tensors_are_not_changed(torch: Any) -> None:
+    """Reading a bfloat16 tensor through DLPack leaves its dtype and values."""
     tensor = torch.ones(5, 3, 4, dtype=torch.bfloat16)
     vkrnn.single_gate_rnn(tensor, torch.zeros(4, 4, dtype=torch.bfloat16))
     assert tensor.dtype == torch.bfloat16
@@ -115,7 +115,7 @@ def test_methods_that_return_no_array(arrays: Arrays, methods: tuple[str, ...], 
 
 
 def test_tensors_that_cannot_be_shared(torch: Any, arrays: Arrays) -> None:
-    """A sparse one, one elsewhere, and a dtype that no operation has."""
+    """A sparse tensor, memory of another device and an unsupported dtype are refused."""
     with pytest.raises(TypeError) as caught:
         vkrnn.lstm(**{**arrays, "bias": torch.ones(16).to_sparse()}, name="first")
     assert str(caught.value).startswith("[lstm 'first'] bias: expected an array that can be shared, got a Tensor: ")
@@ -131,7 +131,7 @@ def test_tensors_that_cannot_be_shared(torch: Any, arrays: Arrays) -> None:
 
 
 def test_arrays_of_jax(arrays: Arrays) -> None:
-    """JAX's on the CPU, bfloat16 too."""
+    """JAX arrays on the CPU are accepted, also in bfloat16."""
     numpy = require("jax.numpy")
     same(vkrnn.lstm(**{name: numpy.asarray(array) for name, array in arrays.items()}), vkrnn.lstm(**arrays))
     narrow = {name: array.astype(dtype_of("bfloat16")) for name, array in arrays.items()}
@@ -140,7 +140,7 @@ def test_arrays_of_jax(arrays: Arrays) -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple, WithArray, np.array])
 def test_lengths(arrays: Arrays, kind: Callable[[Any], Any]) -> None:
-    """A list will do."""
+    """`lengths` may be a list or any other sequence."""
     lengths = kind(np.array([2, 5, 1])) if kind is WithArray else kind([2, 5, 1])
     same(vkrnn.lstm(**arrays, lengths=lengths), vkrnn.lstm(**arrays, lengths=np.array([2, 5, 1])))
     assert vkrnn.check(vkrnn.lstm, **arrays, lengths=lengths).ok
@@ -162,14 +162,14 @@ def test_lengths(arrays: Arrays, kind: Callable[[Any], Any]) -> None:
     ],
 )
 def test_wrong_lengths(arrays: Arrays, lengths: Any, error: type[Exception], message: str) -> None:
-    """As those of an array."""
+    """A wrong list has the message of a wrong array."""
     with pytest.raises(error) as caught:
         vkrnn.lstm(**arrays, lengths=lengths)
     assert str(caught.value) == f"[lstm] lengths: {message}"
 
 
 def test_masked_arrays(arrays: Arrays) -> None:
-    """Whatever they are for: a mask would be lost."""
+    """Masked arrays are refused everywhere, because the mask would be lost."""
     masked = np.ma.masked_array(arrays["source"], arrays["source"] < 0)
     message = "expected an array without a mask, got a MaskedArray; see numpy.ma.filled"
     calls: dict[str, Callable[[], Any]] = {
@@ -197,7 +197,7 @@ OTHERS: dict[str, Any] = {
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "matmul", "pow", "lt", "ge"])
 def test_no_arithmetic(name: str, other: str) -> None:
-    """Whatever stands on the other side, on whichever."""
+    """Operators with an Array on either side raise TypeError."""
     array, function = vkrnn.zeros(3), getattr(operator, name)
     for sides in ((array, OTHERS[other]), (OTHERS[other], array)):
         with pytest.raises(TypeError):
@@ -206,7 +206,7 @@ def test_no_arithmetic(name: str, other: str) -> None:
 
 @pytest.mark.parametrize("other", OTHERS)
 def test_equality_is_identity(other: str) -> None:
-    """With anything, and arrays are keys as any object is."""
+    """An Array equals only itself, and can be a key of a dict."""
     array = vkrnn.zeros(3)
     for sides in ((array, OTHERS[other]), (OTHERS[other], array)):
         assert operator.eq(*sides) is False
@@ -215,8 +215,8 @@ def test_equality_is_identity(other: str) -> None:
     assert {array: 1}[array] == 1
 
 
-def test_gradients_are_not_lost() -> None:
-    """A tensor or a tracer whose library would compute gradients is pointed to the functions that do."""
+def test_tensors_that_require_gradients_are_refused() -> None:
+    """The error for such a tensor or a JAX tracer names the functions that compute its gradients."""
     torch = require("torch")
     weight = np.zeros((4, 4), np.float32)
     message = (
@@ -231,13 +231,13 @@ def test_gradients_are_not_lost() -> None:
         "within jax.jit, jax.grad and jax.vmap call the functions of vkrnn.jax"
     )
     source = np.zeros((5, 3, 4), np.float32)
-    with pytest.raises(TypeError) as caught:  # to which JAX adds a note of its own
+    with pytest.raises(TypeError) as caught:  # JAX adds a note to the exception
         jax.jit(lambda given: vkrnn.lstm(source, given, name="layer 2"))(weight)
     assert str(caught.value) == message
 
 
-def test_bfloat16_by_its_name() -> None:
-    """The package that has it need not have been imported."""
+def test_bfloat16_by_name() -> None:
+    """The dtype "bfloat16" works even if ml_dtypes has not been imported."""
     pytest.importorskip("ml_dtypes")
     program = "import vkrnn; print(vkrnn.zeros(2, 'bfloat16', device='cpu (').dtype)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

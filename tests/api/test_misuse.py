@@ -1,4 +1,4 @@
-"""Objects that were never made or cannot be copied, arrays that are not what they claim: errors and no crash."""
+"""Uninitialized objects, uncopyable objects and arrays that misreport themselves raise errors and never crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _cpu() -> vkrnn.Device:
 
 
 def of(kind: str, cpu: vkrnn.Device) -> Any:
-    """Return an object of the kind."""
+    """Return an object of this kind."""
     array = vkrnn.asarray(SOURCE, device=cpu)
     make: dict[str, Callable[[], Any]] = {
         "Device": lambda: cpu,
@@ -39,24 +39,24 @@ def of(kind: str, cpu: vkrnn.Device) -> Any:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("kind", ["Device", "Array", "vkrnn._core.Plan", "vkrnn._core.Profile", "Results"])
-def test_nothing_on_a_device_is_pickled(kind: str, protocol: int, cpu: vkrnn.Device) -> None:
-    """With one message, whatever the protocol."""
+def test_objects_on_a_device_cannot_be_pickled(kind: str, protocol: int, cpu: vkrnn.Device) -> None:
+    """Every pickle protocol gives the same message."""
     named = "Array" if kind == "Results" else kind
     with pytest.raises(TypeError, match=f"^cannot pickle '{re.escape(named)}' object$"):
         pickle.dumps(of(kind, cpu), protocol)
 
 
 @pytest.mark.parametrize("kind", ["Device", "Array", "vkrnn._core.Plan", "vkrnn._core.Profile", "vkrnn._core.Cell"])
-def test_nothing_on_a_device_is_copied(kind: str, cpu: vkrnn.Device) -> None:
-    """Neither at the surface nor deeply."""
+def test_objects_on_a_device_cannot_be_copied(kind: str, cpu: vkrnn.Device) -> None:
+    """Shallow and deep copies are refused."""
     for function in (copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=f"^cannot pickle '{re.escape(kind)}' object$"):
             function(of(kind, cpu))
 
 
 @pytest.mark.parametrize("kind", ["Plan", "Profile", "CheckedCall", "Opener", "Cell", "Device"])
-def test_an_object_whose_init_was_skipped(kind: str) -> None:
-    """Each class of the core refuses one: it has no value."""
+def test_skipped_init(kind: str) -> None:
+    """Each class of the core refuses an object whose `__init__` did not run."""
     made = getattr(_core, kind)
     empty = made.__new__(made)
     reads: dict[str, Callable[[], Any]] = {
@@ -71,8 +71,8 @@ def test_an_object_whose_init_was_skipped(kind: str) -> None:
         reads[kind]()
 
 
-def test_an_array_whose_init_was_skipped(cpu: vkrnn.Device) -> None:
-    """As an object, as an argument and as a place for results."""
+def test_skipped_init_of_an_array(cpu: vkrnn.Device) -> None:
+    """Such an array is refused as an object, as an argument and in `out`."""
     empty = vkrnn.Array.__new__(vkrnn.Array, 1)
     uses: list[Callable[[], Any]] = [
         empty.numpy,
@@ -88,8 +88,8 @@ def test_an_array_whose_init_was_skipped(cpu: vkrnn.Device) -> None:
         memoryview(empty)
 
 
-def test_an_array_is_of_floating_point_numbers_on_its_device(cpu: vkrnn.Device) -> None:
-    """Whoever makes one by its class, too."""
+def test_array_constructor_checks_dtype_and_owner(cpu: vkrnn.Device) -> None:
+    """The class `Array` makes only arrays of a supported dtype on a device."""
     opened = cpu._open()
     for dtype in (np.dtype(object), np.dtype("V4"), np.dtype(np.int32)):
         got = {"V4": "void32"}.get(dtype.str[1:], dtype.name)
@@ -103,8 +103,8 @@ def test_an_array_is_of_floating_point_numbers_on_its_device(cpu: vkrnn.Device) 
         vkrnn.Array(vkrnn.zeros(4, device=cpu), 1, [3])
 
 
-def test_an_array_of_another_device_is_not_read(cpu: vkrnn.Device) -> None:
-    """An array whose device is not the one that it names would be an address that means nothing."""
+def test_array_with_a_wrong_owner(cpu: vkrnn.Device) -> None:
+    """An array that names another device than its own is refused, because its address means nothing there."""
     with vkrnn.Device("cpu (") as other:
         stray = vkrnn.Array(cpu, other._open(), np.dtype(np.float32), [5, 3, 4])
     with pytest.raises(RuntimeError, match=r"^'source' is on another device$"):
@@ -112,28 +112,28 @@ def test_an_array_of_another_device_is_not_read(cpu: vkrnn.Device) -> None:
 
 
 class Lying(np.ndarray[Any, Any]):
-    """Integers that are said to be other integers, in another shape."""
+    """An integer array that misreports its shape and its contents."""
 
     @property
     def shape(self) -> Any:  # type: ignore[override]
-        """Claim to be longer."""
+        """Return a longer shape."""
         return (1000,)
 
     def astype(self, *_: Any, **__: Any) -> Any:
-        """Claim to be long sequences."""
+        """Return long sequences."""
         return np.full(3, 10**6, np.int32)
 
     def tolist(self) -> Any:
-        """Claim to be short sequences."""
+        """Return short sequences."""
         return [1, 1, 1]
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        """Claim to be zeros."""
+        """Return zeros."""
         return np.zeros(1, np.int32)
 
 
-def test_lengths_are_what_is_in_memory(cpu: vkrnn.Device) -> None:
-    """And not what a subclass says of it; each of them is read once."""
+def test_lengths_of_a_lying_subclass(cpu: vkrnn.Device) -> None:
+    """Lengths are read from memory once, not from the methods of a subclass."""
     lengths = np.array([5, 2, 3])
     lied = vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=lengths.view(Lying), device=cpu).output
     np.testing.assert_array_equal(lied, vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=lengths, device=cpu).output)
@@ -142,8 +142,8 @@ def test_lengths_are_what_is_in_memory(cpu: vkrnn.Device) -> None:
         vkrnn.single_gate_rnn(SOURCE, WEIGHT, lengths=np.array([5, 9, 3]).view(Lying), device=cpu)
 
 
-def test_arguments_are_what_is_in_memory(cpu: vkrnn.Device) -> None:
-    """The same of a source, and of what an Array is filled from."""
+def test_arguments_of_a_lying_subclass(cpu: vkrnn.Device) -> None:
+    """A source and the source of `copy_from` are read from memory, too."""
     source = np.arange(60, dtype=np.float32).reshape(5, 3, 4)
     linear = vkrnn.SingleGateRNNDescriptor(activation="none")
     for given in (source, np.asfortranarray(source)):
@@ -156,21 +156,21 @@ def test_arguments_are_what_is_in_memory(cpu: vkrnn.Device) -> None:
 
 
 class LongArray(vkrnn.Array):
-    """An Array that claims to be short."""
+    """An Array that reports a shape of one element."""
 
     shape = (1,)
 
 
-def test_an_array_is_filled_from_as_many_bytes(cpu: vkrnn.Device) -> None:
-    """Whatever a subclass says of its shape."""
+def test_copy_from_of_a_lying_subclass(cpu: vkrnn.Device) -> None:
+    """`copy_from` checks the size in bytes, not the shape that a subclass reports."""
     message = "[Array] source: expected a C-contiguous array of 4000 bytes, got 4"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         LongArray(vkrnn.zeros(1000, device=cpu)).copy_from(np.ones(1, np.float32))
 
 
 @pytest.mark.parametrize(("name", "argument"), [("int", "lengths"), ("float", "source")])
-def test_a_type_is_no_other_types_namesake(name: str, argument: str, cpu: vkrnn.Device) -> None:
-    """NumPy calls four bytes of a class "int" int32: not integers, so nobody would check them as lengths."""
+def test_dtypes_that_are_named_like_another(name: str, argument: str, cpu: vkrnn.Device) -> None:
+    """NumPy names a 4-byte void type of a class "int" int32. It is refused, because it does not hold integers."""
     namesake = np.dtype((type(name, (np.void,), {}), 4))
     assert namesake.name == f"{name}32"
     given: dict[str, Any] = {"source": SOURCE, "lengths": np.array([5, 2, 3], np.int32)}
@@ -181,8 +181,8 @@ def test_a_type_is_no_other_types_namesake(name: str, argument: str, cpu: vkrnn.
         vkrnn.single_gate_rnn(recurrent_weight=WEIGHT, **given, device=cpu)
 
 
-def test_a_descriptor_that_was_changed_by_force(cpu: vkrnn.Device) -> None:
-    """A number that is no activation is not computed with."""
+def test_descriptor_changed_by_force(cpu: vkrnn.Device) -> None:
+    """An activation set past the checks to an unknown number is refused."""
     descriptor = vkrnn.SingleGateRNNDescriptor()
     object.__setattr__(descriptor, "activation", 200)
     message = "[single_gate_rnn] descriptor.activation: expected an Activation, got 200"

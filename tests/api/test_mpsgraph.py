@@ -1,4 +1,4 @@
-"""MPSGraph's twenty methods: their names, their labels, and that each is a call of one of the six functions."""
+"""MPSGraph's twenty methods: their names and labels, and that each equals a call of one of the six functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import vkrnn
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor, mpsgraph
 from vkrnn.mpsgraph import METHODS, Method
 
-# The documented names, and for each what it returns where nothing is nil and training is on.
+# The documented names, and the results of each if no argument is nil and training is on.
 RNN_GRADIENTS = ["source", "recurrent_weight", "input_weight", "bias", "init_state"]
 LSTM_GRADIENTS = ["source", "recurrent_weight", "input_weight", "bias", "init_state", "init_cell"]
 GRU_GRADIENTS = ["source", "recurrent_weight", "input_weight", "bias"]
@@ -112,7 +112,7 @@ def values(method: Method) -> dict[str, Any]:
 
 
 def snake_case(label: str) -> str:
-    """Turn Swift's label into the package's argument."""
+    """Return the package's argument for a Swift label."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in label)
 
 
@@ -126,13 +126,13 @@ def by_labels(method: Method, given: dict[str, Any], **rest: Any) -> list[Any]:
 
 
 def test_the_twenty_documented_methods() -> None:
-    """The table has these and no others, in this order."""
+    """`METHODS` has exactly these, in this order."""
     assert [method.swift for method in METHODS] == list(DOCUMENTED)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.swift)
 def test_method(method: Method) -> None:
-    """The Swift and the PyObjC spelling return, bit for bit, what the function of the package does."""
+    """The Swift and the PyObjC spelling return the same bits as the package's function."""
     given = values(method)
     descriptor = DESCRIPTORS[cell_of(method)]
     arguments = {snake_case(label): given[label] for label in method.labels}
@@ -153,7 +153,7 @@ def test_method(method: Method) -> None:
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.swift)
 def test_nil(method: Method) -> None:
-    """An argument that Swift allows to be nil may be None, and its gradient is then not in the list."""
+    """An argument that may be nil in Swift may be None; its gradient is then not in the list."""
     given = values(method)
     required = {name for name, optional in _parameters(method) if not optional}
     for label in method.labels:
@@ -169,7 +169,7 @@ def _parameters(method: Method) -> list[tuple[str, bool]]:
 
 
 def test_order_of_labels_does_not_matter() -> None:
-    """Python has no order of keywords."""
+    """Keywords may come in any order."""
     x, R = np.ones((T, N, 16), np.float32), np.ones((16, H), np.float32)
     descriptor = LSTMDescriptor()
     [first] = mpsgraph.LSTM(x, recurrentWeight=R, initState=None, initCell=None, descriptor=descriptor, name="a")
@@ -177,8 +177,8 @@ def test_order_of_labels_does_not_matter() -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_labels_that_no_method_has() -> None:
-    """The message lists the methods there are."""
+def test_unknown_labels() -> None:
+    """The message lists the methods of that name."""
     with pytest.raises(TypeError) as caught:
         mpsgraph.GRU(np.ones(1), recurrentWeight=None, initState=None, descriptor=None)
     assert str(caught.value) == (
@@ -190,7 +190,7 @@ def test_labels_that_no_method_has() -> None:
 
 
 def test_wrong_number_of_arguments() -> None:
-    """A selector takes exactly what its name says."""
+    """A selector takes exactly as many arguments as its name has colons."""
     name = "GRUWithSourceTensor_recurrentWeight_inputWeight_bias_descriptor_name_"
     with pytest.raises(TypeError) as caught:
         getattr(mpsgraph, name)(np.ones(1), None)
@@ -198,14 +198,14 @@ def test_wrong_number_of_arguments() -> None:
 
 
 def test_unknown_selector() -> None:
-    """A name that is not there is an AttributeError, and the twenty are listed for completion."""
+    """An unknown name is an AttributeError; `dir` lists the twenty."""
     with pytest.raises(AttributeError, match=r"^module 'vkrnn\.mpsgraph' has no attribute 'GRUWithSourceTensor_'$"):
         mpsgraph.GRUWithSourceTensor_  # noqa: B018
     assert {method.python for method in METHODS} <= set(dir(mpsgraph))
 
 
 def test_every_function_is_documented() -> None:
-    """Each says what it mirrors."""
+    """Each docstring names the method that it mirrors."""
     for method in METHODS:
         assert method.swift in (getattr(mpsgraph, method.base).__doc__ or "")
         assert method.swift in (getattr(mpsgraph, method.python).__doc__ or "")

@@ -1,4 +1,4 @@
-"""MPSGraph's descriptors with Apple's properties, and that the twenty methods take them."""
+"""MPSGraph's descriptors have Apple's properties and are accepted by the twenty methods."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ every_class = pytest.mark.parametrize("kind", DOCUMENTED, ids=lambda kind: kind.
 
 @every_class
 def test_properties(kind: type[Any]) -> None:
-    """These and no others, with the documented defaults; each can be set and leaves the others alone."""
+    """There are exactly the documented properties and defaults; setting one leaves the others unchanged."""
     assert {name for name, value in vars(kind).items() if isinstance(value, property)} == set(DOCUMENTED[kind])
     for name, default in DOCUMENTED[kind].items():
         descriptor = kind.descriptor()
@@ -63,7 +63,7 @@ def test_properties(kind: type[Any]) -> None:
 
 
 def test_activations() -> None:
-    """Swift's names, the documented numbers."""
+    """Activations have Swift's names and the documented numbers."""
     assert {member.name: member.value for member in MPSGraphRNNActivation} == {
         "none": 0,
         "relu": 1,
@@ -74,8 +74,8 @@ def test_activations() -> None:
 
 
 @every_class
-def test_mistakes(kind: type[Any]) -> None:
-    """By the name of the class and of the property."""
+def test_wrong_values(kind: type[Any]) -> None:
+    """The message names the class and the property."""
     descriptor = kind()
     with pytest.raises(TypeError) as caught:
         descriptor.training = 1
@@ -90,7 +90,7 @@ def test_mistakes(kind: type[Any]) -> None:
 
 @every_class
 def test_copies(kind: type[Any]) -> None:
-    """They are equal, and changed alone."""
+    """Copies are equal and independent."""
     descriptor = kind()
     descriptor.training = True
     for same in (
@@ -111,7 +111,7 @@ def test_copies(kind: type[Any]) -> None:
 @every_class
 @pytest.mark.parametrize("index", range(20), ids=lambda index: mpsgraph.METHODS[index].swift)
 def test_methods_take_them(kind: type[Any], index: int) -> None:
-    """As those of the package: the same results, or that it belongs to another method."""
+    """Results equal those with the package's descriptor; a method of another cell refuses it."""
     method = mpsgraph.METHODS[index]
     descriptor = kind()
     descriptor.training = True

@@ -1,4 +1,4 @@
-"""Plans: what is done once and what in every step, read from the plan itself and from its text."""
+"""Plans: which steps run once, which run per time step, and their text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Array = NDArray[Any]
 
 # Strategies that every Vulkan device can run, so that plans do not depend on where the tests run.
 PORTABLE: dict[str, Any] = {"gemm": "tiled", "lanes": 1, "rows": 2, "workgroup": 32}
-TILE = 64  # of gemm_tiled
+TILE = 64  # tile size of gemm_tiled
 
 
 def portable_device(**changes: Any) -> vkrnn.Device:
-    """Open the Vulkan device once more, with those strategies."""
+    """Open another Vulkan device, with portable strategies."""
     return vkrnn.Device(position(native=False), **{**PORTABLE, **changes})
 
 
@@ -41,7 +41,7 @@ def full(cell: str, sizes: tuple[int, int, int, int], options: Mapping[str, Any]
 
 
 def zeros(case: Case, *, gradients: bool) -> dict[str, Array]:
-    """Return arrays of the right shapes: a plan does not read them."""
+    """Return arrays of the right shapes. Their contents do not matter for a plan."""
     arrays = inputs(case)
     if not gradients:
         return arrays
@@ -52,7 +52,7 @@ def zeros(case: Case, *, gradients: bool) -> dict[str, Array]:
 
 
 def plan(case: Case, device: vkrnn.Device | None, *, gradients: bool = False, **changes: Any) -> vkrnn.Plan:
-    """Plan a case's forward call, or its gradients."""
+    """Return the plan of a case's forward or gradient call."""
     function = getattr(vkrnn, case.cell + ("_gradients" if gradients else ""))
     arrays = zeros(case, gradients=gradients)
     return vkrnn.plan(function, **arrays, descriptor=case.descriptor(**changes), device=device)
@@ -67,12 +67,12 @@ def dispatches(planned: vkrnn.Plan) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 def labelled(steps: list[Any], label: str) -> list[Any]:
-    """Return the dispatches with that label."""
+    """Return the dispatches that have this label."""
     return [step for step in steps if step["label"] == label]
 
 
 def names(steps: list[Any]) -> list[str]:
-    """Return the labels of all but the second passes of sums."""
+    """Return the labels of all dispatches except the second passes of sums."""
     return [step["label"] for step in steps if ": add " not in step["label"]]
 
 
@@ -90,7 +90,7 @@ both_passes = pytest.mark.parametrize("gradients", [False, True], ids=["forward"
 def test_one_loop_over_all_steps(
     cell: str, direction: dict[str, bool], portable: vkrnn.Device, *, gradients: bool
 ) -> None:
-    """Each call has one loop of T steps with one dispatch, two where the reset comes before the product."""
+    """Each call has one loop over T with one dispatch per step, or two if a GRU resets before the product."""
     for options in ({}, {"reset_after": True}) if cell == "gru" else ({},):
         case = full(cell, SIZES, {**direction, **options})
         planned = plan(case, portable, gradients=gradients)
@@ -99,7 +99,7 @@ def test_one_loop_over_all_steps(
         before, body, after = dispatches(planned)
         assert len(body) == (2 if cell == "gru" and not options else 1)
         assert planned.dispatches == len(before) + case.T * len(body) + len(after)
-        # Nothing but the loop grows with time, except that longer sums are formed in parts, which are added up.
+        # Only the loop grows with time, except that longer sums take a second pass.
         longer = dispatches(plan(replace(case, T=2 * case.T), portable, gradients=gradients))
         assert [names(part) for part in longer] == [names(part) for part in (before, body, after)]
 
@@ -110,7 +110,7 @@ def test_one_loop_over_all_steps(
 def test_both_directions_in_the_same_dispatches(
     cell: str, direction: dict[str, bool], portable: vkrnn.Device, *, gradients: bool
 ) -> None:
-    """The z of the workgroups is the direction; a reversed call is the same work as a forward one."""
+    """The z of the workgroups is the direction. A reversed call has the dispatches of a forward call."""
     case = full(cell, SIZES, direction)
     _, body, _ = dispatches(plan(case, portable, gradients=gradients))
     assert {step["groups"][2] for step in body} == {case.D}
@@ -126,7 +126,7 @@ def test_both_directions_in_the_same_dispatches(
 def test_the_projection_is_one_product_over_all_rows(
     cell: str, direction: dict[str, bool], portable: vkrnn.Device
 ) -> None:
-    """Before the loop, for both directions at once; and none where there is no input weight."""
+    """It precedes the loop, covers both directions, and is absent without an input weight."""
     case = full(cell, SIZES, direction)
     before, _, after = dispatches(plan(case, portable))
     assert [step["label"] for step in before] == ["project"]
@@ -142,7 +142,7 @@ def test_the_projection_is_one_product_over_all_rows(
 @every_cell
 @every_direction
 def test_sums_over_all_steps_are_formed_once(cell: str, direction: dict[str, bool], portable: vkrnn.Device) -> None:
-    """Each weight's gradient is one product after the loop, each vector's one reduction, both directions at once."""
+    """After the loop, each weight's gradient is one product and each vector's one reduction, for both directions."""
     case = full(cell, SIZES, {**direction, **({"reset_after": True} if cell == "gru" else {})})
     planned = plan(case, portable, gradients=True)
     before, body, after = dispatches(planned)
@@ -164,21 +164,21 @@ def test_sums_over_all_steps_are_formed_once(cell: str, direction: dict[str, boo
 def test_gru_with_the_reset_before_has_a_product_for_each_operand(
     portable: vkrnn.Device, *, bidirectional: bool
 ) -> None:
-    """The candidate's weights multiplied the reset state, the others' the state: two products a direction at most."""
+    """The candidate's weights multiply r * h and the others h, so there are at most two products per direction."""
     case = full("gru", SIZES, {"bidirectional": bidirectional})
     _, _, after = dispatches(plan(case, portable, gradients=True))
     made = labelled(after, "gradient of recurrent_weight")
     assert {step["shader"] for step in made} == {"gemm_tiled"}
     assert len(made) <= 2 * case.D
-    # An argument that is given but not used has a gradient of zeros, which takes no work.
+    # The gradient of an unused argument is cleared, without a dispatch.
     planned = plan(case, portable, gradients=True)
     assert {"kind": "clear", "buffer": "gradient of secondary_bias"} in planned.steps
     assert not labelled(after, "gradient of secondary_bias")
 
 
 @every_cell
-def test_only_what_is_asked_for(cell: str, portable: vkrnn.Device) -> None:
-    """The results' buffers are those of the call's results, in order, and what is absent takes no work."""
+def test_result_buffers_are_the_results_of_the_call(cell: str, portable: vkrnn.Device) -> None:
+    """They come in the order of the results, and absent results have none."""
     case = full(cell, SIZES, {})
     bare = replace(case, present=frozenset({"input_weight"}))
     for some in (case, bare):
@@ -198,8 +198,8 @@ def test_only_what_is_asked_for(cell: str, portable: vkrnn.Device) -> None:
     )
 
 
-def test_sizes_and_work_are_counted(portable: vkrnn.Device) -> None:
-    """Bytes are the sum of the buffers', each at least as large as its tensor; FLOP those of the products."""
+def test_bytes_and_flops(portable: vkrnn.Device) -> None:
+    """`bytes` is the sum over all buffers, none smaller than its tensor; `flops` counts the matrix products."""
     case = full("lstm", SIZES, {"bidirectional": True})
     planned = plan(case, portable, training=True)
     sizes = {name: size for name, _, size in planned.buffers}
@@ -214,7 +214,7 @@ def test_sizes_and_work_are_counted(portable: vkrnn.Device) -> None:
 
 @pytest.mark.parametrize("way", ["native", "mapped"])
 def test_equal_specs_share_a_plan(way: str) -> None:
-    """Other numbers, another label, a mask of the same pattern: no new plan. Another size, flag or pattern: one."""
+    """Changed numbers, labels or layouts reuse the plan. Another size, flag or mask pattern makes one."""
     with opened(way) as device:
         case = Case("lstm", 5, 3, 7, 4, present=frozenset({"input_weight", "mask"}), mask_shape=(5, 1, 4))
         arrays = inputs(case)
@@ -238,11 +238,11 @@ def test_equal_specs_share_a_plan(way: str) -> None:
         assert again == vkrnn.plan(vkrnn.lstm, **arrays, name="label", device=device)
         assert again != vkrnn.plan(vkrnn.lstm, **arrays, bias=np.zeros(16, np.float32), device=device)
         assert device.statistics()["plans"] == 5
-        assert device.statistics()["pipelines"] == pipelines  # planning makes none
+        assert device.statistics()["pipelines"] == pipelines  # planning compiles no pipelines
 
 
-def test_plans_of_strategies_differ(portable: vkrnn.Device) -> None:
-    """An override shows in the plan and in its text, and nothing else of the text above the steps changes."""
+def test_overrides_show_in_the_plan(portable: vkrnn.Device) -> None:
+    """In the text, only the line of strategies and the steps change."""
     case = Case("gru", 5, 3, 7, 4, present=frozenset({"input_weight"}))
     first = plan(case, portable)
     assert first.strategy == {"schedule": "steps", **PORTABLE}
@@ -264,7 +264,7 @@ def test_plans_of_strategies_differ(portable: vkrnn.Device) -> None:
 @pytest.mark.parametrize("cell", GATES)
 @pytest.mark.parametrize("way", ["native", "mapped"])
 def test_every_strategy_gives_the_same_answer(cell: str, way: str, portable: vkrnn.Device) -> None:
-    """What the portable strategies compute, the Vulkan device's own computes, and so does the CPU itself."""
+    """The portable strategies, the Vulkan device's defaults and the native CPU agree."""
     case = full(cell, (7, 5, 9, 11), {"bidirectional": True})
     arrays = inputs(case)
     with opened(way) as device, device:
@@ -345,17 +345,17 @@ steps: 13 dispatches, 21.1 kFLOP in products
 
 
 def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:
-    """The whole of it, for a small LSTM."""
+    """The whole text, for a small LSTM."""
     assert str(plan(SMALL, portable, training=True)) == FORWARD
 
 
 def test_the_text_of_a_gradient_plan(portable: vkrnn.Device) -> None:
-    """The whole of it, for the gradients of the same."""
+    """The whole text, for the gradients of the same call."""
     assert str(plan(SMALL, portable, gradients=True)) == GRADIENTS
 
 
-def test_the_name_of_a_call_stands_in_its_text(portable: vkrnn.Device) -> None:
-    """It labels the text; plans that differ in nothing else are equal."""
+def test_name_of_a_call_is_in_the_text(portable: vkrnn.Device) -> None:
+    """The name is part of the text but not of the comparison of plans."""
     arrays = inputs(full("lstm", (5, 3, 7, 4), {}))
     named, plain = (vkrnn.plan(vkrnn.lstm, **arrays, name=name, device=portable) for name in ("layer 1", None))
     assert str(named).startswith("lstm 'layer 1'  T=5 ")
@@ -363,8 +363,8 @@ def test_the_name_of_a_call_stands_in_its_text(portable: vkrnn.Device) -> None:
     assert named == plain
 
 
-def test_a_label_does_not_touch_its_neighbour(portable: vkrnn.Device) -> None:
-    """However long a name in the text is, a space follows."""
+def test_columns_are_separated(portable: vkrnn.Device) -> None:
+    """A space follows every name in the text, however long it is."""
     case = full("lstm", (500, 64, 7, 4), {})
     planned = plan(case, portable, gradients=True)
     text = str(planned).splitlines()

@@ -1,4 +1,4 @@
-"""The result tuple: order, names, why one is absent, copies."""
+"""The result tuple: order, names, messages about absent results, copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _results() -> Results:
     return Results("lstm", ["output", "cell_output"], [OUTPUT, CELL], {"z_state": REASON})
 
 
-def test_it_is_the_tuple_it_stands_for(results: Results) -> None:
+def test_it_equals_a_tuple(results: Results) -> None:
     output, cell = results
     assert output is OUTPUT
     assert cell is CELL
@@ -49,7 +49,7 @@ def test_names_find_the_arrays(results: Results) -> None:
         ("cell", "lstm has no result 'cell'; it returned 'output', 'cell_output', and left out 'z_state'"),
     ],
 )
-def test_an_absent_name_says_why(results: Results, name: str, message: str) -> None:
+def test_message_about_an_absent_result(results: Results, name: str, message: str) -> None:
     with pytest.raises(AttributeError) as caught:
         getattr(results, name)
     assert str(caught.value) == message
@@ -57,7 +57,7 @@ def test_an_absent_name_says_why(results: Results, name: str, message: str) -> N
     assert not hasattr(results, name)
 
 
-def test_an_unknown_name_where_nothing_was_left_out() -> None:
+def test_unknown_name() -> None:
     with pytest.raises(AttributeError) as caught:
         _ = Results("gru", ["output"], [OUTPUT]).z
     assert str(caught.value) == "gru has no result 'z'; it returned 'output'"
@@ -107,7 +107,7 @@ def test_names_and_arrays_must_fit(
     assert str(caught.value) == message
 
 
-def test_names_are_strings() -> None:
-    """The first that is none is refused, however many follow."""
+def test_names_must_be_strings() -> None:
+    """The first name that is not a string is refused, however many follow."""
     with pytest.raises(TypeError, match=r"^\[lstm\] results: expected names, got ndarray$"):
         Results("lstm", np.broadcast_to(np.float32(0), (2**40, 2**20)), [1])  # type: ignore[arg-type]

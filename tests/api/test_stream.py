@@ -1,4 +1,4 @@
-"""`vkrnn.stream`: the bits of a call, step by step, and errors that leave the state alone."""
+"""`vkrnn.stream`: steps give the bits of a call, and errors leave the state unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def lstm() -> vkrnn.Stream:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_same_bits_as_calls(batch: int, dtype: str) -> None:
-    """Layers of all cells, step by step and in blocks of several sizes."""
+    """Streams of all cells, run by single steps and by blocks of several sizes, equal one call."""
     layers = [
         layer_of("lstm", 3, 21, dtype),
         layer_of("gru", 21, 9, dtype),
@@ -71,7 +71,7 @@ def test_same_bits_as_calls(batch: int, dtype: str) -> None:
 
 
 def test_out_is_returned(lstm: vkrnn.Stream) -> None:
-    """The result goes to `out`."""
+    """The result is written to `out`, which is returned."""
     x, out = source(1, 3), np.empty((1, 5), np.float32)
     assert lstm.step(x, out=out) is out
     lstm.reset()
@@ -79,7 +79,7 @@ def test_out_is_returned(lstm: vkrnn.Stream) -> None:
 
 
 def test_weights_are_copied() -> None:
-    """A change of the arrays after the stream was made does not matter."""
+    """Changing the weights after the stream was made has no effect."""
     layer, x = layer_of("gru", 3, 5), source(4, 1, 3)
     stream, expected = vkrnn.stream(layer), in_calls([layer], x)
     for array in layer.arguments.values():
@@ -88,7 +88,7 @@ def test_weights_are_copied() -> None:
 
 
 def test_state(lstm: vkrnn.Stream) -> None:
-    """A state that was read and set again continues the sequence."""
+    """Reading the state and setting it later continues the sequence from there."""
     x = source(6, 1, 3)
     lstm.step(x[:3])
     state = lstm.state
@@ -102,7 +102,7 @@ def test_state(lstm: vkrnn.Stream) -> None:
 
 @pytest.mark.parametrize("rows", [1, [1], slice(1, 2), np.array([False, True, False]), -2])
 def test_reset_of_rows(rows: Any) -> None:
-    """Only the rows that were named begin anew."""
+    """Only the rows that were named start anew."""
     stream, x = vkrnn.stream(layer_of("lstm", 3, 5), batch=3), source(3, 3)
     first = stream.step(x)
     stream.reset(rows)
@@ -111,7 +111,7 @@ def test_reset_of_rows(rows: Any) -> None:
 
 
 def test_initial_states() -> None:
-    """A layer's initial state is what the stream begins with and goes back to."""
+    """A stream starts with its layers' initial states, and `reset` returns to them."""
     layer = layer_of("lstm", 3, 5)
     layer.arguments["init_state"], layer.arguments["init_cell"] = source(2, 5), source(2, 5)
     stream, x = vkrnn.stream(layer, batch=2), source(4, 2, 3)
@@ -124,14 +124,14 @@ def test_initial_states() -> None:
 
 
 def test_dtype_converts_the_weights() -> None:
-    """`dtype` asks for a conversion, which calls never make."""
+    """`dtype=` converts the weights; calls never convert."""
     stream = vkrnn.stream(layer_of("gru", 3, 5, np.float64), dtype=np.float32)
     assert stream.dtype == np.float32
     assert stream.step(source(1, 3)).dtype == np.float32
 
 
 def test_from_torch() -> None:
-    """What `from_torch` returns is what `stream` takes."""
+    """`stream` accepts the result of `convert.from_torch`."""
     torch = require("torch")
     module, x = torch.nn.LSTM(3, 8, num_layers=2), source(5, 1, 3)
     with torch.no_grad():
@@ -150,8 +150,8 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("x", "kind", "message"), MISTAKES)
-def test_mistakes_in_a_step(lstm: vkrnn.Stream, x: Any, kind: type[Exception], message: str) -> None:
-    """The error names what is wrong, and the state stays."""
+def test_errors_of_step(lstm: vkrnn.Stream, x: Any, kind: type[Exception], message: str) -> None:
+    """The message names what is wrong, and the state stays unchanged."""
     lstm.step(source(1, 3))
     before = lstm.state
     with pytest.raises(kind) as caught:
@@ -160,8 +160,8 @@ def test_mistakes_in_a_step(lstm: vkrnn.Stream, x: Any, kind: type[Exception], m
     assert all(np.array_equal(a, b) for a, b in zip(lstm.state[0], before[0], strict=True))
 
 
-def test_mistakes_in_out(lstm: vkrnn.Stream) -> None:
-    """So do errors about `out`."""
+def test_errors_about_out(lstm: vkrnn.Stream) -> None:
+    """Errors about `out` leave the state unchanged, too."""
     x = source(1, 3)
     with pytest.raises(ValueError, match=r"^\[stream\] out: expected shape \[1, 5\], got \[5\]$"):
         lstm.step(x, out=np.empty(5, np.float32))
@@ -183,8 +183,8 @@ def test_mistakes_in_out(lstm: vkrnn.Stream) -> None:
         (lambda h, _: h, TypeError, "state: expected a tuple of each layer, got ndarray"),
     ],
 )
-def test_mistakes_in_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Exception], message: str) -> None:
-    """A state of another form is refused as a whole."""
+def test_errors_about_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Exception], message: str) -> None:
+    """A state that does not fit is refused and changes nothing."""
     lstm.step(source(1, 3))
     before = lstm.state
     with pytest.raises(kind) as caught:
@@ -226,15 +226,15 @@ def test_mistakes_in_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Excepti
          "of these, got int"),
     ],
 )  # fmt: skip
-def test_mistakes_in_layers(layers: Any, kind: type[Exception], message: str) -> None:
-    """Layers are checked as calls are."""
+def test_errors_about_layers(layers: Any, kind: type[Exception], message: str) -> None:
+    """Layers are checked as the arguments of a call are."""
     with pytest.raises(kind) as caught:
         vkrnn.stream(layers)
     assert str(caught.value) == message
 
 
 def test_closed_device() -> None:
-    """A stream on a closed device says so."""
+    """A step on a closed device raises an error that says so."""
     device = vkrnn.Device("cpu (")
     stream = vkrnn.stream(layer_of("lstm", 3, 5), device=device)
     device.close()
@@ -251,9 +251,9 @@ def attempt(use: Callable[[], Any]) -> Any:
 
 
 def test_two_threads() -> None:
-    """The thread that comes second gets an error, and the first one's block is right all the same.
+    """If two threads use a stream at once, the second gets an error and the first a correct result.
 
-    Either thread may come second, and on a busy machine the two may miss each other; so several rounds are tried.
+    Either thread may come second. On a busy machine they may not overlap at all, so several rounds are tried.
     """
     layer, x = layer_of("lstm", 64, 200), source(2000, 1, 64)
     stream, expected = vkrnn.stream(layer, threads=1), in_calls([layer], x)
@@ -278,12 +278,12 @@ def test_two_threads() -> None:
 
 
 def test_repr(lstm: vkrnn.Stream) -> None:
-    """The layers and sizes are there."""
+    """The repr shows layers, batch, dtype and device."""
     assert repr(lstm) == f"<vkrnn.Stream: 3 -> lstm 5, batch 1, float32, on {lstm.device.name}>"
 
 
 def test_on_vulkan() -> None:
-    """Other devices run steps as calls, and the stream says that they are not good at it."""
+    """Other devices run steps as ordinary calls, and the repr says that the CPU is faster."""
     device = next((each for each in vkrnn.devices() if each.driver != "native"), None)
     if device is None:
         pytest.skip("no Vulkan device")

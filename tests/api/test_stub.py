@@ -1,4 +1,4 @@
-"""`_core.pyi` has the parameters of the built module; mypy's stubtest compares the rest (`make lint`)."""
+"""`_core.pyi` has the parameters of the built module. mypy's stubtest compares the rest (`make lint`)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STUB = ast.parse((Path(vkrnn.__file__).parent / "_core.pyi").read_text())
 
 
 def declared(function: ast.FunctionDef) -> list[str]:
-    """Return the parameters as the stub has them, each with whether it has a default."""
+    """Return the parameters in the stub, each with whether it has a default."""
     positional = function.args.args
     first_default = len(positional) - len(function.args.defaults)
     return [f"{each.arg}{'=' * (index >= first_default)}" for index, each in enumerate(positional)]
 
 
 def built(text: str) -> list[list[str]]:
-    """Return the same for each signature in a docstring of pybind11's."""
+    """Return the same from the signatures in a pybind11 docstring."""
     signatures = re.findall(r"^(?:\d+\. )?\w+(\(.*\)) -> ", text, re.MULTILINE)
     return [declared(_definition(re.sub(r"<[^>]*>", "...", signature))) for signature in signatures]
 
@@ -53,11 +53,11 @@ CALLABLES = [
 
 @pytest.mark.parametrize(("function", "overloads"), CALLABLES)
 def test_parameters(function: Any, overloads: list[ast.FunctionDef]) -> None:
-    """Names, order and defaults of all parameters; of every overload in its order."""
+    """Stub and module agree on the names, order and defaults of all parameters of every overload."""
     assert [declared(overload) for overload in overloads] == built(function.__doc__)
 
 
-def test_everything_is_there() -> None:
-    """The stub is about the functions that the module has."""
+def test_stub_covers_the_module() -> None:
+    """The stub declares exactly the functions of the module."""
     functions = {name for name, value in vars(_core).items() if type(value).__name__ == "builtin_function_or_method"}
     assert functions == set(_functions(STUB.body))

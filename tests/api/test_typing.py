@@ -1,4 +1,4 @@
-"""Types of the public functions and classes: that they can be evaluated, agree with the tables, and find mistakes."""
+"""Types of the public functions and classes can be evaluated, match the tables, and let checkers find mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BASES = sorted({method.base for method in mpsgraph.METHODS})
 
 
 def annotated() -> Iterator[Any]:
-    """Go through the public functions and classes, and the functions of these."""
+    """Yield the public functions and classes, and the methods of the classes."""
     for module in MODULES:
         selectors = (method.python for method in mpsgraph.METHODS if module is mpsgraph)
         for name in (*module.__all__, *selectors):
@@ -45,14 +45,14 @@ def annotated() -> Iterator[Any]:
 
 @pytest.mark.parametrize("value", list(annotated()))
 def test_hints_can_be_evaluated(value: Any) -> None:
-    """Nothing that annotations name is imported for type checkers alone."""
+    """Annotations name nothing that is imported for type checkers only."""
     assert set(inspect.get_annotations(value)) <= set(typing.get_type_hints(value))
 
 
 @pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
 @pytest.mark.parametrize("module", [vkrnn, vkrnn.reference], ids=lambda module: module.__name__)
 def test_results_have_the_names_of_the_table(module: Any, cell: _core.Cell) -> None:
-    """What an operation returns has its results in the core's table as attributes, and no others."""
+    """The type that an operation returns has the attributes that the core's table lists, and no others."""
     for name, results in ((cell.name, cell.outputs), (cell.gradients_name, cell.gradient_order)):
         kind = typing.get_origin(typing.get_type_hints(getattr(module, name))["return"])
         known = {attribute for attribute in typing.get_type_hints(kind) if not attribute.startswith("_")}
@@ -60,7 +60,7 @@ def test_results_have_the_names_of_the_table(module: Any, cell: _core.Cell) -> N
 
 
 def test_names_of_activations() -> None:
-    """Each name that checkers know is one, and each activation has its own."""
+    """The literal type lists exactly one name per activation."""
     found = {vkrnn.Activation(name) for name in typing.get_args(ActivationName)}
     assert found == set(vkrnn.Activation)
     assert {member.name.lower() for member in vkrnn.Activation} <= set(typing.get_args(ActivationName))
@@ -68,7 +68,7 @@ def test_names_of_activations() -> None:
 
 @pytest.mark.parametrize("base", BASES)
 def test_labels(base: str) -> None:
-    """A function of Swift's names has the labels of all its methods, and requires those that all of them have."""
+    """A function with Swift's name accepts the labels of all its methods and requires those that all have."""
     forms = [method.labels for method in mpsgraph.METHODS if method.base == base]
     parameters = inspect.signature(getattr(mpsgraph, base)).parameters
     labels = {name: each for name, each in parameters.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
@@ -83,7 +83,7 @@ def test_labels(base: str) -> None:
 
 
 def test_selectors() -> None:
-    """Checkers know the selectors of all methods, in their order."""
+    """Type checkers know the selectors of all methods, in order."""
     tree = ast.parse(Path(mpsgraph.__file__).read_text())
     (block,) = (each for each in tree.body if isinstance(each, ast.If))
     names = [
@@ -92,13 +92,13 @@ def test_selectors() -> None:
     assert [name for name in names if name != "_Selector"] == [method.python for method in mpsgraph.METHODS]
 
 
-def test_the_package_says_that_it_is_typed() -> None:
-    """Checkers read the annotations of installed packages that have this file."""
+def test_py_typed_is_installed() -> None:
+    """Type checkers read the annotations of packages that have the file py.typed."""
     assert (Path(vkrnn.__file__).parent / "py.typed").is_file()
 
 
 def run(*arguments: str) -> str:
-    """Run a checker on both files, as a user who has configured nothing; return what it prints."""
+    """Run a checker with default settings on both files and return its output."""
     command = [sys.executable, "-m", *arguments, str(RIGHT), str(WRONG)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr  # it found mistakes
@@ -123,7 +123,7 @@ def pyright() -> dict[tuple[str, int], str]:
 
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
 def test_checkers_find_the_marked_lines(checker: Any) -> None:
-    """They report each line that has a mark, and accept all others."""
+    """They report every marked line and no other."""
     require(checker.__name__)
     lines = WRONG.read_text().splitlines()
     marked = {(WRONG.name, number) for number, line in enumerate(lines, 1) if line.endswith("  # wrong")}
@@ -135,5 +135,5 @@ def test_checkers_find_the_marked_lines(checker: Any) -> None:
 
 @pytest.mark.skipif(find_spec("typing_extensions") is None, reason="typing_extensions is not installed")
 def test_typed_code_runs() -> None:
-    """What checkers accept is right when it runs, too."""
+    """The file that checkers accept runs without errors."""
     runpy.run_path(str(RIGHT))
