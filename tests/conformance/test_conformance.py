@@ -28,10 +28,9 @@ WIDE_OR_LARGE = [case for case in CASES if case.tags & {"wide", "large"}]
 
 
 def cases_of(target: Target) -> list[Case]:
-    """Return the cases for a target: the whole table, unless a CPU runs a GPU's kernels.
+    """Return the cases for a target: all cases, or a covering array if a CPU runs GPU kernels.
 
-    Its driver takes far longer to compile a kernel than to run it. Such a target gets a covering array, and few of the
-    wide and large cases.
+    Such a driver compiles a kernel far more slowly than it runs it, so few of the wide and large cases are included.
     """
     return list(CASES) if not target.is_costly else covering_cases() + WIDE_OR_LARGE[::5]
 
@@ -39,7 +38,7 @@ def cases_of(target: Target) -> list[Case]:
 def on_every_target() -> pytest.MarkDecorator:
     """Parametrize a test by target and case.
 
-    Those of a target stay in one process under xdist's loadgroup, so that kernels that cases share are compiled once.
+    All cases of a target share an xdist group, so that each kernel is compiled in one process only.
     """
     drawn = [
         pytest.param(target, case, id=f"{target.id}-{case.id}", marks=pytest.mark.xdist_group(target.id))
@@ -51,7 +50,7 @@ def on_every_target() -> pytest.MarkDecorator:
 
 @pytest.fixture(name="devices", scope="module")
 def _devices() -> Iterator[dict[Target, vkrnn.Device]]:
-    """Keep the targets' devices open from case to case: a fixture with a parameter would end with each test."""
+    """Keep the targets' devices open between cases. A parametrized fixture would close them after each test."""
     devices: dict[Target, vkrnn.Device] = {}
     yield devices
     for device in devices.values():
@@ -67,7 +66,7 @@ def _device(target: Target, devices: dict[Target, vkrnn.Device]) -> vkrnn.Device
 
 
 def forward_names(case: Case, *, training: bool = False) -> list[str]:
-    """Return the results that a forward call must have, in order."""
+    """Return the names of a forward call's results, in order."""
     on = {name for name, value in case.options.items() if value is True} | ({"training"} if training else set())
     names = ["output"]
     if case.cell == "lstm" and on & {"produce_cell", "training"}:
@@ -78,7 +77,7 @@ def forward_names(case: Case, *, training: bool = False) -> list[str]:
 
 
 def check_arrays(results: Results, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Check names, order, shapes, dtype, and that the arrays are the caller's to write into."""
+    """Check names, order, shapes and dtype, and that the caller may write to the arrays."""
     assert [(name, array.shape) for name, array in results._asdict().items()] == list(shapes.items())
     for name, array in results._asdict().items():
         assert getattr(results, name) is array
@@ -91,16 +90,15 @@ def check_arrays(results: Results, shapes: Mapping[str, tuple[int, ...]]) -> Non
 def tolerance(
     case: Case, wanted: Mapping[str, Array], in_float32: Callable[[int], Mapping[str, Array]]
 ) -> float | Callable[[int], Mapping[str, float]]:
-    """Return the fixed tolerance, or beyond it that by programs in float32, given by the number of their order."""
+    """Return the fixed tolerance, or the error of float32 programs (one per order of sums) if that is larger."""
     return FLOAT32 if within_contract(case) else lambda order: limits(case, wanted, in_float32(order))
 
 
 @on_every_target()
 def test_forward_and_gradients(case: Case, target: Target, device: vkrnn.Device) -> None:
-    """A training call, its gradients and a call without training, each against the reference on the same numbers.
+    """A training call, its gradients and a call without training agree with the reference.
 
-    Where the target's strategies do not fit the training call, the device chooses others, so that the gradients are
-    computed all the same.
+    If the target's strategies do not fit the training call, the device chooses others to compute the gradients' inputs.
     """
     arrays, training = inputs(case), case.descriptor(training=True)
     forward, backward = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
@@ -114,7 +112,7 @@ def test_forward_and_gradients(case: Case, target: Target, device: vkrnn.Device)
     allowed = tolerance(case, wanted, lambda order: Program(case, arrays, order=order).forward())
     assert_close(trained._asdict(), wanted, allowed)
 
-    # The kernels that keep nothing for the gradients are others, which have the same cell.
+    # Without training, other kernels run, which contain the same cell.
     plain = case.descriptor()
     if not (target.is_costly and zlib.crc32(case.id.encode()) % 3) and fits(
         device, target, forward, **arrays, descriptor=plain
@@ -127,7 +125,7 @@ def test_forward_and_gradients(case: Case, target: Target, device: vkrnn.Device)
         else:
             assert_close(got._asdict(), {name: wanted[name] for name in got._fields}, allowed)
 
-    # The reference gets what the device's forward pass left, so that only the backward pass is compared.
+    # The reference gets the device's training state, so that only the backward pass is compared.
     upstream = gradient_inputs(case, trained)
     if fits(device, target, backward, **arrays, **upstream, descriptor=plain):
         gradients = backward(**arrays, **upstream, descriptor=plain, device=device)
@@ -136,13 +134,13 @@ def test_forward_and_gradients(case: Case, target: Target, device: vkrnn.Device)
         allowed = tolerance(case, wanted, lambda order: Program(case, arrays, order=order).gradients(upstream))
         assert_close(gradients._asdict(), wanted, allowed)
     elif not fits_forward:
-        pytest.skip(f"{target.id} does not fit this call")
+        pytest.skip(f"strategies of {target.id} do not fit this call")
     for name, array in before.items():
         np.testing.assert_array_equal(arrays[name], array, err_msg=f"{name} was written to")
 
 
 def test_every_strategy_is_a_target_and_fits_most_cells() -> None:
-    """So that skipping what does not fit hides nothing: each runs the usual call of two cells, there and back."""
+    """Each strategy runs a usual call of at least two cells and its gradients, so that skips cannot hide it."""
     for index in {target.index for target in targets()}:
         listed = vkrnn.Device(index).strategies
         fixed = [target for target in targets() if target.index == index and target.options]
@@ -152,12 +150,12 @@ def test_every_strategy_is_a_target_and_fits_most_cells() -> None:
             }
         for target in fixed:
             device = target.opened()
-            assert sum(fits_there_and_back(cell, device, target) for cell in GATES) >= 2, target.id
+            assert sum(fits_forward_and_gradients(cell, device, target) for cell in GATES) >= 2, target.id
             device.close()
 
 
-def fits_there_and_back(cell: str, device: vkrnn.Device, target: Target) -> bool:
-    """Return whether the target's strategies fit a call of the cell as other libraries have it, and its gradients."""
+def fits_forward_and_gradients(cell: str, device: vkrnn.Device, target: Target) -> bool:
+    """Return whether the target's strategies fit the cell with the options of other libraries, and its gradients."""
     options: dict[str, dict[str, object]] = {"gru": {"reset_after": True}, "single_gate_rnn": {"activation": "tanh"}}
     case = Case(cell, 5, 3, 7, 4, options.get(cell, {}), frozenset({"input_weight", "bias"}))
     arrays = inputs(case)
@@ -169,7 +167,7 @@ def fits_there_and_back(cell: str, device: vkrnn.Device, target: Target) -> bool
 
 
 def test_covering_array_has_every_pair() -> None:
-    """Of values of two factors, in far fewer rows than there are combinations."""
+    """It has every pair of values of two factors, in far fewer rows than there are combinations."""
     factors = {"a": "xyz", "b": (0, 1), "c": range(5), "d": (False, True), "e": (False, True)}
     rows = covering_array(factors)
     for one, other in itertools.combinations(factors, 2):
@@ -180,8 +178,8 @@ def test_covering_array_has_every_pair() -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.tags][::5], ids=by_id)
 @pytest.mark.parametrize("order", [0, 1])
-def test_the_float32_program_is_right(case: Case, order: int) -> None:
-    """In float64 it agrees with the reference, in any order: what it says about float32 can be relied on."""
+def test_float32_program_agrees_with_the_reference(case: Case, order: int) -> None:
+    """Run in float64, it agrees in any order of sums. Its float32 results are therefore a measure of rounding."""
     arrays = inputs(case)
     descriptor = case.descriptor(training=True)
     trained = getattr(vkrnn.reference, case.cell)(**arrays, descriptor=descriptor)

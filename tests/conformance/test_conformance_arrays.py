@@ -1,4 +1,4 @@
-"""Every case of the table in every dtype on arrays: the bits of the call on NumPy arrays, which other tests look at."""
+"""Every case in every dtype on device arrays gives the bits of the call on NumPy arrays, which other tests check."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def differentiate(
 
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_arrays_are_no_different(case: Case, dtype: str) -> None:
-    """Forward, then gradients of what forward left on the device, without a wait; with lengths and without."""
+def test_device_arrays_give_the_same_bits(case: Case, dtype: str) -> None:
+    """Forward and gradients on device arrays without a wait between, with and without lengths."""
     kind = dtype_of(dtype)
     arrays = {name: array.astype(kind) for name, array in inputs(case).items()}
     resident = put(arrays)
@@ -50,8 +50,8 @@ def test_arrays_are_no_different(case: Case, dtype: str) -> None:
         np.testing.assert_array_equal(resident[name].numpy(), array, err_msg=f"{name} was written to")
 
 
-def results_behind_others(results: Results, device: vkrnn.Device) -> list[vkrnn.Array]:
-    """Return slices for results of these shapes, each behind something else and before it."""
+def slices_for(results: Results, device: vkrnn.Device) -> list[vkrnn.Array]:
+    """Return arrays of these shapes that are slices, with other elements before and after them."""
     return [
         vkrnn.asarray(np.full((array.shape[0] + 2, *array.shape[1:]), 7, array.dtype), device=device)
         for array in results
@@ -62,14 +62,14 @@ SLICED = list(zip([case for case in CASES if not case.tags][::13], itertools.cyc
 
 
 @pytest.mark.parametrize(("case", "dtype"), SLICED, ids=by_id)
-def test_slices_are_no_different(case: Case, dtype: str, either: vkrnn.Device) -> None:
-    """Slices go in and come out, in 16 bits at odd words and of odd sizes; what stands beside them stays."""
+def test_slices_give_the_same_bits(case: Case, dtype: str, either: vkrnn.Device) -> None:
+    """Arguments and results may be slices, in 16 bits also at odd offsets. Elements beside them stay unchanged."""
     kind = dtype_of(dtype)
     arrays = {name: array.astype(kind) for name, array in inputs(case).items()}
     slices: dict[str, Any] = {name: shifted(array, either) for name, array in arrays.items()}
 
     def between(call: Callable[..., Results], wanted: Results) -> Results:
-        whole = results_behind_others(wanted, either)
+        whole = slices_for(wanted, either)
         got = call(out=[array[1:-1] for array in whole])
         assert_same(got, wanted)
         for array in whole:

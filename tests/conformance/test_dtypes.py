@@ -1,4 +1,4 @@
-"""The float types beside float32: float64 throughout, float16 and bfloat16 as storage around float32."""
+"""The other dtypes: float64 throughout, and float16 and bfloat16 as storage for float32 arithmetic."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vkrnn import SingleGateRNNDescriptor
 from vkrnn.results import Results
 
 Array = NDArray[Any]
-Arrays = dict[str, Any]  # of arrays, but keyword arguments in the end
+Arrays = dict[str, Any]  # arrays by name
 
 SIXTEEN = ["float16", "bfloat16"]
 UNTAGGED = [case for case in CASES if not case.tags]
-# All that is special, and every third of the rest.
+# All tagged cases, and every third of the others.
 COVERING = [case for case in CASES if case.tags or case.values != "modest" or case.seed or case.lenient] + [
     case for case in UNTAGGED if case.values == "modest" and not case.seed and not case.lenient
 ][::3]
 
 
 def cast(case: Case, dtype: np.dtype[Any]) -> Arrays:
-    """Return the case's inputs in the dtype; in float64 with digits that float32 has not."""
+    """Return the case's inputs in the dtype. In float64 they have digits beyond float32."""
     arrays = inputs(case)
     if dtype == np.float64 and case.values != "kinks":
         return {name: np.asarray(array.astype(dtype) * (1 + 2.0**-30)) for name, array in arrays.items()}
@@ -51,12 +51,12 @@ def differentiated(case: Case, module: Any, arrays: Mapping[str, Array], upstrea
 
 
 def above(case: Case, forward: Results, dtype: np.dtype[Any]) -> Arrays:
-    """Return what the gradients take besides the inputs, from this forward call."""
+    """Return what the gradients take besides the inputs: the upstream gradients and results of this call."""
     return {name: array.astype(dtype, copy=False) for name, array in gradient_inputs(case, forward).items()}
 
 
 def assert_of(results: Results, dtype: np.dtype[Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Fail unless these are the caller's arrays of that dtype and those shapes."""
+    """Fail unless these are writable arrays of this dtype and these shapes."""
     assert {name: array.shape for name, array in results._asdict().items()} == shapes
     for array in results:
         assert array.dtype == dtype
@@ -84,14 +84,14 @@ def agree(case: Case, dtype: np.dtype[Any]) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_float64(case: Case) -> None:
-    """Every case, to float64's own precision."""
+    """Every case is right to float64's precision."""
     agree(case, np.dtype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 @pytest.mark.parametrize("case", COVERING, ids=by_id)
 def test_sixteen_bits(case: Case, dtype: str) -> None:
-    """To one rounding of the result: everything between is float32."""
+    """Results are right up to one rounding, because all arithmetic is in float32."""
     agree(case, dtype_of(dtype))
 
 
@@ -118,7 +118,7 @@ DIFFERENTIATED = [
 
 @pytest.mark.parametrize("case", [case for cases in DIFFERENTIATED for case in cases[:: len(cases) // 4]], ids=by_id)
 def test_float64_gradients_are_derivatives_on_the_device(case: Case) -> None:
-    """No reference anywhere: the device's gradients and differences of the device's own forward pass."""
+    """The gradients equal differences of the device's own forward pass, without any reference."""
     arrays = cast(case, np.dtype(np.float64))
     upstream = above(case, trained(case, vkrnn, arrays), np.dtype(np.float64))
     rng = np.random.default_rng(3)
@@ -135,7 +135,7 @@ def test_float64_gradients_are_derivatives_on_the_device(case: Case) -> None:
 @pytest.mark.parametrize("dtype", SIXTEEN)
 @pytest.mark.parametrize("case", UNTAGGED[::11], ids=by_id)
 def test_sixteen_bits_are_the_float32_call_rounded(case: Case, dtype: str) -> None:
-    """To the last bit: widening is exact, and NumPy and the device round alike."""
+    """Results equal the rounded float32 results to the last bit: widening is exact, and NumPy rounds alike."""
     kind = dtype_of(dtype)
     arrays = cast(case, kind)
     wide = {name: array.astype(np.float32) for name, array in arrays.items()}
@@ -151,7 +151,7 @@ def test_sixteen_bits_are_the_float32_call_rounded(case: Case, dtype: str) -> No
 
 
 def passed_through(source: Array, bias: Array) -> Array:
-    """Return ``source + bias`` [n], as one step of n sequences of one unit, with neither W nor R nor activation."""
+    """Return ``source + bias`` [n], computed as one step of n sequences with one linear unit and no weights."""
     kind = source.dtype
     result: Array = vkrnn.single_gate_rnn(
         source.reshape(1, -1, 1),
@@ -163,9 +163,9 @@ def passed_through(source: Array, bias: Array) -> Array:
 
 
 def assert_same_bits(got: Array, exact: Array) -> None:
-    """Fail unless `got` is the float32 array `exact` rounded by NumPy; where that is NaN any NaN will do.
+    """Fail unless `got` is the float32 array `exact` as NumPy rounds it. Any NaN matches any other.
 
-    float32's subnormals may be flushed to zero: Vulkan leaves that to the device, and bfloat16's are among them.
+    Vulkan allows flushing float32's subnormals to zero, which includes bfloat16's.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         wanted = exact.astype(got.dtype)
@@ -183,7 +183,7 @@ def all_bits(kind: np.dtype[Any]) -> Array:
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_every_value_passes_unchanged(dtype: str) -> None:
-    """NaN, infinities and float16's subnormals included; only -0, to which a zero is added, becomes 0."""
+    """All values of a 16-bit type survive, with NaN, infinities and subnormals; -0 + 0 gives 0."""
     kind = dtype_of(dtype)
     values = all_bits(kind)
     with np.errstate(invalid="ignore"):
@@ -196,7 +196,7 @@ def test_every_value_passes_unchanged(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_every_value_and_a_bias_rounds_as_numpy_does(dtype: str) -> None:
-    """Sums have bits that 16 do not hold: ties, carries into the exponent, overflow and subnormal results."""
+    """Sums need more than 16 bits: ties, carries into the exponent, overflow and subnormal results are rounded."""
     kind = dtype_of(dtype)
     values = all_bits(kind)
     exponents = [-24, -15, -14, -4, 0, 1, 11, 15] if dtype == "float16" else [-126, -118, -20, 0, 1, 100, 127]
@@ -204,7 +204,7 @@ def test_every_value_and_a_bias_rounds_as_numpy_does(dtype: str) -> None:
     for bias in np.array(biases).astype(kind):
         with np.errstate(invalid="ignore", over="ignore"):
             exact = values.astype(np.float32) + np.float32(bias)
-        # A subnormal that goes into a sum may count as zero, as one that comes out of it may.
+        # Subnormals may be flushed to zero, as a term or as the result.
         wide = values.astype(np.float32)
         whole = ~((wide != 0) & (np.abs(wide) < np.finfo(np.float32).tiny))
         assert_same_bits(passed_through(values, bias[None])[whole], exact[whole])
@@ -212,7 +212,7 @@ def test_every_value_and_a_bias_rounds_as_numpy_does(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_narrowing_float32s_of_every_kind(dtype: str) -> None:
-    """Products have all of float32's bits: ``source * weight`` through W, as every pair of random 16-bit numbers."""
+    """Products ``source * weight`` of random 16-bit numbers use all of float32's bits before they are rounded."""
     kind = dtype_of(dtype)
     rng = np.random.default_rng(4)
     values, factors = (rng.integers(0, 2**16, count).astype(np.uint16).view(kind) for count in (1001, 40))
@@ -226,8 +226,8 @@ def test_narrowing_float32s_of_every_kind(dtype: str) -> None:
             descriptor=SingleGateRNNDescriptor(activation="none"),
         ).output.ravel()
         with np.errstate(over="ignore", under="ignore"):
-            exact = values.astype(np.float32) * np.float32(factor) + np.float32(0)  # no -0: it was added to one
-        # A factor that is flushed itself takes its product with it.
+            exact = values.astype(np.float32) * np.float32(factor) + np.float32(0)  # adding 0 turns -0 into 0
+        # If a factor is flushed, so is the product.
         tiny = np.finfo(np.float32).tiny
         kept = (np.abs(values.astype(np.float32)) >= tiny) | (values == 0)
         kept &= bool(abs(np.float32(factor)) >= tiny or factor == 0)
@@ -237,11 +237,11 @@ def test_narrowing_float32s_of_every_kind(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", SIXTEEN)
 @pytest.mark.parametrize("count", [1, 2, 3, 127, 128, 129, 257])
 def test_odd_element_counts(dtype: str, count: int) -> None:
-    """Two elements share a word: the last one alone must neither be lost nor take what stands beside it."""
+    """Two elements share a word. An odd last one must be written, and nothing past it."""
     kind = dtype_of(dtype)
     values = np.arange(1, count + 1).astype(kind)
     np.testing.assert_array_equal(passed_through(values, np.zeros(1, kind)), values)
-    # Every tensor odd at once.
+    # All tensors with odd sizes.
     case = Case("lstm", 1, count, 3, 1, {}, frozenset(["input_weight", "init_state", "init_cell", "mask"]))
     agree(case, kind)
 
@@ -263,8 +263,8 @@ def test_special_values_stay_in_their_row(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", *SIXTEEN])
-def test_the_same_bits_twice(dtype: str) -> None:
-    """And with other memory layouts of the same numbers."""
+def test_repeated_calls_give_the_same_bits(dtype: str) -> None:
+    """So do calls with another memory layout of the same numbers."""
     kind = dtype_of(dtype)
     case = next(case for case in UNTAGGED if case.cell == "lstm" and case.D == 2 and len(case.present) > 6)
     arrays = cast(case, kind)
@@ -275,7 +275,7 @@ def test_the_same_bits_twice(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [">f8", ">f2"])
 def test_other_byte_orders_are_copied(dtype: str) -> None:
-    """And native ones come back."""
+    """Results have native byte order."""
     case = Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
     arrays: Arrays = {name: array.astype(dtype) for name, array in inputs(case).items()}
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
@@ -286,7 +286,7 @@ def test_other_byte_orders_are_copied(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", *SIXTEEN])
 def test_check_in_every_dtype(dtype: str) -> None:
-    """The reference gets the same values."""
+    """`check` gives the reference the same values."""
     arrays = cast(Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"])), dtype_of(dtype))
     report = vkrnn.check(vkrnn.gru, **arrays, tolerance=DTYPES[dtype])
     assert report.ok, report
@@ -294,7 +294,7 @@ def test_check_in_every_dtype(dtype: str) -> None:
 
 
 def test_plans_differ_by_dtype() -> None:
-    """The text says by what."""
+    """The text names the dtype."""
     case = Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
     plans = {dtype: vkrnn.plan(vkrnn.gru, **cast(case, dtype_of(dtype))) for dtype in ("float32", "float64", *SIXTEEN)}
     for dtype, plan in plans.items():
@@ -341,8 +341,8 @@ LSTM = Case("lstm", 5, 3, 7, 4, {}, frozenset(["input_weight", "bias"]))
     ],
     ids=lambda value: " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else "",
 )
-def test_messages(changes: dict[str, str], message: str) -> None:
-    """All floating arguments of a call share a dtype, which is the source's; nothing is converted."""
+def test_errors_about_dtypes(changes: dict[str, str], message: str) -> None:
+    """All floating-point arguments must have the source's dtype; nothing is converted."""
     arrays: Arrays = {**inputs(LSTM)}
     changed: Arrays = {name: arrays[name].astype(dtype_of(dtype)) for name, dtype in changes.items()}
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
@@ -350,7 +350,7 @@ def test_messages(changes: dict[str, str], message: str) -> None:
 
 
 def test_other_types_of_eight_and_sixteen_bits_are_refused() -> None:
-    """By their name, whatever their size."""
+    """The message names the type."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     for kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4):
         with pytest.raises(TypeError) as caught:
@@ -359,8 +359,8 @@ def test_other_types_of_eight_and_sixteen_bits_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", *SIXTEEN])
-def test_messages_of_gradients(dtype: str) -> None:
-    """Of what the forward call returned too."""
+def test_errors_about_dtypes_of_gradients(dtype: str) -> None:
+    """The forward call's results must have the source's dtype, too."""
     kind = dtype_of(dtype)
     arrays = cast(LSTM, kind)
     forward = trained(LSTM, vkrnn, arrays)

@@ -1,9 +1,9 @@
-"""Thousands of drawn calls, half of them spoilt: no crash, no hang, no wrong answer, no error that nobody promised.
+"""Thousands of random calls, half of them with a mistake: no crash, hang, wrong answer or undocumented error.
 
-They are drawn from VKRNN_FUZZ_SEED, which the header of the run shows; VKRNN_FUZZ_CALLS says how many there are. A
-Vulkan driver compiles kernels for nearly all options, which is what llvmpipe spends its time with: with
-VKRNN_FUZZ_CALLS_OF_OPTIONS so many calls in a row have options in common and differ in sizes, numbers, layouts and in
-what is spoilt. Draws that are the same in every run are checked by test_soak.
+The seed is VKRNN_FUZZ_SEED, which the header of the test run shows, and the number of calls VKRNN_FUZZ_CALLS. On
+llvmpipe, nearly every set of options compiles new kernels, which takes most of the time. VKRNN_FUZZ_CALLS_OF_OPTIONS
+makes that many calls in a row share their options; they differ in sizes, numbers, layouts and mistakes. test_soak
+checks calls that are the same in every run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HANGS_AFTER = 120  # seconds
 
 
 def run(seed: int, first: int, end: int) -> Counter[str]:
-    """Draw and check these calls. Return how many ended in which way, and print it: pytest -rP shows that."""
+    """Draw and check these calls. Return and print how many ended in which way (pytest -rP shows it)."""
     ended: Counter[str] = Counter()
     for number in range(first, end):
         faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
@@ -50,12 +50,12 @@ def test_drawn_calls(part: int) -> None:
     if each >= 100:
         assert ended["right"] > each / 3
         assert min(ended["TypeError"], ended["ValueError"]) > 0
-    if each >= 1000:  # one in fifty is not finite
+    if each >= 1000:  # one call in fifty has numbers that are not finite
         assert ended["not finite"] > 0
 
 
 def test_drawn_calls_on_a_vulkan_device() -> None:
-    """Fewer: most draws are a pipeline to compile."""
+    """Fewer calls, because most of them compile a pipeline."""
     with opened("mapped") as device, device:
         assert vkrnn.default_device() is device
         assert run(int(os.environ["VKRNN_FUZZ_SEED"]), 0, CALLS // 50)["right"] > 0

@@ -1,4 +1,4 @@
-"""Every public callable with arguments that make no sense: an error of a documented class, or a result, no crash."""
+"""Every public callable, called with nonsense, returns a result or raises a documented class of error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from drawn_calls import DOCUMENTED, garbage
 from scale import scaled
 
 CALLS = int(os.environ.get("VKRNN_FUZZ_CALLS", scaled(5000, 1500)))
-# Beside the documented classes: of indices, of buffers and DLPack, of packages that are not installed.
+# Errors besides the documented ones: indices, buffers and DLPack, packages that are not installed.
 ALLOWED = (*DOCUMENTED, IndexError, BufferError, ImportError, StopIteration)
-# Some end the device that other tests run on, or make another one current, some are Python's own or pybind11's.
+# Left out: methods that close or switch the tests' device, and those of Python and pybind11.
 LEFT_OUT = {
     "Activation",
     "MPSGraphRNNActivation",
@@ -46,7 +46,7 @@ def _of_object(name: str, instance: Any) -> dict[str, Callable[..., Any]]:
 
 
 def entries() -> dict[str, Callable[..., Any]]:
-    """Return what users can call, by name: functions, classes, methods of objects."""
+    """Return all public functions, classes and methods by name."""
     array = vkrnn.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
     results = vkrnn.single_gate_rnn(np.ones((2, 1, 2), np.float32), np.ones((2, 2), np.float32))
     found: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def entries() -> dict[str, Callable[..., Any]]:
 
 
 def parameters(entry: Callable[..., Any]) -> list[str]:
-    """Return the names of the entry's parameters, as far as Python knows them."""
+    """Return the names of the entry's parameters as far as Python knows them."""
     try:
         return list(inspect.signature(entry).parameters)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Sequences of different lengths: the reference by several routes, then the device against it.
+"""Sequences of different lengths: the reference is checked in several ways, then the device against it.
 
-Whatever stands past a sequence's end must be finite and is otherwise nobody's business: the weights' gradients multiply
-those rows of the source by zero, which infinity and NaN would survive.
+Numbers past a sequence's end must be finite and are otherwise ignored. The gradients of the weights multiply those
+rows of the source by zero, which leaves NaN for infinity and NaN.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from vkrnn.results import Results
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
-GARBAGE = 1e30  # finite, and so large that a trace of it shows
-# With axes of time and batch, and of batch alone. Of the former only the mask may lack them or have size 1 there.
+GARBAGE = 1e30  # finite, and so large that any use of it shows
+# Arguments with axes of time and batch, and with a batch axis alone. A mask may lack these axes or have size 1.
 SEQUENCES = ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "mask", "output", "cell_output")
 STATES = ("init_state", "init_cell", "state_gradient", "cell_gradient")
 
@@ -40,12 +40,12 @@ SEVERAL = [case for case in SMALL if case.N > 1 and case.T > 1]
 
 
 def past_the_end(array: Array, lengths: Array) -> Array:
-    """Return, for a [T, N, ...] array, where the padding is: [T, N, 1]."""
+    """Return where the padding of a [T, N, ...] array is, as [T, N, 1]."""
     return (np.arange(len(array))[:, None] >= lengths)[..., None]
 
 
 def littered(arrays: Mapping[str, Array], lengths: Array, steps: int, garbage: float = GARBAGE) -> Arrays:
-    """Return the arrays with garbage of both signs in the padding rows of all that are [T, N, ...]."""
+    """Return the arrays with garbage of both signs in the padding of all that are [T, N, ...]."""
     rng = np.random.default_rng(len(lengths))
     found = dict(arrays)
     for name in SEQUENCES:
@@ -57,7 +57,7 @@ def littered(arrays: Mapping[str, Array], lengths: Array, steps: int, garbage: f
 
 
 def one_sequence(name: str, array: Array, n: int, length: int) -> Array:
-    """Return what a call on sequence n alone takes, or what a result says of it."""
+    """Return an argument for a call on sequence n alone, or the part of a result that belongs to it."""
     if name in STATES:
         return array[..., n : n + 1, :]
     if name in SEQUENCES:
@@ -94,7 +94,7 @@ def in_doubles(case: Case, lengths: Array | None) -> tuple[Arrays, Arrays]:
 
 @pytest.mark.parametrize("case", SEVERAL[::3], ids=by_id)
 def test_the_reference_runs_each_sequence_alone(case: Case) -> None:
-    """One call for each, cut to its length, gives the same; the rest is zeros, the weights' gradients add up."""
+    """One call per sequence, cut to its length, gives the same rows. Padding is zero; weights' gradients add up."""
     lengths = lengths_of(case)
     arrays, upstream = in_doubles(case, lengths)
     arrays, upstream = (littered(given, lengths, case.T) for given in (arrays, upstream))
@@ -127,8 +127,8 @@ def test_the_reference_runs_each_sequence_alone(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SMALL[::5], ids=by_id)
 @pytest.mark.parametrize("module", [vkrnn.reference, vkrnn], ids=["reference", "device"])
-def test_full_lengths_are_no_lengths(case: Case, module: Any) -> None:
-    """On the device to the last bit; the reference's sums may run in another order."""
+def test_full_lengths_equal_no_lengths(case: Case, module: Any) -> None:
+    """The device gives the same bits. The reference may add in another order."""
     arrays = inputs(case)
     full = np.full(case.N, case.T)
     forward = [trained(case, module, arrays, lengths) for lengths in (None, full)]
@@ -141,7 +141,7 @@ def test_full_lengths_are_no_lengths(case: Case, module: Any) -> None:
 
 
 def test_steps_by_hand() -> None:
-    """Two sequences, of two steps and of three; h[k] = x[k] + h[k-1] / 2."""
+    """Two sequences of two and three steps, where h[k] = x[k] + h[k-1] / 2."""
     source = np.array([[1.0, 2], [10, 20], [99, 200]])[..., None]
 
     def rows(**options: bool) -> Any:
@@ -152,15 +152,15 @@ def test_steps_by_hand() -> None:
         return vkrnn.reference.single_gate_rnn(x, weight, lengths=[2, 3], descriptor=descriptor).output.tolist()
 
     assert rows() == [[[1], [2]], [[10.5], [21]], [[0], [210.5]]]
-    # A reversed call makes its steps from each sequence's own end.
+    # A reversed call starts at each sequence's own end.
     assert rows(reverse=True) == [[[10], [200]], [[6], [120]], [[0], [62]]]
-    # Aligned with the source.
+    # Bidirectional results are aligned with the source.
     assert rows(bidirectional=True) == [[[1, 6], [2, 62]], [[10.5, 10], [21, 120]], [[0, 0], [210.5, 200]]]
 
 
 @pytest.mark.parametrize("case", [case for case in SEVERAL if case.is_smooth][::5], ids=by_id)
 def test_the_references_gradients_are_derivatives(case: Case) -> None:
-    """Gradients of the output's rows and of the states after each sequence's last step, by the complex step."""
+    """Gradients of the output and of each sequence's last states, compared with the complex step."""
     lengths = lengths_of(case)
     arrays, upstream = in_doubles(case, lengths)
 
@@ -178,7 +178,7 @@ def test_the_references_gradients_are_derivatives(case: Case) -> None:
 
 
 def torch_layer(torch: Any, kind: str, arrays: Arrays, lengths: Array, directions: int) -> tuple[Any, Arrays, Arrays]:
-    """Return a torch layer run on packed sequences and back: its output and states, and the inputs' gradients."""
+    """Run a torch layer on packed sequences. Return its output and states, and the inputs' gradients."""
     T, _, I = arrays["source"].shape
     H = arrays["h0"].shape[-1]
     torch.manual_seed(3)
@@ -206,7 +206,7 @@ def side_by_side(state: Array) -> Array:
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 @pytest.mark.parametrize("module", [vkrnn.reference, vkrnn], ids=["reference", "device"])
-def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirectional: bool) -> None:
+def test_agrees_with_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirectional: bool) -> None:
     """Outputs, last states and gradients of `pack_padded_sequence` with ``enforce_sorted=False``, in float64."""
     T, N, I, H, D = 6, 5, 7, 4, 1 + bidirectional
     lengths = np.array([3, 6, 1, 5, 3])
@@ -232,7 +232,7 @@ def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirect
             "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
             "init_state": side_by_side(states["h0"]),
         }
-        if kind == "GRU":  # its candidate keeps the two biases apart
+        if kind == "GRU":  # its candidate has two biases
             together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, outside, strict=True)]
             found["secondary_bias"] = np.concatenate([b[2 * H :] for b in inside])
         if kind == "LSTM":
@@ -257,7 +257,7 @@ def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirect
     for sequence, name in lasts.values():
         last = last_states(case, sequence, lengths)
         assert_close({name: last}, {name: side_by_side(results[name])}, tolerance)
-    saved = gradient_inputs(case, forward)  # its source_gradient is of no use here
+    saved = gradient_inputs(case, forward)  # its source_gradient is not used here
     got = differentiated(case, module, arrays, saved | upstream, lengths)._asdict()
     wanted = arguments(grad=True)
     assert set(got) == set(wanted)
@@ -268,7 +268,7 @@ def test_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirect
 
 
 def in_cells(cases: list[Case]) -> list[Case]:
-    """Return one case of each cell with one and with two directions, and those whose source holds the gates."""
+    """Return one case of each cell with one and two directions, and those whose source holds the gates."""
     found: dict[tuple[str, int, bool], Case] = {}
     for case in cases:
         found.setdefault((case.cell, case.D, "input_weight" in case.present), case)
@@ -279,8 +279,8 @@ FEW = in_cells([case for case in SEVERAL if "mask" in case.present]) + in_cells(
 
 
 @pytest.mark.parametrize("case", FEW, ids=by_id)
-def test_the_cpu_skips_what_has_ended(case: Case) -> None:
-    """It computes nothing of time steps past the ends: NaN there would survive in sums over all of them."""
+def test_the_cpu_skips_padding(case: Case) -> None:
+    """It computes nothing for steps past the ends, so NaN there does not reach any sum."""
     lengths = lengths_of(case)
     answers = []
     with vkrnn.Device(position(native=True)):
@@ -295,7 +295,7 @@ def test_the_cpu_skips_what_has_ended(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_the_device_agrees_with_the_reference(case: Case) -> None:
-    """Forward and gradients, with garbage past the ends."""
+    """Forward and gradients, with garbage in the padding."""
     lengths = lengths_of(case)
     arrays = littered(inputs(case), lengths, case.T)
     got = trained(case, vkrnn, arrays, lengths)
@@ -304,7 +304,7 @@ def test_the_device_agrees_with_the_reference(case: Case) -> None:
     got_gradients = differentiated(case, vkrnn, arrays, upstream, lengths)
     wanted_gradients = differentiated(case, vkrnn.reference, arrays, upstream, lengths)._asdict()
 
-    def allowed(order: int) -> Mapping[str, float]:  # by what float32 makes of the same numbers without lengths
+    def allowed(order: int) -> Mapping[str, float]:  # from a float32 program without lengths
         plain = inputs(case)
         full = trained(case, vkrnn.reference, plain, None)
         above = gradient_inputs(case, full)
@@ -318,15 +318,15 @@ def test_the_device_agrees_with_the_reference(case: Case) -> None:
     assert_close(got_gradients._asdict(), wanted_gradients, tolerance)
     for array in (*got, got_gradients.source):
         rows = np.broadcast_to(past_the_end(array, lengths), array.shape)
-        assert not array[rows].any(), "something stands past an end"
-    # Training keeps more results and changes no other.
+        assert not array[rows].any(), "padding that is not zero"
+    # Training adds results and changes no other.
     plain_call = getattr(vkrnn, case.cell)(**arrays, lengths=lengths, descriptor=case.descriptor(training=False))
     np.testing.assert_array_equal(plain_call.output, got.output)
 
 
 @pytest.mark.parametrize("case", SEVERAL[4::9], ids=by_id)
 def test_garbage_past_the_ends_does_not_matter(case: Case) -> None:
-    """The same bits, whatever finite numbers stand there, in every input that has rows of time."""
+    """Results have the same bits for any finite numbers in the padding of any input."""
     lengths = lengths_of(case)
     answers = []
     for garbage in (0.0, GARBAGE):
@@ -341,7 +341,7 @@ def test_garbage_past_the_ends_does_not_matter(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in SEVERAL if case.D == 2][::20], ids=by_id)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_in_other_dtypes(case: Case, dtype: str) -> None:
-    """Against the reference on the same numbers."""
+    """Each dtype agrees with the reference on the same numbers."""
     kind = dtype_of(dtype)
     lengths = lengths_of(case)
     garbage = 6e4 if dtype == "float16" else GARBAGE
@@ -356,7 +356,7 @@ def test_in_other_dtypes(case: Case, dtype: str) -> None:
 
 @pytest.fixture(name="other_strategy", scope="module")
 def _other_strategy() -> Iterator[vkrnn.Device]:
-    """Return a Vulkan device with a GPU's strategies where it is a CPU, and the other way round."""
+    """Return a Vulkan device with a GPU's strategies if it is a CPU, and with a CPU's if it is a GPU."""
     usual = vkrnn.Device(position(native=False))
     options: dict[str, Any] = {"gemm": "tiled", "lanes": min(4, usual.profile.subgroup_size), "rows": 4}
     if usual.type != "cpu":
@@ -377,7 +377,7 @@ WITH_ANOTHER_STRATEGY = list(
 
 @pytest.mark.parametrize(("case", "dtype"), WITH_ANOTHER_STRATEGY, ids=by_id)
 def test_with_another_strategy(case: Case, dtype: str, other_strategy: vkrnn.Device) -> None:
-    """Batch rows of one invocation and invocations of one sum may end at different steps."""
+    """Results are right if rows of one invocation, or invocations of one sum, end at different steps."""
     kind = dtype_of(dtype)
     lengths = lengths_of(case)
     arrays = littered({name: array.astype(kind) for name, array in inputs(case).items()}, lengths, case.T)
@@ -396,8 +396,8 @@ INPUTS: dict[str, Any] = {**inputs(CASE)}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", ">i4", "int64", "uint64", ">i8"])
-def test_any_integers_will_do(dtype: str) -> None:
-    """Lengths are integers of any size and byte order, with any strides."""
+def test_lengths_may_be_any_integers(dtype: str) -> None:
+    """Lengths may have any size of integer, byte order and strides."""
     wanted = trained(CASE, vkrnn, INPUTS, np.array([2, 5, 1], np.int32))
     apart = np.array([2, 0, 5, 0, 1, 0], dtype)[::2]
     got = trained(CASE, vkrnn, INPUTS, apart)
@@ -406,8 +406,8 @@ def test_any_integers_will_do(dtype: str) -> None:
     assert apart.tolist() == [2, 5, 1]
 
 
-def test_lengths_do_not_shape_the_plan() -> None:
-    """Other lengths, the same plan; no lengths, another."""
+def test_lengths_do_not_change_the_plan() -> None:
+    """Calls with other lengths share a plan; a call without lengths has another."""
     plans = [
         vkrnn.plan(vkrnn.lstm, **INPUTS, lengths=None if lengths is None else np.array(lengths))
         for lengths in ([2, 5, 1], [1, 1, 1], None)
@@ -417,7 +417,7 @@ def test_lengths_do_not_shape_the_plan() -> None:
 
 
 def test_check_takes_lengths() -> None:
-    """`vkrnn.check` hands them to both."""
+    """`vkrnn.check` passes them to the device and to the reference."""
     report = vkrnn.check(vkrnn.lstm, **INPUTS, lengths=np.array([2, 5, 1]))
     assert report.ok, report
 
@@ -443,8 +443,10 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 @pytest.mark.parametrize(("lengths", "error", "message"), WRONG, ids=[message for _, _, message in WRONG])
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
 @pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
-def test_messages(cell: str, lengths: Array, error: type[Exception], message: str, *, gradients: bool) -> None:
-    """Whole, the device's and the reference's; the device's says too where N comes from."""
+def test_errors_about_lengths(
+    cell: str, lengths: Array, error: type[Exception], message: str, *, gradients: bool
+) -> None:
+    """Whole messages of the device and the reference; the device's also says where N comes from."""
     case = dataclasses.replace(CASE, cell=cell)
     arrays = inputs(case)
     above = gradient_inputs(case, trained(case, vkrnn.reference, arrays, None)) if gradients else {}
@@ -455,8 +457,8 @@ def test_messages(cell: str, lengths: Array, error: type[Exception], message: st
             getattr(module, function)(**arrays, lengths=lengths)
 
 
-def test_messages_of_the_device_alone() -> None:
-    """It names the call; other mistakes are told as without lengths."""
+def test_errors_of_the_device() -> None:
+    """The message names the call. Errors about other arguments are the same with lengths."""
     with pytest.raises(ValueError, match=r"^\[lstm 'layer 2'\] lengths: expected 1 to T = 5, got 9 at \[0\]$"):
         vkrnn.lstm(**INPUTS, lengths=np.array([9, 5, 1]), name="layer 2")
     for module in (vkrnn, vkrnn.reference):
@@ -465,7 +467,7 @@ def test_messages_of_the_device_alone() -> None:
 
 
 def test_integers_of_other_libraries_are_refused() -> None:
-    """NumPy does not take them for integers; they must not pass for checked."""
+    """NumPy does not count them as integers, so their values could not be checked."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     message = r"^\[lstm\] lengths: expected dtype int32 or another integer, got int4$"
     for module in (vkrnn, vkrnn.reference):

@@ -1,4 +1,4 @@
-"""Numbers at the edges: limits, corners, tiny and huge ones, NaN, infinities, saturated gates, the same bits again."""
+"""Numbers at the edges: limits, corners, tiny and huge numbers, NaN, infinities, saturated gates, repeatability."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ every_cell = pytest.mark.parametrize("cell", GATES)
 
 @pytest.fixture(autouse=True, scope="module", params=devices(), ids=lambda target: target.id)
 def _on_every_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have calls run on each device of this machine in turn."""
+    """Run the calls on each device of this machine in turn."""
     with request.param.opened() as device:
         yield
     device.close()
 
 
 def activate(activation: str, values: Any) -> Array:
-    """Return the device's activation of some numbers: one step of one unit each, nothing else in the way."""
+    """Return the device's activation of some numbers, computed as one step of one unit each."""
     source = np.asarray(values, np.float32).reshape(1, -1, 1)
     descriptor = SingleGateRNNDescriptor(activation=activation)
     output: Array = vkrnn.single_gate_rnn(source, np.zeros((1, 1), np.float32), descriptor=descriptor).output
@@ -76,7 +76,7 @@ def slope(activation: str, values: Any) -> Array:
 
 
 def grid() -> Array:
-    """Return arguments of either sign: dense where the functions bend, and every order of magnitude."""
+    """Return arguments of both signs, dense where the functions bend, and of every order of magnitude."""
     dense = np.linspace(0, 30, 60_001)
     orders = np.geomspace(1e-36, 1e36, 20_001)
     positive = np.concatenate([dense, orders]).astype(np.float32)
@@ -88,7 +88,7 @@ def test_activation_over_the_grid(activation: str) -> None:
     p = grid()
     got = activate(activation, p).astype(np.float64)
     wanted = EXACT[activation](p.astype(np.float64))
-    # Below the normal numbers a device may flush to zero, and at twice the least of them the exponential ends.
+    # Subnormals may be flushed to zero, and the exponential underflows at twice the smallest normal number.
     limit = ACTIVATION * np.abs(wanted) + 2 * FLOAT32.tiny
     if activation == "hard_sigmoid":
         limit = ACTIVATION * np.maximum(np.abs(0.2 * p.astype(np.float64)), 1) * (wanted > 0) * (wanted < 1)
@@ -103,7 +103,7 @@ def test_derivative_over_the_grid(activation: str) -> None:
     p = p[np.abs(np.abs(p) - 2.5) > 1e-5]
     got = slope(activation, p).astype(np.float64)
     wanted = SLOPE[activation](p.astype(np.float64))
-    # It is formed from y, which is rounded: near y = 1 an error of half a unit there is all there is.
+    # The derivative is computed from the rounded y, so near y = 1 half a unit of y is the whole error.
     wrong = ~(np.abs(got - wanted) <= ACTIVATION)
     assert not wrong.any(), list(zip(p[wrong][:5], got[wrong][:5], wanted[wrong][:5], strict=True))
 
@@ -126,7 +126,7 @@ def test_nan_stays_nan(activation: str) -> None:
 
 
 def test_signed_zero_and_the_smallest_numbers() -> None:
-    """An odd function keeps the sign and, to the last bit, the value of what is next to zero."""
+    """An odd function keeps the sign of zero, and returns numbers next to zero unchanged."""
     small = np.float32([FLOAT32.tiny, 1e-30, 1e-20, 1e-10])
     for activation in ("none", "tanh"):
         np.testing.assert_array_equal(activate(activation, small), small)
@@ -135,7 +135,7 @@ def test_signed_zero_and_the_smallest_numbers() -> None:
 
 
 def test_corners() -> None:
-    """The functions' corners are exact, and the derivative there is that of the flat side."""
+    """The functions are exact at their corners, and the derivative there is that of the flat side."""
     below, above = np.nextafter(np.float32(2.5), np.float32([0, 9]))
     np.testing.assert_array_equal(activate("hard_sigmoid", [-2.5, 2.5, -above, above, 0]), [0, 1, 0, 1, 0.5])
     np.testing.assert_array_equal(slope("hard_sigmoid", [-2.5, 2.5, -above, above]), [0, 0, 0, 0])
@@ -145,8 +145,8 @@ def test_corners() -> None:
     np.testing.assert_array_equal(slope("relu", [0.0, -0.0, tiny, -tiny]), [0, 0, 1, 0])
 
 
-def test_lstm_with_gates_wide_open_or_shut_keeps_its_cell() -> None:
-    """Input gate 0, forget gate and output gate 1: c stays bit for bit, h is its tanh."""
+def test_lstm_with_saturated_gates_keeps_its_cell() -> None:
+    """With input gate 0 and forget and output gates 1, c stays the same bit for bit and h is tanh(c)."""
     T, N, H = 6, 3, 5
     cell = np.random.default_rng(1).normal(size=(N, H)).astype(np.float32)
     source = np.zeros((T, N, 4 * H), np.float32)
@@ -164,8 +164,8 @@ def test_lstm_with_gates_wide_open_or_shut_keeps_its_cell() -> None:
 
 @pytest.mark.parametrize("flip_z", [False, True])
 @pytest.mark.parametrize("reset_after", [False, True])
-def test_gru_with_its_gate_shut_keeps_its_state(*, flip_z: bool, reset_after: bool) -> None:
-    """An update gate that is exactly 1, with flip_z exactly 0, gives the state before bit for bit."""
+def test_gru_with_a_saturated_gate_keeps_its_state(*, flip_z: bool, reset_after: bool) -> None:
+    """With an update gate of exactly 1 (0 with flip_z), the state stays the same bit for bit."""
     T, N, H = 6, 3, 5
     rng = np.random.default_rng(2)
     state = rng.normal(size=(N, H)).astype(np.float32)
@@ -179,7 +179,7 @@ def test_gru_with_its_gate_shut_keeps_its_state(*, flip_z: bool, reset_after: bo
 
 
 def infinite_case(cell: str, *, bidirectional: bool = False) -> Case:
-    """Return a case with everything but a mask, H no multiple of four."""
+    """Return a case with every argument except a mask, where H is not a multiple of four."""
     given = {
         "single_gate_rnn": {"input_weight", "bias", "init_state"},
         "lstm": {"input_weight", "bias", "init_state", "init_cell", "peephole"},
@@ -192,7 +192,7 @@ def infinite_case(cell: str, *, bidirectional: bool = False) -> Case:
 
 
 def assert_alike(got: dict[str, Array], wanted: dict[str, Array]) -> None:
-    """Check that NaN and infinities stand where the reference has them, and that the numbers are right."""
+    """Check that NaN and infinities are where the reference has them, and that other numbers agree."""
     assert list(got) == list(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(np.isnan(got[name]), np.isnan(array), err_msg=name)
@@ -209,10 +209,8 @@ def assert_alike(got: dict[str, Array], wanted: dict[str, Array]) -> None:
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan], ids=str)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_infinities_and_nan_come_out_as_numpys(
-    cell: str, activation: str, value: float, *, bidirectional: bool
-) -> None:
-    """One number in the source and one in the first state, in rows of the batch of their own: the others stay clean."""
+def test_infinities_and_nan_agree_with_numpy(cell: str, activation: str, value: float, *, bidirectional: bool) -> None:
+    """One such number in the source and one in the initial state. Other rows of the batch stay finite."""
     case = infinite_case(cell, bidirectional=bidirectional)
     if cell == "single_gate_rnn":
         case.options["activation"] = activation  # type: ignore[index]
@@ -236,8 +234,8 @@ def test_infinities_and_nan_come_out_as_numpys(
 @pytest.mark.parametrize("name", ["source_gradient", "state_gradient"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan], ids=str)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_infinities_and_nan_from_above(cell: str, name: str, value: float) -> None:
-    """What comes from above goes into the gradients as in NumPy: NaN where sums have both signs, infinity elsewhere."""
+def test_infinities_and_nan_in_upstream_gradients(cell: str, name: str, value: float) -> None:
+    """Gradients are as in NumPy: NaN where a sum has both signs, else infinity."""
     base = infinite_case(cell)
     case = Case(cell, base.T, base.N, base.I, base.H, base.options, base.present | {"state_gradient"})
     if cell == "single_gate_rnn":
@@ -255,7 +253,7 @@ def test_infinities_and_nan_from_above(cell: str, name: str, value: float) -> No
 
 @every_cell
 def test_nan_in_one_sequence_stays_in_it(cell: str) -> None:
-    """Other rows of the batch have the same bits with and without it, also where rows share an invocation."""
+    """Other rows of the batch have the same bits with and without it, also rows of the same invocation."""
     case = Case(cell, 5, 11, 6, 9, present=frozenset({"input_weight", "init_state"}))
     arrays = inputs(case)
     wanted = getattr(vkrnn, cell)(**arrays).output
@@ -273,8 +271,8 @@ LARGE = [case for case in CASES if "large" in case.tags]
 
 
 @pytest.mark.parametrize("case", sample(LARGE, 2), ids=by_id)
-def test_the_same_bits_over_and_over(case: Case) -> None:
-    """On the same device with other calls between, and on a device opened anew."""
+def test_results_are_repeatable(case: Case) -> None:
+    """On the same device after other calls, and on a newly opened device."""
     wanted = everything(case)
     for other in CASES[::140]:
         everything(other)

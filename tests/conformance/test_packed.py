@@ -1,4 +1,4 @@
-"""Packed sequences against calls with `lengths`, and what sequences of skewed lengths cost."""
+"""Packed sequences agree with calls that have `lengths`; their cost is the sum of the lengths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLAIN = [case for case in CASES if not case.tags and case.N > 2 and case.T > 2 a
 
 
 def some_of(cases: list[Case]) -> list[Case]:
-    """Return one case for each cell, number of directions, way to reset, and with or without an input weight."""
+    """Return one case for each cell, number of directions, kind of reset, with and without an input weight."""
     found: dict[Any, Case] = {}
     for case in cases:
         after = case.options.get("reset_after"), case.options.get("reverse")
@@ -43,12 +43,12 @@ def packed(arrays: Mapping[str, Array], lengths: Array) -> Arrays:
 
 
 def on(*, native: bool) -> vkrnn.Device:
-    """Open the CPU itself or a Vulkan device."""
+    """Open the native CPU device or a Vulkan device."""
     return vkrnn.Device(position(native=native))
 
 
 def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
-    """Return outputs and gradients of packed sequences, and those of the same sequences with `lengths`."""
+    """Return outputs and gradients of packed sequences, and the same of a call with `lengths`."""
     lengths = np.sort(lengths_of(case))[::-1].copy()
     kind, how = np.dtype(dtype), case.descriptor(training=True)
     forward, backward = getattr(vkrnn, case.cell), getattr(vkrnn, f"{case.cell}_gradients")
@@ -68,7 +68,7 @@ def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
 @pytest.mark.parametrize("case", some_of(PLAIN), ids=lambda case: case.id)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_packed_sequences_have_the_same_bits(case: Case, dtype: str) -> None:
-    """On the CPU, which computes them as they are: packing only changes where rows lie."""
+    """On the CPU, which computes packed rows directly, packing changes only where the rows are."""
     with on(native=True):
         got, wanted = both_ways(case, dtype)
     assert got.keys() == wanted.keys()
@@ -77,7 +77,7 @@ def test_packed_sequences_have_the_same_bits(case: Case, dtype: str) -> None:
 
 
 def test_packed_sequences_on_vulkan() -> None:
-    """Another device has them padded."""
+    """Vulkan devices get padded sequences and return packed results."""
     with on(native=False):
         got, wanted = both_ways(next(case for case in PLAIN if case.cell == "lstm"), "float32")
     for name, array in got.items():
@@ -85,12 +85,12 @@ def test_packed_sequences_on_vulkan() -> None:
 
 
 def test_last_rows() -> None:
-    """Of each batch row the packed row of its last step."""
+    """`last_rows` gives the packed row of each sequence's last step."""
     assert _packed.last_rows(np.array([4, 2, 2, 1])).tolist() == [8, 5, 6, 3]
 
 
 def draw(lengths: list[int], I: int, H: int) -> Arrays:
-    """Draw packed arguments of an LSTM."""
+    """Return random packed arguments of an LSTM."""
     rng = np.random.default_rng(1)
     shapes = {"source": (sum(lengths), I), "recurrent_weight": (4 * H, H), "input_weight": (4 * H, I)}
     drawn = {name: rng.uniform(-0.1, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -98,12 +98,12 @@ def draw(lengths: list[int], I: int, H: int) -> Arrays:
 
 
 def checked(descriptor: Any, given: Arrays) -> _core.CheckedCall:
-    """Check a packed call of an LSTM."""
+    """Return the checked packed call of an LSTM."""
     return _core.check("lstm", gradients=False, descriptor=descriptor, arguments=given, packed=True)
 
 
 def test_work_follows_the_sum_of_the_lengths() -> None:
-    """The operations of a packed call's plan, and its memory but for what its weights take."""
+    """The FLOP of a packed call's plan and its memory without weights are proportional to that sum."""
     H = 16
 
     def plan_of(lengths: list[int]) -> Any:
@@ -125,15 +125,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("lengths", "rows", "message"), WRONG)
-def test_messages(lengths: list[int], rows: int, message: str) -> None:
-    """What is wrong about packed rows is found before anything is computed."""
+def test_errors_about_packed_rows(lengths: list[int], rows: int, message: str) -> None:
+    """Wrong packed rows are reported before anything is computed."""
     given = draw([rows], 3, 4) | {"lengths": np.array(lengths)}
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         checked(None, given)
 
 
-# Prints by how many MiB each of two calls for gradients makes the process grow: with `lengths`, then packed. All steps
-# of all sequences would take 160 MiB.
+# Prints by how many MiB a gradient call with `lengths` and then a packed one make the process grow. The padded steps
+# would take 160 MiB.
 MEASURE = """
 import resource
 import numpy as np
@@ -170,9 +170,9 @@ with vkrnn.Device("cpu ("):
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss is another elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit on other systems")
 def test_memory_follows_the_sum_of_the_lengths() -> None:
-    """A process does not grow by what the steps past the ends would take."""
+    """A process does not grow by the memory that padded steps would take."""
     program = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True)
     dense, packed_alone = map(float, program.stdout.split())
     assert dense < 40, f"{dense} MiB with lengths"

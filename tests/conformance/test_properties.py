@@ -1,7 +1,6 @@
-"""What must hold of the device whatever the numbers, forward and gradients alike: hypothesis draws the calls.
+"""Properties of the device's forward and gradient calls for any numbers, drawn by hypothesis.
 
-The same properties hold of the reference (test_reference_properties.py); here it is the device that has to keep them,
-with every option, at sizes that nobody chose.
+test_reference_properties.py tests the same of the reference. Here every option is used, at random sizes.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ REVERSE: tuple[dict[str, bool], ...] = ({"reverse": True},)
 BIDIRECTIONAL: tuple[dict[str, bool], ...] = ({"bidirectional": True}, {"bidirectional": True, "reverse": True})
 OTHER_ORDER = {"lstm": ("forget_gate_last", (0, 2, 1, 3)), "gru": ("reset_gate_first", (1, 0, 2))}
 
-# Results and arguments by what their axes are. A gradient has the axes of its argument, and is called "d ..." here.
+# Names by the axes of their arrays. The gradient of an argument is called "d <argument>" and has its axes.
 STATES = {"init_state", "init_cell", "state_gradient", "cell_gradient"}  # [N, DH]
 STEPS = {"output", "cell_output", "z_state", "source_gradient", "mask"}  # [T, N, ...] in the order of the output
 PER_DIRECTION = {"recurrent_weight", "peephole"}  # [2, ...] where bidirectional
-GATED = {"recurrent_weight": -2, "input_weight": 0, "bias": -1, "peephole": -1, "z_state": -1}  # the gates' axis
+GATED = {"recurrent_weight": -2, "input_weight": 0, "bias": -1, "peephole": -1, "z_state": -1}  # axis of the gates
 
 quick = settings(max_examples=20, deadline=None, derandomize=True)
 
@@ -46,7 +45,7 @@ def calls(
     least_steps: int = 1,
     always: frozenset[str] = frozenset(),
 ) -> Case:
-    """Draw a call: cell, flags, activations, arguments and sizes, also beyond a subgroup."""
+    """Draw a call: cell, flags, activations, arguments and sizes, some larger than a subgroup."""
     cell = draw(st.sampled_from(cells))
     options: dict[str, Any] = dict(draw(st.sampled_from(directions)))
     options |= {name: True for name in FLAGS[cell] if draw(st.booleans())}
@@ -59,7 +58,7 @@ def calls(
 
 
 def numbers(case: Case) -> tuple[Arrays, Arrays]:
-    """Return the arguments, and the gradients from above."""
+    """Return the arguments and the upstream gradients."""
     forward: Callable[..., Any] = getattr(vkrnn.reference, case.cell)
     arrays: Arrays = dict(inputs(case))
     given_ = gradient_inputs(case, forward(**arrays, descriptor=case.descriptor(training=True)))
@@ -67,7 +66,7 @@ def numbers(case: Case) -> tuple[Arrays, Arrays]:
 
 
 def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], **changes: Any) -> Arrays:
-    """Return all that the device makes of a call and its gradients, by name."""
+    """Return all results of a call and of its gradients on the device, by name."""
     descriptor = case.descriptor(**{**changes, "training": True})
     arrays, upstream = ({k: np.asarray(v, np.float32) for k, v in given_.items()} for given_ in (arrays, upstream))
     forward = getattr(vkrnn, case.cell)(**arrays, descriptor=descriptor)
@@ -78,19 +77,19 @@ def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], 
 
 
 def plain(name: str) -> str:
-    """Return the name of what a result is, or is the gradient of."""
+    """Return the name without "d ", so that of the argument if this is a gradient."""
     return name.removeprefix("d ")
 
 
 def apply(change: Callable[[str, Array], Array], arrays: Mapping[str, Array]) -> Arrays:
-    """Return the arrays, each changed by its name."""
+    """Return the arrays after a change that depends on the name."""
     return {name: change(name, array) for name, array in arrays.items()}
 
 
 @given(calls(directions=FORWARD))
 @quick
 def test_reverse_is_forward_of_the_flipped_source(case: Case) -> None:
-    """Row for row: the results of reverse stand in the order in which they were computed."""
+    """Results of a reversed call come in the order of its steps."""
     arrays, upstream = numbers(case)
     wanted = run(case, {**arrays, "source": arrays["source"][::-1]}, upstream)
     wanted["d source"] = wanted["d source"][::-1]
@@ -100,9 +99,9 @@ def test_reverse_is_forward_of_the_flipped_source(case: Case) -> None:
 @given(calls(directions=BIDIRECTIONAL))
 @quick
 def test_bidirectional_is_two_passes(case: Case) -> None:
-    """One forward; one over everything flipped, whose results are flipped back."""
+    """One pass is forward. The other one is forward over flipped arrays, with its results flipped back."""
     arrays, upstream = numbers(case)
-    shared = "input_weight" in arrays  # then both directions read the same source, else each its own channels
+    shared = "input_weight" in arrays  # then both directions read the whole source; else each has its own channels
     options = {name: value for name, value in case.options.items() if name not in ("bidirectional", "reverse")}
     one_way = replace(case, I=case.I if shared else case.I // 2, options=options)
     passes = []
@@ -134,8 +133,8 @@ def test_bidirectional_is_two_passes(case: Case) -> None:
 
 @given(calls())
 @quick
-def test_nothing_given_is_zeros_ones_or_the_identity(case: Case) -> None:
-    """An absent mask is ones, an absent input weight the identity, all else zeros."""
+def test_absent_arguments_have_neutral_values(case: Case) -> None:
+    """An absent mask is ones, an absent input weight the identity, and anything else zeros."""
     arrays, upstream = numbers(case)
     wanted = run(case, arrays, upstream)
     full = replace(case, present=frozenset((*OPTIONAL[case.cell], *UPSTREAM[case.cell])))
@@ -149,7 +148,7 @@ def test_nothing_given_is_zeros_ones_or_the_identity(case: Case) -> None:
 @given(calls(), st.randoms(use_true_random=False))
 @quick
 def test_the_batch_may_be_permuted(case: Case, random: Any) -> None:
-    """The results are permuted likewise; the weights' gradients stay."""
+    """Permuting the batch permutes the results and leaves the weights' gradients."""
     arrays, upstream = numbers(case)
     order = random.sample(range(case.N), case.N)
 
@@ -165,7 +164,7 @@ def test_the_batch_may_be_permuted(case: Case, random: Any) -> None:
 @given(calls(directions=FORWARD + REVERSE, least_steps=2, always=frozenset({"init_state", "init_cell"})), st.data())
 @quick
 def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObject) -> None:
-    """States go on into the second part, their gradients back into the first."""
+    """States are passed on to the second part, and their gradients back to the first."""
     arrays, upstream = numbers(case)
     wanted = run(case, arrays, upstream)
     cut = data.draw(st.integers(1, case.T - 1), label="steps in the first part")
@@ -202,7 +201,7 @@ def test_time_may_be_split_with_the_state_carried(case: Case, data: st.DataObjec
 @given(calls(cells=tuple(OTHER_ORDER)))
 @quick
 def test_gate_order_flags_are_permuted_weights(case: Case) -> None:
-    """The flag permutes every axis that holds gates, and their gradients, and changes nothing else."""
+    """The flag permutes every axis of gates, also in gradients, and changes nothing else."""
     flag, order = OTHER_ORDER[case.cell]
     arrays, upstream = numbers(case)
     axes = GATED if "input_weight" in arrays else GATED | {"source": -1}
@@ -220,8 +219,8 @@ def test_gate_order_flags_are_permuted_weights(case: Case) -> None:
 
 @given(calls(), st.floats(-2, 2, width=32), st.floats(-2, 2, width=32))
 @quick
-def test_gradients_are_linear_in_what_comes_from_above(case: Case, one: float, two: float) -> None:
-    """The gradients of a sum are the sum of the gradients."""
+def test_gradients_are_linear_in_the_upstream_gradients(case: Case, one: float, two: float) -> None:
+    """Gradients of a sum are the sum of the gradients."""
     arrays, upstream = numbers(case)
     other = {name: np.flip(array) + np.float32(0.5) for name, array in upstream.items()}
     both = {name: one * upstream[name] + two * other[name] for name in upstream}
@@ -236,7 +235,7 @@ def test_gradients_are_linear_in_what_comes_from_above(case: Case, one: float, t
 @given(calls(always=frozenset({"mask"})), st.sets(st.sampled_from([0, 1, 2])), st.integers(0, 3))
 @quick
 def test_a_mask_broadcasts_as_in_numpy(case: Case, ones: set[int], dropped: int) -> None:
-    """Any axes of size 1, any leading axes left out: the same as the mask written out."""
+    """Axes may have size 1 or, if they lead, be left out; the result is that of the full mask."""
     arrays, upstream = numbers(case)
     ones |= set(range(dropped))
     small = arrays["mask"][tuple(slice(1) if axis in ones else slice(None) for axis in range(3))]
@@ -244,14 +243,14 @@ def test_a_mask_broadcasts_as_in_numpy(case: Case, ones: set[int], dropped: int)
     written_out = np.broadcast_to(small, arrays["mask"].shape)
     got, wanted = (run(case, {**arrays, "mask": mask}, upstream) for mask in (small, written_out.copy()))
     assert_close(got, wanted)
-    # The broadcast view is no contiguous array: it is copied.
+    # A broadcast view is not contiguous, so it is copied.
     assert_close(run(case, {**arrays, "mask": written_out}, upstream), wanted, 0.0)
 
 
 @given(calls())
 @quick
 def test_the_same_call_gives_the_same_bits(case: Case) -> None:
-    """Twice in a row, and after another call has used the device's memory."""
+    """Also after another call has reused the device's memory."""
     arrays, upstream = numbers(case)
     first = run(case, arrays, upstream)
     vkrnn.single_gate_rnn(np.full((7, 11, 13), np.nan, np.float32), np.full((13, 13), np.nan, np.float32))
@@ -261,7 +260,7 @@ def test_the_same_call_gives_the_same_bits(case: Case) -> None:
 
 @pytest.mark.parametrize("cell", GATES)
 def test_arrays_need_not_be_contiguous_or_in_native_byte_order(cell: str) -> None:
-    """They are copied, with the same bits as a result."""
+    """Such arrays are copied and give the same bits."""
     given_ = frozenset((*OPTIONAL[cell], *UPSTREAM[cell]))
     case = Case(cell, 5, 3, 7, 4, present=given_)
     arrays, upstream = numbers(case)

@@ -1,4 +1,4 @@
-"""The float64 reference against steps by hand, derivatives of its forward pass and torch; its packing and messages."""
+"""The float64 reference against steps by hand, numerical derivatives and torch; its results and messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def doubles(case: Case) -> tuple[dict[str, Array], dict[str, Array]]:
 
 
 def slope(case: Case, name: str, arrays: dict[str, Array], upstream: dict[str, Array], along: Array) -> float:
-    """Return the derivative of the loss along one direction of one input: complex step if smooth, else differences."""
+    """Return the derivative along one direction of one input: complex step if smooth, else differences."""
 
     def at(step: complex) -> Any:
         return loss(case, forward(case, arrays | {name: arrays[name] + step * along}), upstream)
@@ -79,7 +79,7 @@ def test_each_element_of_the_gradients(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.is_smooth and not case.tags][::12], ids=lambda c: c.id)
 def test_finite_differences_agree_with_the_complex_step(case: Case) -> None:
-    # The complex step rests on the forward pass being analytic; where it is used alone, this says it may be.
+    # The complex step needs an analytic forward pass. This justifies using it alone elsewhere.
     arrays, upstream = doubles(case)
     for name in gradient_names(case):
         along = np.random.default_rng(2).standard_normal(arrays[name].shape)
@@ -114,7 +114,7 @@ def test_derivatives_at_the_corners_are_those_of_the_flat_side(case: Case) -> No
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.values == "modest"], ids=by_id)
-def test_no_modest_case_has_a_gradient_that_says_nothing(case: Case) -> None:
+def test_modest_cases_have_informative_gradients(case: Case) -> None:
     arrays = inputs(case)
     result = gradients(case, arrays, gradient_inputs(case, forward(case, arrays)))
     for name, gradient in result._asdict().items():
@@ -123,7 +123,7 @@ def test_no_modest_case_has_a_gradient_that_says_nothing(case: Case) -> None:
         assert np.isfinite(gradient).all(), name
 
 
-# Steps by hand: one number a tensor, the documented formulas written out
+# Steps by hand: one number per tensor, with the documented formulas written out
 
 
 def sigmoid(p: float) -> float:
@@ -184,7 +184,7 @@ def test_rnn_by_hand_in_each_direction() -> None:
     assert rows(reverse=True) == [[10.0], [6.0]]  # in the order of the steps
     assert rows(bidirectional=True) == [[1.0, 6.0], [10.5, 10.0]]  # aligned with the source
     assert rows(bidirectional=True, reverse=True) == rows(bidirectional=True)
-    # The mask's first row meets the initial state, in reverse too; in the backward half it is the last row that does.
+    # The mask's first row applies to the initial state, in reverse, too; in a backward direction, its last row does.
     masked: dict[str, Any] = {"mask": np.array([[[0.5]], [[2.0]]])}
     assert rows(**masked, init_state=[[4.0]]) == [[2.0], [12.0]]
     assert rows(**masked, init_state=[[4.0]], reverse=True) == [[11.0], [12.0]]
@@ -206,7 +206,7 @@ def test_activations_by_hand(name: str, expected: list[float]) -> None:
 
 
 @pytest.mark.parametrize("cell", GATES)
-def test_every_subset_of_optional_inputs_is_packed_in_order(cell: str) -> None:
+def test_gradients_of_every_subset_of_optional_inputs(cell: str) -> None:
     full = next(case for case in CASES if case.cell == cell and case.seed == 1)
     for flags in itertools.product((False, True), repeat=len(OPTIONAL[cell])):
         chosen = {name for name, flag in zip(OPTIONAL[cell], flags, strict=True) if flag}
@@ -234,7 +234,7 @@ def test_every_subset_of_optional_inputs_is_packed_in_order(cell: str) -> None:
         ("lstm", {"training": True, "produce_cell": True}, ("output", "cell_output", "z_state")),
     ],
 )
-def test_which_outputs_there_are(cell: str, options: dict[str, bool], names: tuple[str, ...]) -> None:
+def test_names_of_outputs(cell: str, options: dict[str, bool], names: tuple[str, ...]) -> None:
     case = Case(cell, 5, 3, 7, 4, options, frozenset(["input_weight"]))
     results = getattr(vkrnn.reference, cell)(**inputs(case), descriptor=case.descriptor())
     shapes = {"output": (5, 3, 4), "cell_output": (5, 3, 4), "z_state": (5, 3, case.G * 4)}
@@ -278,14 +278,14 @@ def test_any_float_dtype_is_converted(dtype: Any) -> None:
         ("single_gate_rnn", "bias", (1,), "[single_gate_rnn] bias: expected shape [H] = [4], got [1]"),
     ],
 )
-def test_wrong_shapes_are_told_in_a_sentence(cell: str, name: str, shape: tuple[int, ...], message: str) -> None:
+def test_errors_about_shapes(cell: str, name: str, shape: tuple[int, ...], message: str) -> None:
     case = Case(cell, 5, 3, 7, 4, {}, frozenset(["input_weight"]))
     with pytest.raises(ValueError, match="expected") as caught:
         forward(case, inputs(case) | {name: np.ones(shape, np.float32)})
     assert message in str(caught.value)
 
 
-def test_wrong_shapes_of_a_bidirectional_call_and_of_gradients() -> None:
+def test_errors_about_shapes_of_bidirectional_calls_and_gradients() -> None:
     options = LSTMDescriptor(bidirectional=True)
     with pytest.raises(ValueError, match=r"recurrent_weight: expected shape \[2, 4H, H\] = \[2, 8, 2\], got \[8, 2\]"):
         vkrnn.reference.lstm(np.ones((5, 3, 16)), np.ones((8, 2)), descriptor=options)
@@ -351,7 +351,7 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
             "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
             "init_state": h.grad.numpy() if grad else h0,
         }
-        # One bias where torch has two: its gradient is that of either. GRU's candidate keeps the two apart.
+        # torch has two biases, whose gradients both equal that of ours. GRU's candidate has two here as well.
         together = b_x if grad else [one + other for one, other in zip(b_x, b_h, strict=True)]
         if kind == "GRU":
             together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, b_x, strict=True)]
@@ -377,8 +377,8 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
 
 
 @pytest.mark.parametrize("cell", GATES)
-def test_floating_point_errors_are_in_the_results(cell: str) -> None:
-    """Whatever NumPy is told to do about them: an underflow, an overflow, an infinity."""
+def test_numpy_error_state_does_not_matter(cell: str) -> None:
+    """Underflow, overflow and infinity appear in the results, whatever NumPy's error state is."""
     case = Case(cell, 5, 3, 7, 4, {}, frozenset({"input_weight", "bias"}))
     for factor in (1e-200, 1e3, 1e200, np.inf):
         given = {name: array.astype(np.float64) * factor for name, array in inputs(case).items()}

@@ -1,4 +1,4 @@
-"""What must hold of the reference whatever the numbers, forward and gradients alike: hypothesis draws the cases."""
+"""Properties of the reference's forward and gradient calls for any numbers, drawn by hypothesis."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def draw_arrays(case: Case) -> tuple[Arrays, Arrays]:
 
 
 def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], **changes: Any) -> Arrays:
-    """Return everything a call gives: outputs by name, and gradients as "d " + name."""
+    """Return all results: outputs by name, gradients as "d " + name."""
     descriptor = case.descriptor(**{**changes, "training": True})
     results = getattr(vkrnn.reference, case.cell)(**arrays, descriptor=descriptor)
     saved = {k: v for k, v in gradient_inputs(case, results).items() if not k.endswith("gradient")}
@@ -69,7 +69,7 @@ def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], 
 
 
 def same(got: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-    """Compare what both have; whatever there is must be in `got`."""
+    """Compare all expected arrays; each must be in `got`."""
     assert expected.keys() <= got.keys()
     for name, array in expected.items():
         limit = SAME_IN_FLOAT64 * max(1.0, float(np.abs(array).max()))
@@ -81,7 +81,7 @@ def same(got: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
 def test_reverse_is_forward_of_the_flipped_source(case: Case) -> None:
     arrays, upstream = draw_arrays(case)
     expected = run(case, arrays | {"source": arrays["source"][::-1]}, upstream)
-    expected["d source"] = expected["d source"][::-1]  # in the source's order; everything else in that of the steps
+    expected["d source"] = expected["d source"][::-1]  # in the source's order; other results are in that of the steps
     same(run(case, arrays, upstream, reverse=True), expected)
 
 
@@ -123,7 +123,7 @@ def test_bidirectional_is_two_passes(case: Case) -> None:
 
 @given(cases())
 @quick
-def test_nothing_given_is_zeros_ones_or_the_identity(case: Case) -> None:
+def test_absent_arguments_have_neutral_values(case: Case) -> None:
     arrays, upstream = draw_arrays(case)
     filled = replace(case, present=case.present | {*OPTIONAL[case.cell], *UPSTREAM[case.cell]})
     plain = run(case, arrays, upstream)
@@ -220,7 +220,7 @@ def test_gate_order_flags_are_permuted_weights(case: Case) -> None:
 @given(cases(cell="gru"))
 @quick
 def test_flip_z_is_a_sigmoid_of_the_opposite_sign(case: Case) -> None:
-    # 1 - sigmoid(a) = sigmoid(-a): turning the sign of all that feeds the update gate undoes flip_z.
+    # 1 - sigmoid(a) = sigmoid(-a), so negating everything that feeds the update gate undoes flip_z.
     case = replace(case, options={**case.options, "update_gate_activation": "sigmoid"})
     arrays, upstream = draw_arrays(case)
     slot = 1 if case.options.get("reset_gate_first") else 0
@@ -244,7 +244,7 @@ def test_flip_z_is_a_sigmoid_of_the_opposite_sign(case: Case) -> None:
 
 @given(cases(), st.floats(-2, 2), st.floats(-2, 2))
 @quick
-def test_gradients_are_linear_in_what_comes_from_above(case: Case, one: float, two: float) -> None:
+def test_gradients_are_linear_in_the_upstream_gradients(case: Case, one: float, two: float) -> None:
     arrays, upstream = draw_arrays(case)
     other = {name: array[..., ::-1] + 0.5 for name, array in upstream.items()}
     both = {name: one * upstream[name] + two * other[name] for name in upstream}
