@@ -1,4 +1,4 @@
-"""What becomes of arrays and calls under way: dropped, interrupted, closed, lost; and what a training loop moves."""
+"""Arrays and running calls when arrays are dropped, calls interrupted, devices closed or lost."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LATE = "the device was lost in an earlier call; open a new vkrnn.Device"
 
 
 def call(array: vkrnn.Array, **rest: Any) -> vkrnn.Array:
-    """Return a result [T, N, H] of which every number is the source's."""
+    """Return a result [T, N, H] whose numbers are those of the source."""
     weight = np.zeros((array.shape[-1],) * 2, np.float32)
     result: vkrnn.Array = vkrnn.single_gate_rnn(array, weight, descriptor=LINEAR, **rest).output
     return result
 
 
 def message_of(function: Callable[..., object], *args: Any, **kwargs: Any) -> str:
-    """Return what the DeviceError says."""
+    """Return the message of the DeviceError that the function raises."""
     with pytest.raises(vkrnn.DeviceError) as caught:
         function(*args, **kwargs)
     return str(caught.value)
@@ -45,10 +45,10 @@ def message_of(function: Callable[..., object], *args: Any, **kwargs: Any) -> st
 
 
 class Training:
-    """A layer that is trained, everything on the device: arrays for all results are made once."""
+    """Trains a layer on the device, with result arrays that are made once."""
 
     def __init__(self, device: vkrnn.Device) -> None:
-        """Put everything there."""
+        """Put all arguments and results on the device."""
         arrays: dict[str, Any] = {**inputs(CASE)}
         self.descriptor = CASE.descriptor(training=True)
         self.resident = put(arrays, device)
@@ -71,8 +71,8 @@ class Training:
         return forward, gradients
 
 
-def test_a_training_loop_moves_its_batches_and_nothing_else(own: vkrnn.Device) -> None:
-    """Up go exactly the batches, nothing comes down, and no memory is taken."""
+def test_a_training_loop_uploads_only_its_batches(own: vkrnn.Device) -> None:
+    """Only the batches are uploaded, nothing is downloaded, and no memory is allocated."""
     training = Training(own)
     batches = [inputs(CASE)["source"] * np.float32(1 + step / 8) for step in range(20)]
     training.step(batches[0])
@@ -87,7 +87,7 @@ def test_a_training_loop_moves_its_batches_and_nothing_else(own: vkrnn.Device) -
     for key in ("bytes_downloaded", "bytes_imported", "bytes_allocated", "pipelines", "plans"):
         assert grown[key] == 0, key
     assert grown["calls"] == 40
-    # And it is the batches that were trained with.
+    # The results are those of training with the batches.
     arrays: dict[str, Any] = {**inputs(CASE), "source": batches[-1]}
     forward, gradients = training.step(batches[-1])
     wanted: Any = vkrnn.lstm(**arrays, descriptor=training.descriptor, device=own)
@@ -97,8 +97,8 @@ def test_a_training_loop_moves_its_batches_and_nothing_else(own: vkrnn.Device) -
     assert_same(gradients, again)
 
 
-def test_memory_stays_flat_where_results_are_new(own: vkrnn.Device) -> None:
-    """Without `out` too: what is dropped is used again."""
+def test_memory_of_dropped_results_is_reused(own: vkrnn.Device) -> None:
+    """A training loop without `out` does not allocate more and more memory."""
     arrays, upstream = inputs(CASE), None
     resident = put(arrays, own)
     held = []
@@ -111,11 +111,11 @@ def test_memory_stays_flat_where_results_are_new(own: vkrnn.Device) -> None:
     assert len(set(held[1:])) == 1
 
 
-# Dropped
+# Dropping
 
 
-def test_arrays_dropped_under_way(own: vkrnn.Device) -> None:
-    """Inputs and results go as soon as the call has returned; others get the memory, results stay right."""
+def test_arrays_may_be_dropped_during_a_call(own: vkrnn.Device) -> None:
+    """Inputs and results are dropped as soon as the call returns and their memory reused; results stay right."""
     results = []
     for step in range(60):
         wanted = numbers((40, 3, 64), first=step)
@@ -128,8 +128,8 @@ def test_arrays_dropped_under_way(own: vkrnn.Device) -> None:
         assert_same_array(result, wanted)
 
 
-def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
-    """The arrays keep it."""
+def test_a_device_may_be_dropped_during_a_call(own: vkrnn.Device) -> None:
+    """The arrays keep it alive."""
     index = own.index
     device: vkrnn.Device | None = vkrnn.Device(index)
     result = call(vkrnn.asarray(numbers((400, 3, 64)), device=device))
@@ -142,9 +142,9 @@ def test_a_device_dropped_with_work_under_way(own: vkrnn.Device) -> None:
 
 
 @pytest.mark.parametrize("kind", ["array", "part", "result", "call"])
-def test_a_device_that_keeps_its_own_arrays_is_collected(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The garbage collector finds the cycle from the device to its array and back, and breaks it."""
-    caplog.set_level("WARNING", "vkrnn")  # pytest keeps what is logged: the device
+def test_cycles_of_devices_and_arrays_are_collected(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The garbage collector finds and breaks a cycle from a device to its array and back."""
+    caplog.set_level("WARNING", "vkrnn")  # pytest would keep log records, and so the device
     device = vkrnn.Device("cpu (")
     weight = np.zeros((4, 4), np.float32)
     kept: dict[str, Callable[[vkrnn.Array], object]] = {
@@ -167,10 +167,10 @@ def test_a_device_that_keeps_its_own_arrays_is_collected(kind: str, caplog: pyte
     assert gone() is None
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signal.setitimer on this system")
 @pytest.mark.parametrize("way", VULKAN_WAYS)
 def test_a_wait_can_be_interrupted(way: str) -> None:
-    """Ctrl-C reaches numpy() while the device works; the result is there for the next who asks."""
+    """Ctrl-C interrupts `numpy()` while the device works, and a later `numpy()` returns the result."""
     program = """
     import signal, time, numpy as np, vkrnn
     steps, seconds, weight = 2_000, 0, vkrnn.zeros((64, 64))
@@ -201,11 +201,11 @@ def test_a_wait_can_be_interrupted(way: str) -> None:
     assert done.stdout == "interrupted True\n", done.stderr
 
 
-# Closed
+# Closing
 
 
-def test_a_closed_device_refuses_everything(own: vkrnn.Device) -> None:
-    """Whole messages; what needs no device works; nothing crashes."""
+def test_errors_of_a_closed_device(own: vkrnn.Device) -> None:
+    """Whole messages. What needs no device still works, and nothing crashes."""
     array: Any = vkrnn.asarray(numbers((5, 3, 64)), device=own)
     result = vkrnn.zeros((5, 3, 64), device=own)
     late = call(array)
@@ -237,8 +237,8 @@ def test_a_closed_device_refuses_everything(own: vkrnn.Device) -> None:
     assert array.device.closed
 
 
-def test_a_closed_device_holds_what_arrays_hold(own: vkrnn.Device) -> None:
-    """Until they go."""
+def test_a_closed_device_keeps_the_memory_of_its_arrays(own: vkrnn.Device) -> None:
+    """The memory is freed when the arrays are."""
     array = call(vkrnn.asarray(numbers((500, 3, 64)), device=own))
     own.close()
     assert own.statistics()["bytes_allocated"] >= array.nbytes
@@ -248,7 +248,7 @@ def test_a_closed_device_holds_what_arrays_hold(own: vkrnn.Device) -> None:
 
 
 def test_dlpack_of_a_closed_device(own: vkrnn.Device) -> None:
-    """An error of one kind or the other."""
+    """It raises a DeviceError if the host maps the memory, else a BufferError."""
     array = vkrnn.zeros(3, device=own)
     visible = array.host_visible
     own.close()
@@ -259,8 +259,8 @@ def test_dlpack_of_a_closed_device(own: vkrnn.Device) -> None:
 
 
 @closes_the_default
-def test_arrays_of_a_device_that_was_replaced() -> None:
-    """A default device that was closed gives way to a new one; its arrays stay its own."""
+def test_arrays_of_a_replaced_default_device() -> None:
+    """A closed default device is replaced; its arrays still belong to the closed one."""
     old = vkrnn.default_device()
     array = vkrnn.asarray(numbers((5, 3, 64)))
     old.close()
@@ -274,11 +274,11 @@ def test_arrays_of_a_device_that_was_replaced() -> None:
     assert str(caught.value) == f"[single_gate_rnn] recurrent_weight: {message}"
 
 
-# Lost, as only Vulkan's are
+# Lost devices, which only Vulkan has
 
 
-def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Device) -> None:
-    """At the wait, not at the call; the calls before it are not, nor are those after."""
+def test_device_loss_names_the_call_that_failed(own_vulkan: vkrnn.Device) -> None:
+    """The wait raises, not the call. Neither earlier nor later calls are named."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
     first = call(array, name="first")
     own_vulkan._open().lose_for_test()
@@ -289,8 +289,8 @@ def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Devic
     if sees(own_vulkan):
         assert_same_array(first, numbers((5, 3, 64)))
     message = message_of(third.wait)
-    told = r"\[single_gate_rnn 'second'\] the device was lost: .+; open a new vkrnn\.Device"
-    assert re.fullmatch(told, message)
+    expected = r"\[single_gate_rnn 'second'\] the device was lost: .+; open a new vkrnn\.Device"
+    assert re.fullmatch(expected, message)
     assert (before, own_vulkan.lost) == (False, True)
     for use in (
         third.numpy,
@@ -315,8 +315,8 @@ def test_a_lost_device_is_blamed_on_the_call_that_failed(own_vulkan: vkrnn.Devic
 
 
 @pytest.mark.parametrize("wait", ["numpy", "wait", "synchronize", "call", "asarray"])
-def test_whoever_waits_first_is_told(own_vulkan: vkrnn.Device, wait: str) -> None:
-    """A call on NumPy arrays waits too, and tells of the call before it."""
+def test_first_wait_raises_the_error(own_vulkan: vkrnn.Device, wait: str) -> None:
+    """A call on NumPy arrays waits, too, and raises the error of an earlier call."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
     own_vulkan._open().lose_for_test()
     result = call(array, name="it")
@@ -327,14 +327,14 @@ def test_whoever_waits_first_is_told(own_vulkan: vkrnn.Device, wait: str) -> Non
         "call": lambda: vkrnn.single_gate_rnn(numbers((5, 3, 4)), np.zeros((4, 4), np.float32), device=own_vulkan),
         "asarray": lambda: np.asarray(result),
     }
-    told = r"\[single_gate_rnn 'it'\] the device was lost: .+; open a new vkrnn\.Device"
-    assert re.fullmatch(told, message_of(uses[wait]))
+    expected = r"\[single_gate_rnn 'it'\] the device was lost: .+; open a new vkrnn\.Device"
+    assert re.fullmatch(expected, message_of(uses[wait]))
     assert own_vulkan.lost
 
 
 @pytest.mark.parametrize("kind", ["forward", "training", "gradients"])
-def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> None:
-    """A call on NumPy arrays raises at once; nothing is held on to; a new device gives the same bits as before."""
+def test_device_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> None:
+    """A call on NumPy arrays raises at once. Its memory is freed, and a new device gives the same bits."""
     arrays: dict[str, Any] = {**inputs(CASE)}
     descriptor = CASE.descriptor(training=kind != "forward")
     function: Callable[..., Any] = vkrnn.lstm
@@ -342,7 +342,7 @@ def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> No
         forward = vkrnn.lstm(**arrays, descriptor=descriptor, device="cpu (")
         arrays |= above(CASE, forward, dtype_of("float32"))
         function = vkrnn.lstm_gradients
-    # Results are the device's memory where NumPy sees it.
+    # Results are mapped device memory where the host can map it.
     wanted = [array.copy() for array in function(**arrays, descriptor=descriptor, device=own_vulkan)]
     own_vulkan._open().lose_for_test()
     message = message_of(function, **arrays, descriptor=descriptor, device=own_vulkan)
@@ -357,7 +357,7 @@ def test_a_loss_in_every_kind_of_call(own_vulkan: vkrnn.Device, kind: str) -> No
 
 
 def test_a_new_device_after_a_lost_one(own_vulkan: vkrnn.Device) -> None:
-    """Works; the arrays of the lost one may be dropped at any time."""
+    """A new device works, and arrays of the lost one may be dropped at any time."""
     array = vkrnn.asarray(numbers((5, 3, 64)), device=own_vulkan)
     own_vulkan._open().lose_for_test()
     results = [call(array) for _ in range(20)]

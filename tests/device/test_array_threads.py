@@ -1,4 +1,4 @@
-"""Arrays and calls from several threads: on one device, on several, on one that is closed meanwhile."""
+"""Arrays and calls from several threads, on one device, on several, and on one that is closed meanwhile."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cases import CASES, Case, inputs
 from resident import VULKAN_WAYS, WAYS, above, assert_same, dtype_of, opened, put
 
 THREADS = 8
-# These are of every cell and direction, and few have the same sizes.
+# Cases of every cell and direction; few have the same sizes.
 CHOSEN = [case for case in CASES if not case.tags][3::61]
 
 
 class Wanted:
-    """A case, and what it gives when nobody else is about."""
+    """A case and its results when no other thread runs."""
 
     def __init__(self, case: Case, dtype: str, device: vkrnn.Device) -> None:
-        """Run it on NumPy arrays."""
+        """Run the case on NumPy arrays."""
         kind = dtype_of(dtype)
         self.case, self.kind = case, kind
         self.arrays: dict[str, Any] = {name: array.astype(kind) for name, array in inputs(case).items()}
@@ -42,7 +42,7 @@ class Wanted:
         return function(**arrays, **upstream, descriptor=self.case.descriptor(), **rest)
 
     def on_numpy_arrays(self, device: vkrnn.Device) -> None:
-        """Do it again, and compare the bits."""
+        """Run the case again and compare the bits."""
         for got, wanted in (
             (self.run(self.arrays, device=device), self.forward),
             (self.differentiate(self.arrays, self.upstream, device=device), self.gradients),
@@ -51,7 +51,7 @@ class Wanted:
                 assert one.tobytes() == other.tobytes()
 
     def on_arrays(self, device: vkrnn.Device, resident: dict[str, Any]) -> None:
-        """Do the same on arrays, some of which threads share; the first results are dropped under way."""
+        """Do the same on device arrays, some of them shared. The first results are dropped during the call."""
         self.run(resident)
         forward = self.run(resident)
         gradients = self.differentiate(resident, above(self.case, forward, self.kind, device))
@@ -63,7 +63,7 @@ class Wanted:
 
 
 def together(work: Callable[[int], None], count: int = THREADS) -> None:
-    """Do the work in as many threads, which begin at the same time; fail as the first that fails."""
+    """Run the work in several threads that start together. Raise the first error."""
     barrier = threading.Barrier(count)
 
     def begin(thread: int) -> None:
@@ -76,13 +76,13 @@ def together(work: Callable[[int], None], count: int = THREADS) -> None:
 
 
 def everything(device: vkrnn.Device) -> list[Wanted]:
-    """Return the cases, in one dtype after the other."""
+    """Return the cases with alternating dtypes."""
     dtypes = ("float32", "bfloat16", "float64")
     return [Wanted(case, dtypes[index % len(dtypes)], device) for index, case in enumerate(CHOSEN)]
 
 
 def test_one_device(own: vkrnn.Device) -> None:
-    """Calls of differing shapes and dtypes, on NumPy arrays and on arrays of everybody's; bit for bit."""
+    """Calls of different shapes and dtypes on NumPy and shared device arrays give the same bits."""
     wanted = everything(own)
     shared = [put(each.arrays, own) for each in wanted]
 
@@ -104,7 +104,7 @@ def test_one_device(own: vkrnn.Device) -> None:
 
 @pytest.mark.parametrize("ways", [VULKAN_WAYS, ("native", "native"), ("native", "mapped")], ids=" and ".join)
 def test_several_devices(ways: tuple[str, str]) -> None:
-    """One for two threads each; one thread opens and closes its own all the time."""
+    """Two threads use each device while another thread opens and closes its own."""
     with opened(ways[0]) as one, opened(ways[1]) as other:
         wanted = {device: everything(device)[::2] for device in (one, other)}
 
@@ -113,7 +113,7 @@ def test_several_devices(ways: tuple[str, str]) -> None:
                 for each in wanted[one][:4]:
                     mine = vkrnn.Device(one.index)
                     each.on_arrays(mine, put(each.arrays, mine))
-                    each.run(put(each.arrays, mine))  # under way when the device closes
+                    each.run(put(each.arrays, mine))  # still running when the device closes
                     mine.close()
                 return
             device = (one, other)[thread % 2]
@@ -126,7 +126,7 @@ def test_several_devices(ways: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_for_each_thread(way: str) -> None:
-    """Eight devices at a time give the bits of another one."""
+    """Eight devices at a time give the bits of another device."""
     with ExitStack() as stack:
         other, *own = (stack.enter_context(opened(way)) for _ in range(1 + THREADS))
         wanted = everything(other)[::3]
@@ -138,8 +138,8 @@ def test_a_device_for_each_thread(way: str) -> None:
         together(work)
 
 
-def test_closed_under_others_hands(own: vkrnn.Device) -> None:
-    """Whoever is at it gets right results or the error; nothing hangs, nothing crashes."""
+def test_closing_a_device_that_other_threads_use(own: vkrnn.Device) -> None:
+    """Other threads get right results or the error. Nothing hangs or crashes."""
     each = Wanted(CHOSEN[0], "float32", own)
     messages: list[str] = []
     under_way = threading.Semaphore(0)
@@ -167,7 +167,7 @@ def test_closed_under_others_hands(own: vkrnn.Device) -> None:
 
 
 def test_views_and_waits_from_other_threads(own: vkrnn.Device) -> None:
-    """Threads read what another one computes: each sees all of it, whoever waits first."""
+    """Threads that read another thread's result see all of it, in any order of waiting."""
     each = Wanted(CHOSEN[1], "float32", own)
     resident = put(each.arrays, own)
     for _ in range(10):

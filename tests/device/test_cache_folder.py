@@ -1,4 +1,4 @@
-"""The folder of compiled shaders is where the package platformdirs has caches."""
+"""The folder of compiled shaders is where platformdirs puts caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ platformdirs = require("platformdirs")
 
 @pytest.mark.parametrize("given", [None, "", "relative", "~/caches", "/var/cache"])
 def test_the_folder_follows_the_environment(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An absolute path counts, what else stands there does not."""
+    """XDG_CACHE_HOME counts if it is an absolute path, and is ignored otherwise."""
     monkeypatch.delenv("VKRNN_CACHE_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")
     if given is None:
@@ -22,7 +22,7 @@ def test_the_folder_follows_the_environment(given: str | None, monkeypatch: pyte
     assert _core.cache_directory() == platformdirs.user_cache_dir("vkrnn", appauthor=False)
 
 
-def test_the_own_variable_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vkrnns_variable_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the folder itself."""
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/cache")
     monkeypatch.setenv("VKRNN_CACHE_DIR", "/somewhere")

@@ -1,4 +1,4 @@
-"""The CPU itself as a device, without Vulkan: chosen, described, with every instruction set, in 16 bits."""
+"""The native CPU device: selection, description, every instruction set, 16-bit types."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _cpu() -> Iterator[vkrnn.Device]:
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in a process of its own, which finds the tests' modules."""
+    """Run a program in a process of its own that can import the tests' modules."""
     return subprocess.run(
         [sys.executable, "-c", f"import sys\nsys.path[:0] = {MODULES!r}\n" + textwrap.dedent(program)],
         env=os.environ | environment,
@@ -46,11 +46,11 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# Chosen
+# Selection
 
 
-def test_cpu_is_its_name() -> None:
-    """A part of which in any case finds it, but not Vulkan on the CPU."""
+def test_name_of_the_cpu_device() -> None:
+    """A part of the name in any case selects it, and does not select a Vulkan device on the CPU."""
     for selector in ("cpu", "CPU (", "cpu ("):
         device = vkrnn.Device(selector)
         assert is_native(device)
@@ -59,15 +59,15 @@ def test_cpu_is_its_name() -> None:
         assert device.profile.unified_memory
 
 
-def test_it_is_the_best_device_where_there_is_no_gpu() -> None:
-    """And comes right after GPUs where there are some."""
+def test_the_cpu_comes_after_gpus() -> None:
+    """It is the best device without a GPU, and comes right after GPUs."""
     gpus = [device for device in vkrnn.devices() if device.type != "cpu"]
     assert is_native(vkrnn.devices()[len(gpus)])
     assert vkrnn.Device().index == 0
 
 
-def test_it_has_strategies_of_its_own(cpu: vkrnn.Device) -> None:
-    """One for each part of a call, which may be named; those of Vulkan are not for it, nor are their sizes."""
+def test_strategies_of_the_cpu(cpu: vkrnn.Device) -> None:
+    """It has one for each part of a call, which can be named. Vulkan's strategies and parameters are refused."""
     assert cpu.strategies == {"schedule": ["native"], "gemm": ["native"]}
     named = vkrnn.Device("cpu", schedule="native", gemm="native")
     call = {**inputs(SMALL), "descriptor": SMALL.descriptor()}
@@ -84,8 +84,8 @@ def test_it_has_strategies_of_its_own(cpu: vkrnn.Device) -> None:
         assert str(unknown.value) == f"[Device] {size}: no such option; there are schedule, gemm"
 
 
-def test_it_cannot_be_lost() -> None:
-    """Whoever tries is told, and it goes on."""
+def test_the_cpu_cannot_be_lost() -> None:
+    """Simulating a loss raises an error, and the device goes on working."""
     with opened("native") as device:
         with pytest.raises(NotImplementedError) as caught:
             device._open().lose_for_test()
@@ -95,7 +95,7 @@ def test_it_cannot_be_lost() -> None:
 
 
 def test_statistics_of_vulkan_stay_zero() -> None:
-    """A call is a submission; NumPy's arguments are read in place, nothing is recorded, no pipeline is made."""
+    """A call is one submission. Arguments are read in place, nothing is recorded, and there are no pipelines."""
     with opened("native") as device:
         arrays = inputs(SMALL)
         for _ in range(5):
@@ -111,16 +111,16 @@ def test_statistics_of_vulkan_stay_zero() -> None:
         assert 0 < found["last_device_seconds"] <= found["last_host_seconds"]
 
 
-def test_staging_is_vulkans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU's memory is the host's, whatever VKRNN_STAGING says."""
+def test_staging_does_not_apply_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays on the CPU are host memory, whatever VKRNN_STAGING is."""
     monkeypatch.setenv("VKRNN_STAGING", "1")
     device = vkrnn.Device("cpu")
     assert vkrnn.zeros(3, device=device).host_visible
     device.close()
 
 
-def test_results_are_there_when_the_call_returns(cpu: vkrnn.Device) -> None:
-    """Views of arrays show them without a wait."""
+def test_cpu_calls_are_synchronous(cpu: vkrnn.Device) -> None:
+    """Views of arrays show the results without a wait."""
     source = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     array, out = vkrnn.asarray(source, device=cpu), vkrnn.zeros((2, 3, 4), device=cpu)
     view = out.numpy()
@@ -135,7 +135,7 @@ schedule native, gemm native
 
 
 def test_the_text_of_a_plan(cpu: vkrnn.Device) -> None:
-    """One loop for all steps of both directions, on weights in the kernel's order."""
+    """The plan has one loop over all steps of both directions, on weights in the kernel's order."""
     planned = vkrnn.plan(vkrnn.lstm, **inputs(SMALL), descriptor=SMALL.descriptor(), device=cpu)
     assert str(planned).startswith(FORWARD)
     labels = [step["label"] for step in planned.steps if step["kind"] == "dispatch"]
@@ -149,7 +149,7 @@ def test_the_text_of_a_plan(cpu: vkrnn.Device) -> None:
 
 # Instruction sets
 
-# The flags of /proc/cpuinfo that each needs, best first.
+# The flags of /proc/cpuinfo that each instruction set needs, best first.
 FLAGS: dict[str, set[str]] = {
     "avx512": {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c"},
@@ -159,7 +159,7 @@ FLAGS: dict[str, set[str]] = {
 
 
 def targets() -> list[str]:
-    """Return what the processor has, best first."""
+    """Return the instruction sets of this processor, best first."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ["neon", "scalar"]
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -168,17 +168,17 @@ def targets() -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["abacus", "AVX2", "avx1024", *(name for name in FLAGS if name not in targets())])
-def test_an_instruction_set_that_is_not_there(name: str) -> None:
-    """The message lists those that are."""
+def test_unknown_instruction_set(name: str) -> None:
+    """The message lists those that exist."""
     done = run("import vkrnn; vkrnn.devices()", VKRNN_CPU_TARGET=name)
     assert done.returncode == 1
     listed = ", ".join(f"'{target}'" for target in targets())
-    told = f"vkrnn.DeviceError: VKRNN_CPU_TARGET: expected one of {listed}, got '{name}'"
-    assert done.stderr.splitlines()[-1] == told
+    message = f"vkrnn.DeviceError: VKRNN_CPU_TARGET: expected one of {listed}, got '{name}'"
+    assert done.stderr.splitlines()[-1] == message
 
 
-def test_the_best_instruction_set_is_taken() -> None:
-    """Where none is named."""
+def test_the_best_instruction_set_is_the_default() -> None:
+    """It is used if VKRNN_CPU_TARGET is not set."""
     for environment in ({}, {"VKRNN_CPU_TARGET": ""}):
         done = run("import vkrnn; print(vkrnn.Device('cpu').driver_version)", **environment)
         wanted = targets()[0] if environment else os.environ.get("VKRNN_CPU_TARGET") or targets()[0]
@@ -219,17 +219,17 @@ CONFORM = """
 
 @pytest.mark.parametrize("target", targets())
 def test_every_instruction_set_is_right(target: str) -> None:
-    """A cross-section of the conformance table in every dtype, and all values of the 16-bit types."""
+    """A cross-section of the conformance cases in every dtype, and all values of the 16-bit types."""
     pytest.importorskip("ml_dtypes")
     done = run(CONFORM, VKRNN_CPU_TARGET=target)
     assert (done.returncode, done.stdout) == (0, f"{target}\n"), done.stderr
 
 
-# 16 bits, which are converted in software or by instructions
+# 16-bit types, converted in software or by instructions
 
 
 def sums(device: vkrnn.Device, source: Array, bias: Array) -> Array:
-    """Return ``source + bias`` [n] as the device rounds it: one step of n sequences of one unit, nothing else."""
+    """Return ``source + bias`` [n] as the device rounds it: one step of n sequences with one linear unit."""
     result: Array = vkrnn.single_gate_rnn(
         source.reshape(1, -1, 1), np.zeros((1, 1), source.dtype), bias=bias.reshape(1), descriptor=LINEAR, device=device
     ).output
@@ -237,7 +237,7 @@ def sums(device: vkrnn.Device, source: Array, bias: Array) -> Array:
 
 
 def assert_same_values(got: Array, wanted: Array) -> None:
-    """Compare bit for bit; NaN is any NaN, and zero has any sign."""
+    """Compare bit for bit, except that any NaN equals any other and zeros may differ in sign."""
     with np.errstate(invalid="ignore"):
         nan = np.isnan(wanted)
         np.testing.assert_array_equal(np.isnan(got), nan)
@@ -246,7 +246,7 @@ def assert_same_values(got: Array, wanted: Array) -> None:
 
 
 def check_all_bits(device: vkrnn.Device, dtype: str) -> None:
-    """Fail unless every value comes back, subnormal, infinite or none, and every other as itself."""
+    """Fail unless every 16-bit value is returned unchanged, subnormals, infinities and NaN included."""
     values = np.arange(2**16 + 1).astype(np.uint16).view(dtype_of(dtype))  # an odd number of them
     weight = np.zeros((1, 1), values.dtype)
     got = vkrnn.single_gate_rnn(values.reshape(1, -1, 1), weight, descriptor=LINEAR, device=device).output
@@ -254,14 +254,14 @@ def check_all_bits(device: vkrnn.Device, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
-def test_every_value_comes_back(cpu: vkrnn.Device, dtype: str) -> None:
-    """Subnormals too: the CPU flushes none."""
+def test_every_value_passes_unchanged(cpu: vkrnn.Device, dtype: str) -> None:
+    """The CPU does not flush subnormals."""
     check_all_bits(cpu, dtype)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_sums_are_rounded_to_nearest_even(cpu: vkrnn.Device, dtype: str) -> None:
-    """As NumPy rounds the exact float32 sum of every value and biases of many sizes, subnormal ones among them."""
+    """Sums of every value and of biases of many sizes are rounded as NumPy rounds the exact float32 sum."""
     kind = dtype_of(dtype)
     values = np.arange(2**16).astype(np.uint16).view(kind)
     drawn = np.random.default_rng(1).integers(0, 2**16, 24).astype(np.uint16).view(kind)
@@ -276,7 +276,7 @@ def test_sums_are_rounded_to_nearest_even(cpu: vkrnn.Device, dtype: str) -> None
 
 @pytest.mark.parametrize("dtype", SIXTEEN)
 def test_ties_go_to_the_even_neighbour(cpu: vkrnn.Device, dtype: str) -> None:
-    """Between 1 and the next number, and between that and the one after: down, then up."""
+    """A tie above 1 is rounded down, and the next one up."""
     kind = dtype_of(dtype)
     step = 2.0**-10 if dtype == "float16" else 2.0**-7
     values = np.array([1, 1 + step]).astype(kind)

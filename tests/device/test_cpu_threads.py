@@ -1,4 +1,4 @@
-"""The CPU's threads: how many, the same bits with any number, processes that fork, end, are interrupted."""
+"""The CPU device's threads: how many there are, equal bits for any number, fork, exit and interrupts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _cpu() -> Iterator[vkrnn.Device]:
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program on the CPU itself, in a process of its own, which finds the tests' modules."""
+    """Run a program on the native CPU device, in a process of its own that can import the tests' modules."""
     begin = f"import sys\nsys.path[:0] = {MODULES!r}\n"
     return subprocess.run(
         [sys.executable, "-c", begin + textwrap.dedent(program)],
@@ -52,7 +52,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 # Any number of threads
 
 
-# T, N, I, H: one row whose units are shared, small, rows to share, more of both, and many rows of few units.
+# T, N, I, H: one row with shared units, a small call, shared rows, more of both, many rows of few units.
 SIZES = [(20, 1, 33, 300), (5, 3, 7, 4), (12, 67, 30, 40), (9, 33, 129, 130), (3, 700, 5, 17)]
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -63,7 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def shared_case(cell: str, kind: str, sizes: tuple[int, int, int, int]) -> Case:
-    """Return a case with every argument, the mask included."""
+    """Return a case with every argument."""
     options = KINDS[kind] | ({"activation": "tanh"} if cell == "single_gate_rnn" else {})
     return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
 
@@ -75,7 +75,7 @@ def shared_case(cell: str, kind: str, sizes: tuple[int, int, int, int]) -> Case:
 def test_the_same_bits_with_any_number_of_threads(
     cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch, cell: str, kind: str, sizes: tuple[int, int, int, int]
 ) -> None:
-    """Forward and gradients; the variable is read at each call. More threads than processors are not used."""
+    """Forward and gradients. The variable is read at each call, and never gives more threads than processors."""
     case = shared_case(cell, kind, sizes)
     for given in (case, replace(case, present=frozenset({"input_weight"}))):
         lengths = np.arange(case.N, dtype=np.int32) * 7 % case.T + 1 if kind == "lengths" else None
@@ -87,8 +87,8 @@ def test_the_same_bits_with_any_number_of_threads(
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", " 2", "99999999999"])
-def test_a_number_of_threads_that_is_none(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch, number: str) -> None:
-    """The message says which variable; the next call without it is right."""
+def test_wrong_number_of_threads(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    """The message names the variable, and the next call without it is right."""
     case = shared_case("lstm", "plain", (5, 3, 7, 4))
     wanted = everything(case, cpu)
     monkeypatch.setenv("VKRNN_NUM_THREADS", number)
@@ -99,9 +99,9 @@ def test_a_number_of_threads_that_is_none(cpu: vkrnn.Device, monkeypatch: pytest
     assert_same_bits(everything(case, cpu), wanted)
 
 
-@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="no C compiler here, or no LD_PRELOAD")
+@pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="needs a C compiler and LD_PRELOAD")
 def test_environment_variables_are_read_under_the_gil(tmp_path: Path) -> None:
-    """Without it, a thread that adds variables meanwhile could crash the process."""
+    """Otherwise another thread that adds variables could crash the process."""
     library, source = tmp_path / "getenv.so", Path(__file__).parents[1] / "support" / "getenv_without_gil.c"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     program = """
@@ -118,8 +118,8 @@ def test_environment_variables_are_read_under_the_gil(tmp_path: Path) -> None:
     assert read >= {"VKRNN_NUM_THREADS", "OMP_NUM_THREADS", "VKRNN_CPU_TARGET", "VK_DRIVER_FILES"}
 
 
-def test_openmps_variable_counts_too(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless it says nothing that is a number, which is its own business."""
+def test_omp_num_threads(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OMP_NUM_THREADS limits the threads, too; a value that is not a number is ignored."""
     case = shared_case("gru", "plain", (9, 33, 129, 130))
     monkeypatch.delenv("VKRNN_NUM_THREADS", raising=False)
     wanted = everything(case, cpu)
@@ -143,9 +143,9 @@ ROUNDED = """
 """
 
 
-@pytest.mark.skipif(platform.machine() not in UPWARD, reason="the number that stands for rounding upward is not known")
+@pytest.mark.skipif(platform.machine() not in UPWARD, reason="FE_UPWARD is not known for this processor")
 def test_all_threads_round_as_the_caller_does() -> None:
-    """Rounding to nearest gives other bits, so that the test would notice."""
+    """All threads use the caller's rounding mode, which changes the bits."""
     done = run(textwrap.dedent(ROUNDED).format(upward=UPWARD[platform.machine()]))
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
@@ -159,7 +159,7 @@ BUSY = """
         return {task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks}
 
     def threads_that_ran(work):
-        time.sleep(0.1)  # threads of earlier calls come to rest
+        time.sleep(0.1)  # until threads of earlier calls are idle
         before = seconds_by_thread()
         work()
         return sum(spent > before.get(thread, 0) for thread, spent in seconds_by_thread().items())
@@ -175,7 +175,7 @@ needs_two_processors = pytest.mark.skipif(
 @needs_two_processors
 @pytest.mark.parametrize("how", ["affinity", "VKRNN_NUM_THREADS", "OMP_NUM_THREADS"])
 def test_no_more_threads_than_allowed(how: str) -> None:
-    """Also where fewer are allowed than in earlier calls; with the same bits."""
+    """Each limit holds, also after calls with more threads, and the bits stay the same."""
     program = (
         BUSY
         + f"""
@@ -202,7 +202,7 @@ def test_no_more_threads_than_allowed(how: str) -> None:
 
 
 def test_eight_threads_call_at_once(cpu: vkrnn.Device) -> None:
-    """Each gets the bits that it gets alone, whatever the others run."""
+    """Each thread gets the bits that it gets alone."""
     chosen = [shared_case(cell, "plain", sizes) for cell in GATES for sizes in SIZES]
     wanted = [everything(case, cpu) for case in chosen]
     barrier = threading.Barrier(8)
@@ -218,8 +218,8 @@ def test_eight_threads_call_at_once(cpu: vkrnn.Device) -> None:
 
 
 @pytest.mark.parametrize("cell", GATES)
-def test_the_same_bits_while_others_have_the_processors(cpu: vkrnn.Device, cell: str) -> None:
-    """A team whose meetings are slow parts in the midst of the sequence, after any phase of a step."""
+def test_the_same_bits_under_contention(cpu: vkrnn.Device, cell: str) -> None:
+    """A team whose barriers are slow splits up in the middle of a sequence, after any phase of a step."""
     case = shared_case(cell, "plain", (20, 1, 33, 300))
     arrays, descriptor = inputs(case), case.descriptor(training=True)
     function = getattr(vkrnn, cell)
@@ -244,12 +244,12 @@ SHARED = """
     case = shared_case("gru", "bidirectional", (9, 33, 129, 130))
     wanted = everything(case)
 """
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
 
 
 @needs_fork
-def test_a_child_computes_and_ends_like_any_process() -> None:
-    """After calls of its parent, through sys.exit; so does its own child."""
+def test_a_forked_child_computes_and_exits() -> None:
+    """A child forked after calls computes and leaves through sys.exit; so does its own child."""
     program = (
         SHARED
         + """
@@ -274,7 +274,7 @@ def test_a_child_computes_and_ends_like_any_process() -> None:
 
 @needs_fork
 def test_a_fork_while_other_threads_call() -> None:
-    """The child has none of them; it computes all the same, on a device of its own and on the arrays it inherits."""
+    """The child lacks those threads. It computes on a device of its own and on inherited arrays."""
     program = (
         SHARED
         + """
@@ -304,7 +304,7 @@ def test_a_fork_while_other_threads_call() -> None:
     assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
 
 
-AMID = """
+FORKS_DURING_A_CALL = """
     import os, signal, sys
     import numpy as np
     import vkrnn
@@ -337,16 +337,16 @@ AMID = """
 
 @needs_fork
 @pytest.mark.parametrize(("leaves", "code"), [(True, 7), (False, 3)])
-def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool, code: int) -> None:
-    """The child has no other thread of the call's. It ends with sys.exit, or else computes the call again."""
+def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool, code: int) -> None:
+    """The child lacks the call's other threads. It leaves by sys.exit, or repeats the call."""
     call = "def call():\n    return vkrnn.single_gate_rnn(source, weight)\n"
-    done = run(call + textwrap.dedent(AMID).format(leaves=leaves), VKRNN_NUM_THREADS="2")
+    done = run(call + textwrap.dedent(FORKS_DURING_A_CALL).format(leaves=leaves), VKRNN_NUM_THREADS="2")
     assert (done.returncode, done.stdout) == (0, f"{[code] * 2}\n"), done.stderr
 
 
 @needs_fork
 def test_multiprocessing_that_forks() -> None:
-    """A pool whose parent has made calls, beside NumPy's own products."""
+    """A forked pool works after calls of its parent, beside NumPy's matrix products."""
     program = (
         SHARED
         + """
@@ -368,7 +368,7 @@ def test_multiprocessing_that_forks() -> None:
 
 @pytest.mark.parametrize("sizes", [(5, 3, 7, 4), (2000, 64, 130, 130)], ids=["small", "large"])
 def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, int]) -> None:
-    """Nothing crashes, nothing hangs."""
+    """It ends without a crash or a hang."""
     program = (
         SHARED
         + f"""
@@ -398,7 +398,7 @@ INTERRUPTED = """
     import numpy as np
     import vkrnn
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored when the tests start
     CALLS = {
         "many steps": (lambda T: {"source": (T, 1, 1), "recurrent_weight": (1, 1)}),
         "a team's steps": (lambda T: {"source": (T, 1, 600), "recurrent_weight": (600, 600)}),
@@ -420,7 +420,7 @@ INTERRUPTED = """
     given = arguments(T)
     given["source"][:] = 1
     whole, wanted = seconds(given)
-    for _ in range(5):  # the signal is meant for early in the call, but may come late beside busy processes
+    for _ in range(5):  # on a busy machine, the signal may arrive after the call
         out = np.full(wanted.shape, np.nan, np.float32)
         timer = threading.Timer(whole / 8, os.kill, (os.getpid(), signal.SIGINT))
         try:
@@ -438,6 +438,6 @@ INTERRUPTED = """
 
 @pytest.mark.parametrize("kind", ["many steps", "a team's steps", "rows", "one product"])
 def test_a_call_can_be_interrupted(kind: str) -> None:
-    """Ctrl-C ends a call that has not written all of its results, and the next call is right."""
+    """Ctrl-C ends a call before it has written all of its results, and the next call is right."""
     done = run(f"KIND = {kind!r}\n" + textwrap.dedent(INTERRUPTED))
     assert (done.returncode, done.stdout) == (0, "stopped before it had written everything\nright True\n"), done.stderr

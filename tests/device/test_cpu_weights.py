@@ -1,4 +1,4 @@
-"""Weights that are arrays: the CPU keeps them in its kernels' order, and anew once they have been written."""
+"""Weights in device arrays: the CPU caches them in its kernels' order until they are written."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def _cpu() -> Iterator[vkrnn.Device]:
 
 
 def write_result(weight: vkrnn.Array, whole: vkrnn.Array, value: Array) -> None:
-    """Have a call write its result there, which passes its source on."""
+    """Write the value with a call that returns its source, with `weight` as its result."""
     zeros = np.zeros((value.shape[-1],) * 2, value.dtype)
-    # A step for each direction.
+    # One step per direction.
     out, source = (whole, value[None]) if value.ndim == 2 else (weight, value)
     vkrnn.single_gate_rnn(source, zeros, descriptor=LINEAR, out=out)
 
 
 def write_view(weight: vkrnn.Array, whole: vkrnn.Array, value: Array) -> None:
-    """Write through NumPy, and let go of the view."""
+    """Write through a NumPy view and drop it."""
     del whole
     weight.numpy()[...] = value
 
 
 def write_rows(weight: vkrnn.Array, whole: vkrnn.Array, value: Array) -> None:
-    """Copy row by row into parts."""
+    """Copy each row into a part of the array."""
     del whole
     for part, row in zip(weight, value, strict=True):
         part.copy_from(row)
@@ -57,7 +57,7 @@ WRITES: dict[str, Callable[[vkrnn.Array, vkrnn.Array, Array], None]] = {
 
 
 class Layer:
-    """A case whose weights are arrays, of which the recurrent one is a part of another."""
+    """A case whose weights are device arrays. The recurrent weight is a part of another array."""
 
     def __init__(self, case: Case, dtype: str, device: vkrnn.Device) -> None:
         """Put everything on the device."""
@@ -68,7 +68,7 @@ class Layer:
         self.resident["recurrent_weight"] = self.whole[0]
 
     def check(self) -> None:
-        """Compare bits with calls on NumPy arrays, which keep nothing; twice, so that what was kept is used."""
+        """Compare bits with calls on NumPy arrays, which cache nothing; twice, so that the cache is used."""
         forward, gradients = (getattr(vkrnn, self.case.cell + ending) for ending in ("", "_gradients"))
         descriptor = self.case.descriptor(training=True)
         wanted = forward(**self.arrays, descriptor=descriptor, device=self.device)
@@ -79,14 +79,14 @@ class Layer:
             assert_same(gradients(**self.resident, **upstream, descriptor=descriptor), changed)
 
     def change(self, write: Callable[[vkrnn.Array, vkrnn.Array, Array], None], factor: float) -> None:
-        """Write the recurrent weight anew, on the device and for NumPy."""
+        """Write a new recurrent weight on the device and in NumPy."""
         weight = self.arrays["recurrent_weight"] * self.kind.type(factor)
         self.arrays["recurrent_weight"] = weight
         write(self.resident["recurrent_weight"], self.whole, weight)
 
 
 def full(cell: str, *, bidirectional: bool = False) -> Case:
-    """Return a case with every argument, its units no multiple of a vector."""
+    """Return a case with every argument, where H is not a multiple of a vector."""
     options: dict[str, Any] = {"bidirectional": True} if bidirectional else {}
     if cell == "single_gate_rnn":
         options["activation"] = "tanh"
@@ -97,10 +97,8 @@ def full(cell: str, *, bidirectional: bool = False) -> Case:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
 @pytest.mark.parametrize("how", WRITES)
-def test_weights_that_were_written_count(
-    cpu: vkrnn.Device, cell: str, dtype: str, how: str, *, bidirectional: bool
-) -> None:
-    """Forward and gradients, whoever writes them and however often."""
+def test_written_weights_are_used(cpu: vkrnn.Device, cell: str, dtype: str, how: str, *, bidirectional: bool) -> None:
+    """Forward and gradients use the current weights, however they were written."""
     layer = Layer(full(cell, bidirectional=bidirectional), dtype, cpu)
     layer.check()
     for factor in (0.5, -1.25):
@@ -109,8 +107,8 @@ def test_weights_that_were_written_count(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_is_written_through_a_view_that_stays_counts(cpu: vkrnn.Device, dtype: str) -> None:
-    """Nobody tells the device of that: while there is a view, nothing is kept; afterwards the last is what counts."""
+def test_writes_through_a_live_view_are_used(cpu: vkrnn.Device, dtype: str) -> None:
+    """The device cannot see such writes, so it caches nothing as long as a view exists."""
     layer = Layer(full("lstm"), dtype, cpu)
     layer.check()
     view = layer.resident["recurrent_weight"].numpy()
@@ -124,8 +122,8 @@ def test_what_is_written_through_a_view_that_stays_counts(cpu: vkrnn.Device, dty
     layer.check()
 
 
-def test_parts_of_one_array_keep_their_own(cpu: vkrnn.Device) -> None:
-    """Two layers whose weights are one array: each is used with its own, and written by itself."""
+def test_parts_of_one_array_are_cached_separately(cpu: vkrnn.Device) -> None:
+    """Two layers whose weights are parts of one array use their own weights."""
     case = full("gru")
     arrays: dict[str, Any] = {**inputs(case)}
     weights = np.stack([arrays["recurrent_weight"], arrays["recurrent_weight"] * np.float32(-0.5)])
@@ -145,10 +143,10 @@ def test_parts_of_one_array_keep_their_own(cpu: vkrnn.Device) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("sizes", [(1, 7, 21), (1, 300, 150), (3, 5, 400), (8, 40, 33), (9, 7, 21)], ids=str)
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "bidirectional"])
-def test_a_single_step_reads_weights_where_they_are(
+def test_a_single_step_does_not_pack_weights(
     cpu: vkrnn.Device, cell: str, dtype: str, sizes: tuple[int, int, int], *, bidirectional: bool
 ) -> None:
-    """For few rows it packs none, if they are no arrays of the device; the bits are those of packed ones."""
+    """For few rows, NumPy weights are not packed, and the bits are the same."""
     N, inputs_, units = sizes
     case = replace(full(cell, bidirectional=bidirectional), T=1, N=N, I=inputs_, H=units)
     layer = Layer(case, dtype, cpu)
@@ -157,4 +155,4 @@ def test_a_single_step_reads_weights_where_they_are(
     getattr(vkrnn, cell)(**layer.arrays, descriptor=case.descriptor(), device=cpu)
     dispatches = cpu.statistics()["dispatches"] - before
     if dtype != "float16":  # whose weights are widened in each call
-        assert dispatches == (1 if N <= 8 else 3), "the time loop, and what packs two weights"
+        assert dispatches == (1 if N <= 8 else 3), "one time loop, and packing of two weights for many rows"

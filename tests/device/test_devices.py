@@ -1,4 +1,4 @@
-"""Devices: found, chosen, opened, closed, lost and replaced."""
+"""Devices: how they are listed, selected, opened, closed, lost and replaced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHT = np.full((4, 4), 0.125, np.float32)
 
 
 def run(device: Any = None) -> Any:
-    """Make some call."""
+    """Make a small call."""
     return vkrnn.single_gate_rnn(SOURCE, WEIGHT, device=device).output
 
 
@@ -39,7 +39,7 @@ def _vulkan() -> Iterator[vkrnn.Device]:
 
 
 def test_devices_are_listed() -> None:
-    """Each has a position and says what it is."""
+    """Each device has its index and a description."""
     listed = vkrnn.devices()
     assert [device.index for device in listed] == list(range(len(listed)))
     for device in listed:
@@ -50,7 +50,7 @@ def test_devices_are_listed() -> None:
 
 
 def test_the_order_of_devices() -> None:
-    """GPUs, the CPU itself, then Vulkan on the CPU."""
+    """GPUs come first, then the native CPU device, then Vulkan on the CPU."""
 
     def rank(device: vkrnn.Device) -> int:
         return 1 if is_native(device) else 2 if device.type == "cpu" else 0
@@ -61,15 +61,15 @@ def test_the_order_of_devices() -> None:
 
 
 def test_device_by_position_and_name() -> None:
-    """A device is found by its position and by any part of its name in any case."""
+    """An index or any part of the name, in any case, selects a device."""
     best = vkrnn.devices()[0]
     assert vkrnn.Device().index == 0
     assert vkrnn.Device(0).name == best.name
     assert vkrnn.Device(best.name[:4].upper()).index == 0
 
 
-def test_device_that_is_not_there() -> None:
-    """The message lists the devices that are there."""
+def test_unknown_device() -> None:
+    """The message lists the existing devices."""
     last = len(vkrnn.devices()) - 1
     with pytest.raises(ValueError) as caught:
         vkrnn.Device(99)
@@ -84,7 +84,7 @@ def test_device_that_is_not_there() -> None:
 
 
 def test_wrong_types() -> None:
-    """Selectors are ints or strings, options have types too."""
+    """Selectors must be ints or strings, and options have types, too."""
     with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got float$"):
         vkrnn.Device(0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] selector: expected an int or a str, got bool$"):
@@ -102,22 +102,22 @@ def test_wrong_types() -> None:
 
 
 def test_options_show_in_the_plan(vulkan: vkrnn.Device) -> None:
-    """Every plan of the device has what an option fixes; the rest is as without it."""
-    listed = vulkan.strategies  # and others, where the device has them
+    """Every plan of the device has the fixed options and is otherwise unchanged."""
+    listed = vulkan.strategies  # followed by strategies that only some devices have
     assert listed["schedule"][:2] == ["steps", "tiles"]
     assert listed["gemm"][:2] == ["register", "tiled"]
     usual = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=vulkan).strategy
     for fixed in ({"gemm": "tiled"}, {"gemm": "register"}, {"schedule": "steps", "rows": 3}):
         other = vkrnn.Device(vulkan.index, **fixed)
         shown = vkrnn.plan(vkrnn.single_gate_rnn, SOURCE, WEIGHT, device=other).strategy
-        same = {} if usual["schedule"] != shown["schedule"] else usual  # another time loop has other sizes
+        same = {} if usual["schedule"] != shown["schedule"] else usual  # another time loop has other parameters
         assert shown == {**shown, **same, **fixed}
         assert all(f", {name}={value!r}" in repr(other) for name, value in fixed.items())
         other.close()
 
 
 def test_every_way_to_name_a_device(own: vkrnn.Device) -> None:
-    """By object, position, name, or not at all; the bits are the same."""
+    """An object, an index, a name and no selection at all give the same bits."""
     wanted = run(own)
     for device in (own.index, str(own.index), own.name):
         np.testing.assert_array_equal(run(device), wanted)
@@ -125,8 +125,8 @@ def test_every_way_to_name_a_device(own: vkrnn.Device) -> None:
         np.testing.assert_array_equal(run(), wanted)
 
 
-def test_with_makes_it_current(own: vkrnn.Device) -> None:
-    """Blocks nest, and end as they began; the device stays open."""
+def test_with_makes_a_device_current(own: vkrnn.Device) -> None:
+    """Blocks can be nested. The device stays open at the end of a block."""
     usual = vkrnn.default_device()
     other = vkrnn.Device()
     with own:
@@ -141,8 +141,8 @@ def test_with_makes_it_current(own: vkrnn.Device) -> None:
     other.close()
 
 
-def test_with_is_of_one_thread(own: vkrnn.Device) -> None:
-    """Another thread does not see the block."""
+def test_with_applies_to_one_thread(own: vkrnn.Device) -> None:
+    """Other threads do not see the block."""
     seen: list[vkrnn.Device] = []
     with own:
         thread = threading.Thread(target=lambda: seen.append(vkrnn.default_device()))
@@ -152,7 +152,7 @@ def test_with_is_of_one_thread(own: vkrnn.Device) -> None:
 
 
 def test_statistics_count(own: vkrnn.Device) -> None:
-    """A call adds to the counters; what NumPy has is read in place by the CPU, and goes up elsewhere."""
+    """A call adds to the counters. The CPU reads NumPy arguments in place, and Vulkan uploads them."""
     before = own.statistics()
     run(own)
     after = own.statistics()
@@ -160,14 +160,14 @@ def test_statistics_count(own: vkrnn.Device) -> None:
     read, not_read = ("bytes_imported", "bytes_uploaded") if is_native(own) else ("bytes_uploaded", "bytes_imported")
     assert after[read] == before[read] + SOURCE.nbytes + WEIGHT.nbytes
     assert after[not_read] == before[not_read]
-    # If the host sees the device's memory, results are not copied.
+    # If the host can map the device's memory, results are not downloaded.
     copied = 0 if sees(own) else SOURCE.nbytes
     assert after["bytes_downloaded"] == before["bytes_downloaded"] + copied
     assert after["last_host_seconds"] > 0
 
 
 def test_closed_device(own: vkrnn.Device) -> None:
-    """It refuses calls, holds nothing, shows it, and closes twice."""
+    """It refuses calls, holds no memory, shows in its repr that it is closed, and can be closed again."""
     run(own)
     own.close()
     own.close()
@@ -181,7 +181,7 @@ def test_closed_device(own: vkrnn.Device) -> None:
 
 
 def test_lost_device(vulkan: vkrnn.Device) -> None:
-    """Calls on it fail from then on, and a new one works."""
+    """All later calls on it fail, and a new device works."""
     wanted = run(vulkan)
     vulkan._open().lose_for_test()
     with pytest.raises(vkrnn.DeviceError, match=r"^\[single_gate_rnn\] "):
@@ -198,7 +198,7 @@ def test_lost_device(vulkan: vkrnn.Device) -> None:
 @closes_the_default
 @pytest.mark.parametrize(("native", "how"), [(True, "close"), (False, "close"), (False, "lose")])
 def test_default_device_is_replaced(monkeypatch: pytest.MonkeyPatch, how: str, *, native: bool) -> None:
-    """One that was closed or lost gives way to a new one."""
+    """A new default device replaces one that was closed or lost."""
     monkeypatch.setenv("VKRNN_DEVICE", str(position(native=native)))
     old = vkrnn.default_device()
     run()
@@ -214,8 +214,8 @@ def test_default_device_is_replaced(monkeypatch: pytest.MonkeyPatch, how: str, *
     assert vkrnn.default_device() is new
 
 
-def test_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """VKRNN_DEVICE holds a position or a part of the name."""
+def test_vkrnn_device_selects_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VKRNN_DEVICE holds an index or a part of the name."""
     for device in vkrnn.devices():
         for value in (str(device.index), device.name.upper()):
             monkeypatch.setenv("VKRNN_DEVICE", value)
@@ -239,9 +239,9 @@ def test_from_many_threads(own: vkrnn.Device) -> None:
         np.testing.assert_array_equal(answer, wanted)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
 def test_after_a_fork() -> None:
-    """The child of a process that has used a Vulkan device opens its own, or is told that the driver cannot do that."""
+    """A child of a process that used Vulkan opens its own device, or gets an error if the driver cannot do that."""
     program = """
 import os, warnings, numpy, vkrnn
 warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Long, large, too large: what a call must survive, and the next call after it."""
+"""Very long, large and too large calls: each works or fails cleanly, and so does the next call."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from vkrnn import GRUDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
 
-STORAGE_BUFFER = 128 << 20  # bytes: the most that a storage buffer of lavapipe's may have
-ITERATIONS = 65_535  # after which lavapipe 22.3 silently ends a shader's loops
+STORAGE_BUFFER = 128 << 20  # bytes: lavapipe's limit for a storage buffer
+ITERATIONS = 65_535  # lavapipe 22.3 silently ends a shader's loop after these
 
 everywhere = pytest.mark.usefixtures("current")
 
@@ -37,7 +37,7 @@ def _own(current: vkrnn.Device) -> Iterator[vkrnn.Device]:
 
 
 def uniform(seed: int, *shape: int, scale: float = 1.0) -> Array:
-    """Draw an array in float32 without one in float64."""
+    """Draw a float32 array without a float64 copy of it."""
     array = np.random.default_rng(seed).random(shape, np.float32)
     array -= np.float32(0.5)
     array *= np.float32(2 * scale)
@@ -45,7 +45,7 @@ def uniform(seed: int, *shape: int, scale: float = 1.0) -> Array:
 
 
 def small_call(device: vkrnn.Device | None = None) -> None:
-    """Make a call and check it: the device is all right."""
+    """Make a small call and check its result, to show that the device still works."""
     case = Case("lstm", 5, 3, 7, 4, present=frozenset({"input_weight", "bias"}))
     arrays = inputs(case)
     got = vkrnn.lstm(**arrays, device=device)
@@ -53,9 +53,9 @@ def small_call(device: vkrnn.Device | None = None) -> None:
 
 
 def compare(case: Case, above: Callable[[str, tuple[int, ...]], Array]) -> None:
-    """Run a case beyond the fixed tolerance, forward and gradients; `above` draws the latter's upstream.
+    """Compare a large case with the reference, forward and gradients. `above` draws the upstream gradients.
 
-    A result may have twice the error of the NumPy program in float32.
+    A result may have twice the error of the float32 NumPy program.
     """
     arrays = inputs(case)
     device, reference = (getattr(module, case.cell) for module in (vkrnn, vkrnn.reference))
@@ -78,7 +78,7 @@ def compare(case: Case, above: Callable[[str, tuple[int, ...]], Array]) -> None:
     assert_close(got, wanted_gradients, allowed_gradients)
 
 
-# Long
+# Long calls
 
 
 LONG = [
@@ -89,18 +89,18 @@ LONG = [
 
 
 def before(first: Array, rows: Array) -> Array:
-    """Return what stood one step earlier."""
+    """Return the state before each step."""
     return np.concatenate([first[None], rows[:-1]])
 
 
 @everywhere
 @pytest.mark.parametrize("case", LONG, ids=lambda case: case.cell)
 def test_a_hundred_thousand_steps(case: Case) -> None:
-    """Every step is right, and so are the sums over all of them.
+    """Every step and the sums over all steps are right.
 
-    A reference that takes a hundred thousand steps in Python is slow. Forward, it does all the steps at once, each from
-    the device's own state before. Backward, it does many pieces at once, each begun so many steps later that what came
-    from yet later ones has died away; the sums are then formed from the gradients that were found right.
+    A reference that takes 100,000 steps in Python is slow. The forward reference computes all steps at once, each from
+    the device's previous state. The backward reference computes many overlapping pieces at once. Each piece starts so
+    many steps late that gradients from later steps have died away. The sums are then formed from the checked gradients.
     """
     arrays = inputs(case)
     descriptor = case.descriptor(training=True)
@@ -119,7 +119,7 @@ def test_a_hundred_thousand_steps(case: Case) -> None:
     piece, run_in = 400, 200
     first = np.arange(0, case.T - run_in, piece)
     rows = np.arange(piece + run_in)[:, None] + first
-    rows[rows >= case.T] = case.T - 1  # no piece reaches beyond but the last, which is cut off below
+    rows[rows >= case.T] = case.T - 1  # only the last piece reaches beyond; it is cut off below
     in_range = (np.arange(piece + run_in)[:, None] + first) < case.T
     pieces = {name: array[rows, 0] for name, array in above.items()}
     pieces["source_gradient"] = pieces["source_gradient"] * in_range[..., None]
@@ -133,7 +133,7 @@ def test_a_hundred_thousand_steps(case: Case) -> None:
 
     delta = got.source[:, 0].astype(np.float64)
     into, fed = delta.copy(), np.repeat(as_batch["init_state"][:, None].astype(np.float64), case.G, axis=1)
-    if case.cell == "gru":  # the candidate's product was fed the reset state
+    if case.cell == "gru":  # the candidate's weights multiply the reset state
         reset = forward.z_state[:, 0, case.H : 2 * case.H].astype(np.float64)
         fed[:, 2] *= reset
     d_weight = np.einsum("tgh,tgi->ghi", into.reshape(case.T, case.G, case.H), fed).reshape(-1, case.H)
@@ -142,8 +142,8 @@ def test_a_hundred_thousand_steps(case: Case) -> None:
 
 
 @everywhere
-def test_a_hundred_thousand_steps_to_and_fro() -> None:
-    """In the other directions, and exact: each step of the one is its source, of the other a mean of 1 and the last."""
+def test_a_hundred_thousand_steps_in_other_directions() -> None:
+    """Two exact calls: a bidirectional one that copies its source, and a reversed one that halves the distance to 1."""
     T = 100_000
     source = uniform(1, T, 1, 2)
     linear = SingleGateRNNDescriptor(bidirectional=True, activation="none")
@@ -163,14 +163,14 @@ def test_a_hundred_thousand_steps_to_and_fro() -> None:
 @pytest.mark.parametrize("cell", GATES)
 @pytest.mark.parametrize("H", [1, pytest.param(3, marks=pytest.mark.full)])
 def test_gradients_over_many_rows(cell: str, H: int) -> None:
-    """T * N far beyond the iterations after which lavapipe ends loops: no row is left out of the sums over all rows."""
+    """With T * N beyond lavapipe's limit for loops, sums over all rows include every row."""
     optional = {"lstm": {"peephole"}, "gru": {"secondary_bias"}}.get(cell, set())
     given = frozenset({"input_weight", "bias", *optional})
     options = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}.get(cell, {})
     T, N = 20, 15_000
     assert T * N > 4 * ITERATIONS
 
-    def positive(name: str, shape: tuple[int, ...]) -> Array:  # what is left out shows in a sum of one sign
+    def positive(name: str, shape: tuple[int, ...]) -> Array:  # in sums of one sign, a missing row shows
         return np.abs(uniform(len(name), *shape))
 
     compare(Case(cell, T, N, 2, H, options, given), positive)
@@ -178,14 +178,14 @@ def test_gradients_over_many_rows(cell: str, H: int) -> None:
 
 @everywhere
 def test_gru_gradients_over_many_rows_with_the_reset_before() -> None:
-    """The product for the candidate's weights is one of its own."""
+    """The candidate's weights have a product of their own."""
     case = Case("gru", 20, 15_000, 2, 2, {"bidirectional": True}, frozenset({"input_weight", "bias", "init_state"}))
     compare(case, lambda name, shape: np.abs(uniform(len(name), *shape)))
 
 
 @everywhere
 def test_every_row_is_counted() -> None:
-    """In whole numbers float32 sums are exact: with sources and gradients of 1, each gradient is a count of rows."""
+    """With sources and gradients of 1, each gradient is the number of rows, which float32 sums represent exactly."""
     T, N, I, H = 50, 10_000, 3, 2
     assert T * N > 7 * ITERATIONS
     ones = np.ones((T, N, I), np.float32)
@@ -208,7 +208,7 @@ def test_every_row_is_counted() -> None:
 
 @everywhere
 def test_sums_over_many_features() -> None:
-    """One step with half a million features: the projection is one long sum, exact in whole numbers."""
+    """One step with half a million features is one long sum, exact in whole numbers."""
     I, H = 8 * ITERATIONS, 2
     source = np.ones((1, 3, I), np.float32)
     weight = np.ones((H, I), np.float32)
@@ -224,20 +224,20 @@ def test_sums_over_many_features() -> None:
     np.testing.assert_array_equal(gradients.input_weight, np.full((H, I), 3, np.float32))
 
 
-# Large
+# Large calls
 
 
 @everywhere
 @pytest.mark.parametrize("cell", GATES)
 def test_weights_beyond_a_processors_caches(cell: str) -> None:
-    """The CPU takes the units in several parts, the other way round in every other step."""
+    """The CPU computes the units in several parts, in the opposite order at every other step."""
     case = Case(cell, 5, 3, 7, 700, present=frozenset({"input_weight"}))
     compare(case, lambda _, shape: uniform(5, *shape))
 
 
 @everywhere
 def test_an_input_beyond_a_storage_buffer() -> None:
-    """A source of 140 MiB, forward and gradients, the gradient of the source as large as that."""
+    """A source of 140 MiB, forward and gradients, including the gradient of the source."""
     T, N, I, H = 12, 1_024, 3_000, 3
     source = uniform(1, T, N, I)
     assert source.nbytes > 1.09 * STORAGE_BUFFER
@@ -245,7 +245,7 @@ def test_an_input_beyond_a_storage_buffer() -> None:
     above = uniform(4, T, N, H)
     tanh = SingleGateRNNDescriptor(activation="tanh", training=True)
     forward = vkrnn.single_gate_rnn(source, recurrent, input_weight=weight, descriptor=tanh)
-    # The reference gets the projected source, and what is as large as the source is made of it step by step.
+    # The reference gets the projected source. Arrays as large as the source are computed from it step by step.
     projected = np.stack([step.astype(np.float64) @ weight.T.astype(np.float64) for step in source])
     wanted = vkrnn.reference.single_gate_rnn(projected, recurrent, descriptor=tanh)
     assert_close(forward._asdict(), wanted._asdict())
@@ -265,7 +265,7 @@ def test_an_input_beyond_a_storage_buffer() -> None:
 @everywhere
 @pytest.mark.full
 def test_sequences_beyond_a_storage_buffer_in_every_step() -> None:
-    """Gates of 140 MiB, read, kept and differentiated by the steps themselves, and summed over 768,000 rows."""
+    """Gates of 140 MiB are read, stored and differentiated by the steps, and summed over 768,000 rows."""
     T, N, H = 12, 64_000, 16
     source = uniform(1, T, N, 3 * H)
     assert source.nbytes > 1.09 * STORAGE_BUFFER
@@ -275,36 +275,36 @@ def test_sequences_beyond_a_storage_buffer_in_every_step() -> None:
     above = uniform(3, T, N, H)
     got = vkrnn.gru_gradients(source, weight, above, forward.z_state, forward.output, descriptor=descriptor)
     assert got.source.nbytes == forward.z_state.nbytes == source.nbytes
-    for first in (0, N // 2, N - 1000):  # sequences have nothing to do with each other
+    for first in (0, N // 2, N - 1000):  # sequences are independent
         part = slice(first, first + 1000)
         wanted = vkrnn.reference.gru(source[:, part], weight, descriptor=descriptor)
         assert_close({name: array[:, part] for name, array in forward._asdict().items()}, wanted._asdict())
         mine = (source[:, part], weight, above[:, part], forward.z_state[:, part], forward.output[:, part])
         wanted = vkrnn.reference.gru_gradients(*mine, descriptor=descriptor)
         assert_close({"source": got.source[:, part]}, {"source": wanted.source})
-    total = np.zeros((3 * H, H))  # of the gradients that were found right
+    total = np.zeros((3 * H, H))  # sums of the gradients checked above
     for k in range(1, T):
         into = got.source[k].astype(np.float64)
-        into[:, 2 * H :] *= forward.z_state[k, :, H : 2 * H]  # the reset gate stands behind the candidate's product
+        into[:, 2 * H :] *= forward.z_state[k, :, H : 2 * H]  # the reset gate is applied after the candidate's product
         total += into.T @ forward.output[k - 1].astype(np.float64)
     assert_close({"recurrent_weight": got.recurrent_weight}, {"recurrent_weight": total})
 
 
-# Too large
+# Calls that are too large
 
 
 def room() -> int:
-    """Return more bytes than the device can have free, and the host, which is where lavapipe has its memory."""
+    """Return more bytes than the device has free, and than the host has, which is lavapipe's memory."""
     pages, page = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return max(pages * page, vkrnn.default_device().memory_bytes)
 
 
 def too_large(device: vkrnn.Device) -> dict[str, Array]:
-    """Return a call that the device has no room for as a whole, though the host has for its arguments."""
+    """Return a call that does not fit on the device, though its arguments fit in the host's memory."""
     H = 1_000
     N = 100_000
-    # Per T: N * H floats of output and, but for the CPU itself, four times that projected, of which at least twice what
-    # there is is asked for.
+    # Per step, N * H floats of output and, except on the native CPU, four times that for the projection. The call needs
+    # at least twice the free memory.
     T = max(1, int(2 * room() / ((1 if device.driver == "native" else 5) * 4 * N * H)) + 1)
     return {
         "source": np.zeros((T, N, 1), np.float32),
@@ -314,8 +314,8 @@ def too_large(device: vkrnn.Device) -> dict[str, Array]:
 
 
 def test_a_call_that_cannot_fit(own: vkrnn.Device) -> None:
-    """MemoryError says what is asked for and what is free; the next call works, and no memory stays behind."""
-    for _ in range(3):  # the third call is recorded to be repeated
+    """The MemoryError names the bytes needed and free. No memory is kept, and the next call works."""
+    for _ in range(3):  # the third call is recorded for reuse
         small_call(own)
     held = own.statistics()["bytes_allocated"]
     with pytest.raises(MemoryError, match=r"^\[lstm 'huge'\] .*\d.* [kMGTP]?i?B .*\d.* [kMGTP]?i?B .*free"):
@@ -325,7 +325,7 @@ def test_a_call_that_cannot_fit(own: vkrnn.Device) -> None:
 
 
 def test_a_call_that_no_machine_has_room_for(own: vkrnn.Device) -> None:
-    """An array may be a broadcast of one number, of any size: it is found too large before it is copied."""
+    """A broadcast array of any size is found too large before it is copied."""
     source = np.broadcast_to(np.float32(1), (1_000_000, 1_000_000, 4))
     with pytest.raises(MemoryError, match=r"^\[single_gate_rnn\] .*\d.* [kMGTP]?i?B .*\d.* [kMGTP]?i?B .*free"):
         vkrnn.single_gate_rnn(source, np.zeros((4, 4), np.float32), device=own)
@@ -334,8 +334,8 @@ def test_a_call_that_no_machine_has_room_for(own: vkrnn.Device) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
 @pytest.mark.parametrize(("limit", "line"), [("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")])
-def test_a_process_with_a_limit(limit: str, line: str) -> None:
-    """The device gives unused memory back when the system has no more, and says what the limit leaves."""
+def test_memory_limit_of_a_process(limit: str, line: str) -> None:
+    """The device frees unused memory when an allocation fails, and the message says what the limit leaves."""
     program = f"""
     import pathlib, re, resource, numpy as np, vkrnn
     MEBIBYTE = 1 << 20
@@ -360,8 +360,8 @@ def test_a_process_with_a_limit(limit: str, line: str) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("resident", [False, True])
-def test_a_kept_result_takes_little_more_than_its_elements(resident: bool) -> None:  # noqa: FBT001
-    """Also where it is a single number."""
+def test_a_result_holds_little_more_than_its_elements(resident: bool) -> None:  # noqa: FBT001
+    """Also if it is a single number."""
     device = vkrnn.Device("cpu (")
     source, weight = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
     arguments = [vkrnn.asarray(array, device=device) if resident else array for array in (source, weight)]

@@ -1,4 +1,4 @@
-"""Many calls, devices, threads and processes: what each gets is what it gets alone, and nothing stays behind."""
+"""Many calls, devices, threads and processes give the results of single calls and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIXED = [*[case for case in CASES if not case.tags][:: len(CASES) // 18], *[c fo
 
 
 def test_mixed_calls(own: vkrnn.Device) -> None:
-    """The device holds no more after the last round than after the first: memory, pipelines, plans."""
+    """After the last round the device holds no more memory, pipelines and plans than after the first."""
 
     def a_round() -> None:
         for case in MIXED:
@@ -54,7 +54,7 @@ def test_mixed_calls(own: vkrnn.Device) -> None:
 
 @pytest.mark.usefixtures("current")
 def test_devices_are_opened_and_dropped() -> None:
-    """One after the other, some of them closed by nobody; the default device has its own memory."""
+    """Devices in turn, some of them never closed, do not change the default device's memory."""
     case = MIXED[3]
     wanted = everything(case)
     held = vkrnn.default_device()._open().statistics()["bytes_allocated"]
@@ -70,8 +70,8 @@ def test_devices_are_opened_and_dropped() -> None:
     assert_same_bits(everything(case), wanted)
 
 
-def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
-    """The call that loses it and all later ones raise; other devices, also new ones, give the same bits as ever."""
+def test_a_lost_device_does_not_affect_others(own_vulkan: vkrnn.Device) -> None:
+    """Calls on the lost device raise; other devices, old and new, give the same bits as before."""
     case = MIXED[3]
     with opened("native") as native, opened("mapped") as other:
         wanted = {device: everything(case, device) for device in (native, other)}
@@ -87,7 +87,7 @@ def test_a_lost_device_takes_no_other_with_it(own_vulkan: vkrnn.Device) -> None:
 
 
 def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
-    """Threads that run calls at the same time get the bits that each gets alone."""
+    """Simultaneous calls give the bits that each gives alone."""
     wanted = [everything(case, own) for case in MIXED]
 
     def work(first: int) -> None:
@@ -100,8 +100,8 @@ def test_four_threads_on_one_device(own: vkrnn.Device) -> None:
             future.result()
 
 
-def test_other_threads_run_while_the_device_works(current: vkrnn.Device) -> None:
-    """The interpreter's lock is released: with switching turned off, another thread only runs where it is given up."""
+def test_the_gil_is_released(current: vkrnn.Device) -> None:
+    """With automatic switching turned off, another thread runs only where the GIL is released."""
     source = np.ones((10_000_000 if is_native(current) else 100_000, 1, 1), np.float32)
     weight = np.full((1, 1), 0.5, np.float32)
     vkrnn.single_gate_rnn(source[:5], weight)
@@ -112,7 +112,7 @@ def test_other_threads_run_while_the_device_works(current: vkrnn.Device) -> None
         while not done:
             ticks += 1
             ready.set()
-            time.sleep(0.001)  # gives the lock up, and needs it to go on
+            time.sleep(0.001)  # releases the GIL and takes it again
 
     interval = sys.getswitchinterval()
     thread = threading.Thread(target=tick)
@@ -139,7 +139,7 @@ DESCRIPTORS = [
 
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 def test_descriptors_and_results_cross_processes(start: str) -> None:
-    """A descriptor goes to a process of its own, which runs with it; the results come back with their names."""
+    """A descriptor can be sent to another process, and the results come back with their names."""
     rng = np.random.default_rng(1)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(start)) as pool:
         for cell, descriptor in zip(GATES, DESCRIPTORS, strict=True):

@@ -1,4 +1,4 @@
-"""The persistent loop: what becomes of a call whose workgroups wait in vain for each other."""
+"""The persistent loop: calls whose workgroups wait in vain for each other are repeated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vkrnn import reference
 
 INDICES = [one.index for one in vkrnn.devices() if "persistent" in vkrnn.Device(one.index).strategies["schedule"]]
 T, N, H = 5, 20, 40
-TOLERANCE = 2e-6  # of the largest value
+TOLERANCE = 2e-6  # relative to absmax
 
 if not INDICES:
-    pytest.skip("no device here has matrix units", allow_module_level=True)
+    pytest.skip("no device has matrix units", allow_module_level=True)
 
 
 OPTIONS: tuple[dict[str, Any], ...] = (
@@ -31,7 +31,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 @pytest.fixture(name="device", params=itertools.product(INDICES, OPTIONS))
 def _device(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
-    # A workgroup gives up before its first turn; the rows stand in several tiles, and so do the units.
+    # A workgroup gives up before its first spin iteration. Rows and units are in several tiles each.
     index, options = request.param
     device = vkrnn.Device(index, schedule="persistent", matrix_rows=1, matrix_columns=1, most_turns=0, **options)
     yield device
@@ -44,8 +44,8 @@ def error(got: Any, ideal: Any) -> float:
 
 
 @pytest.mark.parametrize("lengths", [None, [5] * 7 + [1, 4] + [3] * 11], ids=["whole", "lengths"])
-def test_a_wait_that_gives_up_is_made_good(device: vkrnn.Device, lengths: list[int] | None) -> None:
-    """Forward and gradients, with rows of all lengths, are those of the reference, the same bits every time."""
+def test_a_wait_that_gives_up_repeats_the_call(device: vkrnn.Device, lengths: list[int] | None) -> None:
+    """Forward and gradients agree with the reference, with the same bits every time, with and without lengths."""
     draw = np.random.default_rng(7).standard_normal
     arrays = {
         "source": draw((T, N, H)).astype(np.float32),
@@ -74,14 +74,14 @@ def test_a_wait_that_gives_up_is_made_good(device: vkrnn.Device, lengths: list[i
         assert error(gradients[name], ideal_gradient) < tolerance, name
 
 
-# A workgroup has all units, so that it waits for itself alone wherever few workgroups run at the same time.
+# A workgroup has all units, so it waits only for itself, even where few workgroups run at a time.
 ALONE = {"matrix_rows": 1, "matrix_columns": 1, "column_groups": 2, "depth_groups": 2, "most_turns": 1 << 20}
 
 
 @pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
 @pytest.mark.parametrize("index", INDICES)
 def test_tagged_words(index: int, cell: str) -> None:
-    """Results are the reference's, and not the bits of counted waits; what is no number stays in its row."""
+    """Results agree with the reference, their bits differ from those of counted waits, and NaN stays in its row."""
     T, N, H = 9, 11, 4
     draw = np.random.default_rng(8).standard_normal
     gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
@@ -115,7 +115,9 @@ def test_tagged_words(index: int, cell: str) -> None:
     assert tagged.keys() == ideal.keys()
     for name, expected in ideal.items():
         assert error(tagged[name], expected) < TOLERANCE, name
-    assert not np.array_equal(np.asarray(tagged["output"]), np.asarray(counted["output"])), "it waited in vain"
+    assert not np.array_equal(np.asarray(tagged["output"]), np.asarray(counted["output"])), (
+        "the wait gave up and the call was repeated"
+    )
 
     given["source"][2, 3] = np.nan
     tagged, counted = (np.asarray(computed(vkrnn, given, device=device)["output"]) for device in devices)

@@ -1,4 +1,4 @@
-"""Drivers of a part of Vulkan, such as MoltenVK: the loader lists them only to who asks for them."""
+"""Drivers of a subset of Vulkan, such as MoltenVK, which the loader lists only on request."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ print("llvmpipe" in name, result.ok)
 """
 
 
-@pytest.mark.skipif(CC is None or MESA is None or not HEADERS.exists(), reason="no C compiler, headers or llvmpipe")
+@pytest.mark.skipif(
+    CC is None or MESA is None or not HEADERS.exists(), reason="needs a C compiler, Vulkan headers and llvmpipe"
+)
 @pytest.mark.usefixtures("vulkan_build")
-def test_a_driver_of_a_part_of_vulkan(tmp_path: Path) -> None:
-    """Its device is found, opened with the extension that it wants to be opened with, and computes."""
+def test_a_driver_of_a_subset_of_vulkan(tmp_path: Path) -> None:
+    """Its device is listed, opened with VK_KHR_portability_subset, and computes."""
     assert MESA is not None
     described = json.loads(MESA.read_text())
     driver = tmp_path / "portability_driver.so"

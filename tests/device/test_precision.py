@@ -1,4 +1,4 @@
-"""The precision of float32 products: how it is chosen, what it changes, and how far results may then be off."""
+"""The precision of float32 products: how it is chosen, what it changes, and the error bounds that follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkrnn import reference
 ROUNDING = [one.index for one in vkrnn.devices() if one.rounds_products]
 SOURCE, WEIGHT = np.ones((5, 3, 16), np.float32), np.full((16, 4), 0.1, np.float32)
 
-needs_matrix_units = pytest.mark.skipif(not ROUNDING, reason="no device here has matrix units")
+needs_matrix_units = pytest.mark.skipif(not ROUNDING, reason="no device has matrix units")
 on_each = pytest.mark.parametrize("index", ROUNDING or [pytest.param(0, marks=needs_matrix_units)])
 
 
@@ -28,14 +28,14 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refusal(make: Callable[[], Any]) -> str:
-    """Return the type and the message of what is raised."""
+    """Return the class and the message of the error that is raised."""
     with pytest.raises((TypeError, ValueError)) as caught:
         make()
     return f"{type(caught.value).__name__}: {caught.value}"
 
 
 def test_where_the_precision_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block comes first, then the device's own, then the environment; ieee is the default; a repr shows tf32."""
+    """A block comes first, then the device's own setting, then the environment; the default is ieee."""
     plain = vkrnn.Device("cpu (")
     assert plain.float32 == "ieee"
     assert "float32" not in repr(plain)
@@ -56,13 +56,13 @@ def test_where_the_precision_comes_from(monkeypatch: pytest.MonkeyPatch) -> None
             thread = threading.Thread(target=lambda: seen.append(plain.float32))
             thread.start()
             thread.join()
-            assert seen == ["ieee"], "a block is one of its thread"
+            assert seen == ["ieee"], "a block applies to its own thread"
         assert own.float32 == "ieee"
     assert (plain.float32, own.float32) == ("ieee", "tf32")
 
 
-def test_a_precision_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused where it is given, by name."""
+def test_unknown_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused where it is given, and the message names it."""
     wrong: Any = "bf16"
     no_text: Any = 32
     ending = "expected 'ieee' or 'tf32', got 'bf16'"
@@ -75,7 +75,7 @@ def test_a_precision_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(lambda: vkrnn.Device("cpu (")) == f"ValueError: VKRNN_FLOAT32: {ending}"
 
 
-def test_it_makes_no_difference_without_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
+def test_precision_without_matrix_units(caplog: pytest.LogCaptureFixture) -> None:
     """Plans and bits are the same, and the log says so."""
     with caplog.at_level(logging.INFO, "vkrnn"):
         device = vkrnn.Device("cpu (", float32="tf32")
@@ -90,18 +90,18 @@ def test_it_makes_no_difference_without_matrix_units(caplog: pytest.LogCaptureFi
 
 
 def on_matrix_units(index: int, float32: Any, schedule: str = "steps", **sizes: Any) -> vkrnn.Device:
-    """Open a device whose products are those of matrix units."""
+    """Open a device that computes products on matrix units."""
     return vkrnn.Device(index, float32=float32, schedule=schedule, gemm="matrices", **sizes)
 
 
 def product_sizes(index: int) -> tuple[int, int, int, int]:
-    """Return T, N, I and H of a product x W^T on matrix units, which GPUs use from 2e8 operations on."""
+    """Return T, N, I and H for which GPUs compute x W^T on matrix units: from 2e8 operations on."""
     return (3, 20, 37, 24) if vkrnn.Device(index).type == "cpu" else (8, 200, 307, 220)
 
 
 @on_each
-def test_plans_tell_which_is_in_use(index: int) -> None:
-    """By a property and in the text; ieee is what a device does by itself, and other types are not rounded."""
+def test_plans_show_the_precision(index: int) -> None:
+    """It is a property and in the text. ieee is the default, and other dtypes are not rounded."""
     T, N, inputs, H = product_sizes(index)
     call: dict[str, Any] = {
         "source": np.ones((T, N, inputs), np.float32),
@@ -119,7 +119,7 @@ def test_plans_tell_which_is_in_use(index: int) -> None:
     half = {name: array.astype(np.float16) for name, array in call.items()}
     assert vkrnn.plan(vkrnn.lstm, **half, device=tf32) == vkrnn.plan(vkrnn.lstm, **half, device=ieee)
     without = vkrnn.Device(index, float32="tf32", schedule="steps", gemm="register")
-    assert vkrnn.plan(vkrnn.lstm, **call, device=without).float32 == "ieee", "it has no product on matrix units"
+    assert vkrnn.plan(vkrnn.lstm, **call, device=without).float32 == "ieee", "no product runs on matrix units"
     report = vkrnn.check(vkrnn.lstm, **call, device=tf32)
     assert (report.ok, report.tolerance, report.float32) == (True, 5e-3, "tf32")
     assert "agrees with the reference (float32 tf32, tolerance 0.005)" in repr(report)
@@ -129,10 +129,10 @@ Doubles = NDArray[np.float64]
 
 
 def roundings(left: Doubles, right: Doubles) -> Doubles:
-    """Return how far ``left @ right`` may be off, number by number, if both operands are rounded.
+    """Return the bound of each element's error in ``left @ right`` if both operands are rounded.
 
-    Each product is off by a factor of (1 + u)^2 at most. Every sum in float32 adds 2^-23 of it, by cutting off instead
-    of rounding, and what is 2^-29 of the largest operand loses digits: a scaled half is no smaller than 2^-24.
+    Each product has a relative error of at most (1 + u)^2 - 1. Every float32 sum adds 2^-23, by truncation instead of
+    rounding. Operands below 2^-29 of the absmax lose digits, because a scaled half is no smaller than 2^-24.
     """
     magnitudes = np.abs(left) @ np.abs(right)
     depth = left.shape[-1]
@@ -142,13 +142,13 @@ def roundings(left: Doubles, right: Doubles) -> Doubles:
 
 
 def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
-    """Return the largest error : bound."""
+    """Return the largest ratio of error to bound."""
     return float((np.abs(np.asarray(got) - ideal) / bound).max())
 
 
 @on_each
-def test_products_err_by_their_roundings(index: int) -> None:
-    """Of x W^T and the gradients of x and W; ieee errs by less than a hundredth of that."""
+def test_errors_of_products_are_within_bounds(index: int) -> None:
+    """For x W^T and the gradients of x and W. The error of ieee is below a hundredth of the bound."""
     T, N, inputs, H = product_sizes(index)
     draw = np.random.default_rng(3).standard_normal
     source, upstream = draw((T, N, inputs)).astype(np.float32), draw((T, N, H)).astype(np.float32)
@@ -183,8 +183,8 @@ def test_products_err_by_their_roundings(index: int) -> None:
     ids=["matrices", "persistent", "tagged"],
 )
 @on_each
-def test_time_loops_err_by_their_roundings(index: int, schedule: str, sizes: dict[str, int]) -> None:
-    """The bound of a step grows by what the steps before it may have been off; the same bits every time."""
+def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes: dict[str, int]) -> None:
+    """A step's bound includes the errors of the steps before it. The bits are the same every time."""
     T, N, H = 4, 11, 13
     draw = np.random.default_rng(4).standard_normal
     source, upstream, initial = (draw(shape).astype(np.float32) for shape in ((T, N, H), (T, N, H), (N, H)))
@@ -200,7 +200,7 @@ def test_time_loops_err_by_their_roundings(index: int, schedule: str, sizes: dic
     ideal_back = reference.single_gate_rnn_gradients(**call, **saved)
     outputs, deltas = np.asarray(ideal.output, np.float64), np.asarray(ideal_back.source, np.float64)
     w = weight.astype(np.float64)
-    factor, rest = 1 + 3 * TF32_UNIT, 1e-6  # of an error that goes through a product; of all else in a step, in float32
+    factor, rest = 1 + 3 * TF32_UNIT, 1e-6  # growth of an error in a product; float32 error of a step
     bound, bounds = np.zeros((N, H)), []
     for before in [initial.astype(np.float64), *outputs[:-1]]:
         bound = roundings(before, w.T) + factor * bound @ np.abs(w.T) + rest  # tanh' is at most 1

@@ -1,4 +1,4 @@
-"""What the core reports: to the log, and a warning where calls run on the CPU for want of a usable GPU."""
+"""What the core logs, and the warning about calls that run on the CPU because no GPU is usable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEADERS = Path("/usr/include/vulkan/vk_icd.h")
 
 
 def run(program: str, **environment: str) -> str:
-    """Return what a program in a process of its own writes to its log."""
+    """Run a program in a process of its own and return what it writes to its log."""
     given = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
     return subprocess.run(
         [sys.executable, "-c", LOG + program],
@@ -37,10 +37,10 @@ def run(program: str, **environment: str) -> str:
 
 @pytest.fixture(name="old_gpu", scope="module")
 def _old_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment with a driver whose one GPU is too old."""
+    """Return an environment whose driver has one GPU, which is too old."""
     request.getfixturevalue("vulkan_build")
     if CC is None or not HEADERS.exists():
-        pytest.skip("no C compiler, or no Vulkan headers")
+        pytest.skip("needs a C compiler and Vulkan headers")
     folder = tmp_path_factory.mktemp("driver")
     source = Path(__file__).parents[1] / "support" / "old_driver.c"
     subprocess.run([CC, "-shared", "-fPIC", "-o", folder / "old_driver.so", source], check=True)
@@ -50,8 +50,8 @@ def _old_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return {"VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
 
 
-def test_a_skipped_gpu_is_warned_of_once(old_gpu: dict[str, str]) -> None:
-    """Which, why, and where calls run instead; where the call is that met it."""
+def test_a_skipped_gpu_causes_one_warning(old_gpu: dict[str, str]) -> None:
+    """It names the GPU, the reason, the device used instead, and points to the caller's line."""
     log = run(f"{CALL});\n{CALL}); vkrnn.zeros(1); vkrnn.devices()", **old_gpu)
     [line] = [line for line in log.splitlines() if "RuntimeWarning" in line]
     name = vkrnn.Device("cpu (").name
@@ -62,23 +62,23 @@ def test_a_skipped_gpu_is_warned_of_once(old_gpu: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("program", [f"{CALL}, device='cpu (')", "vkrnn.devices()"])
-def test_who_names_a_device_is_not_warned(old_gpu: dict[str, str], program: str) -> None:
-    """Nor who lists them."""
+def test_no_warning_if_a_device_is_named(old_gpu: dict[str, str], program: str) -> None:
+    """Nor if devices are only listed."""
     assert "RuntimeWarning" not in run(program, **old_gpu)
 
 
-def test_the_environment_names_a_device(old_gpu: dict[str, str]) -> None:
-    """Then the CPU is meant."""
+def test_no_warning_if_the_environment_names_a_device(old_gpu: dict[str, str]) -> None:
+    """VKRNN_DEVICE counts as naming a device."""
     assert "RuntimeWarning" not in run(f"{CALL})", **old_gpu, VKRNN_DEVICE="cpu")
 
 
-def test_no_gpu_no_warning() -> None:
-    """Most machines without a GPU are meant to have none."""
+def test_no_warning_without_a_gpu() -> None:
+    """A machine without a GPU is nothing unusual."""
     assert "RuntimeWarning" not in run(f"{CALL})", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
 
 
 def test_skipped_devices_are_in_the_log(old_gpu: dict[str, str]) -> None:
-    """Once, alone and beside a device that can be used."""
+    """Each is logged once, whether or not another Vulkan device is usable."""
     skipped = "skipped: Abacus 3000: Vulkan 1.2.175, 1.3 is needed"
     log = run("vkrnn.devices(); vkrnn.devices()", **old_gpu)
     assert [line.split(": ", 1)[0] for line in log.splitlines()] == [
@@ -93,7 +93,7 @@ def test_skipped_devices_are_in_the_log(old_gpu: dict[str, str]) -> None:
 
 
 def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
-    """``python -m vkrnn info`` ends with them."""
+    """The output of ``python -m vkrnn info`` ends with them."""
     done = subprocess.run(
         [sys.executable, "-m", "vkrnn", "info"],
         env={**os.environ, **old_gpu, "VKRNN_VALIDATION": "", "VKRNN_DEVICE": ""},
@@ -106,28 +106,28 @@ def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_a_missing_driver_is_in_the_log() -> None:
-    """As info."""
+    """It is logged at level INFO."""
     log = run("vkrnn.devices()", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
     assert log.startswith("vkrnn INFO no Vulkan ")
 
 
 def test_opening_is_in_the_log() -> None:
-    """With what the device is."""
+    """Opening a device is logged with its description."""
     assert "vkrnn INFO opened <vkrnn.Device" in run("vkrnn.zeros(1, device='cpu (')")
 
 
-@pytest.mark.skipif(not MESA, reason="no Vulkan device is sure to be here")
+@pytest.mark.skipif(not MESA, reason="needs Mesa's driver")
 def test_a_cache_that_cannot_be_written_is_in_the_log() -> None:
-    """As a warning: every process compiles its shaders then."""
+    """It is a warning, because every process then compiles its shaders."""
     program = f"device = vkrnn.Device('llvmpipe'); {CALL}, device=device); device.close()"
-    log = run(program, VKRNN_CACHE_DIR="/proc/self/nowhere")  # where not even root makes folders
+    log = run(program, VKRNN_CACHE_DIR="/proc/self/nowhere")  # where not even root can make folders
     assert "vkrnn WARNING /proc/self/nowhere/" in log
     assert "cannot be written: each process compiles the shaders anew" in log
 
 
-@pytest.mark.skipif(not MESA, reason="no Vulkan device is sure to be here")
+@pytest.mark.skipif(not MESA, reason="needs Mesa's driver")
 def test_a_cache_that_is_damaged_is_in_the_log(tmp_path: Path) -> None:
-    """It is made anew, and right the next time."""
+    """The cache is rebuilt and works the next time."""
     program = f"device = vkrnn.Device('llvmpipe'); {CALL}, device=device); device.close()"
     run(program, VKRNN_CACHE_DIR=str(tmp_path))
     [file] = tmp_path.iterdir()

@@ -1,4 +1,4 @@
-"""Signals in calls: five hundred at random moments, each of which arrives; Ctrl-C; handlers that make calls."""
+"""Signals during calls: five hundred at random moments, Ctrl-C, and handlers that make calls."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from resident import is_native, position
 from scale import scaled
 
 SIGNALS = 500
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signal.setitimer on this system")
 
 
 class Stop(Exception):  # noqa: N818
-    """What the handler raises."""
+    """The exception that the handler raises."""
 
 
 def raise_stop(*_: object) -> None:
-    """Raise what the test catches."""
+    """Raise `Stop`."""
     raise Stop
 
 
 @pytest.fixture(name="_handler", autouse=True)
 def _stop_at_the_alarm() -> Iterator[None]:
-    # Python drops what a handler raises amid a callback of the garbage collector, and Hypothesis and JAX have one each:
-    # the test then waited for ever.
+    # Python drops an exception that a handler raises during a callback of the garbage collector. Hypothesis and JAX
+    # install such callbacks, so the test could wait forever.
     gc.disable()
     before = signal.signal(signal.SIGALRM, raise_stop)
     yield
@@ -71,32 +71,32 @@ def test_signals_at_random_moments(either: vkrnn.Device) -> None:
 
 
 def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
-    """The call that it interrupts is right, and so is its own, unless the device is amid recording commands."""
+    """The interrupted call is right, and so is the handler's unless the device is recording commands."""
     calls = [Case("lstm", T, 8, 65, 66, {}, frozenset({"input_weight", "bias"})) for T in (1500, 400)]
     short = Case("lstm", 3, 70, 130, 131, {}, frozenset({"input_weight", "bias"}))
     wanted = {case: vkrnn.lstm(**inputs(case), device=either).output for case in (*calls, short)}
-    amid: list[bool | str] = []
+    during: list[bool | str] = []
 
     def call(*_: object) -> None:
         try:
             got = vkrnn.lstm(**inputs(short), device=either).output
-            amid.append(np.array_equal(got, wanted[short]))
+            during.append(np.array_equal(got, wanted[short]))
         except vkrnn.DeviceError as error:
-            amid.append(str(error))
+            during.append(str(error))
 
     signal.signal(signal.SIGALRM, call)
-    # On llvmpipe a signal finds the longer one amid recording commands, the other waiting.
+    # On llvmpipe, a signal arrives while the longer call records commands, or while the shorter one waits.
     for case, most in zip(calls, (scaled(5, 2), scaled(20, 6)), strict=True):
         given = inputs(case)
-        while len(amid) < most:
+        while len(during) < most:
             signal.setitimer(signal.ITIMER_REAL, 0.002)
             np.testing.assert_array_equal(vkrnn.lstm(**given, device=either).output, wanted[case])
     refused = "[lstm] the device is amid another call of this thread, which a signal interrupted"
-    assert set(amid) <= ({True} if is_native(either) else {True, refused})
+    assert set(during) <= ({True} if is_native(either) else {True, refused})
 
 
 def test_a_handler_that_closes_the_device(own: vkrnn.Device) -> None:
-    """It is closed, or the call is ended by the error that says why not, and it can be closed after that."""
+    """It is closed, or an error in the call says why not; in that case it can be closed later."""
     case = Case("lstm", 1500, 8, 65, 66, {}, frozenset({"input_weight", "bias"}))
     vkrnn.lstm(**inputs(case), device=own)
     signal.signal(signal.SIGALRM, lambda *_: own.close())
@@ -118,7 +118,7 @@ INTERRUPTED = """
     import numpy as np
     import vkrnn
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may have it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored when the tests start
     device = vkrnn.default_device()
     steps = 20_000_000
     source, weight = np.ones((steps, 1, 1), np.float32), np.full((1, 1), 0.5, np.float32)
@@ -137,7 +137,7 @@ INTERRUPTED = """
 
 
 def test_an_interrupted_call() -> None:
-    """Ctrl-C in the midst of a long call is a KeyboardInterrupt, and the next call on the same device is right."""
+    """Ctrl-C during a long call is a KeyboardInterrupt, and the next call on the device is right."""
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
         env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
@@ -148,7 +148,7 @@ def test_an_interrupted_call() -> None:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"
-            time.sleep(1)  # for the call to get under way; the script checks that it did
+            time.sleep(1)  # until the call has started, which the program checks
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=120)
         finally:

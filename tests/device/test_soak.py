@@ -1,4 +1,4 @@
-"""Long use: thousands of mixed calls and errors leave memory, file descriptors and threads as they were."""
+"""Long use: thousands of mixed calls and errors leave memory, file descriptors and threads unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def held() -> dict[str, int]:
-    """Return what the process holds: resident bytes, open files, threads of the system and of Python."""
+    """Return the process's resident bytes, open files, and threads of the system and of Python."""
     gc.collect()
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {
@@ -34,14 +34,14 @@ def held() -> dict[str, int]:
 
 
 def assert_flat(before: dict[str, int], after: dict[str, int], growth: int) -> None:
-    """Fail if more is held than before, but for so many bytes: allocators keep some."""
+    """Fail if more is held than before. `growth` bytes are allowed, because allocators keep some memory."""
     assert after["bytes"] - before["bytes"] < growth
     for name in ("files", "threads", "Python's threads"):
         assert after[name] <= before[name], name
 
 
 def test_thousands_of_calls_on_the_cpu() -> None:
-    """Of any shapes, options, dtypes, arrays and errors. The device keeps pieces of memory of every size it had."""
+    """Calls of any shapes, options, dtypes and errors. The device keeps freed memory of every size for reuse."""
     with opened("native") as device, device:
         for number in range(CALLS * 3 // 10):
             check(drawn(5, number))
@@ -55,7 +55,7 @@ def test_thousands_of_calls_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("way", ["mapped", "staged"])
 def test_thousands_of_calls_on_a_vulkan_device(way: str) -> None:
-    """Of options that take turns, so that few kernels are compiled, with arrays that come and go, and errors."""
+    """Options repeat, so that few kernels are compiled; arrays are made and dropped, and some calls fail."""
     cases = [case for case in CASES if not case.tags][::40]
 
     def use(turns: range) -> None:

@@ -1,4 +1,4 @@
-"""Tuned strategies: ``python -m vkrnn tune`` keeps them in a file, devices that are opened read it."""
+"""Tuned strategies: ``python -m vkrnn tune`` writes them to a file, and devices read it when they are opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkrnn import _tune, _tuning
 
 SOURCE, WEIGHT = np.zeros((3, 2, 4), np.float32), np.zeros((4, 4), np.float32)
 CALL: dict[str, Any] = {"source": SOURCE, "recurrent_weight": WEIGHT, "input_weight": WEIGHT}
-TUNED = {"rows": 1}  # which no rule chooses for two batch rows
+TUNED = {"rows": 1}  # not the default for two batch rows
 ENTRY: dict[str, Any] = {
     "operation": "single_gate_rnn",
     "training": False,
@@ -41,21 +41,21 @@ ENTRY: dict[str, Any] = {
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the position of a device that can be tuned, with a cache folder of the test's own."""
+    """Return the index of a device that can be tuned, with a cache folder for this test."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("VKRNN_TUNING", raising=False)
     return position(native=False)
 
 
 def strategy(device: vkrnn.Device, **call: Any) -> dict[str, str | int]:
-    """Return what the device takes for the call, and close it."""
+    """Return the strategies that the device uses for the call, and close it."""
     found = vkrnn.plan(vkrnn.single_gate_rnn, **{**CALL, **call}, device=device).strategy
     device.close()
     return found
 
 
 def times(_: Callable[[], object], device: vkrnn.Device, __: float) -> list[float]:
-    """Stand for measurements in which what TUNED says is fastest."""
+    """Replace the measurement: the parameters in TUNED are fastest."""
     return [0.5 if TUNED.items() <= device._options.items() else 1.0]
 
 
@@ -65,7 +65,7 @@ def tune(index: int, *arguments: str) -> int:
 
 
 def tune_one(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune the one call, as if what TUNED says were fastest."""
+    """Tune one call as if the parameters in TUNED were fastest."""
     monkeypatch.setattr(_tune, "_times", times)
     sizes = ("--cells", "single_gate_rnn", "--passes", "forward", "--sizes", "3,2,4,4")
     assert tune(index, *sizes, "--schedules", "steps", "--gemms", "register") == 0
@@ -74,7 +74,7 @@ def tune_one(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_reads_what_was_tuned(
     index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The call and those with T up to the same power of two take it; others, and devices with options, do not."""
+    """Calls use it whose T rounds up to the same power of two. Others, and devices with options, do not."""
     by_rules = strategy(vkrnn.Device(index))
     assert by_rules.get("rows") != 1
     tune_one(index, monkeypatch)
@@ -97,10 +97,8 @@ def test_a_device_reads_what_was_tuned(
     assert strategy(vkrnn.Device(index)) == by_rules
 
 
-def test_the_table_is_shown_kept_and_forgotten(
-    index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``--print`` shows it; a call that has nothing faster now leaves it, others stay; ``--forget`` removes it."""
+def test_print_and_forget(index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--print`` shows the table, ``--forget`` removes it; a call without a faster strategy loses its entry."""
     path = _tuning.path_of(vkrnn.devices()[index].profile)
     assert path is not None
     tune_one(index, monkeypatch)
@@ -125,8 +123,8 @@ def test_the_table_is_shown_kept_and_forgotten(
     assert "There is no table.\n" in capsys.readouterr().out
 
 
-def test_only_what_is_named_is_tried(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the rules' choice, also where that is named neither as a time loop nor as a product."""
+def test_only_named_strategies_are_tried(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default strategies are measured, too, even if they are not named."""
     by_rules = strategy(vkrnn.Device(index))
     schedule = "tiles" if by_rules["schedule"] == "steps" else "steps"
     gemm = "register" if by_rules["gemm"] == "tiled" else "tiled"
@@ -145,7 +143,7 @@ def test_only_what_is_named_is_tried(index: int, monkeypatch: pytest.MonkeyPatch
     assert all({"schedule": schedule, "gemm": gemm}.items() <= options.items() for options in others)
 
 
-def test_what_another_process_enters_meanwhile_stays(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_other_processes_are_kept(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is read again before it is written."""
     profile = vkrnn.devices()[index].profile
     other = {**ENTRY, "N": 7}
@@ -161,7 +159,7 @@ def test_what_another_process_enters_meanwhile_stays(index: int, monkeypatch: py
 
 
 def test_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each finds what the others have entered."""
+    """Each writer finds the entries of the others."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path / "made by the first"))
     profile = vkrnn.Device("cpu (").profile
     with ThreadPoolExecutor(8) as pool:
@@ -169,8 +167,8 @@ def test_writers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(entry["N"] for entry in _tuning.read(profile)) == list(range(1, 41))
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No temporary file, and the old table as it was."""
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old table stays, and no temporary file is left."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
     profile = vkrnn.Device("cpu (").profile
     path = _tuning.save(profile, [ENTRY])
@@ -186,9 +184,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("variable", ["VKRNN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"])
-@pytest.mark.skipif(sys.platform != "linux", reason="names of folders need to be UTF-8 elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems require UTF-8 folder names")
 def test_a_folder_whose_name_is_not_utf8(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is the one that Python's functions of files know by the same str."""
+    """It is the folder that Python's file functions find by the same str."""
     for name in ("VKRNN_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
@@ -201,11 +199,11 @@ def test_a_folder_whose_name_is_not_utf8(variable: str, tmp_path: Path, monkeypa
     assert _tuning.read(profile) == [ENTRY]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names of folders need to be UTF-8 elsewhere")
-def test_a_call_with_such_a_folder(
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems require UTF-8 folder names")
+def test_shader_cache_in_a_folder_that_is_not_utf8(
     index: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The shaders are kept there, and a log that names it escapes it."""
+    """Shaders are cached there, and the log escapes the folder's name."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(folder))
     for _ in range(2):
@@ -220,8 +218,8 @@ def test_a_call_with_such_a_folder(
 
 
 @pytest.mark.parametrize("wrong", ["{", "[]", "null", "foreign", "version", "entry", "size", "binary"])
-def test_a_table_that_is_none_is_ignored(index: int, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
-    """One warning in the log, no error: the rules choose."""
+def test_an_unusable_table_is_ignored(index: int, wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged as one warning, and the default strategies are used."""
     path = _tuning.save(vkrnn.devices()[index].profile, [ENTRY])
     assert path is not None
     assert strategy(vkrnn.Device(index))["rows"] == 1
@@ -242,7 +240,7 @@ def test_a_table_that_is_none_is_ignored(index: int, wrong: str, caplog: pytest.
 
 
 def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry is of one precision, in a table without precisions of ieee; what cannot be rounded is of ieee."""
+    """An entry has a precision, ieee if a table has none or the strategy does not round its products."""
     by_rules = strategy(vkrnn.Device(index))
     device = vkrnn.devices()[index]
     _tuning.save(device.profile, [{name: value for name, value in ENTRY.items() if name != "float32"}])
@@ -258,8 +256,8 @@ def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyP
     assert kept == ({"tf32"} if device.rounds_products else {"ieee", "tf32"})
 
 
-def test_what_does_not_fit_any_more_is_skipped(index: int) -> None:
-    """A strategy that there is no longer, a size that it has no longer: the rules choose."""
+def test_outdated_entries_are_ignored(index: int) -> None:
+    """Entries with unknown strategies or parameters are ignored, and the default strategies used."""
     by_rules = strategy(vkrnn.Device(index))
     profile = vkrnn.devices()[index].profile
     for changed in ({"schedule": "wishes"}, {"teeth": 3}, {"rows": 4000}):
@@ -267,12 +265,12 @@ def test_what_does_not_fit_any_more_is_skipped(index: int) -> None:
         assert strategy(vkrnn.Device(index)) == by_rules
 
 
-def test_answers_that_differ_are_not_taken(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A strategy is only as good as its answer."""
+def test_wrong_answers_are_not_entered(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strategy whose results disagree is not entered, however fast it is."""
     agrees = _tune._Search._agrees
 
     def wrong(search: Any, results: Any) -> bool:
-        return bool(agrees(search, results)) and len(search.tried) == 1  # the rules' choice is the first
+        return bool(agrees(search, results)) and len(search.tried) == 1  # the default strategies come first
 
     monkeypatch.setattr(_tune._Search, "_agrees", wrong)
     tune_one(index, monkeypatch)
@@ -280,7 +278,7 @@ def test_answers_that_differ_are_not_taken(index: int, monkeypatch: pytest.Monke
 
 
 def test_every_pass_is_measured(index: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """In earnest, for as short as it can be: whichever wins, each call has a row."""
+    """A real but very short measurement gives each call a row."""
     options = ["--sizes", "2,1,3,2", "--seconds", "0", "--schedules", "steps", "--gemms", "register"]
     assert tune(index, *options, "--cells", "gru", "--dtypes", "float16") == 0
     rows = [line.split()[:3] for line in capsys.readouterr().out.splitlines() if " 2,1,3,2 " in line]
@@ -288,6 +286,6 @@ def test_every_pass_is_measured(index: int, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_cpu_has_nothing_to_tune(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says so, and the status is 0."""
+    """The command says so and returns 0."""
     assert command_line.main(["tune", "--device", "cpu ("]) == 0
     assert capsys.readouterr().out.endswith("The CPU has one strategy: there is nothing to tune.\n")

@@ -1,4 +1,4 @@
-"""Processes that use Vulkan: they fork, they end while threads call, signals come while a device is opened."""
+"""Processes that use Vulkan and fork, exit while threads call, or get signals while a device is opened."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import vkrnn
 from resident import position
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
 COMPILER = shutil.which("cc")
 SUPPORT = str(Path(__file__).parents[1] / "support")
 INHERITED = "the device was opened in another process and cannot be used after a fork; open a new vkrnn.Device"
@@ -43,8 +43,8 @@ def run(program: str, begin: str = BEGIN) -> subprocess.CompletedProcess[str]:
 
 @needs_fork
 @pytest.mark.parametrize("work", ["pass", "np.ones((300, 300)) @ np.ones((300, 300))", "vkrnn.devices()", "fork(0)"])
-def test_a_child_ends_as_it_says(work: str) -> None:
-    """It has not the driver's threads, which the driver waits for at exit; its Python ends as it would without."""
+def test_a_forked_child_exits_normally(work: str) -> None:
+    """The child lacks the driver's threads, for which the driver waits at exit; Python's own exit steps still run."""
     program = f"""
         import atexit
         def fork(depth):
@@ -65,7 +65,7 @@ def test_a_child_ends_as_it_says(work: str) -> None:
 
 @needs_fork
 def test_multiprocessing_that_forks() -> None:
-    """A pool whose parent has made calls on Vulkan, for NumPy's work."""
+    """A forked pool does NumPy work after its parent made calls on Vulkan."""
     program = """
         import multiprocessing
         def work(size):
@@ -89,7 +89,7 @@ def test_multiprocessing_that_forks() -> None:
 @needs_fork
 @pytest.mark.parametrize("milliseconds", [2, 10, 30])
 def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
-    """The child can load them itself: no lock of the loader's is taken."""
+    """The child can load the drivers itself, because no lock of the loader is held across the fork."""
     program = f"""
         import signal, time
         thread = threading.Thread(target=vkrnn.devices)
@@ -110,11 +110,11 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
 @needs_fork
 @pytest.mark.skipif(
     all(device.driver == "native" or device.type != "cpu" for device in vkrnn.devices()),
-    reason="llvmpipe is not here; with NVIDIA's driver the child hangs",
+    reason="needs llvmpipe: with NVIDIA's driver the child hangs",
 )
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
-    """The child has none of the driver's threads: it ends with sys.exit, or its call says that it cannot go on."""
+def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool) -> None:
+    """The child lacks the driver's threads. It leaves by sys.exit, or its call raises an error."""
     program = f"""
         import signal
         sys.path.insert(0, {SUPPORT!r})
@@ -142,9 +142,9 @@ def test_a_fork_in_a_signals_handler_amid_a_call(*, leaves: bool) -> None:
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
-@pytest.mark.skipif(COMPILER is None, reason="no C compiler here")
+@pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
 def test_a_fork_while_a_driver_holds_its_lock(tmp_path: Path) -> None:
-    """Nobody waits for ever where a driver's own function for forks takes a lock that a thread inside it waits for."""
+    """There is no deadlock if a driver's fork handler takes a lock that a thread in the driver holds."""
     library, manifest, loading = tmp_path / "slow.so", tmp_path / "slow.json", tmp_path / "loading"
     source = Path(__file__).parents[1] / "support" / "slow_driver.c"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
@@ -183,7 +183,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_the_process_ends_while_daemon_threads_call(call: str) -> None:
-    """Nothing crashes, nothing hangs; also while the driver compiles with what is destroyed at the end."""
+    """It ends without a crash or hang, also while the driver is compiling."""
     program = f"""
         import time
         def options(number):
@@ -206,9 +206,9 @@ def test_the_process_ends_while_daemon_threads_call(call: str) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signal.setitimer on this system")
 def test_a_handler_that_raises_while_a_device_is_opened() -> None:
-    """Each attempt begins where the one before was stopped: in the end the device is open."""
+    """Each attempt can be interrupted and repeated until the device is open."""
     program = """
         import signal, time
         class Tick(Exception): pass
@@ -237,10 +237,10 @@ def test_a_handler_that_raises_while_a_device_is_opened() -> None:
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signal.setitimer on this system")
 @pytest.mark.parametrize("milliseconds", [2, 5, 10, 20, 40])
 def test_a_handler_that_makes_calls_while_a_device_is_opened(milliseconds: int) -> None:
-    """It may open the device itself."""
+    """The handler may open the device itself."""
     program = f"""
         import signal
         import numpy as np
@@ -261,7 +261,7 @@ def test_a_handler_that_makes_calls_while_a_device_is_opened(milliseconds: int) 
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
-    """The CPU is there all the same, and the message says what Vulkan said."""
+    """The CPU device still works, and the message has the Vulkan loader's reason."""
     manifest = tmp_path / "driver.json"
     manifest.write_text("{")
     done = subprocess.run(
