@@ -32,7 +32,7 @@ from oracles import require
 from scale import sample
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("bench")  # one process runs what several tests look at
+pytestmark = pytest.mark.xdist_group("bench")  # several tests share a run
 FIELDS = (
     "commit implementation device driver op workload measure median p10 p90 n bytes flops checked error"  # in order
 )
@@ -60,7 +60,7 @@ COPIES = {"upload", "download", "both at once"}
 
 @functools.cache
 def run(command: tuple[str, ...], environment: frozenset[tuple[str, str]]) -> str:
-    """Run a benchmark with tiny sizes and return its records, once for all tests that look at them."""
+    """Run a benchmark with tiny sizes and return its records. All tests share one run of each."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "records.jsonl"
         done = subprocess.run(
@@ -82,7 +82,7 @@ def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
 
 
 NATIVE = next((str(device.index) for device in vkrnn.devices() if is_native(device)), None)
-# The option that selects the CPU itself, which is not needed where that is the default device.
+# The option that selects the native CPU device, unless it is the default.
 ON_NATIVE = () if is_native(vkrnn.default_device()) else ("--device", str(NATIVE))
 VULKAN = next((str(device.index) for device in vkrnn.devices() if not is_native(device)), None)
 native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU device")
@@ -91,7 +91,7 @@ vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
 
 @pytest.mark.parametrize("name", sample(["cells", "gemm", "overhead", "copies", "first_call", "scaling"], 2))
 def test_smoke(name: str) -> None:
-    """Every record has every field, plausible numbers, and vkrnn's answers were checked."""
+    """Every record has every field and plausible numbers, and vkrnn's results were checked."""
     complete(smoke(name))
 
 
@@ -100,13 +100,13 @@ def test_smoke(name: str) -> None:
     "name", sample(["products", "threads", "contention", "first_call", "cells", "step", "beside"], 3)
 )
 def test_smoke_on_the_native_device(name: str) -> None:
-    """The native CPU device has its own smoke run: some benchmarks are about it alone."""
+    """Some benchmarks measure the native CPU device only."""
     complete(smoke(name, *ON_NATIVE))
 
 
 @native
-def test_sizes_beside_their_neighbours() -> None:
-    """Each operation at each odd size has a neighbour in the record."""
+def test_odd_sizes_have_neighbours() -> None:
+    """For each operation, the record has a neighbour of each odd size."""
     records = smoke("cells", "--more", "--device", str(NATIVE))
     complete(records)
     counts = Counter(record["op"] for record in records if record["measure"] == "host call")
@@ -116,7 +116,7 @@ def test_sizes_beside_their_neighbours() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_neighbours_cost_the_same(size: Sizes) -> None:
-    """To within a twentieth, by the flops of the products."""
+    """The FLOP of their products differ by at most a twentieth."""
     other = neighbour(size)
     assert (other.N, other.I) == (size.N, other.H)
     assert other.H % 64 == 0
@@ -125,8 +125,8 @@ def test_neighbours_cost_the_same(size: Sizes) -> None:
 
 
 @native
-def test_first_call_beside_the_second() -> None:
-    """On the native device there are no caches; NumPy's import stands beside vkrnn's."""
+def test_first_call() -> None:
+    """The record has vkrnn's import, first and second call, and NumPy's import. The native device has no caches."""
     records = smoke("first_call", *ON_NATIVE)
     found = {(record["implementation"], record["measure"]) for record in records}
     assert found == {("vkrnn", "import"), ("vkrnn", "first call"), ("vkrnn", "second call"), ("numpy", "import")}
@@ -134,15 +134,15 @@ def test_first_call_beside_the_second() -> None:
 
 @native
 def test_threads_are_in_the_record() -> None:
-    """One thread at least, and as many as the driver's field says."""
+    """The record has one thread, and as many as the driver field says."""
     records = smoke("threads", *ON_NATIVE)
     counts = {count for count in COUNTS if count <= THREADS}
     for name in {record["implementation"] for record in records}:
         assert {threads_of(Record(**r)) for r in records if r["implementation"] == name} == counts
 
 
-def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's mean is judged by another floor where both were told to do with AVX2."""
+def test_floors_for_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's mean has another floor if both libraries were limited to AVX2."""
     ratios = {"torch": {("lstm", "a"): 1.5, ("gru", "a"): 1.5}}
     for name in AVX2_ALONE:
         monkeypatch.delenv(name, raising=False)
@@ -155,7 +155,7 @@ def test_floors_know_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @native
 def test_modules_beside_arrays(torch: Any) -> None:
-    """Calls on arrays, vkrnn's modules and PyTorch's own, each in all six operations, and all answers checked."""
+    """Calls on arrays, vkrnn's modules and PyTorch's modules are measured and checked in all six operations."""
     records = [record for record in smoke("modules", *ON_NATIVE) if record["measure"] == "host call"]
     complete(records)
     assert all(record["checked"] for record in records), torch.__version__
@@ -164,8 +164,8 @@ def test_modules_beside_arrays(torch: Any) -> None:
 
 
 @native
-def test_onnxruntime_joins_in() -> None:
-    """Forward LSTM and GRU, where it is installed."""
+def test_onnxruntime_is_measured() -> None:
+    """If installed, it is measured for forward LSTM and GRU."""
     require("onnx")
     require("onnxruntime")
     records = smoke("cells", *ON_NATIVE)
@@ -175,7 +175,7 @@ def test_onnxruntime_joins_in() -> None:
 
 
 def complete(records: list[dict[str, Any]], fields: str = FIELDS) -> None:
-    """Check that the records are complete and plausible, and that vkrnn's answers were checked."""
+    """Check that records are complete and plausible and that vkrnn's results were checked."""
     for record in records:
         assert list(record) == fields.split()
         assert record["measure"] in MEASURES
@@ -190,7 +190,7 @@ def complete(records: list[dict[str, Any]], fields: str = FIELDS) -> None:
 
 
 def test_overhead_of_calls_on_arrays() -> None:
-    """Each operation is timed on arrays too, and makes a submission."""
+    """Each operation on device arrays is timed and makes one submission."""
     records = smoke("overhead")
     operations = {record["op"] for record in records}
     assert len(operations) == 6
@@ -201,8 +201,8 @@ def test_overhead_of_calls_on_arrays() -> None:
 
 @vulkan
 @pytest.mark.full
-def test_copies_to_memory_that_the_host_does_not_see() -> None:
-    """All operations, checked, each beside NumPy's."""
+def test_copies_to_unmapped_memory() -> None:
+    """All operations are measured and checked beside NumPy."""
     records = smoke("copies", "--device", str(VULKAN), VKRNN_STAGING="1")
     assert all(record["checked"] and record["error"] == 0 for record in records)
     for name, operations in {"vkrnn": {*COPIES, "NumPy call"}, "numpy": COPIES}.items():
@@ -210,7 +210,7 @@ def test_copies_to_memory_that_the_host_does_not_see() -> None:
 
 
 def test_scaling_finds_exponents() -> None:
-    """Times that are powers of the sizes give these powers."""
+    """If times are powers of the sizes, the exponents are found."""
     sizes = [size for letter in SMOKE_SERIES for size in workloads(SMOKE_SERIES, letter)]
     times = {str(size): size.T * size.N**0.5 * size.H**2 for size in sizes}
     records = [
@@ -225,7 +225,7 @@ def test_scaling_finds_exponents() -> None:
 
 @native
 def test_cells_compares_with_others() -> None:
-    """All three cells, forward and with gradients, beside NumPy, and all answers checked."""
+    """All cells are measured beside NumPy, forward and with gradients, and checked."""
     records = smoke("cells", *ON_NATIVE)
     cells = ("single_gate_rnn", "lstm", "gru")
     operations = {*cells, *(f"{cell} + gradients" for cell in cells)}
@@ -235,7 +235,7 @@ def test_cells_compares_with_others() -> None:
 
 
 def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **changed: Any) -> GpuRecord:
-    """Return a record as `bench.gpu` makes them."""
+    """Return a record in the form of `bench.gpu`."""
     given: dict[str, Any] = {
         **dict.fromkeys(("commit", "device", "driver"), ""),
         **dict.fromkeys(("median", "p10", "p90"), seconds),
@@ -254,7 +254,7 @@ def gpu_record(op: str, size: Sizes, implementation: str, seconds: float, **chan
 
 @pytest.mark.parametrize("options", [(), ("--options",), ("--transfers",)], ids=["arrays", "options", "transfers"])
 def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
-    """Whoever is not there is skipped; what a call does is in the record."""
+    """Libraries that are not installed are skipped. The record lists the call's options."""
     records = smoke("gpu", *options)
     complete(records, GPU_FIELDS)
     assert {record["op"].split(" + ")[0] for record in records} == {"single_gate_rnn", "lstm", "gru"}
@@ -270,7 +270,7 @@ def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_gpu_beside_torch(torch: Any, dtype: str) -> None:
-    """PyTorch on the CPU stands for cuDNN: its answers are vkrnn's, gradients of the states included."""
+    """With PyTorch on the CPU in place of cuDNN, the results agree, gradients of the states included."""
     own = ("--device", str(VULKAN), "--vkrnn", "again: schedule=steps lanes=1") if VULKAN is not None else ()
     records = smoke("gpu", "--torch", "cpu", "--dtype", dtype, "--vkrnn", "not there: schedule=no", *own)
     assert all(record["correct"] and record["errors"]["whole"] > 0 for record in records), torch.__version__
@@ -281,7 +281,7 @@ def test_gpu_beside_torch(torch: Any, dtype: str) -> None:
 
 
 def test_gpu_arguments() -> None:
-    """The table's eleven sizes; forced strategies with their label."""
+    """The table has eleven sizes; strategies can be fixed and labelled."""
     assert len(set(GPU_SIZES)) == 11
     assert parse_sizes("128,1,64") == Sizes(128, 1, 64, 64)
     assert parse_contender("plain FMAs: schedule=tiles lanes=8") == ("plain FMAs", {"schedule": "tiles", "lanes": 8})
@@ -292,8 +292,8 @@ def test_gpu_arguments() -> None:
         parse_sizes("1,2,3,4")
 
 
-def test_gpu_errors_are_measured_by_cudnn() -> None:
-    """Three times strict float32's, but a rounding of the result always may be; a fixed bound without cuDNN."""
+def test_gpu_error_limits() -> None:
+    """The limit is three times the error of strict float32, at least a rounding, and fixed without cuDNN."""
     assert allowed_errors("float32", Errors(1e-7, 1e-6, 1e-9)) == pytest.approx((3e-7, 3e-6, 2**-24))
     assert allowed_errors("float16", Errors(1e-3, 1e-2, 0)) == pytest.approx((1.25e-3, 1.25e-2, 2**-11))
     assert allowed_errors("tf32", Errors(1e-3, 2e-3, 0)) == pytest.approx((1.5e-3, 3e-3, 2**-10))
@@ -301,7 +301,7 @@ def test_gpu_errors_are_measured_by_cudnn() -> None:
 
 
 def test_gpu_report() -> None:
-    """Ratios, geometric means, the worst row, the bars, and answers that are wrong."""
+    """The report has ratios, geometric means, worst rows, bars, and marks wrong answers."""
     narrow, wide = Sizes(128, 1, 128, 128), Sizes(100, 64, 1024, 1024)
     forced = f"{PLAIN}, plain FMAs"
     times = {(narrow, PLAIN): 1e-3, (narrow, forced): 8e-3, (narrow, TORCH): 4e-3}

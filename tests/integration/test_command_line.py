@@ -1,4 +1,4 @@
-"""``python -m vkrnn``: info, check, bench, demo, each in a process of its own."""
+"""``python -m vkrnn``: info, check, tune, bench and demo."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_info() -> None:
-    """Versions, the cache's folder, and of every device what a bug report needs."""
+    """It prints versions, the cache folder, and for each device what a bug report needs."""
     done = run("info", VKRNN_NUM_THREADS="2")
     assert done.returncode == 0, done.stderr
     text, lines = done.stdout, done.stdout.splitlines()
@@ -61,7 +61,7 @@ def test_info() -> None:
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_info_without_a_driver() -> None:
-    """It says what is missing, and the CPU is there."""
+    """It says what is missing and lists the CPU."""
     done = run("info", **NO_DRIVER)
     assert done.returncode == 0, done.stderr
     assert "\n0: cpu (" in done.stdout
@@ -69,7 +69,7 @@ def test_info_without_a_driver() -> None:
 
 
 def test_check() -> None:
-    """All six operations on every device, or on the one that is named; the status is 0."""
+    """It checks all six operations on every device, or on the named one, and returns 0."""
     done = run("check")
     assert done.returncode == 0, done.stdout + done.stderr
     chosen = [vkrnn.default_device()] if os.environ.get("VKRNN_DEVICE") else vkrnn.devices()
@@ -82,7 +82,7 @@ def test_check() -> None:
 
 
 def test_check_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A result that is off is WRONG, and the status is 1; so is a device that does not open."""
+    """A wrong result is shown as WRONG and returns 1, and so does a device that cannot be opened."""
 
     def wrong(*_: Any) -> list[Report]:
         return [Report("lstm", "", 5e-6, (Comparison("output", (1,), 0.5, (0,)),))]
@@ -103,7 +103,7 @@ def test_check_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 
 def test_wrong_arguments() -> None:
-    """A device that is not there; no command."""
+    """An unknown device and a missing command are errors."""
     done = run("check", "--device", "abacus")
     assert done.returncode == 2
     assert "expected a part of a device's name, got 'abacus'" in done.stderr
@@ -126,15 +126,15 @@ def test_wrong_arguments() -> None:
     ],
 )
 def test_wrong_options_of_tune(option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is named, and the status is 2."""
+    """The message names the option, and the status is 2."""
     with pytest.raises(SystemExit) as ended:
         command_line.main(["tune", "--device", "cpu (", option, value])
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith(f"error: argument {option}: {message}\n")
 
 
-def test_sizes_that_fit_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are passed over before anything is drawn for them."""
+def test_tune_skips_sizes_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such sizes are skipped before any arrays are drawn."""
     monkeypatch.setenv("VKRNN_CACHE_DIR", str(tmp_path))
     options = argparse.Namespace(
         cells=["lstm"], sizes=[(2**31 - 1,) * 4], dtypes=["float32"], passes=["forward"], schedules=None, gemms=None
@@ -145,7 +145,7 @@ def test_sizes_that_fit_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
-    """Run ``info`` with that standard output, without drivers; return its status and its errors."""
+    """Run ``info`` without drivers, with this standard output. Return its status and standard error."""
     arguments = [sys.executable, "-m", "vkrnn", "info"]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {shell}', "sh", *arguments] if shell else arguments,
@@ -158,9 +158,9 @@ def info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX's files")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX files")
 def test_output_that_cannot_be_written() -> None:
-    """A reader that has gone, a full disk, no standard output at all: no traceback."""
+    """A closed pipe, a full disk and a missing standard output give no traceback."""
     reader, writer = os.pipe()
     os.close(reader)
     assert info(writer) == (1, "")
@@ -171,8 +171,8 @@ def test_output_that_cannot_be_written() -> None:
         assert info(subprocess.DEVNULL, ">/dev/full") == (1, message)
 
 
-def test_a_terminal_without_all_letters(tmp_path: Path) -> None:
-    """What it cannot show is escaped; so is a folder's name that is not UTF-8."""
+def test_a_terminal_with_a_small_character_set(tmp_path: Path) -> None:
+    """Characters that it cannot show are escaped, also in folder names that are not UTF-8."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
     done = run("info", **NO_DRIVER, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9")
     assert (done.returncode, done.stderr) == (0, "")
@@ -181,7 +181,7 @@ def test_a_terminal_without_all_letters(tmp_path: Path) -> None:
 
 
 def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row for each operation, forward and in training."""
+    """It prints one row per operation, forward and training."""
     monkeypatch.setattr(_bench, "_median", lambda call, _: 1.0 + 0 * bool(call()))
     assert command_line.main(["bench", "--device", "cpu ("]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -195,7 +195,7 @@ def test_bench(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 def test_bench_computes_what_pytorch_does(torch: Any) -> None:
-    """The three programs that are timed do the same work: results of the same number and shapes."""
+    """The programs that are timed give as many results of the same shapes."""
     rng = np.random.default_rng(0)
     source, upstream = (rng.standard_normal((_bench.T, _bench.N, _bench.H), np.float32) for _ in range(2))
     for sample in SAMPLES:
@@ -213,7 +213,7 @@ def test_bench_computes_what_pytorch_does(torch: Any) -> None:
 
 
 def test_demo(tmp_path: Path) -> None:
-    """It is the demonstration, with its options."""
+    """It runs the demonstration with its options."""
     for package in ("matplotlib", "statsmodels", "tqdm"):
         pytest.importorskip(package)
     done = run("demo", "--steps", "2", "--device", "cpu (", "--output", str(tmp_path / "plot.png"))

@@ -1,4 +1,4 @@
-"""Weights of other libraries' layers give the results of these layers."""
+"""Layers converted from other libraries give the results of the original layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkrnn.convert import Layer, from_keras, from_torch, to_torch
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-# Keras' variables and torch's tensors are of NumPy 1's time.
+# Keras and torch use NumPy 1's array protocol.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
 
 TORCH = [("LSTM", {}), ("GRU", {}), ("RNN", {}), ("RNN", {"nonlinearity": "relu"})]
@@ -31,7 +31,7 @@ with_bias = pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias
 
 @pytest.fixture(scope="session")
 def keras() -> Any:
-    """Return Keras 3, or skip where it is not installed."""
+    """Return Keras 3, or skip the test if it is not installed."""
     require("torch")
     return require("keras")
 
@@ -49,7 +49,7 @@ def run(layers: list[Layer], source: NDArray[Any]) -> NDArray[Any]:
 def test_from_torch_and_back(
     torch: Any, kind: str, options: dict[str, str], *, bidirectional: bool, bias: bool
 ) -> None:
-    """Each layer's arguments give the module's output, and a module made of them does again."""
+    """Converted layers give the module's output, and so does a module made from them."""
     module = getattr(torch.nn, kind)(3, 5, 2, bias=bias, bidirectional=bidirectional, **options)
     source = torch.rand(7, 4, 3) - 0.5
     wanted = module(source)[0].detach().numpy()
@@ -65,7 +65,7 @@ def test_from_torch_and_back(
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
 def test_dtypes_of_torch(torch: Any, dtype: str) -> None:
-    """The dtype is kept, both ways, and so are the bits of the matrices."""
+    """Both conversions keep the dtype and the bits of the matrices."""
     module = torch.nn.GRU(3, 5, dtype=getattr(torch, dtype))
     (layer,) = from_torch(module)
     assert {array.dtype.name for array in layer.arguments.values()} == {dtype}
@@ -75,7 +75,7 @@ def test_dtypes_of_torch(torch: Any, dtype: str) -> None:
 
 
 def test_weights_are_copies(torch: Any) -> None:
-    """Training on does not change what was converted."""
+    """Further training does not change converted weights."""
     module = torch.nn.LSTM(3, 5)
     (layer,) = from_torch(module)
     before = {name: array.copy() for name, array in layer.arguments.items()}
@@ -86,7 +86,7 @@ def test_weights_are_copies(torch: Any) -> None:
 
 
 def some_layer(function: Any, descriptor: Any, G: int, **more: Any) -> Layer:
-    """Return a layer with drawn weights, and others if any."""
+    """Return a layer with random weights."""
     rng = np.random.default_rng(G)
     shapes = {"recurrent_weight": (G * 5, 5), "input_weight": (G * 5, 3), "bias": (G * 5,), **more}
     return Layer(function, {name: rng.uniform(-1, 1, s).astype(np.float32) for name, s in shapes.items()}, descriptor)
@@ -103,7 +103,7 @@ def some_layer(function: Any, descriptor: Any, G: int, **more: Any) -> Layer:
     ids=["forget gate last", "z first", "no secondary bias", "options without effect"],
 )
 def test_other_orders_to_torch(torch: Any, layer: Layer) -> None:
-    """Gates in another order than torch's are put into it; options without effect do not matter."""
+    """Gates are reordered to torch's order, and options without effect are ignored."""
     source = np.random.default_rng(0).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
     wanted = layer(source).output
     assert scaled_error(to_torch(layer)(torch.from_numpy(source))[0].detach().numpy(), wanted) < FLOAT32
@@ -136,14 +136,14 @@ LSTM, GRU, RNN = vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNND
 )
 @pytest.mark.usefixtures("torch")
 def test_no_equivalent_in_torch(layer: Layer, message: str) -> None:
-    """What torch has no equivalent of is refused by name."""
+    """The message names the option for which torch has no equivalent."""
     with pytest.raises(NotImplementedError, match=f"^{re.escape(f'[to_torch] {message}')}$"):
         to_torch(layer)
 
 
 @pytest.mark.usefixtures("torch")
 def test_layers_that_do_not_fit() -> None:
-    """A stack's layers have the same cell and sizes that fit."""
+    """The layers of a stack must have one cell and matching sizes."""
     first = some_layer(vkrnn.lstm, LSTM(), 4)
     with pytest.raises(
         TypeError, match=re.escape("[to_torch] layers: expected a Layer or a sequence of them, got str")
@@ -164,7 +164,7 @@ def test_layers_that_do_not_fit() -> None:
 
 
 def test_other_modules_of_torch(torch: Any) -> None:
-    """Only recurrent modules without projections are taken."""
+    """Only recurrent modules without projections are accepted."""
     with pytest.raises(
         TypeError, match=re.escape("[from_torch] module: expected a torch.nn.LSTM, GRU or RNN, got Linear")
     ):
@@ -203,7 +203,7 @@ every_keras = pytest.mark.parametrize(
 
 
 def keras_layer(keras: Any, kind: str, options: dict[str, Any]) -> Any:
-    """Return a layer whose biases are drawn too; Keras starts with zeros, which show no mistake."""
+    """Return a layer with random biases. Keras starts with zeros, which would hide mistakes."""
     drawn = (
         {"bias_initializer": keras.initializers.RandomUniform(-1, 1, seed=3)} if options.get("use_bias", True) else {}
     )
@@ -221,18 +221,18 @@ def compare(keras: Any, layer: Any) -> None:
 @with_bias
 @pytest.mark.parametrize("go_backwards", [False, True], ids=["forward", "go_backwards"])
 def test_from_keras(keras: Any, kind: str, options: dict[str, Any], *, bias: bool, go_backwards: bool) -> None:
-    """The layer's arguments give its output, in its order."""
+    """The converted layer gives the Keras layer's output in the same order."""
     compare(keras, keras_layer(keras, kind, {**options, "use_bias": bias, "go_backwards": go_backwards}))
 
 
 @every_keras
 def test_from_keras_bidirectional(keras: Any, kind: str, options: dict[str, Any]) -> None:
-    """Two directions side by side are one call."""
+    """A Bidirectional layer that concatenates becomes one call."""
     compare(keras, keras.layers.Bidirectional(keras_layer(keras, kind, options)))
 
 
 def test_masks_of_keras_are_lengths(keras: Any) -> None:
-    """A mask that ends rows early is `lengths`; after its end Keras repeats a row's last output."""
+    """A mask that ends rows early becomes `lengths`. Past the end, Keras repeats the last output."""
     layer = keras_layer(keras, "LSTM", {})
     source, lengths = np.random.default_rng(7).uniform(-1, 1, (7, 3, 3)).astype(np.float32), np.array([7, 2, 5])
     mask = np.arange(7) < lengths[:, np.newaxis]
@@ -244,7 +244,7 @@ def test_masks_of_keras_are_lengths(keras: Any) -> None:
 
 
 def test_keras_to_torch(keras: Any, torch: Any) -> None:
-    """A Keras layer becomes a module of torch's."""
+    """A Keras layer can be converted to a torch module."""
     layer = keras_layer(keras, "GRU", {})
     source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
     wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
@@ -253,7 +253,7 @@ def test_keras_to_torch(keras: Any, torch: Any) -> None:
 
 
 def test_keras_options_that_change_nothing(keras: Any) -> None:
-    """Options of training and of Keras's own implementation are left out; `keras.ops` has the same functions."""
+    """Options of training and of Keras's implementation are ignored; `keras.ops` functions are known."""
     options = {
         "activation": keras.ops.tanh,
         "recurrent_activation": keras.ops.sigmoid,
@@ -272,8 +272,8 @@ def test_keras_options_that_change_nothing(keras: Any) -> None:
 
 
 def test_hard_sigmoids_of_keras(keras: Any) -> None:
-    """Keras 2's has another slope than Keras 3's; a call has one slope."""
-    keras_2 = importlib.import_module("keras.src.legacy.backend").hard_sigmoid  # computes with TensorFlow alone
+    """Keras 2's hard sigmoid has another slope than Keras 3's, and a call has one slope."""
+    keras_2 = importlib.import_module("keras.src.legacy.backend").hard_sigmoid  # needs TensorFlow to run
     layer = keras_layer(keras, "LSTM", {"recurrent_activation": keras_2})
     layer.build((None, None, 3))
     converted = from_keras(layer)
@@ -289,7 +289,7 @@ def test_hard_sigmoids_of_keras(keras: Any) -> None:
 
 
 def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
-    """Return the message with which a layer is refused once it is built."""
+    """Return the message with which a built layer is refused."""
     layer.build(shape)
     with pytest.raises(NotImplementedError) as caught:
         from_keras(layer)
@@ -313,7 +313,7 @@ def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
     ids=["use_bias", "units", "reset_after", "dtype", "activation"],
 )
 def test_keras_directions_that_differ(keras: Any, kind: str, options: dict[str, Any], message: str) -> None:
-    """Each option in which the two layers of a Bidirectional differ is refused by its name, with both values."""
+    """If the layers of a Bidirectional differ in an option, the message names it with both values."""
     forward, backward = (getattr(keras.layers, kind)(**{"units": 5, **more}) for more in ({}, options))
     backward.go_backwards = True
     same = "expected the same in both layers of a Bidirectional"
@@ -322,7 +322,7 @@ def test_keras_directions_that_differ(keras: Any, kind: str, options: dict[str, 
 
 
 def test_keras_directions_of_two_kinds(keras: Any) -> None:
-    """Both layers are of the same kind, the first one forward."""
+    """Both layers must be of one kind, and the first must run forward."""
     L = keras.layers
     mixed = L.Bidirectional(L.GRU(5), backward_layer=L.SimpleRNN(5, go_backwards=True))
     assert refusal(mixed) == "[from_keras] backward_layer: expected GRU, as forward_layer, got SimpleRNN"
@@ -333,7 +333,7 @@ def test_keras_directions_of_two_kinds(keras: Any) -> None:
 
 
 def test_keras_layers_that_compute_something_else(keras: Any) -> None:
-    """Subclasses, other cells and layers that keep their state between calls."""
+    """Subclasses, other cells and stateful layers are refused."""
 
     class Doubled(keras.layers.LSTM):  # type: ignore[misc, name-defined]
         def call(self, *args: Any, **options: Any) -> Any:
@@ -361,7 +361,7 @@ def test_keras_layers_that_compute_something_else(keras: Any) -> None:
 
 
 def test_no_equivalent_of_keras(keras: Any) -> None:
-    """What vkrnn has no equivalent of is refused by name."""
+    """The message names the option for which vkrnn has no equivalent."""
     layer = keras_layer(keras, "LSTM", {"recurrent_activation": "gelu"})
     with pytest.raises(ValueError, match=re.escape("expected one that was built, got one without weights")):
         from_keras(layer)

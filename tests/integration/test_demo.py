@@ -1,4 +1,4 @@
-"""``python -m vkrnn.demo`` runs and writes its plot; without its extras it says what to install."""
+"""``python -m vkrnn.demo`` runs and writes its plot, or says which extra to install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru") for s
 
 
 def test_runs(tmp_path: Path) -> None:
-    """A few steps: on every device all results agree with the reference, the first one trains, a PNG comes out."""
+    """A few steps: results agree on all devices, one device trains, and a PNG is written."""
     for package in ("matplotlib", "statsmodels", "tqdm"):
         pytest.importorskip(package)
     command = [sys.executable, "-m", "vkrnn.demo", "--steps", "5", "--output", "plot.png"]
@@ -33,7 +33,7 @@ def test_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["matplotlib", "statsmodels", "tqdm"])
 def test_names_a_missing_extra(package: str, tmp_path: Path) -> None:
-    """One sentence, no traceback."""
+    """The message is one sentence without a traceback."""
     program = f"import sys; sys.modules[{package!r}] = None; from vkrnn import demo; demo.main()"
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Importing works everywhere, and calls on the CPU do; what Vulkan lacks is named where a device of it is asked for."""
+"""Import and calls on the CPU work without Vulkan; asking for a Vulkan device says what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_import_without_a_driver() -> None:
-    """Nothing is looked for before it is needed; the reference works without any device."""
+    """Importing looks for no driver, and the reference needs no device."""
     program = "import vkrnn, numpy; vkrnn.reference.lstm(numpy.ones((5, 3, 16)), numpy.ones((16, 4))); print('fine')"
     done = run(program, **NO_DRIVER)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
@@ -42,7 +42,7 @@ def test_import_without_a_driver() -> None:
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_calls_without_a_driver() -> None:
-    """The CPU computes; who asks for another device is told what to install."""
+    """Calls run on the CPU. Asking for another device says what to install."""
     done = run(CALL, **NO_DRIVER)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run(CALL).stdout
@@ -58,7 +58,7 @@ def test_calls_without_a_driver() -> None:
 
 
 def test_a_build_without_vulkan() -> None:
-    """Who asks for a GPU, or what there is, is told how to get a build with Vulkan."""
+    """Asking for a GPU or listing devices says how to get a build with Vulkan."""
     problem = "this vkrnn was built without Vulkan; to use GPUs, build it with -C cmake.define.VKRNN_VULKAN=ON"
     if _core.vulkan_problem() != problem:
         pytest.skip("this vkrnn was built with Vulkan")
@@ -73,7 +73,7 @@ def test_a_build_without_vulkan() -> None:
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_calls_without_a_loader(tmp_path: Path) -> None:
-    """Not even libvulkan is needed: here the one that is found is none."""
+    """Calls run on the CPU even if libvulkan is missing or, as here, is not a library."""
     for name in ("libvulkan.so", "libvulkan.so.1"):
         (tmp_path / name).write_text("no library")
     hidden = {"LD_LIBRARY_PATH": str(tmp_path), "VKRNN_VALIDATION": ""}
@@ -92,20 +92,20 @@ def test_calls_without_a_loader(tmp_path: Path) -> None:
 
 
 def test_the_loader_is_not_linked() -> None:
-    """The extension opens libvulkan at run time: importing works where there is none."""
+    """The extension opens libvulkan at run time, so importing works without it."""
     program = "import vkrnn; print('libvulkan' in open('/proc/self/maps').read())"
     assert run(program).stdout == "False\n"
 
 
-@pytest.mark.skipif(NM is None, reason="nm, of the binutils, is not there")
+@pytest.mark.skipif(NM is None, reason="needs nm of binutils")
 def test_the_extension_exports_one_symbol() -> None:
-    """Its other symbols, a static libstdc++ above all, are hidden from other modules."""
+    """Other symbols, such as those of a static libstdc++, are hidden from other modules."""
     done = subprocess.run([str(NM), "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]
 
 
 def test_import_needs_numpy_alone() -> None:
-    """No extra is imported, and modules that need one say how to get it."""
+    """No extra is imported, and modules that need one say how to install it."""
     program = (
         "import sys, vkrnn; print({name.split('.')[0] for name in sys.modules} & {'jax', 'onnx', 'torch', 'ml_dtypes'})"
     )
@@ -118,7 +118,7 @@ def test_import_needs_numpy_alone() -> None:
 
 
 def test_public_names() -> None:
-    """Everything public is there and documented."""
+    """Every public name exists and is documented."""
     project = next(
         folder / "pyproject.toml" for folder in Path(__file__).parents if (folder / "pyproject.toml").exists()
     )
@@ -128,9 +128,9 @@ def test_public_names() -> None:
 
 
 def test_the_module_exports_its_entry_point_alone() -> None:
-    """Libraries linked into the module, such as a static libstdc++, must not meet the same symbols of other modules."""
+    """Libraries linked into the module must not clash with the same symbols of other modules."""
     nm = shutil.which("nm")
     if nm is None or sys.platform != "linux":
-        pytest.skip("symbols are listed by nm, of binutils, on Linux")
+        pytest.skip("needs nm of binutils, on Linux")
     done = subprocess.run([nm, "-D", "--defined-only", _core.__file__], capture_output=True, text=True, check=True)
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["PyInit__core"]

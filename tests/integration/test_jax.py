@@ -1,4 +1,4 @@
-"""vkrnn.jax: what vkrnn computes, inside JAX; gradients beside JAX's own of the same cells, written plainly."""
+"""vkrnn.jax gives vkrnn's results inside JAX, and gradients that agree with cells written in plain JAX."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def call(case: Case, given: Mapping[str, Any]) -> vkrnn.Results:
 
 
 def gradients_by_jax(case: Case, given: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JAX's gradients of our functions, by name, for gradients `above` with respect to their results."""
+    """Return JAX's gradients of our functions by name, for the upstream gradients `above`."""
     names = gradient_names(case)
 
     def function(own: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def gradients_by_jax(case: Case, given: Mapping[str, Any], above: Mapping[str, A
 
 
 def last_cells(case: Case, gradient: Any, lengths: Any) -> Any:
-    """Return zeros [T, N, DH] but in the rows that each direction computes last."""
+    """Return zeros [T, N, DH] except for the rows that each direction computes last."""
     above = np.zeros((T, N, case.D * H), gradient.dtype)
     ends = np.full(N, T) if lengths is None else lengths
     above[ends - 1, np.arange(N), :H] = gradient[:, :H]
@@ -84,13 +84,13 @@ def last_cells(case: Case, gradient: Any, lengths: Any) -> Any:
 
 
 def flipped(rows: Any, ends: Any) -> Any:
-    """Return rows [T, N, ...] turned round, each batch row within its own length."""
+    """Return rows [T, N, ...] in reverse order, each batch row within its own length."""
     steps = np.arange(T)[:, np.newaxis]
     return rows[np.where(steps < ends, ends - 1 - steps, steps), np.arange(N)]
 
 
 def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute a call with JAX's own operations, from the equations in the docstrings."""
+    """Compute a call with JAX's operations, from the equations in the docstrings."""
     ends = given.get("lengths", np.full(N, T))
     outputs, D, G = [], case.D, case.G
     R = given["recurrent_weight"].reshape(D, G, H, H)
@@ -136,7 +136,7 @@ def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
 @every_case
 @both_ways
 def test_values_and_gradients(case: Case, *, lengths: bool) -> None:
-    """Both are those of vkrnn's functions bit for bit, under jit too."""
+    """Both equal vkrnn's functions bit for bit, also under jit."""
     given = arguments_of(case, lengths=lengths)
     wanted = getattr(vkrnn, case.cell)(**given, descriptor=case.descriptor())
     for found in (call(case, given), jax.jit(lambda given: call(case, given))(given)):
@@ -176,19 +176,19 @@ def compare_with_plain(case: Case, given: Mapping[str, Any], tolerance: float) -
 
 @pytest.mark.parametrize(
     ("case", "lengths"),
-    # With lengths or without, in turn: beside vkrnn's own functions each case has both.
+    # With and without lengths in turn; the comparison with vkrnn's functions has both for each case.
     sample([(case, (i + i // 2) % 2 == 1) for i, case in enumerate(CASES)], 5),
     ids=lambda value: value.id if isinstance(value, Case) else ("full", "with lengths")[value],
 )
 @pytest.mark.usefixtures("_float64")
-def test_beside_plain_jax_in_float64(case: Case, *, lengths: bool) -> None:
-    """JAX, which differentiates the equations by itself, finds the same."""
+def test_agrees_with_plain_jax_in_float64(case: Case, *, lengths: bool) -> None:
+    """JAX's derivatives of the plain equations agree."""
     compare_with_plain(case, arguments_of(case, lengths=lengths, dtype=np.float64), JAX_IN_FLOAT64)
 
 
 @pytest.mark.parametrize("case", CASES[5::6], ids=by_id)
-def test_beside_plain_jax(case: Case) -> None:
-    """In float32 too; there each case has the bits of vkrnn's own functions."""
+def test_agrees_with_plain_jax(case: Case) -> None:
+    """The same in float32."""
     compare_with_plain(case, arguments_of(case, lengths=True), FLOAT32)
 
 
@@ -210,7 +210,7 @@ def test_16_bits(cell: str, dtype: Any) -> None:
 
 
 def examples(case: Case, count: int) -> list[dict[str, Any]]:
-    """Return the arguments of several calls, that differ in every number."""
+    """Return the arguments of several calls with different numbers."""
     given = arguments_of(case, lengths=True)
     return [
         {name: value if name == "lengths" else value * np.float32(1 - 0.25 * at) for name, value in given.items()}
@@ -231,7 +231,7 @@ MAPPED = ("rows", "weights", "everything", "everything, mask too")
     ],
 )
 def test_vmap(cell: str, mapped: str, way: str) -> None:
-    """Each example of a vmap, and of one within another, is what it is alone; gradients too."""
+    """Each example gives the same values and gradients as alone, also in nested vmaps."""
     present = EVERYTHING[cell] - (frozenset() if "mask" in mapped else {"mask"})
     case = Case(cell, T, N, I, H, OPTIONS[cell] | {way: True}, present)
     given = examples(case, 6)
@@ -261,7 +261,7 @@ def test_vmap(cell: str, mapped: str, way: str) -> None:
 
 @every_cell
 def test_jacobian(cell: str) -> None:
-    """jax.jacrev maps over the gradients of the output alone."""
+    """jax.jacrev maps over upstream gradients of the output."""
     case = Case(cell, T, N, I, H, OPTIONS[cell], FIRST)
     given = arguments_of(case, lengths=False)
     ours, wanted = (
@@ -274,7 +274,7 @@ def test_jacobian(cell: str) -> None:
 @every_cell
 @both_ways
 def test_empty_batch(cell: str, *, lengths: bool) -> None:
-    """Results without batch rows are empty, and gradients of weights are zeros."""
+    """With N = 0, results are empty and gradients of weights are zeros."""
     case = Case(cell, T, 0, I, H, OPTIONS[cell] | {"bidirectional": True}, EVERYTHING[cell] - {"mask"})
     given = arguments_of(case, lengths=False) | ({"lengths": np.zeros(0, np.int32)} if lengths else {})
     own = {name: given[name] for name in gradient_names(case)}
@@ -291,7 +291,7 @@ def test_empty_batch(cell: str, *, lengths: bool) -> None:
 
 
 def test_results_are_a_pytree() -> None:
-    """With names, through JAX's transformations."""
+    """Results keep their names through JAX's transformations."""
     results = ours.lstm(jnp.ones((2, 1, 4)), jnp.ones((4, 1)), descriptor=vkrnn.LSTMDescriptor(produce_cell=True))
     twice = jax.tree.map(lambda array: 2 * array, results)
     assert isinstance(twice, vkrnn.Results)
@@ -363,8 +363,8 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes(mistake: str) -> None:
-    """They are found when a call is traced, in vkrnn's words."""
+def test_errors(mistake: str) -> None:
+    """Mistakes are found when a call is traced, with vkrnn's messages."""
     function, kind, message = MISTAKES[mistake]
     with pytest.raises(kind) as caught:
         function()
@@ -386,7 +386,7 @@ def test_mistakes(mistake: str) -> None:
     ],
     ids=["lengths", "other cells than the last"],
 )
-def test_mistakes_that_only_running_shows(function: Any, message: str) -> None:
+def test_errors_at_run_time(function: Any, message: str) -> None:
     """JAX's error ends with vkrnn's message."""
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
         jax.block_until_ready(jax.jit(function)(jnp.array([1, 4])))
@@ -394,6 +394,6 @@ def test_mistakes_that_only_running_shows(function: Any, message: str) -> None:
 
 
 def test_forward_mode() -> None:
-    """It is refused by JAX, as for every function that has gradients of its own."""
+    """JAX refuses it, as for every function with custom gradients."""
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))

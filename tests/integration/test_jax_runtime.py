@@ -1,4 +1,4 @@
-"""vkrnn.jax in the runtime of JAX: compilations, vmap over nothing, devices, threads, the end of a process."""
+"""vkrnn.jax in JAX's runtime: compilations, empty vmaps, devices, threads, process exit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import vkrnn.jax as ours  # noqa: E402
 
 
 def test_calls_outside_of_jit_compile_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Each compiled program would stay in JAX's caches."""
+    """A compiled program would stay in JAX's caches."""
     source, weight, many = jnp.ones((3, 2, 4)), jnp.ones((4, 1)), jnp.ones((2, 3, 2, 4))
 
     def output(source: Any) -> Any:
@@ -54,7 +54,7 @@ def test_vmap_over_no_examples(way: str) -> None:
 
 @pytest.mark.parametrize("number", ["nan", "inf"])
 def test_debugging(number: str) -> None:
-    """JAX's options to find numbers that are not finite are observed outside of jit, too."""
+    """JAX's options that look for non-finite numbers work outside of jit, too."""
     source, weight = jnp.full((3, 1, 2), 3e38), jnp.eye(2)  # the second step overflows, the third multiplies by 0
     linear = vkrnn.SingleGateRNNDescriptor(activation="none")
     jax.config.update(f"jax_debug_{number}s", True)  # noqa: FBT003
@@ -67,7 +67,7 @@ def test_debugging(number: str) -> None:
 
 
 def test_device() -> None:
-    """A call runs on the device that is named, or that is the default where it is traced."""
+    """A call runs on the named device, or on the default device at the time of tracing."""
 
     def call(**more: Any) -> Any:
         return ours.lstm(jnp.ones((3, 2, 4)), jnp.ones((4, 1)), **more)
@@ -84,7 +84,7 @@ def test_device() -> None:
 
 
 def test_without_jax() -> None:
-    """The module says what it needs."""
+    """The module says that it needs JAX."""
     program = "import sys; sys.modules['jax'] = None; import vkrnn.jax"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
@@ -93,8 +93,8 @@ def test_without_jax() -> None:
     )
 
 
-def test_the_process_ends_while_calls_are_under_way() -> None:
-    """It waits for them: JAX's threads would be in Python when there is none any more."""
+def test_the_process_ends_during_calls() -> None:
+    """It waits for the calls, because JAX's threads need the interpreter."""
     program = (
         "import jax, numpy as np, vkrnn.jax; call = jax.jit(lambda *given: vkrnn.jax.lstm(*given).output);"
         "source, weight = np.ones((200, 64, 512), np.float32), np.zeros((512, 128), np.float32);"
@@ -104,9 +104,9 @@ def test_the_process_ends_while_calls_are_under_way() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen here")
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
 def test_calls_in_flight_on_one_processor() -> None:
-    """They end: XLA has one thread, on which they run, and need no other."""
+    """Calls finish if XLA has one thread only, because they need no second one."""
     run_program("""
         import os
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, anywhere, and are committed with what they show."""
+"""The notebooks run from top to bottom, and are committed with their outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from notebooks.run import PROGRESS_BAR, run
 from scale import sample
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NEEDED: dict[str, tuple[str, ...]] = {  # with packages of extras that they import
+NEEDED: dict[str, tuple[str, ...]] = {  # notebooks, with the extra packages that they import
     "01_quickstart": (),
     "02_cells": (),
     "03_resident_training": (),
@@ -34,25 +34,25 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.~:/)<])(?:/[\w.+-]+){2,}|\b[A-Z]:\\")
 
 
 @pytest.mark.parametrize("name", sample(list(NEEDED), len(NEEDED)))
-@pytest.mark.filterwarnings("default")  # those of the notebook machinery are not ours
+@pytest.mark.filterwarnings("default")  # warnings of the notebook packages are not errors
 def test_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every cell runs without an error, outside of the tree."""
+    """Every cell runs without an error in another folder."""
     for package in NEEDED[name]:
         require(package)
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # threads that wait for each other spin, beside other tests for long
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # spinning threads would slow down other tests
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     run(FOLDER / f"{name}.ipynb")
 
 
 def committed(name: str) -> Any:
-    """Return a notebook as it lies in the tree."""
+    """Return the committed notebook."""
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_stands_with_outputs(name: str) -> None:
-    """Whoever reads it on a repository's page sees what it shows, pictures too, and nothing of who ran it."""
+def test_has_outputs(name: str) -> None:
+    """Outputs, pictures included, are in the file, and nothing about the person who ran it."""
     notebook = committed(name)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -69,8 +69,8 @@ def test_stands_with_outputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_tells_no_path(name: str) -> None:
-    """No output has the path of a folder of the machine that ran it."""
+def test_has_no_paths(name: str) -> None:
+    """No output contains a path of the machine that ran it."""
     for cell in committed(name).cells:
         for output in cell.get("outputs", []):
             texts = [text for kind, text in output.get("data", {}).items() if kind != "image/png"]
@@ -88,10 +88,10 @@ def test_tells_no_path(name: str) -> None:
     ],
 )
 def test_paths_are_recognized(text: str, *, found: bool) -> None:
-    """The pattern finds what it is there to find."""
+    """The pattern matches absolute paths and nothing else."""
     assert bool(ABSOLUTE_PATH.search(text)) == found
 
 
 def test_no_notebook_is_left_out() -> None:
-    """Those of the folder are those that are tested."""
+    """Every notebook of the folder is tested."""
     assert [path.stem for path in sorted(FOLDER.glob("*.ipynb"))] == list(NEEDED)

@@ -1,4 +1,4 @@
-"""vkrnn.onnx beside onnxruntime, and beside onnx's own evaluator for what onnxruntime has not: layout 1, 16 bits."""
+"""vkrnn.onnx against onnxruntime, and against onnx's own evaluator for layout 1 and 16-bit types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onnx.reference import ReferenceEvaluator  # noqa: E402
 from vkrnn.onnx import OPERATORS, Backend, from_onnx, run_node  # noqa: E402
 
 SIZES = [(5, 3, 7, 4), (1, 1, 1, 1), (9, 2, 5, 17)]
-# f, g, h of each operator; HardSigmoid with ONNX's constants, which are vkrnn's.
+# f, g, h of each operator. HardSigmoid has the same constants in ONNX and vkrnn.
 FUNCTIONS = {
     "RNN": [("Relu",), ("Tanh",), ("Sigmoid",), ("HardSigmoid",)],
     "GRU": [("Sigmoid", "Tanh"), ("HardSigmoid", "Relu"), ("Tanh", "Sigmoid")],
@@ -45,7 +45,7 @@ every_direction = pytest.mark.parametrize("direction", DIRECTIONS)
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_functions(sizes: tuple[int, int, int, int], direction: str, op: str, functions: tuple[str, ...]) -> None:
-    """Each operator in each direction with several activations, all inputs but P there."""
+    """Each operator in each direction with several activations and all inputs except P."""
     directions = 1 + (direction == "bidirectional")
     drawn = Drawn(op, sizes, direction, {"activations": list(functions) * directions}, frozenset({"P"}))
     assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
@@ -55,7 +55,7 @@ def test_functions(sizes: tuple[int, int, int, int], direction: str, op: str, fu
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_nodes(op: str, direction: str, seed: int) -> None:
-    """Random sizes, and random inputs there or not: peepholes of all three gates, lengths, biases, states."""
+    """Random sizes and random optional inputs: peepholes of all gates, lengths, biases, states."""
     rng = np.random.default_rng([seed, GATES[op], DIRECTIONS.index(direction)])
     T, N, I, H = (int(size) for size in rng.integers(1, 9, 4))
     absent = frozenset(name for name in INPUTS[3:] if rng.random() < 0.4)
@@ -68,7 +68,7 @@ def test_random_nodes(op: str, direction: str, seed: int) -> None:
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("peephole", [False, True], ids=["", "peephole"])
 def test_length_zero(op: str, direction: str, *, peephole: bool) -> None:
-    """Y is zeros, and Y_h and Y_c are the initial states; onnxruntime has zeros there. Other sequences are its own."""
+    """Y is zeros, and Y_h and Y_c are the initial states, where onnxruntime has zeros. Other rows are unaffected."""
     drawn = Drawn(op, (4, 5, 3, 2), direction, absent=frozenset() if peephole else frozenset({"P"}))
     arrays = drawn.arrays | {"sequence_lens": np.array([3, 0, 4, 0, 1], np.int32)}
     got, wanted = by_vkrnn(drawn.node, arrays), by_onnxruntime(drawn.node, arrays)
@@ -82,7 +82,7 @@ def test_length_zero(op: str, direction: str, *, peephole: bool) -> None:
 @every_direction
 @pytest.mark.parametrize("op", GATES)
 def test_layout(op: str, direction: str) -> None:
-    """Layout 1 puts the batch first everywhere; onnx's own evaluator has it, and knows no sequence_lens."""
+    """Layout 1 puts the batch first. onnx's evaluator supports it, but not sequence_lens."""
     drawn = Drawn(op, (5, 3, 7, 4), direction, {"layout": 1}, frozenset({"sequence_lens"}))
     evaluator = ReferenceEvaluator(as_model([drawn.node], drawn.arrays, OUTPUTS[op]))
     wanted = dict(zip(OUTPUTS[op], evaluator.run(None, drawn.arrays), strict=True))
@@ -94,7 +94,7 @@ def test_layout(op: str, direction: str) -> None:
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(op: str, direction: str, dtype: str) -> None:
-    """Results have the dtype of X; a step at a time rounds the state to it, and so does the sum of the biases."""
+    """Results have the dtype of X. The state is rounded to it after each step, and so is the sum of the biases."""
     drawn = Drawn(op, (5, 3, 7, 4), direction, {}, frozenset({"sequence_lens", "P", "B"}))
     arrays = {name: array.astype(dtype_of(dtype)) for name, array in drawn.arrays.items()}
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
@@ -109,7 +109,7 @@ def test_dtypes(op: str, direction: str, dtype: str) -> None:
 @pytest.mark.parametrize("target", devices(), ids=lambda target: target.id)
 @pytest.mark.parametrize("op", GATES)
 def test_devices(target: Target, op: str) -> None:
-    """The node runs where it is told to."""
+    """The node runs on the device that was named."""
     drawn = Drawn(op, (5, 3, 7, 4), "bidirectional")
     device = target.opened()
     before = device.statistics()["calls"]
@@ -118,7 +118,7 @@ def test_devices(target: Target, op: str) -> None:
 
 
 def test_inputs() -> None:
-    """By name, one for each name of the node, or those alone that are not absent."""
+    """Inputs are given for all names of the node, or without its absent ones."""
     drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B", "sequence_lens"}))
     arrays = drawn.arrays
     wanted = run_node(drawn.node, arrays)
@@ -135,11 +135,11 @@ def test_inputs() -> None:
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("layout", [0, 1])
 def test_empty_batch(op: str, direction: str, layout: int) -> None:
-    """A batch of no sequences gives empty results of ONNX's shapes; onnxruntime crashes for two of the three."""
+    """With N = 0, results are empty with ONNX's shapes. onnxruntime crashes for two of the three operators."""
     try:
         vkrnn.single_gate_rnn(np.ones((5, 0, 4), np.float32), np.ones((4, 4), np.float32))
     except ValueError:
-        pytest.skip("the operations refuse N = 0")
+        pytest.skip("N = 0 is not supported")
     drawn = Drawn(op, (5, 0, 7, 4), direction, {"layout": layout})
     D = 1 + (direction == "bidirectional")
     Y, state = ((0, 5, D, 4), (0, D, 4)) if layout else ((5, D, 0, 4), (D, 0, 4))
@@ -149,13 +149,13 @@ def test_empty_batch(op: str, direction: str, layout: int) -> None:
     }
 
 
-# Weights alone
+# Weights only
 
 
 @every_direction
 @pytest.mark.parametrize("op", GATES)
 def test_from_onnx(op: str, direction: str) -> None:
-    """The arguments make the node's call; the conventions say in which order the results stand."""
+    """The layer gives the node's outputs in the documented order."""
     T, N, _, H = sizes = (5, 3, 7, 4)
     drawn = Drawn(op, sizes, direction, {}, frozenset({"sequence_lens"}))
     arrays = drawn.arrays
@@ -172,7 +172,7 @@ def test_from_onnx(op: str, direction: str) -> None:
 
 
 def test_from_onnx_refuses() -> None:
-    """Directions that differ; W that is no constant; another node."""
+    """Directions that differ, a W that is not constant, and other nodes are refused."""
     with pytest.raises(TypeError, match=r"^\[from_onnx\] node: expected an onnx.NodeProto, got int$"):
         from_onnx(3, {})
     drawn = Drawn("LSTM", (5, 3, 7, 4))
@@ -196,7 +196,7 @@ def test_from_onnx_refuses() -> None:
 
 
 def test_outputs_without_a_name() -> None:
-    """A node's output without a name does not become an input without a name of a later node."""
+    """An unnamed output of a node is not an unnamed input of a later node."""
     first, second = Drawn("LSTM", (5, 3, 7, 4), absent=frozenset({"P"})), Drawn("GRU", (5, 3, 7, 4))
     arrays = first.arrays | {f"second {name}": second.arrays[name] for name in ("W", "R", "initial_h")}
     nodes = [
@@ -210,7 +210,7 @@ def test_outputs_without_a_name() -> None:
 
 
 def test_attributes_of_functions() -> None:
-    """A node in a model's own function may take an attribute from whoever calls the function."""
+    """A node in a model's function may refer to an attribute of the function's caller."""
     drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B", "sequence_lens", "initial_h"}))
     inner = helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=4)
     attribute = onnx.AttributeProto(name="direction", type=onnx.AttributeProto.STRING, ref_attr_name="way")
@@ -231,7 +231,7 @@ def test_attributes_of_functions() -> None:
 
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
 def test_exported_model(torch: Any, tmp_path: Any, kind: str) -> None:
-    """A model of PyTorch with two bidirectional layers and a readout, exported, gives what PyTorch gives."""
+    """An exported PyTorch model with two bidirectional layers and a readout gives PyTorch's results."""
     torch.manual_seed(1)
 
     class Network(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -246,7 +246,7 @@ def test_exported_model(torch: Any, tmp_path: Any, kind: str) -> None:
 
     network, source = Network().eval(), torch.randn(3, 5, 7)
     path = tmp_path / "model.onnx"
-    with warnings.catch_warnings():  # of an exporter that is to be replaced
+    with warnings.catch_warnings():  # the exporter is deprecated
         warnings.simplefilter("ignore")
         torch.onnx.export(network, (source,), path, dynamo=False, opset_version=17, input_names=["source"])
     model = onnx.load(path)
@@ -258,8 +258,8 @@ def test_exported_model(torch: Any, tmp_path: Any, kind: str) -> None:
     assert scaled_error(got, network(source).detach().numpy()) <= ONNX
 
 
-def test_every_gate_has_its_place() -> None:
-    """Random weights tell all orders of gates apart: another order is far off."""
+def test_gate_orders_differ() -> None:
+    """With random weights, every other order of gates gives very different results."""
     drawn = Drawn("LSTM", (5, 3, 7, 4), absent=frozenset({"P"}))
     wanted = by_onnxruntime(drawn.node, drawn.arrays)["Y"]
     errors = []

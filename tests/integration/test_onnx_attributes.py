@@ -1,4 +1,4 @@
-"""The attributes of vkrnn.onnx's nodes: those that take more than one call, malformed ones, and what is refused."""
+"""Attributes of vkrnn.onnx's nodes: those that need several calls, malformed ones, unsupported ones."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DIFFERING = {
 
 
 def differing(op: str, absent: frozenset[str] = frozenset(), **attributes: Any) -> Drawn:
-    """Return a node whose two directions have different functions."""
+    """Return a node whose directions have different activations."""
     return Drawn(op, (5, 3, 7, 4), "bidirectional", {"activations": DIFFERING[op], **attributes}, absent)
 
 
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("absent", [set(), {"initial_h", "sequence_lens"}], ids=["all inputs", "fewer"])
 def test_functions_of_each_direction(op: str, absent: set[str]) -> None:
-    """Each direction has functions of its own, and is a call of its own."""
+    """Each direction has its own activations and becomes a call of its own."""
     drawn = differing(op, frozenset({"P"} | absent))
     device = vkrnn.Device("cpu (")
     assert_close(by_vkrnn(drawn.node, drawn.arrays, device=device), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
@@ -43,7 +43,7 @@ def test_functions_of_each_direction(op: str, absent: set[str]) -> None:
 
 @pytest.mark.parametrize("op", GATES)
 def test_functions_of_each_direction_in_layout_1(op: str) -> None:
-    """The same with the batch first, which onnxruntime does not have."""
+    """The same with the batch first, which onnxruntime does not support."""
     drawn = differing(op)
     arrays = drawn.arrays
     wanted = {name: np.moveaxis(array, -2, 0) for name, array in by_vkrnn(drawn.node, arrays).items()}
@@ -59,7 +59,7 @@ def test_functions_of_each_direction_in_layout_1(op: str) -> None:
 @pytest.mark.parametrize("functions", [["Sigmoid", "Tanh", "Tanh"], ["HardSigmoid", "Relu", "Tanh"]], ids="-".join)
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 def test_coupled_gates(direction: str, functions: list[str]) -> None:
-    """With input_forget the forget gate is 1 minus the input gate, whatever its own weights are."""
+    """With input_forget, the forget gate is 1 minus the input gate, whatever its own weights are."""
     attributes = {"input_forget": 1, "activations": functions * (1 + (direction == "bidirectional"))}
     drawn = Drawn("LSTM", (5, 3, 7, 4), direction, attributes)
     assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
@@ -68,7 +68,7 @@ def test_coupled_gates(direction: str, functions: list[str]) -> None:
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_constants_of_hard_sigmoids(op: str, direction: str) -> None:
-    """Each direction may have an alpha and a beta; one that does not say takes ONNX's defaults, 0.2 and 0.5."""
+    """Each direction may have an alpha and a beta; the defaults are ONNX's, 0.2 and 0.5."""
     functions = {"RNN": ["HardSigmoid"], "GRU": ["HardSigmoid", "Tanh"], "LSTM": ["HardSigmoid", "Tanh", "Relu"]}[op]
     attributes = {
         "activations": functions * (1 + (direction == "bidirectional")),
@@ -80,7 +80,7 @@ def test_constants_of_hard_sigmoids(op: str, direction: str) -> None:
 
 
 def test_constants_are_decimals() -> None:
-    """ONNX keeps constants in float32; 0.2 and 0.5 are the descriptor's defaults, others what was written."""
+    """ONNX stores constants in float32. They are read as the decimals that were written, such as 0.2."""
     attributes = {"activations": ["HardSigmoid", "Tanh"], "activation_alpha": [0.2], "clip": 0.7}
     drawn = Drawn("GRU", (5, 3, 7, 4), "forward", attributes)
     descriptor = from_onnx(drawn.node, drawn.arrays).descriptor
@@ -94,13 +94,13 @@ def test_constants_are_decimals() -> None:
 )
 @pytest.mark.parametrize("clip", [0.3, 1.5, np.inf])
 def test_clip(op: str, attributes: dict[str, int], clip: float) -> None:
-    """What enters the gates' functions is clipped, peepholes and biases included."""
+    """The gates' inputs are clipped, peepholes and biases included."""
     drawn = Drawn(op, (5, 3, 7, 4), "bidirectional", {**attributes, "clip": clip})
     assert_close(by_vkrnn(drawn.node, drawn.arrays), by_onnxruntime(drawn.node, drawn.arrays), ONNX)
 
 
 def raw(name: str, **fields: Any) -> Any:
-    """Return an attribute whose fields are as given, right or wrong."""
+    """Return an attribute with these fields, valid or not."""
     return AttributeProto(name=name, **fields)
 
 
@@ -134,7 +134,7 @@ MALFORMED = [
     ("attribute", "error", "message"), MALFORMED, ids=[f"{case[0].name}-{case[2]}" for case in MALFORMED]
 )
 def test_malformed(attribute: Any, error: type[Exception], message: str) -> None:
-    """An attribute of the wrong type, without a value or in bytes that are no text, is named with what it holds."""
+    """The message names an attribute of the wrong type, without a value or with undecodable bytes, and shows it."""
     drawn = Drawn("LSTM", (5, 3, 7, 4))
     node = drawn.node
     kept = [other for other in node.attribute if other.name != attribute.name]
@@ -146,7 +146,7 @@ def test_malformed(attribute: Any, error: type[Exception], message: str) -> None
 
 
 def test_attribute_twice() -> None:
-    """Neither of two attributes of one name is taken."""
+    """A node with two attributes of one name is refused."""
     node = Drawn("LSTM", (5, 3, 7, 4)).node
     node.attribute.append(helper.make_attribute("hidden_size", 5))
     with pytest.raises(ValueError) as caught:
@@ -154,11 +154,11 @@ def test_attribute_twice() -> None:
     assert str(caught.value) == "[LSTM] hidden_size: expected one attribute of this name, got two"
 
 
-# What is refused
+# Unsupported attributes and inputs
 
 
 def bad(op: str, message: str, error: type[Exception] = NotImplementedError, /, **changes: Any) -> Any:
-    """Return a parameter: attributes or inputs that are wrong, and the whole message."""
+    """Return a parameter: wrong attributes or inputs, and the whole message."""
     return pytest.param(op, changes, error, message, id=f"{op}-{'-'.join(changes)}")
 
 
@@ -259,7 +259,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("op", "changes", "error", "message"), REFUSED)
 def test_refused(op: str, changes: dict[str, Any], error: type[Exception], message: str) -> None:
-    """By the name that ONNX has for it."""
+    """The message uses ONNX's name of the attribute or input."""
     inputs = {name: value for name, value in changes.items() if name in INPUTS}
     attributes = {name: value for name, value in changes.items() if name not in INPUTS}
     drawn = Drawn(op, (5, 3, 7, 4), attributes.pop("direction", "forward"))
@@ -281,7 +281,7 @@ def test_refused(op: str, changes: dict[str, Any], error: type[Exception], messa
 
 
 def test_other_nodes_and_inputs() -> None:
-    """What is no recurrent node; too few inputs; one that is missing."""
+    """Other operators, too few inputs and a missing input are refused."""
     drawn = Drawn("GRU", (5, 3, 7, 4), absent=frozenset({"B"}))
     arrays = drawn.arrays
     with pytest.raises(ValueError) as caught:

@@ -1,4 +1,4 @@
-"""ONNX's own node tests of RNN, GRU and LSTM, run by ONNX's own runner over vkrnn's backend."""
+"""ONNX's node tests of RNN, GRU and LSTM, run by ONNX's runner on vkrnn's backend."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = re.compile(r"test_(simple_)?(rnn|gru|lstm)_\w+_cpu")
 
 
 def _node_tests() -> dict[str, Any]:
-    with warnings.catch_warnings():  # of other operators' cases
+    with warnings.catch_warnings():  # from cases of other operators
         warnings.simplefilter("ignore")
         cases = backend_test.BackendTest(Backend, __name__).test_cases
     return {name: function for case in cases.values() for name, function in vars(case).items() if NAMES.fullmatch(name)}
@@ -34,7 +34,7 @@ NODE_TESTS = _node_tests()
 
 
 class TestNodes(unittest.TestCase):
-    """The methods are ONNX's."""
+    """ONNX's runner adds the test methods."""
 
 
 for _name, _function in NODE_TESTS.items():
@@ -43,14 +43,14 @@ for _name, _function in NODE_TESTS.items():
 
 @pytest.mark.parametrize("op", ["simple_rnn", "gru", "lstm"])
 def test_the_cases_are_there(op: str) -> None:
-    """Those that every release since 2023 has, the peepholes among them; newer releases have more."""
+    """The cases include those of every release since 2023, with peepholes."""
     kinds = {"defaults", "with_initial_bias", "batchwise"} | ({"with_peepholes"} if op == "lstm" else set())
     assert {f"test_{op}_{kind}_cpu" for kind in kinds} <= set(NODE_TESTS)
     assert {"test_rnn_seq_length_cpu", "test_gru_seq_length_cpu"} <= set(NODE_TESTS)
 
 
 def a_model() -> tuple[Any, dict[str, Any]]:
-    """Return a model and what it takes."""
+    """Return a model and its inputs."""
     shapes = {"X": (5, 3, 7), "W": (1, 4, 7), "R": (1, 4, 4)}
     arrays = {name: np.full(shape, 0.1, np.float32) for name, shape in shapes.items()}
     given = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
@@ -60,7 +60,7 @@ def a_model() -> tuple[Any, dict[str, Any]]:
 
 
 def test_devices() -> None:
-    """A device of vkrnn's, by itself, position or part of a name; "CPU" is the native one."""
+    """A device is given as an object, index or part of a name; "CPU" is the native CPU device."""
     model, arrays = a_model()
     device = vkrnn.Device("cpu (")
     prepared = Backend.prepare(model, device)
@@ -78,7 +78,7 @@ def test_devices() -> None:
 
 
 def test_number_of_inputs() -> None:
-    """A sequence has one array for each of the model's inputs."""
+    """Inputs given as a sequence must be as many as the model's."""
     model, arrays = a_model()
     with pytest.raises(ValueError) as caught:
         Backend.prepare(model).run([arrays["X"]])
@@ -86,7 +86,7 @@ def test_number_of_inputs() -> None:
 
 
 def test_shapes_that_models_leave_out() -> None:
-    """Models without shapes of their inputs and outputs, or types of their outputs, run, as in onnxruntime."""
+    """Models run without shapes of inputs and outputs and without types of outputs, as in onnxruntime."""
     model, arrays = a_model()
     [wanted] = Backend.prepare(model).run(arrays)
     for value in (*model.graph.input, *model.graph.output):
@@ -101,7 +101,7 @@ def test_shapes_that_models_leave_out() -> None:
 
 
 def test_malformed_attributes() -> None:
-    """A string that is no text is found when the model is prepared, also in a branch that is not taken."""
+    """Undecodable bytes are found when the model is prepared, also in a branch that is not taken."""
     model, _ = a_model()
     broken = onnx.AttributeProto(name="direction", type=onnx.AttributeProto.STRING, s=b"\xff")
     model.graph.node[0].attribute.append(broken)

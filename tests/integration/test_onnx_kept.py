@@ -1,4 +1,4 @@
-"""Weights that a prepared model keeps on the device: the same bits as without them."""
+"""Prepared models that keep packed weights on the device give the same bits as without."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTRIBUTES: list[dict[str, Any]] = [
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect what runs calls with kept weights, once for each call."""
+    """Collect the objects that run calls with kept weights, once per call."""
     return record_runs(monkeypatch)
 
 
@@ -69,7 +69,7 @@ def model_of(nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
 
 
 def plain(model: Any, given: dict[str, Any]) -> Any:
-    """Return the outputs of the model with operators that keep nothing."""
+    """Return the outputs of the model with operators that keep no weights."""
     with vkrnn.Device("cpu ("):
         return ReferenceEvaluator(model, new_ops=OPERATORS).run(None, given)
 
@@ -92,7 +92,7 @@ def all_calls(op: str, attributes: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("attributes", ATTRIBUTES)
 def test_same_bits(op: str, attributes: dict[str, Any], runs: list[Any]) -> None:
-    """Of every call; the first one does without kept weights."""
+    """For every kind of call. The first call does not use kept weights."""
     D = 2 if attributes.get("direction") == "bidirectional" else 1
     node = node_of(op, **attributes)
     model = model_of([node], floats("X", *states_of(op)), floats(*node.output), weights_of(op, D))
@@ -105,7 +105,7 @@ def test_same_bits(op: str, attributes: dict[str, Any], runs: list[Any]) -> None
 
 
 def branch(value: float) -> Any:
-    """Return a graph of constants around an LSTM; the names are the same whatever the value."""
+    """Return a graph of constants around an LSTM. The names do not depend on the value."""
     weights = {name: array + np.float32(value) for name, array in weights_of("LSTM", 1).items()}
     constants = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(weights[name], name)) for name in "WP"
@@ -116,7 +116,7 @@ def branch(value: float) -> Any:
 
 
 def test_branches(runs: list[Any]) -> None:
-    """Each branch of an If has weights of its own, initializers or constants."""
+    """Each branch of an If has its own weights, as initializers or constants."""
     chosen = helper.make_node("If", ["cond"], ["out", "state"], then_branch=branch(0), else_branch=branch(0.1))
     inputs = [helper.make_tensor_value_info("cond", 9, []), *floats("X", "h", "c")]
     model = model_of([chosen], inputs, floats("out", "state"), {})
@@ -130,7 +130,7 @@ def test_branches(runs: list[Any]) -> None:
 
 
 def test_outer_initializers(runs: list[Any]) -> None:
-    """A branch sees those of the graph around it."""
+    """A branch can use initializers of the graph around it."""
     inner = helper.make_graph([node_of("GRU")], "branch", [], floats("Y", "h_n"))
     chosen = helper.make_node("If", ["cond"], ["out", "state"], then_branch=inner, else_branch=copy.deepcopy(inner))
     inputs = [helper.make_tensor_value_info("cond", 9, []), *floats("X", "h")]
@@ -143,7 +143,7 @@ def test_outer_initializers(runs: list[Any]) -> None:
 
 
 def test_weights_that_may_change(runs: list[Any]) -> None:
-    """Inputs, initializers that are inputs too, and results of other nodes are read in each call."""
+    """Weights that are inputs, overridable initializers or results of nodes are read in each call."""
     given = next(all_calls("GRU", {}))
     weights = weights_of("GRU", 1)
     node = node_of("GRU")
@@ -164,7 +164,7 @@ def test_weights_that_may_change(runs: list[Any]) -> None:
 
 
 def test_absent_outputs(runs: list[Any]) -> None:
-    """An output without a name is none, and one that is not there is left out."""
+    """Unnamed and missing outputs are not computed."""
     for outputs in (["Y", "", "c_n"], ["", "h_n"], ["Y"]):
         node = node_of("LSTM")
         del node.output[:]
@@ -176,8 +176,8 @@ def test_absent_outputs(runs: list[Any]) -> None:
     assert len(runs) == 3
 
 
-def test_usual_calls_alone(runs: list[Any]) -> None:
-    """A node with lengths, or with other functions in the other direction, is computed as ever."""
+def test_only_plain_nodes_keep_weights(runs: list[Any]) -> None:
+    """Nodes with lengths or with different activations per direction keep none."""
 
     def assert_plain(model: Any, given: dict[str, Any]) -> None:
         prepared = Backend.prepare(model)
@@ -198,7 +198,7 @@ def test_usual_calls_alone(runs: list[Any]) -> None:
 
 
 def test_errors() -> None:
-    """They are those of a model that keeps nothing."""
+    """The errors are those of a model that keeps no weights."""
     model = model_of([node_of("LSTM", name="encoder")], floats("X", "h", "c"), floats("Y"), weights_of("LSTM", 1))
     prepared = Backend.prepare(model)
     right = next(all_calls("LSTM", {}))

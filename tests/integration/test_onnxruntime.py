@@ -1,4 +1,4 @@
-"""The options that ONNX has and MPSGraph has not, beside onnxruntime: clip, the hard sigmoid's numbers, peepholes."""
+"""Options that ONNX has and MPSGraph has not, against onnxruntime: clip, hard-sigmoid constants, peepholes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Array = NDArray[Any]
 T, N, I, H = 6, 3, 5, 4
 OPERATORS = {"single_gate_rnn": "RNN", "gru": "GRU", "lstm": "LSTM"}
 GATES = {"single_gate_rnn": 1, "gru": 3, "lstm": 4}
-# Where the blocks of vkrnn's gates stand in ONNX's W, R and B, and where in P: ONNX has i, o, f, c and i, o, f.
+# The positions of vkrnn's gates in ONNX's W, R and B (i, o, f, c), and in P (i, o, f).
 BLOCKS = {"single_gate_rnn": [0], "gru": [0, 1, 2], "lstm": [0, 2, 3, 1]}
-# The activation properties that stand for ONNX's f, g, h.
+# The activation properties for ONNX's f, g, h.
 FUNCTIONS: dict[str, list[list[str]]] = {
     "single_gate_rnn": [["activation"]],
     "gru": [["update_gate_activation", "reset_gate_activation"], ["output_gate_activation"]],
@@ -50,7 +50,7 @@ def by_onnxruntime(cell: str, arrays: dict[str, Array], attributes: dict[str, An
 
 
 def in_vkrnns_order(cell: str, array: Array) -> Array:
-    """Return an array whose first axis has ONNX's gates with those of vkrnn."""
+    """Return an array with the gates of its first axis moved from ONNX's order to vkrnn's."""
     return array.reshape(GATES[cell], H, *array.shape[1:])[BLOCKS[cell]].reshape(array.shape)
 
 
@@ -67,7 +67,7 @@ def in_vkrnns_order(cell: str, array: Array) -> Array:
     ],
 )
 def test_options(cell: str, functions: tuple[str, ...], options: dict[str, bool], clip: float) -> None:
-    """Both vkrnn and its reference compute what onnxruntime does."""
+    """Both vkrnn and its reference agree with onnxruntime."""
     rng = np.random.default_rng(5)
     G = GATES[cell]
     shapes = {"X": (T, N, I), "W": (1, G * H, I), "R": (1, G * H, H), "B": (1, 2 * G * H), "h0": (1, N, H)}

@@ -1,4 +1,4 @@
-"""README and docs/ are true: examples run, tables are complete, numbers are those on record, links lead somewhere."""
+"""README and docs/: examples run, tables are complete, figures match the records, links work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from oracles import require
 from vkrnn import mpsgraph
 
-pytest.importorskip("tqdm")  # of bench
+pytest.importorskip("tqdm")  # bench needs it
 
 from bench.common import groups_of
 from bench.floors import host_ratios
@@ -34,9 +34,9 @@ WITH_EXAMPLES = {
     DOCS / "onnx.md": 5,
     DOCS / "torch.md": 6,
 }
-# Packages of extras, by the pages whose examples import them.
+# Packages of extras that the examples of a page import.
 NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "torch"}
-# Platforms of the tables and their records; baselines of the tables and their names in the records.
+# The records of the tables' platforms, and the baselines' names in the records.
 RECORDS = {
     "2 cores, AVX2": "cells-cpu-2",
     "2 cores, AVX-512": "cells-cpu-2-avx512",
@@ -62,7 +62,7 @@ Ratios = Mapping[tuple[str, str], float]
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.name)
 def test_examples_run(page: Path) -> None:
-    """The examples give what they show."""
+    """The examples print what the page shows."""
     if page in NEEDED:
         require(NEEDED[page])
     results = doctest.testfile(str(page), module_relative=False)
@@ -71,12 +71,12 @@ def test_examples_run(page: Path) -> None:
 
 
 def test_no_example_is_left_out() -> None:
-    """Pages with examples that could run are in the list."""
+    """Every page with examples that can run is in the list."""
     assert {page for page in PAGES if ">>> " in page.read_text()} == set(WITH_EXAMPLES)
 
 
 def quick_start(number: int) -> str:
-    """Return one of the README's blocks of Python."""
+    """Return one of the README's Python blocks."""
     return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)[number]
 
 
@@ -84,7 +84,7 @@ def quick_start(number: int) -> str:
 def test_the_quick_start_can_be_pasted(
     number: int, package: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each block is a script of its own that prints something."""
+    """Each block is a complete script that prints something."""
     require(package)
     script = tmp_path / "quick_start.py"
     script.write_text(quick_start(number))
@@ -93,7 +93,7 @@ def test_the_quick_start_can_be_pasted(
 
 
 def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
-    """The first block passes `mypy --strict` as it is."""
+    """The first block passes `mypy --strict` unchanged."""
     require("mypy")
     script = tmp_path / "quick_start.py"
     script.write_text(quick_start(0))
@@ -103,19 +103,19 @@ def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """The README has at most 120 lines; more belongs in docs/."""
+    """It has at most 120 lines."""
     assert len(README.read_text().splitlines()) <= 120
 
 
 def test_every_method_is_listed() -> None:
-    """All of MPSGraph's methods, in the order of the documentation, each beside the function that does it."""
+    """The table has all MPSGraph methods in the documented order, each with the function that computes it."""
     listed = re.findall(r"^\| \d+ \| `([^`]+)` \| `(\w+)`", (DOCS / "mpsgraph.md").read_text(), re.MULTILINE)
     assert listed == [(method.swift, mpsgraph._NAMES[method.base].__name__) for method in mpsgraph.METHODS]
 
 
 @pytest.mark.parametrize("label", GPU_RECORDS)
 def test_rows_of_gpus_are_on_record(label: str) -> None:
-    """Every ratio of the GPU's table is the one that the benchmark printed; README.md has their mean."""
+    """Every ratio in the GPU table is the benchmark's, and README.md has their mean."""
     record = RESULTS / f"{GPU_RECORDS[label]}.txt"
     recorded = {
         (op, sizes): ratio for op, sizes, _, _, ratio, *_ in rows(record, 10) if "," in sizes and "T" not in sizes
@@ -148,7 +148,7 @@ def summary() -> dict[tuple[str, str], list[str]]:
 
 @pytest.mark.parametrize("platform", GPU_PLATFORMS)
 def test_the_summary_of_gpus_is_on_record(platform: str) -> None:
-    """Number of rows, mean and worst row are those that the benchmark printed."""
+    """The number of rows, mean and worst row are the benchmark's."""
     printed = rows(RESULTS / f"{GPU_PLATFORMS[platform]}.txt", 6)
     contender = ("all", "vkrnn, tf32" if "TF32" in platform else "vkrnn")
     [(count, mean, worst, row)] = [cells for name, other, *cells in printed if (name, other) == contender]
@@ -159,7 +159,7 @@ def test_the_summary_of_gpus_is_on_record(platform: str) -> None:
 
 @pytest.mark.parametrize("contender", ["vkrnn, options", "vkrnn, bidirectional"])
 def test_the_cost_of_options_is_on_record(contender: str) -> None:
-    """Mean and worst row are those that the benchmark printed."""
+    """The mean and the worst row are the benchmark's."""
     printed = rows(RESULTS / "gpu-h200-options.txt", 6)
     [(mean, worst, row)] = [cells[1:] for name, other, *cells in printed if (name, other) == ("all", contender)]
     op, sizes = row.split(", ")
@@ -168,7 +168,7 @@ def test_the_cost_of_options_is_on_record(contender: str) -> None:
 
 
 def test_the_runs_of_the_summary_are_on_record() -> None:
-    """Each platform has a command and a commit, which are those of its record where that has them."""
+    """Each platform has a command and a commit, the same as its record if that has them."""
     runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:]}
     assert set(runs) == {platform for platform, _ in summary()} == {*RECORDS, *GPU_PLATFORMS}
     for platform, (command, commit, record) in runs.items():
@@ -184,13 +184,13 @@ def test_the_runs_of_the_summary_are_on_record() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what the headings of a page can be linked by."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_links_lead_somewhere() -> None:
-    """Every relative link of the Markdown files points to a file of the tree, and to a heading of it."""
+def test_links_work() -> None:
+    """Every relative link in a Markdown file leads to an existing file and heading."""
     for page in PAGES:
         for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page.read_text()):
             if "://" not in link:
@@ -201,7 +201,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.fixture(scope="module")
 def ratios() -> dict[str, Ratios]:
-    """Return the ratios on record by the tables' words."""
+    """Return the recorded ratios by the tables' words."""
     found = {}
     for machine, record in RECORDS.items():
         groups = groups_of(RESULTS / f"{record}.jsonl")
@@ -211,18 +211,18 @@ def ratios() -> dict[str, Ratios]:
 
 
 def words_of(label: str) -> str:
-    """Return a label of a table without the version at its end."""
+    """Return a table's label without the version at its end."""
     return re.sub(r" [\d.]+$", "", label)
 
 
 def rows(page: Path, columns: int) -> list[list[str]]:
-    """Return the cells of the tables of a page that have so many columns."""
+    """Return the cells of a page's tables that have this many columns."""
     lines = [line[1:-1].split("|") for line in page.read_text().splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines if len(line) == columns]
 
 
 def test_the_summary_of_cpus_is_on_record(ratios: Mapping[str, Ratios]) -> None:
-    """Number of rows, geometric mean and worst row."""
+    """The number of rows, geometric mean and worst row are the benchmark's."""
     expected = {}
     for label, by_row in ratios.items():
         (op, workload), worst = min(by_row.items(), key=lambda row: row[1])
@@ -233,7 +233,7 @@ def test_the_summary_of_cpus_is_on_record(ratios: Mapping[str, Ratios]) -> None:
 
 
 def test_means_are_on_record(ratios: Mapping[str, Ratios]) -> None:
-    """The README's geometric means of each cell and of all rows, and its worst rows."""
+    """So are the README's geometric means of each cell and of all rows, and its worst rows."""
     found = {words_of(label): cells for label, *cells in rows(README, 6) if words_of(label) in ratios}
     expected = {}
     for label, by_row in ratios.items():
@@ -245,7 +245,7 @@ def test_means_are_on_record(ratios: Mapping[str, Ratios]) -> None:
 
 
 def test_rows_are_on_record(ratios: Mapping[str, Ratios]) -> None:
-    """Every ratio of the CPU's tables."""
+    """Every ratio in the CPU tables is the benchmark's."""
     label, checked = "", 0
     for first, sizes, *cells in rows(PERFORMANCE, 8):
         label = first or label

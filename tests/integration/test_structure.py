@@ -1,4 +1,4 @@
-"""The parts of the C++ core know of one another what they should: includes point down the layers, never up."""
+"""Layers of the C++ core: a file includes headers of its own and lower layers only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 CPP = Path(__file__).resolve().parents[2] / "cpp"
 
-# Every folder of cpp/src, from the bottom up, and the folders besides its own whose headers it may include. "vkrnn" are
-# the public headers, "abi" those that C++ shares with the shaders, "" is cpp/src itself.
+# Every folder of cpp/src from the bottom up, with the other folders whose headers it may include. "vkrnn" are the
+# public headers, "abi" those shared with the shaders, and "" is cpp/src itself.
 MAY_INCLUDE: dict[str, set[str]] = {
     "vkrnn": set(),
     "model": {"vkrnn", ""},
@@ -27,23 +27,23 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "vk/run": {"vkrnn", "", "vk/device", "vk/memory", "vk/pipelines", "vk/commands"},
 }
 
-# Single includes that the table forbids, with the reason why they are there.
+# Exceptions from the table, with their reasons.
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cpu/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("vk/run/executor.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("devices.cpp", "cpu/device.h"): "it opens devices of every kind",
     ("devices.cpp", "vk/run/open.h"): "it opens devices of every kind",
 }
-REGISTRY = re.compile(r"plan/registry\.(h|cpp)")  # the one place that knows every strategy by name
+REGISTRY = re.compile(r"plan/registry\.(h|cpp)")  # the only file that knows every strategy
 
 
 def folder_of(path: str) -> str:
-    """Give the key of a file's folder in the table: ``plan/portable`` for ``plan/portable/products.h``."""
+    """Return the table's key for the folder of a file, such as ``plan/portable``."""
     return path.rpartition("/")[0]
 
 
 def find_header(name: str, folder: Path) -> str | None:
-    """Give the path of an included header as the table has it; nothing for a header that is not the project's."""
+    """Return the path of an included header, or None if it is not the project's."""
     shaders = CPP.parent / "shaders"
     roots = {"": CPP / "src", "vkrnn/": CPP / "include/vkrnn", "abi/": shaders}
     for path in (folder / name, CPP / "src" / name, CPP / "include" / name, shaders / name, shaders / "include" / name):
@@ -54,7 +54,7 @@ def find_header(name: str, folder: Path) -> str | None:
 
 
 def list_includes() -> list[tuple[str, str]]:
-    """List who includes whom among the files of ``cpp/src`` and ``cpp/include``."""
+    """Return all includes in ``cpp/src`` and ``cpp/include`` as pairs of paths."""
     found = []
     for root, prefix in ((CPP / "src", ""), (CPP / "include/vkrnn", "vkrnn/")):
         for path in sorted(root.rglob("*")):
@@ -66,7 +66,7 @@ def list_includes() -> list[tuple[str, str]]:
 
 
 def is_allowed(includer: str, included: str) -> bool:
-    """Tell whether the table lets one file include the other."""
+    """Return whether the table allows one file to include the other."""
     here, there = folder_of(includer), folder_of(included)
     if here == there or (REGISTRY.fullmatch(includer) and there.startswith("plan/")):
         return True
@@ -76,7 +76,7 @@ def is_allowed(includer: str, included: str) -> bool:
 
 
 def test_includes_point_down_the_layers() -> None:
-    """No file includes a header of a layer above its own, and no exception outlives its reason."""
+    """No file includes a header of a higher layer, and every exception is still used."""
     includes = list_includes()
     assert len(includes) > 100
     forbidden = {pair for pair in includes if not is_allowed(*pair)}
@@ -96,19 +96,19 @@ def test_includes_point_down_the_layers() -> None:
         ("vkrnn/plan.h", "plan/builder.h"),
     ],
 )
-def test_turned_arrows_are_found(includer: str, included: str) -> None:
-    """The table forbids what it is there to forbid."""
+def test_includes_up_the_layers_are_found(includer: str, included: str) -> None:
+    """The table forbids these includes."""
     assert not is_allowed(includer, included)
 
 
 def test_the_extension_imports_nothing_of_its_package() -> None:
-    """The package provides what the extension uses of it, so imports go one way."""
+    """The package sets what the extension needs of it, so imports go one way."""
     for source in (CPP.parent / "python/bindings").iterdir():
         assert 'import("vkrnn' not in source.read_text(), source.name
 
 
 def test_only_the_vulkan_layer_includes_vulkan() -> None:
-    """Everything else is compiled without the Vulkan headers."""
+    """Everything else compiles without the Vulkan headers."""
     vulkan = re.compile(r"#\s*include <vulkan/")
     found = [path for path in CPP.rglob("*") if path.suffix in {".h", ".cpp"} and vulkan.search(path.read_text())]
     assert found == [CPP / "src/vk/device/vulkan.h"]

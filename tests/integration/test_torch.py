@@ -1,4 +1,4 @@
-"""PyTorch's autograd in float64 as an oracle: outputs, last states and all gradients of what torch can express."""
+"""PyTorch's autograd in float64 as an oracle: outputs, last states and all gradients that torch has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 
 
 def draw(T: int, N: int, I: int, H: int, G: int, D: int) -> tuple[Arrays, Arrays]:
-    """Return a torch layer's weights by torch's names (less the layer's number), and what is fed to it."""
+    """Return a torch layer's weights by torch's names (without the layer's number), and its inputs."""
     rng = np.random.default_rng([T, N, I, H, G, D])
 
     def some(*shape: int) -> Array:
@@ -45,7 +45,7 @@ class Oracle:
     """A torch layer with these weights, run forward and backward on the given arrays."""
 
     def __init__(self, torch: Any, kind: str, weights: Arrays, fed: Arrays) -> None:
-        """Run it."""
+        """Run the layer forward and backward."""
         D, _, H = fed["h0"].shape
         features = fed["source"].shape[-1]
         layer_class = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(kind, torch.nn.RNN)
@@ -72,7 +72,7 @@ class Oracle:
 
 
 def joined(weights: Arrays, name: str) -> Array:
-    """Return a weight of both directions, one after the other."""
+    """Return a weight of both directions, concatenated."""
     return np.concatenate([weights[f"{name}{suffix}"] for suffix in ("", "_reverse") if f"{name}{suffix}" in weights])
 
 
@@ -89,7 +89,7 @@ both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"
 @every_size
 @both_ways
 def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
-    """The defaults are torch's LSTM, the bias being the sum of torch's two."""
+    """The defaults are torch's LSTM, with the sum of torch's two biases."""
     weights, fed = draw(*sizes, GATES["lstm"], D)
     oracle = Oracle(torch, "lstm", weights, fed)
     H = sizes[3]
@@ -129,7 +129,7 @@ def test_lstm(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
 @every_size
 @both_ways
 def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
-    """The GRU of torch is reset_gate_first and reset_after; only the candidate keeps its two biases apart."""
+    """The GRU of torch is reset_gate_first and reset_after; only its candidate needs both biases."""
     weights, fed = draw(*sizes, GATES["gru"], D)
     oracle = Oracle(torch, "gru", weights, fed)
     H = sizes[3]
@@ -170,7 +170,7 @@ def test_gru(torch: Any, sizes: tuple[int, int, int, int], D: int) -> None:
 @both_ways
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_single_gate_rnn(torch: Any, sizes: tuple[int, int, int, int], D: int, activation: str) -> None:
-    """The RNN of torch, the bias being the sum of torch's two."""
+    """It is torch's RNN, with the sum of torch's two biases."""
     weights, fed = draw(*sizes, GATES[activation], D)
     oracle = Oracle(torch, activation, weights, fed)
     arguments = {

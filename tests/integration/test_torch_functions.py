@@ -1,4 +1,4 @@
-"""The functions of vkrnn.torch: the numbers of vkrnn's own, with every option, and what torch makes of them."""
+"""The functions of vkrnn.torch: vkrnn's numbers with every option, under autograd, compilation and transforms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from vkrnn.torch import _functions  # noqa: E402
 
-# The compiler's own affairs.
+# Warnings of PyTorch's compiler.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 every_cell = pytest.mark.parametrize("cell", GATES)
 LIVELY = {
@@ -32,13 +32,13 @@ def everything(cell: str) -> Case:
 
 
 def tensors_of(case: Case) -> dict[str, Any]:
-    """Return the arguments as tensors of float64, all but the mask wanting gradients."""
+    """Return the arguments as float64 tensors; all but the mask require gradients."""
     given = {name: torch.from_numpy(array.astype(np.float64)) for name, array in inputs(case).items()}
     return {name: tensor.requires_grad_(name != "mask") for name, tensor in given.items()}
 
 
 def differentiable(case: Case) -> tuple[list[str], Any]:
-    """Return the names of the arguments that have gradients, and the output as a function of them."""
+    """Return the names of the arguments that have gradients, and the output as a function of these."""
     given = tensors_of(case)
     names = [name for name, tensor in given.items() if tensor.requires_grad]
 
@@ -52,7 +52,7 @@ def differentiable(case: Case) -> tuple[list[str], Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
 def test_numbers_are_those_of_the_functions(case: Case) -> None:
-    """Results and gradients have the same bits as those on NumPy arrays, for the whole table of options."""
+    """Results and gradients have the bits of the functions on NumPy arrays, for every case."""
     cell = case.cell
     given = {name: array.astype(np.float64) for name, array in inputs(case).items()}
     tensors = tensors_of(case)
@@ -84,7 +84,7 @@ def test_numbers_are_those_of_the_functions(case: Case) -> None:
 @every_cell
 @pytest.mark.parametrize("way", [{}, {"reverse": True}, {"bidirectional": True}], ids=["forward", "reverse", "both"])
 def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
-    """Gradients agree with finite differences, those through an LSTM's last cells, too."""
+    """Gradients agree with finite differences, also those through an LSTM's last cell state."""
     case = everything(cell)
     case = replace(case, options={**case.options, **way})
     given = tensors_of(case)
@@ -102,9 +102,9 @@ def test_gradcheck(cell: str, way: dict[str, bool]) -> None:
 
 @every_cell
 def test_opcheck(cell: str) -> None:
-    """Schema, fake tensors, autograd and dispatch of both operators are as torch wants them.
+    """Schema, fake tensors, autograd and dispatch of both operators pass torch's checks.
 
-    torch differentiates all results, of an LSTM's cells those after the only step.
+    torch differentiates all results. With T = 1, that is possible for an LSTM's cell states, too.
     """
     case = replace(everything(cell), T=1)
     given = tensors_of(case)
@@ -122,7 +122,7 @@ def test_opcheck(cell: str) -> None:
 @every_cell
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(cell: str, backend: str) -> None:
-    """A call compiles as a whole, with its gradients."""
+    """A call and its gradients compile without graph breaks."""
     case = everything(cell)
     names, output = differentiable(case)
     given = tensors_of(case)
@@ -152,7 +152,7 @@ def test_export(cell: str) -> None:
 
 @every_cell
 def test_transforms(cell: str) -> None:
-    """torch.func.grad, vmap and jacrev give what autograd and loops do."""
+    """torch.func.grad, vmap and jacrev agree with autograd and loops."""
     case = everything(cell)
     names, output = differentiable(case)
     values = [tensors_of(case)[name].detach() for name in names]
@@ -174,7 +174,7 @@ def test_transforms(cell: str) -> None:
 
 @every_cell
 def test_lengths(cell: str) -> None:
-    """As a list, an array or a tensor; past its end a sequence has zeros, and no gradient comes from there."""
+    """`lengths` is a list, array or tensor. Past its end a sequence has zeros and contributes no gradient."""
     case = Case(cell, 4, 3, 2, 5, LIVELY[cell], frozenset(("input_weight", "bias")))
     given = tensors_of(case)
     function = getattr(ours, cell)
@@ -190,8 +190,8 @@ def test_lengths(cell: str) -> None:
     assert gradient[:1, 1].any()
 
 
-def test_what_is_kept_and_shown() -> None:
-    """`training` shows what the gradients take; without it and without gradients nothing is kept."""
+def test_training_state() -> None:
+    """`training` returns it. Without it and without gradients, nothing is saved."""
     case = everything("lstm")
     given = {name: tensor.detach() for name, tensor in tensors_of(case).items()}
     shown = ours.lstm(**given, descriptor=case.descriptor(training=True))
@@ -207,15 +207,15 @@ def test_what_is_kept_and_shown() -> None:
 
 
 def refusal(kind: type[Exception], **changed: Any) -> str:
-    """Return the message that an LSTM's call with all arguments raises after these changes."""
+    """Return the message of an LSTM call with all arguments after these changes."""
     case = everything("lstm")
     with pytest.raises(kind) as caught:
         ours.lstm(**{**tensors_of(case), "descriptor": case.descriptor(), **changed})
     return str(caught.value)
 
 
-def test_refusals() -> None:
-    """Wrong kinds, devices and descriptors, and gradients that there are not, are named."""
+def test_errors() -> None:
+    """Wrong types, devices and descriptors are named."""
     assert refusal(TypeError, bias=np.zeros(20)) == "[vkrnn.torch.lstm] bias: expected a torch.Tensor, got ndarray"
     assert refusal(TypeError, source=None) == "[vkrnn.torch.lstm] source: expected a torch.Tensor, got NoneType"
     assert refusal(TypeError, descriptor=vkrnn.GRUDescriptor()) == (
@@ -231,8 +231,8 @@ def test_refusals() -> None:
     assert refusal(TypeError, bias=torch.zeros(20)).startswith("[lstm] bias: expected dtype float64")
 
 
-def test_gradients_that_there_are_not() -> None:
-    """Of inner cells, second derivatives, forward mode: errors, never zeros."""
+def test_unsupported_gradients() -> None:
+    """Inner cell states, second derivatives and forward mode raise errors instead of returning zeros."""
     case = everything("lstm")
     given = tensors_of(case)
     found = ours.lstm(**given, descriptor=case.descriptor(produce_cell=True))

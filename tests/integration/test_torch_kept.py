@@ -1,4 +1,4 @@
-"""Packed weights that modules keep: the same bits as without them, and no result of weights that have changed."""
+"""Packed weights that modules keep: the same bits as without them, and no results of outdated weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _no_gradients() -> Iterator[None]:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect what runs calls with kept weights, once for each call."""
+    """Collect the objects that run calls with kept weights, once per call."""
     return record_runs(monkeypatch)
 
 
@@ -45,14 +45,14 @@ def a_module(kind: str, I: int = 24, H: int = 40, **options: Any) -> Any:
 
 
 def warm(module: Any, x: Any, hx: Any = None) -> Any:
-    """Call a module until it has kept its weights."""
+    """Call a module until it keeps its weights."""
     for _ in range(3):
         results = module(x, hx)
     return results
 
 
 def plain(module: Any, x: Any, hx: Any = None) -> Any:
-    """Return what a copy of the module computes, whose weights are not packed yet."""
+    """Return the results of a copy of the module that keeps no weights yet."""
     return copy.deepcopy(module)(x, hx)
 
 
@@ -86,7 +86,7 @@ def states(module: Any, N: int, dtype: Any) -> Any:
     ],
 )
 def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[Any]) -> None:
-    """One step and many, one row and many, with and without initial states."""
+    """For one step and many, one row and many, with and without initial states."""
     real = getattr(torch, dtype)
     module = a_module(kind, **options).to(real)
     for T, N in itertools.product((1, 5, 70), (1, 3)):
@@ -102,7 +102,7 @@ def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[An
 
 
 def test_inputs_without_a_batch_and_views(runs: list[Any]) -> None:
-    """They run with kept weights, too."""
+    """Such inputs use kept weights, too."""
     module = a_module("LSTM")
     warm(module, torch.rand(5, 2, 24))
     for x in (torch.rand(5, 24), torch.rand(2, 5, 24).transpose(0, 1), torch.rand(5, 2, 48)[..., ::2]):
@@ -167,7 +167,7 @@ def _in_inference_mode(module: Any) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
-    """By whatever means."""
+    """Weights changed in any way are packed again."""
     module, x = a_module("LSTM", num_layers=2), torch.rand(3, 1, 24)
     before = warm(module, x)
     assert len(runs) == 2
@@ -191,7 +191,7 @@ def test_another_dtype(runs: list[Any]) -> None:
 
 
 def test_functional_call() -> None:
-    """It puts other tensors in the place of the parameters for one call."""
+    """It replaces the parameters for one call."""
     module, x = a_module("GRU"), torch.rand(3, 1, 24)
     before = warm(module, x)
     doubled = {name: 2 * parameter for name, parameter in module.named_parameters()}
@@ -204,7 +204,7 @@ def test_functional_call() -> None:
 
 
 def test_weights_are_packed_once(runs: list[Any]) -> None:
-    """As long as nothing changes."""
+    """They are packed again only after a change."""
     module, x = a_module("LSTM"), torch.rand(1, 1, 24)
     for _ in range(5):
         module(x)
@@ -214,7 +214,7 @@ def test_weights_are_packed_once(runs: list[Any]) -> None:
 
 @pytest.mark.parametrize("end", ["train", "eval", "gradients"])
 def test_dropped(end: str, runs: list[Any]) -> None:
-    """By a change of the mode, and by calls that record gradients."""
+    """A change of mode and calls that record gradients drop the packed weights."""
     module, x = a_module("LSTM"), torch.rand(3, 1, 24)
     warm(module, x)
     if end == "gradients":
@@ -238,14 +238,14 @@ def _of_inference(module: Any) -> Any:
 
 @pytest.mark.parametrize("make", [_shared, _of_inference])
 def test_not_kept(make: Callable[[Any], Any], runs: list[Any]) -> None:
-    """Weights whose changes PyTorch does not count: those in shared memory, and inference tensors."""
+    """Shared memory and inference tensors are not packed, because PyTorch counts no changes of them."""
     module, x = make(a_module("LSTM")), torch.rand(3, 1, 24)
     assert_same(warm(module, x), plain(module, x))
     assert not runs
 
 
 def test_dropout(runs: list[Any]) -> None:
-    """Layers with dropout between them run one after the other."""
+    """With dropout between layers, the layers run one after the other."""
     module, x = a_module("LSTM", num_layers=2, dropout=0.5), torch.rand(3, 1, 24)
     warm(module, x)
     assert not runs
@@ -258,7 +258,7 @@ def test_dropout(runs: list[Any]) -> None:
 
 
 def test_frozen_parameters(runs: list[Any]) -> None:
-    """Without no_grad they are kept as well, unless the input requires gradients."""
+    """Without no_grad, weights are kept unless the input requires gradients."""
     module, x = a_module("GRU").requires_grad_(requires_grad=False), torch.rand(3, 1, 24)
     with torch.enable_grad():
         assert_same(warm(module, x), plain(module, x))
@@ -270,7 +270,7 @@ def test_frozen_parameters(runs: list[Any]) -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_results(mode: Any, runs: list[Any]) -> None:
-    """They are such tensors as without kept weights, and they are the caller's."""
+    """Results are the same kind of tensors as without kept weights, and can be changed."""
     module, x = a_module("LSTM"), torch.rand(3, 1, 24)
     with mode():
         first = tensors(module(x))
@@ -288,7 +288,7 @@ def test_results(mode: Any, runs: list[Any]) -> None:
 
 @every_kind
 def test_errors(kind: str) -> None:
-    """They are those of a module that has kept nothing."""
+    """The errors are those of a module that keeps no weights."""
     module, x = a_module(kind), torch.rand(3, 2, 24)
     hx = states(module, 2, torch.float32)
     short = states(module, 1, torch.float32)
@@ -318,7 +318,7 @@ def test_errors(kind: str) -> None:
 
 
 def test_threads() -> None:
-    """Several threads in one module, while one of them changes it now and then."""
+    """Several threads use one module while one of them changes it."""
     module = a_module("LSTM", num_layers=2)
     given = [torch.rand(4, 1, 24) for _ in range(4)]
     wanted = [plain(module, x) for x in given]
@@ -342,8 +342,8 @@ def test_threads() -> None:
     assert not wrong
 
 
-def test_copies_have_nothing() -> None:
-    """Kept weights are in no copy, pickle, file or state_dict, and `revert` drops them."""
+def test_copies_have_no_packed_weights() -> None:
+    """Copies, pickles, files and state_dicts have none, and `revert` drops them."""
     module, x = a_module("LSTM"), torch.rand(3, 1, 24)
     results = warm(module, x)
     file = io.BytesIO()
@@ -376,7 +376,7 @@ def test_transforms_and_tracers_see_the_operator() -> None:
 
 
 def test_devices(runs: list[Any]) -> None:
-    """Kept weights belong to a device; calls on another one keep their own."""
+    """Each device has its own packed weights."""
     module, x = a_module("LSTM"), torch.rand(3, 1, 24)
     wanted = warm(module, x)
     device = vkrnn.Device("cpu (")
@@ -411,8 +411,8 @@ assert torch.equal(module(x)[0], results[0])
 """
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork")
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no os.fork on this system")
 def test_a_forked_child() -> None:
-    """Has the weights, too."""
+    """A forked child can use packed weights, too."""
     support = str(Path(__file__).parents[1] / "support")
     subprocess.run([sys.executable, "-c", FORKED.format(support=support)], check=True)

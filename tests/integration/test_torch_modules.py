@@ -1,4 +1,4 @@
-"""vkrnn.torch beside torch's own modules: the same results, gradients, errors and state_dict."""
+"""vkrnn.torch's modules give the results, gradients, errors and state_dict of torch's modules."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def pair(kind: str, **options: Any) -> tuple[Any, Any]:
 
 
 def states(found: Any) -> tuple[Any, ...]:
-    """Return the last states, or the initial ones, as a tuple."""
+    """Return the last or initial states as a tuple."""
     return found if isinstance(found, tuple) else (found,)
 
 
 def initial(module: Any, rows: int | None, dtype: Any = None) -> Any:
-    """Draw hx for a module; without `rows` as for an input without a batch."""
+    """Draw hx for a module. Without `rows`, it is for an input without a batch."""
     shape = (module.num_layers * (1 + module.bidirectional), *(() if rows is None else (rows,)), module.hidden_size)
     drawn = tuple(torch.rand(shape, dtype=dtype) - 0.5 for _ in range(1 + (module.mode == "LSTM")))
     return drawn if module.mode == "LSTM" else drawn[0]
 
 
 def work(module: Any, given: Any, hx: Any, seed: int = 1) -> dict[str, Any]:
-    """Run a module forward and back, and return outputs and the gradients of the input, hx and the parameters."""
+    """Run a module forward and backward. Return outputs and gradients of the input, hx and the parameters."""
     dtype = module.weight_hh_l0.dtype
     packed = isinstance(given, torch.nn.utils.rnn.PackedSequence)
     data = (given.data if packed else given).detach().to(dtype).requires_grad_()
@@ -76,7 +76,7 @@ def work(module: Any, given: Any, hx: Any, seed: int = 1) -> dict[str, Any]:
 
 
 def configurations() -> Iterator[Any]:
-    """Draw modules with what is fed to them."""
+    """Draw modules with their inputs."""
     draw = random.Random(20)  # noqa: S311 - no secrets
     for number in range(48):
         kind = draw.choice(KINDS)
@@ -118,7 +118,7 @@ def fed_to(module: Any, fed: str, T: int, N: int) -> Any:
 def test_results_and_gradients(
     kind: str, options: dict[str, Any], fed: str, sizes: tuple[int, int], *, hx: bool, dtype: str
 ) -> None:
-    """Outputs, last states and all gradients are those of torch's module in float64."""
+    """Outputs, last states and all gradients agree with torch's module in float64."""
     theirs, mine = pair(kind, **options)
     given = fed_to(theirs, fed, *sizes)
     start = initial(theirs, None if fed == "unbatched" else sizes[1]) if hx else None
@@ -128,7 +128,7 @@ def test_results_and_gradients(
 @every_kind
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_16_bits(kind: str, dtype: str) -> None:
-    """In 16 bits errors are a rounding's, or no greater than those of torch's module in the same dtype."""
+    """Errors are one rounding, or no greater than those of torch's module in the same dtype."""
     theirs, mine = (module.to(getattr(torch, dtype)) for module in pair(kind, input_size=5, hidden_size=8))
     given, start = (
         (torch.rand(6, 3, 5) - 0.5).to(theirs.weight_hh_l0.dtype),
@@ -142,8 +142,8 @@ def test_16_bits(kind: str, dtype: str) -> None:
 
 
 @every_kind
-def test_module_is_torchs(kind: str) -> None:
-    """Ours is a subclass with the same text, state_dict and constructor."""
+def test_module_is_a_subclass_of_torchs(kind: str) -> None:
+    """It has the same repr, state_dict and constructor."""
     options = {"input_size": 3, "hidden_size": 5, "num_layers": 2, "bidirectional": True, "dropout": 0.25}
     theirs, mine = pair(kind, **options)
     assert isinstance(mine, type(theirs))
@@ -158,7 +158,7 @@ def test_module_is_torchs(kind: str) -> None:
 @every_kind
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
 def test_copies(kind: str, clone: Callable[[Any], Any]) -> None:
-    """Copies and pickles compute the same, and are modules of ours."""
+    """Copies and pickles are vkrnn modules that compute the same."""
     module = getattr(ours, kind)(**SMALL)
     copied = clone(module)
     assert type(copied) is type(module)
@@ -167,7 +167,7 @@ def test_copies(kind: str, clone: Callable[[Any], Any]) -> None:
 
 
 def message(call: Callable[[], object]) -> tuple[type, str]:
-    """Return the error that a call raises."""
+    """Return the class and message of the error that a call raises."""
     with pytest.raises(Exception) as error:
         call()
     return error.type, str(error.value)
@@ -191,7 +191,7 @@ def message(call: Callable[[], object]) -> tuple[type, str]:
     ids=str,
 )
 def test_wrong_shapes(kind: str, shape: tuple[int, ...], hx: tuple[int, ...] | None) -> None:
-    """Wrong shapes are refused with the error of torch's module."""
+    """The errors are those of torch's module."""
     theirs, mine = pair(kind, **SMALL)
     start = None if hx is None else torch.zeros(hx)
     if hx is not None and kind == "LSTM":
@@ -203,7 +203,7 @@ def test_wrong_shapes(kind: str, shape: tuple[int, ...], hx: tuple[int, ...] | N
 
 @every_kind
 def test_wrong_dtypes(kind: str) -> None:
-    """An input of another dtype is refused as by torch, an initial state with a message of its own."""
+    """An input of another dtype has torch's error, and an initial state a message of its own."""
     theirs, mine = pair(kind, **SMALL)
     x = torch.zeros(5, 2, 3, dtype=torch.float64)
     assert message(lambda: mine(x)) == message(lambda: theirs(x))
@@ -213,7 +213,7 @@ def test_wrong_dtypes(kind: str) -> None:
 
 
 def test_list_of_states() -> None:
-    """An LSTM takes h and c as a list, a GRU no list, as torch's modules do."""
+    """As with torch's modules, an LSTM accepts h and c as a list, and a GRU accepts no list."""
     theirs, mine = pair("LSTM", **SMALL)
     h, c = initial(theirs, 2)
     packed = fed_to(theirs, "packed", 5, 2)
@@ -237,7 +237,7 @@ def test_list_of_states() -> None:
 @every_kind
 @pytest.mark.parametrize("fed", ["batched", "packed unsorted"])
 def test_default_device(kind: str, fed: str) -> None:
-    """Another default device than the tensors' changes nothing."""
+    """The default device of torch does not matter."""
     module = getattr(ours, kind)(**SMALL)
     given = fed_to(module, fed, 6, 4)
     wanted = torch.utils._pytree.tree_leaves(module(given))
@@ -248,7 +248,7 @@ def test_default_device(kind: str, fed: str) -> None:
 
 @every_kind
 def test_meta_tensors(kind: str) -> None:
-    """Meta tensors give shapes; where only some tensors are on the meta device, the error is torch's."""
+    """Meta tensors give shapes. If only some tensors are on the meta device, the error is torch's."""
     theirs, mine = pair(kind, **SMALL)
     x, there = torch.rand(5, 2, 3), "meta"
     start = initial(mine, 2)
@@ -270,7 +270,7 @@ def test_meta_tensors(kind: str) -> None:
 
 @every_kind
 def test_no_rows(kind: str) -> None:
-    """A batch without rows has an output without rows."""
+    """With N = 0, the output has no rows."""
     theirs, mine = pair(kind, **SMALL)
     wanted, got = (module(torch.zeros(5, 0, 3)) for module in (theirs, mine))
     assert got[0].shape == wanted[0].shape == (5, 0, 4)
@@ -278,8 +278,8 @@ def test_no_rows(kind: str) -> None:
 
 
 @every_kind
-def test_packed_sequence_is_kept(kind: str) -> None:
-    """The packed output has the input's order and pads to the same."""
+def test_packed_sequences(kind: str) -> None:
+    """The packed output has the input's order and padding."""
     theirs, mine = pair(kind, **SMALL, bidirectional=True)
     packed = fed_to(theirs, "packed unsorted", 6, 4)
     wanted, got = (module(packed)[0] for module in (theirs, mine))
@@ -291,7 +291,7 @@ def test_packed_sequence_is_kept(kind: str) -> None:
 
 @every_kind
 def test_packed_sequences_are_not_padded(kind: str) -> None:
-    """What autograd keeps of skewed lengths is no more than of as many rows of one length."""
+    """Skewed lengths save as much for autograd as the same number of rows in equal lengths."""
     kept = []
     for lengths in ([100] + [1] * 28, [4] * 32):
         sizes: list[int] = []
@@ -299,12 +299,12 @@ def test_packed_sequences_are_not_padded(kind: str) -> None:
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor, sizes=sizes: sizes.append(tensor.numel()), id):
             getattr(ours, kind)(**SMALL)(data)
         kept.append(sum(sizes))
-    assert abs(kept[0] - kept[1]) < 128, kept  # the lengths are kept, too
+    assert abs(kept[0] - kept[1]) < 128, kept  # the lengths are saved, too
 
 
 @every_kind
 def test_dropout(kind: str) -> None:
-    """Dropout is between layers, in training alone, and with a seed the same as torch's, of packed sequences too."""
+    """It applies between layers in training only, and equals torch's with the same seed, packed or not."""
     theirs, mine = pair(kind, **SMALL, num_layers=3, dropout=0.5)
     x = torch.rand(6, 2, 3)
     for train, given in itertools.product((True, False), (x, fed_to(theirs, "packed unsorted", 6, 4))):
@@ -324,9 +324,9 @@ def test_dropout(kind: str) -> None:
 
 @every_kind
 def test_dropout_keeps_the_scale(kind: str) -> None:
-    """What dropout leaves is scaled, so that the mean over many draws is what is there without it."""
+    """The mean over many draws is the value without dropout."""
     module = getattr(ours, kind)(3, 4, 2, dropout=0.4)
-    with torch.no_grad():  # so small that the second layer is nearly linear
+    with torch.no_grad():  # small values, so that the second layer is nearly linear
         for parameter in module.parameters():
             parameter.mul_(0.1)
         x = torch.rand(2, 4000, 3)
@@ -337,7 +337,7 @@ def test_dropout_keeps_the_scale(kind: str) -> None:
 
 @every_kind
 def test_eval_keeps_no_training_state(kind: str) -> None:
-    """Without gradients nothing is kept; in eval mode gradients are there all the same."""
+    """Without gradients nothing is saved. Gradients work in eval mode, too."""
     module = getattr(ours, kind)(**SMALL).eval()
     x = torch.rand(5, 2, 3)
     with torch.no_grad():
@@ -350,7 +350,7 @@ def test_eval_keeps_no_training_state(kind: str) -> None:
 
 @every_kind
 def test_only_the_last_state(kind: str) -> None:
-    """A loss of h_n alone has torch's gradients."""
+    """A loss of h_n alone gives torch's gradients."""
     theirs, mine = pair(kind, **SMALL, bidirectional=True)
     x = torch.rand(5, 2, 3)
     for module in (theirs, mine):
@@ -363,7 +363,7 @@ def test_only_the_last_state(kind: str) -> None:
 
 @every_kind
 def test_functional_call(kind: str) -> None:
-    """Parameters that stand in for the module's own are the ones that are used."""
+    """It uses the given parameters instead of the module's."""
     theirs, mine = pair(kind, **SMALL)
     given = {name: torch.zeros_like(parameter) for name, parameter in mine.named_parameters()}
     x = torch.rand(5, 2, 3)
@@ -375,14 +375,14 @@ class Model(torch.nn.Module):  # type: ignore[misc]
     """A model with three kinds of layers, one of them used twice."""
 
     def __init__(self) -> None:
-        """Make it."""
+        """Create the layers."""
         super().__init__()
         self.lstm = torch.nn.LSTM(3, 4, 2, batch_first=True)
         self.inner = torch.nn.ModuleList([torch.nn.GRU(4, 4), torch.nn.Linear(4, 4), torch.nn.RNN(4, 4)])
         self.again = self.inner[0]
 
     def forward(self, x: Any) -> Any:
-        """Run it."""
+        """Run the layers."""
         x, _ = self.lstm(x)
         for layer in (*self.inner, self.again):
             x = layer(x)
@@ -391,7 +391,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
 
 
 def test_convert_and_back() -> None:
-    """A model is converted in place and back; parameters stay the same objects."""
+    """A model is converted in place and back, and its parameters stay the same objects."""
     model = Model()
     x, names = torch.rand(2, 5, 3), dict(model.named_parameters())
     wanted = model(x).detach().numpy()
@@ -406,7 +406,7 @@ def test_convert_and_back() -> None:
 
 
 def test_convert_leaves_other_classes_alone() -> None:
-    """A class of the user's may compute something else."""
+    """A subclass may compute something else."""
 
     class Mine(torch.nn.LSTM):  # type: ignore[misc]
         """Another LSTM."""
@@ -416,7 +416,7 @@ def test_convert_leaves_other_classes_alone() -> None:
 
 
 def test_training_with_an_optimizer() -> None:
-    """An optimizer that was made before the conversion trains the model as torch's own."""
+    """An optimizer made before the conversion trains the model as it trains torch's."""
     losses = []
     x, y = torch.rand(7, 4, 3), torch.rand(7, 4, 4)
     for convert in (False, True):
@@ -435,7 +435,7 @@ def test_training_with_an_optimizer() -> None:
 
 
 def test_projections_are_refused() -> None:
-    """By the constructor, and by convert before it changes anything."""
+    """The constructor refuses them, and so does `convert` before it changes anything."""
     text = "proj_size: expected 0, vkrnn has no projections; got 2"
     with pytest.raises(NotImplementedError, match=re.escape(f"[vkrnn.torch.LSTM] {text}")):
         ours.LSTM(3, 4, proj_size=2)
@@ -447,7 +447,7 @@ def test_projections_are_refused() -> None:
 
 @every_kind
 def test_cuda_is_refused(kind: str) -> None:
-    """Tensors on a GPU of torch's are refused by name; here they are fake ones, with nothing behind them."""
+    """The message names the argument. The CUDA tensors here are fake ones without data."""
     module = getattr(ours, kind)(**SMALL)
     expected = "expected a tensor on the CPU, got one on cuda:0; vkrnn shares no memory with other devices of torch"
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
@@ -461,7 +461,7 @@ def test_cuda_is_refused(kind: str) -> None:
 
 @every_kind
 def test_autocast(kind: str) -> None:
-    """Under autocast a module computes in its parameters' dtype, whatever the layers before it hand on."""
+    """Under autocast, a module computes in its parameters' dtype, whatever dtype its input has."""
     module, x = getattr(ours, kind)(**SMALL), torch.rand(5, 2, 3).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         found = module(x)[0]
@@ -472,7 +472,7 @@ def test_autocast(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """The weights and the input are read where they are, and the output is where the call wrote it."""
+    """Weights and input are read in place, and the output is the call's own memory."""
     seen = {}
 
     def spy(**arguments: Any) -> vkrnn.Results:

@@ -1,4 +1,4 @@
-"""What stands under vkrnn.torch: operators of torch, which torch's own checks, its compiler and its exporter take."""
+"""The operators of vkrnn.torch pass torch's own checks, its compiler and its exporter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"
 every_case = pytest.mark.parametrize(
     ("bias", "hx", "lengths"), CASES, ids=["everything", "nothing optional", "with lengths"]
 )
-# torch checks an operator's structure. RNN_RELU has the same as RNN_TANH, and each argument and direction is there in
+# torch checks an operator's structure. RNN_RELU has that of RNN_TANH, and each argument and direction is in
 # one of these.
 every_structure = pytest.mark.parametrize(
     ("D", "bias", "hx", "lengths"),
@@ -31,12 +31,12 @@ every_structure = pytest.mark.parametrize(
     ids=["one way, everything", "bidirectional, nothing optional", "bidirectional, with lengths"],
 )
 every_operator = pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
-# The compiler's own affairs.
+# Warnings of PyTorch's compiler.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
 def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool = True) -> list[Any]:
-    """Return the arguments of the operator `layer`, which want gradients if it is for training."""
+    """Return the arguments of the operator `layer`, which require gradients if it is for training."""
     torch.manual_seed(0)
 
     def some(*shape: int) -> Any:
@@ -53,14 +53,14 @@ def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bo
 @every_structure
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
 def test_opcheck_forward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool) -> None:
-    """Schema, fake tensors, autograd and dispatch of the forward operator are as torch wants them."""
+    """Schema, fake tensors, autograd and dispatch of the forward operator pass torch's checks."""
     torch.library.opcheck(_ops.layer, draw(mode, D, bias=bias, hx=hx, lengths=lengths, training=training))
 
 
 @every_operator
 @every_structure
 def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool) -> None:
-    """So are those of its gradients, which have none of their own."""
+    """So do those of the gradient operator, which has no gradients itself."""
     given = draw(mode, D, bias=bias, hx=hx, lengths=lengths)
     with torch.no_grad():
         output, h_n, c_n, z_state, cells = _ops.layer(*given)
@@ -94,7 +94,7 @@ def _allow_rnn() -> Any:
 @pytest.mark.usefixtures("_allow_rnn")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_compile(kind: str, backend: str) -> None:
-    """A module compiles as a whole, with its gradients."""
+    """A module and its gradients compile without graph breaks."""
     module = getattr(ours, kind)(I, H, 2, bidirectional=True, batch_first=True)
     compiled = torch.compile(module, fullgraph=True, backend=backend)
     found = []
@@ -107,7 +107,7 @@ def test_compile(kind: str, backend: str) -> None:
 
 @every_kind
 def test_compile_without_the_flag(kind: str) -> None:
-    """Where torch's compiler leaves recurrent modules alone, ours run as they are."""
+    """Where torch's compiler skips recurrent modules, ours run uncompiled."""
     module = getattr(ours, kind)(I, H)
     x = torch.rand(T, N, I)
     compiled = torch.compile(lambda given: module(given)[0] + 1, backend="eager")
@@ -117,7 +117,7 @@ def test_compile_without_the_flag(kind: str) -> None:
 
 @every_kind
 def test_export(kind: str) -> None:
-    """An exported module runs with other numbers of steps and rows; exported without gradients it keeps no gates."""
+    """An exported module runs with other T and N. Exported without gradients, it saves no gates."""
     module = getattr(ours, kind)(I, H, 2).eval()
     sizes = {0: torch.export.Dim("steps", min=2, max=50), 1: torch.export.Dim("rows", min=2, max=50)}
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_export(kind: str) -> None:
 
 
 def test_without_torch() -> None:
-    """The module says what it needs."""
+    """The module says that it needs PyTorch."""
     program = "import sys; sys.modules['torch'] = None; import vkrnn.torch"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == (
@@ -139,7 +139,7 @@ def test_without_torch() -> None:
 
 
 def test_import_of_the_package_needs_neither() -> None:
-    """`import vkrnn` imports neither torch nor Keras, and its conversions are there all the same."""
+    """`import vkrnn` imports neither torch nor Keras, though `vkrnn.convert` is available."""
     program = "import sys, vkrnn; vkrnn.convert.from_torch; print({'torch', 'keras', 'ml_dtypes'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

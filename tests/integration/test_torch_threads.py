@@ -1,4 +1,4 @@
-"""Calls of PyTorch's modules run on PyTorch's threads. One process tells of all: importing PyTorch takes seconds."""
+"""Calls of PyTorch modules run on PyTorch's threads. One process reports for all tests: importing PyTorch is slow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def count(name, call):
 def step():
     lstm(source)[0].sum().backward()
 
-vkrnn.devices()  # drivers that are loaded may have threads of their own, and PyTorch has one for each GPU
+vkrnn.devices()  # drivers may start threads, and PyTorch starts one per GPU
 torch.ones(1, requires_grad=True).sum().backward()
 torch.set_num_threads(1)
 count("module, one thread", step)
@@ -52,7 +52,7 @@ print(json.dumps({"more": more, "same bits": same_bits, "child": os.waitpid(chil
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, object]:
+def report() -> dict[str, object]:
     environment = os.environ | {"VKRNN_DEVICE": "cpu (", "VKRNN_NUM_THREADS": "2"}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, env=environment, timeout=120, check=True, capture_output=True, text=True)
@@ -60,15 +60,15 @@ def told() -> dict[str, object]:
     return said
 
 
-def test_only_calls_on_arrays_start_threads(told: dict[str, object]) -> None:
+def test_only_calls_on_arrays_start_threads(report: dict[str, object]) -> None:
     processors = len(os.sched_getaffinity(0))
-    assert told["more"] == {"module, one thread": 0, "module": 0, "arrays": min(2, processors) - 1}
+    assert report["more"] == {"module, one thread": 0, "module": 0, "arrays": min(2, processors) - 1}
 
 
-def test_results_are_the_same_bits_on_either_threads(told: dict[str, object]) -> None:
-    assert told["same bits"]
+def test_bits_are_the_same_on_both_kinds_of_threads(report: dict[str, object]) -> None:
+    assert report["same bits"]
 
 
-def test_a_forked_child_runs_modules(told: dict[str, object]) -> None:
-    """PyTorch's threads stay with the parent."""
-    assert told["child"] == 0
+def test_a_forked_child_runs_modules(report: dict[str, object]) -> None:
+    """Modules work in a forked child, which does not have PyTorch's threads."""
+    assert report["child"] == 0

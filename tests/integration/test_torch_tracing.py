@@ -17,36 +17,36 @@ from tolerances import FLOAT32
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 
-# PyTorch's own affairs.
+# Warnings of PyTorch.
 pytestmark = pytest.mark.filterwarnings("ignore")
 every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 T, N, I, H = 4, 3, 2, 5
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
-    """A model of a recurrent module and another one."""
+    """A recurrent module followed by a linear one."""
 
     def __init__(self, kind: str) -> None:
-        """Make it."""
+        """Create the modules."""
         super().__init__()
         self.recurrent = getattr(torch.nn, kind)(I, H)
         self.head = torch.nn.Linear(H, 2)
 
     def forward(self, x: Any) -> Any:
-        """Run it."""
+        """Run the modules."""
         return self.head(self.recurrent(x)[0])
 
 
 @pytest.fixture
 def _fresh_dynamo() -> Iterator[None]:
-    """Have the compiler forget afterwards which functions it left alone."""
+    """Reset the compiler after the test, so that it forgets which functions it skipped."""
     yield
     torch._dynamo.reset()
 
 
 @pytest.mark.usefixtures("_fresh_dynamo")
-def test_dynamo_stays_out() -> None:
-    """Without `allow_rnn` the compiler looks at `forward` and at nothing else that PyTorch's GRU has not."""
+def test_dynamo_traces_only_forward() -> None:
+    """Without `allow_rnn`, the compiler traces only what PyTorch's GRU has."""
     frames = []
     for convert in (False, True):
         model = Model("GRU")
@@ -68,7 +68,7 @@ def test_dynamo_stays_out() -> None:
 
 @every_kind
 def test_jit_trace(kind: str) -> None:
-    """TorchScript traces PyTorch's operators, which are there where vkrnn is not."""
+    """The trace has PyTorch's operators, so it works without vkrnn."""
     model, other = ours.convert(Model(kind)), torch.rand(T + 2, N + 1, I)
     written = io.BytesIO()
     torch.jit.save(torch.jit.trace(model, (torch.rand(T, N, I),)), written)
@@ -80,7 +80,7 @@ def test_jit_trace(kind: str) -> None:
 
 @every_kind
 def test_jit_script(kind: str) -> None:
-    """TorchScript compiles no module of ours, and the error says what to do; the model stays what it is."""
+    """Scripting raises an error that says what to do, and leaves the model unchanged."""
     model = ours.convert(torch.nn.Sequential(getattr(torch.nn, kind)(I, H)))
     expected = (
         f"[vkrnn.torch.{kind}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
@@ -94,7 +94,7 @@ def test_jit_script(kind: str) -> None:
 
 @every_kind
 def test_fx(kind: str) -> None:
-    """torch.fx records a module as one call, as it does with PyTorch's; it cannot trace a module alone."""
+    """As with PyTorch's modules, torch.fx records a module as one call and cannot trace it alone."""
     model, x = ours.convert(Model(kind)), torch.rand(T, N, I)
     traced = torch.fx.symbolic_trace(model)
     assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["recurrent", "head"]
@@ -106,7 +106,7 @@ def test_fx(kind: str) -> None:
 
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_onnx(*, dynamo: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """A model exported to ONNX has ONNX's operators."""
+    """A model exported to ONNX contains ONNX's operators."""
     onnx = require("onnx")
     require("onnxscript")
     caplog.set_level(logging.CRITICAL)
@@ -119,7 +119,7 @@ def test_onnx(*, dynamo: bool, caplog: pytest.LogCaptureFixture) -> None:
 
 @every_kind
 def test_quantization(kind: str) -> None:
-    """Quantization leaves a module as it is, with a warning that says what to do."""
+    """Quantization leaves a module unchanged, with a warning that says what to do."""
     model, x = ours.convert(Model(kind)), torch.rand(T, N, I)
     expected = (
         f"[vkrnn.torch.{kind}] quantization: PyTorch leaves this module in floating point; call "

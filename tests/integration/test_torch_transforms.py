@@ -1,4 +1,4 @@
-"""vkrnn.torch under torch.func, torch.vmap and batched gradients, and what its derivatives refuse."""
+"""vkrnn.torch under torch.func, torch.vmap and batched gradients; derivatives that are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 
 T, N, I, H = 3, 2, 2, 3
-# PyTorch's own affairs.
+# Warnings of PyTorch.
 pytestmark = pytest.mark.filterwarnings("ignore")
 every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 FORWARD_MODE = (
@@ -47,7 +47,7 @@ def some(*shape: int) -> Any:
 
 
 def loss_of(module: Any) -> Callable[..., Any]:
-    """Return a loss as a function of a module's parameters, its input and, where there is one, h of hx."""
+    """Return a loss as a function of a module's parameters, its input and, if given, h of hx."""
 
     def loss(parameters: Any, x: Any, h: Any = None) -> Any:
         hx = h if h is None or module.mode != "LSTM" else (h, 2 * h)
@@ -76,7 +76,7 @@ def stacked(results: list[Any]) -> Any:
 
 @every_kind
 def test_grad_vjp_and_jacrev(kind: str) -> None:
-    """The transforms of reverse mode have the gradients of torch's module."""
+    """Reverse-mode transforms give the gradients of torch's module."""
     theirs, mine = pair(kind, num_layers=2, bidirectional=True)
     x, h, parameters = some(T, N, I), some(4, N, H), detached(theirs)
     wanted, got = (torch.func.grad(loss_of(module), (0, 1, 2))(parameters, x, h) for module in (theirs, mine))
@@ -90,7 +90,7 @@ def test_grad_vjp_and_jacrev(kind: str) -> None:
 
 @every_kind
 def test_gradients_at_two_levels(kind: str) -> None:
-    """A loss that torch.func.grad differentiates with respect to the input has gradients of the parameters, too."""
+    """A loss differentiated by torch.func.grad in the input can be differentiated in the parameters, too."""
     found = []
     for module in pair(kind):
         loss = lambda a, x, module=module: loss_of(module)(dict(module.named_parameters()), a * x)  # noqa: E731
@@ -104,7 +104,7 @@ def test_gradients_at_two_levels(kind: str) -> None:
 @every_kind
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_batched_gradients(kind: str, *, create_graph: bool) -> None:
-    """Gradients of many upstream gradients at once are those of one after the other."""
+    """Gradients of many upstream gradients at once equal those computed one by one."""
     _, mine = pair(kind, bidirectional=True)
     x = some(T, N, I).requires_grad_()
     inputs = [x, *mine.parameters()]
@@ -116,7 +116,7 @@ def test_batched_gradients(kind: str, *, create_graph: bool) -> None:
 
 @every_kind
 def test_jacobian_in_one_pass(kind: str) -> None:
-    """`jacobian(vectorize=True)` is `jacobian`."""
+    """`jacobian(vectorize=True)` equals `jacobian`."""
     theirs, mine = pair(kind)
     x = some(T, N, I)
     wanted = torch.autograd.functional.jacobian(lambda x: theirs(x)[0], x)
@@ -135,7 +135,7 @@ def test_jacobian_in_one_pass(kind: str) -> None:
     ids=["inputs", "inputs and states", "weights", "all"],
 )
 def test_vmap(kind: str, in_dims: tuple[int | None, ...], sizes: tuple[int, ...]) -> None:
-    """A map over inputs, states or weights, and its gradients, are what a loop computes."""
+    """A map over inputs, states or weights equals a loop, and so do its gradients."""
     theirs, mine = pair(kind, bidirectional=True)
     x, dim = some(*sizes), in_dims[2]
     h = None if dim is None else some(2, N, H).unsqueeze(dim).repeat_interleave(5, dim)
@@ -163,9 +163,9 @@ def test_vmap(kind: str, in_dims: tuple[int | None, ...], sizes: tuple[int, ...]
 
 @every_kind
 def test_packed_sequences(kind: str) -> None:
-    """A map over packed rows, and its gradients through the last states alone, are those of torch's eager module.
+    """A map over packed rows agrees with torch's eager module, also in gradients through the last states alone.
 
-    PyTorch's own packed modules run under no transform.
+    PyTorch's own packed modules support no transform.
     """
     theirs, mine = pair(kind, bidirectional=True)
     packed = torch.nn.utils.rnn.pack_padded_sequence(some(T, 3, I), [3, 2, 1])
@@ -188,7 +188,7 @@ def test_packed_sequences(kind: str) -> None:
 
 @every_kind
 def test_gradients_of_each_sample(kind: str) -> None:
-    """`vmap(grad)` has the gradients of each sample, in two levels of maps, too."""
+    """`vmap(grad)` gives the gradients of each sample, also in nested maps."""
     theirs, mine = pair(kind)
     x, parameters = some(2, 3, T, N, I), detached(mine)
     gradients = torch.func.grad(loss_of(mine))
@@ -198,7 +198,7 @@ def test_gradients_of_each_sample(kind: str) -> None:
 
 
 def forward_mode(module: Any) -> dict[str, Callable[[], Any]]:
-    """Return all the ways to ask for forward-mode derivatives of a module."""
+    """Return all ways to ask for forward-mode derivatives of a module."""
     x, v, parameters = some(T, N, I), some(T, N, I), detached(module)
     run = lambda x: module(x)[0]  # noqa: E731
     func, forward_ad = torch.func, torch.autograd.forward_ad
@@ -229,7 +229,7 @@ def forward_mode(module: Any) -> dict[str, Callable[[], Any]]:
 
 @every_kind
 def test_forward_mode_is_refused(kind: str) -> None:
-    """No way to forward-mode derivatives ends in zeros: each is an error that says what to do."""
+    """Each way raises an error that says what to do, and none returns zeros."""
     _, mine = pair(kind)
     for way, call in forward_mode(mine).items():
         with pytest.raises(NotImplementedError, match=f"^{re.escape(FORWARD_MODE)}$"):
@@ -240,7 +240,7 @@ def test_forward_mode_is_refused(kind: str) -> None:
 
 @every_kind
 def test_double_backward_is_refused(kind: str) -> None:
-    """Gradients of gradients are an error that says so."""
+    """Gradients of gradients raise an error that says so."""
     _, mine = pair(kind)
     x = some(T, N, I).requires_grad_()
     (gradient,) = torch.autograd.grad(mine(x)[0].sum(), x, create_graph=True)
@@ -253,7 +253,7 @@ def test_double_backward_is_refused(kind: str) -> None:
 @every_kind
 @pytest.mark.parametrize("change", [lambda y: y.relu_(), lambda y: y.detach().zero_(), lambda y: y[0].mul_(2)])
 def test_output_changed_in_place(kind: str, change: Callable[[Any], Any]) -> None:
-    """The output may be changed in place: its gradients are those of operations that make a new one."""
+    """In-place changes of the output give the gradients of out-of-place operations."""
     theirs, mine = pair(kind, bidirectional=True)
     x, found = some(T, N, I), []
     for module in (theirs, mine):
@@ -265,7 +265,7 @@ def test_output_changed_in_place(kind: str, change: Callable[[Any], Any]) -> Non
 
 @every_kind
 def test_output_changed_in_a_checkpoint(kind: str) -> None:
-    """Checkpoints, which run the forward pass again, and changes in place go together."""
+    """In-place changes work in checkpoints, which run the forward pass again."""
     _, mine = pair(kind)
     x = some(T, N, I).requires_grad_()
     run = lambda x: mine(x)[0].relu_()  # noqa: E731
@@ -274,8 +274,8 @@ def test_output_changed_in_a_checkpoint(kind: str) -> None:
     close(got, wanted)
 
 
-def test_saved_output_is_let_go() -> None:
-    """What a saved tensor's hooks move elsewhere is not held back: no output of a GRU survives in its graph."""
+def test_saved_output_can_be_freed() -> None:
+    """If hooks move saved tensors elsewhere, the graph holds no output of a GRU."""
     _, mine = pair("GRU")
     packed = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t.data_ptr()) or t.clone(), lambda t: t):
