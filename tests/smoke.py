@@ -1,6 +1,6 @@
-"""Tries the vkrnn that is installed, with nothing else of this tree: ``.ci/packages`` and cibuildwheel run it.
+"""Checks the installed vkrnn without the rest of this tree, for ``.ci/packages`` and cibuildwheel.
 
-On every device all six operations are compared with the float64 reference.
+On every device, all six operations are compared with the float64 reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 def main() -> None:
-    """Check what was installed, what it computes and, where PyTorch is wanted too, that both work in one process."""
+    """Check what was installed, its results and, on request, that PyTorch works in the same process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vulkan", choices=("there", "absent"), help="fail unless Vulkan's devices are")
     parser.add_argument("--torch", choices=("before", "after"), help="import PyTorch before or after vkrnn")
@@ -30,11 +30,11 @@ def main() -> None:
         torch = importlib.import_module("torch")
 
     package = Path(vkrnn.__file__).parent
-    assert package.is_relative_to(sys.prefix), f"{package} is not of {sys.prefix}"
+    assert package.is_relative_to(sys.prefix), f"{package} is not in {sys.prefix}"
     assert metadata.version("vkrnn") == vkrnn.__version__
     assert (package / "py.typed").exists()
     assert (package / "_core.pyi").exists()
-    assert not package.with_name("vkrnn.libs").exists(), "the wheel brings libraries along"
+    assert not package.with_name("vkrnn.libs").exists(), "the wheel bundles libraries"
     notices = {path.name for path in metadata.files("vkrnn") or () if "licenses" in path.parts}
     assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt"}
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def compare_with(torch: Any) -> None:
-    """Compare one LSTM of PyTorch's with vkrnn's; exceptions of each must reach Python beside the other's libraries."""
+    """Compare an LSTM with PyTorch's. Exceptions of each library must reach Python while the other is loaded."""
     import vkrnn
     import vkrnn.torch
 

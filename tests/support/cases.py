@@ -1,7 +1,7 @@
-"""The one table of cases: conformance, gradients, errors and the benches' smoke run are all driven by it.
+"""The table of cases that conformance, gradient and error tests and the benchmarks' smoke tests use.
 
-Shapes here are written out once more, from the documentation's table and not from the reference's code, so that the two
-check each other. Everything is reproducible from a case alone; no global random state.
+Shapes are written out here from the documentation and not from the reference's code, so that the two check each other.
+A case's numbers follow from the case alone.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ DESCRIPTORS: dict[str, type[Descriptor]] = {
     "lstm": LSTMDescriptor,
     "gru": GRUDescriptor,
 }
-# The optional arguments, the gradients of which come back in this order; mask has none.
+# The optional arguments in the order of their gradients; mask has none.
 OPTIONAL = {
     "single_gate_rnn": ("input_weight", "bias", "init_state", "mask"),
     "lstm": ("input_weight", "bias", "peephole", "init_state", "init_cell", "mask"),
     "gru": ("input_weight", "bias", "init_state", "secondary_bias", "mask"),
 }
-# Arguments that only the gradients take.
+# Arguments of the gradients only.
 UPSTREAM = {
     "single_gate_rnn": ("state_gradient",),
     "lstm": ("state_gradient", "cell_gradient"),
     "gru": ("state_gradient",),
 }
-# The boolean properties that change what a cell computes or in which order its gates lie; all are off by default.
+# The boolean properties that change a cell's equations or its gate order. All are off by default.
 FLAGS: dict[str, tuple[str, ...]] = {
     "single_gate_rnn": (),
     "lstm": ("forget_gate_last", "output_peephole_new_cell"),
@@ -73,17 +73,17 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Case:
-    """One call of one cell: sizes, descriptor, which optional arguments, and what kind of numbers.
+    """One call of one cell: sizes, descriptor, optional arguments, and the kind of numbers.
 
     `options` are keyword arguments of the cell's descriptor. `present` holds the optional arguments, those of the
     gradients included. Without ``input_weight`` I must be D*G*H. `lenient` passes states as [1, N, DH] and a
     bidirectional peephole as [8H]. `values` is one of:
 
-    - ``modest``: of a size that keeps every gate out of saturation; nothing is zero
-    - ``saturated``: source and bias so large that most gates are at their ends
+    - ``modest``: small enough that no gate saturates; nothing is zero
+    - ``saturated``: source and bias so large that most gates saturate
     - ``kinks``: powers of two, so that the first pre-activations are exact in float32 and many of them hit a corner of
       relu or hard-sigmoid exactly; finite differences do not apply there
-    - ``dropout``: modest, the mask of zeros and twos
+    - ``dropout``: modest, with a mask of zeros and twos
     """
 
     cell: str
@@ -100,7 +100,7 @@ class Case:
     tags: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Catch a slip in the table where it was made."""
+        """Check the case where it is defined."""
         allowed = {*OPTIONAL[self.cell], *UPSTREAM[self.cell]}
         assert self.present <= allowed, f"{self.cell} has no {sorted(self.present - allowed)}"
         assert "input_weight" in self.present or self.I == self.D * self.G * self.H, f"I does not fit in {self.id}"
@@ -168,13 +168,13 @@ class Case:
         }[name]
 
     def _draw(self, name: str) -> Floats:
-        """Return the numbers of one argument: a stream of their own, so that no case depends on another."""
+        """Draw the numbers of one argument from a stream of its own, so that cases are independent."""
         rng = np.random.default_rng([self.seed, zlib.crc32(f"{self.id} {name}".encode())])
         shape = self.shape(name)
         functions = set((ACTIVATIONS[self.cell] | dict(self.options)).values())
         if self.values == "kinks":
-            # With I + H even, the sum before the bias is an even number of quarters, and often 0: the bias then
-            # decides that relu (beside other multiples of a half) or hard-sigmoid is at its corner.
+            # With I + H even, the sum before the bias is an even number of quarters, and often 0. The bias then
+            # puts relu (or other multiples of a half) or hard-sigmoid at its corner.
             size = {"init_state": 0.25, "mask": 2.0, "init_cell": 1.0}.get(name, 0.5)
             if name == "bias" and "hard_sigmoid" in functions:
                 size = 2.5
@@ -189,25 +189,25 @@ class Case:
         if self.values == "saturated" and name in ("source", "bias"):
             scale *= 12
         elif {"none", "relu"} & functions:
-            scale *= 0.6  # nothing bounds these: keep what they feed back from growing
+            scale *= 0.6  # these are unbounded: keep the states from growing
             if name == "bias":
-                return np.asarray(scale * np.abs(away_from_zero), np.float32)  # and relu from dying
+                return np.asarray(scale * np.abs(away_from_zero), np.float32)  # and relu from staying at 0
         return np.asarray(scale * away_from_zero, np.float32)
 
 
 def by_id(value: Case | str) -> str:
-    """Name a parameter of a test: a case by its id, a string as it is."""
+    """Return a test's parameter as text: the id of a case, or a string itself."""
     return value if isinstance(value, str) else value.id
 
 
 def inputs(case: Case) -> dict[str, Floats]:
-    """Return float32 arrays by argument name: what both the forward function and its gradients take."""
+    """Return the float32 arrays that the forward function and its gradients take, by name."""
     names = ["source", "recurrent_weight", *(name for name in OPTIONAL[case.cell] if name in case.present)]
     return {name: case._draw(name) for name in names}
 
 
 def lengths_of(case: Case) -> NDArray[np.int64]:
-    """Return a length for each sequence, drawn for the case; not all T where that can be."""
+    """Return a random length per sequence, if possible not all T."""
     rng = np.random.default_rng(zlib.crc32(case.id.encode()))
     lengths = rng.integers(1, case.T + 1, case.N)
     if (lengths == case.T).all():
@@ -218,8 +218,8 @@ def lengths_of(case: Case) -> NDArray[np.int64]:
 def gradient_inputs(case: Case, forward_results: Any) -> dict[str, Any]:
     """Return the arguments that the gradients take besides `inputs`.
 
-    Those are source_gradient, state_gradient and cell_gradient (the latter two if present), and the forward results
-    (which must be those of a training call) under the names by which the gradients take them.
+    Those are source_gradient, state_gradient and cell_gradient (the latter two if present), and the results of a
+    training call under the names by which the gradients take them.
     """
     taken = {"z_state": "z_state", "cell_output_fwd": "cell_output", "output_fwd": "output"}
     wanted = {"single_gate_rnn": ["z_state"], "lstm": ["z_state", "cell_output_fwd"], "gru": ["z_state", "output_fwd"]}
@@ -236,7 +236,7 @@ def last_states(case: Case, sequence: NDArray[Any], lengths: NDArray[Any] | None
 
 
 def loss(case: Case, results: Any, upstream: Mapping[str, NDArray[Any]], lengths: NDArray[Any] | None = None) -> Any:
-    """Return the scalar of which the gradients are gradients, from the results of a training call."""
+    """Return the scalar loss whose gradients are computed, from the results of a training call."""
     total = np.sum(upstream["source_gradient"] * results.output)
     for name, result in (("state_gradient", "output"), ("cell_gradient", "cell_output")):
         if name in upstream:
@@ -246,7 +246,7 @@ def loss(case: Case, results: Any, upstream: Mapping[str, NDArray[Any]], lengths
 
 
 def gradient_names(case: Case) -> tuple[str, ...]:
-    """Return the names of the gradients that must come back, in order."""
+    """Return the names of the gradients in the order of the results."""
     given = (name for name in OPTIONAL[case.cell] if name in case.present and name != "mask")
     return ("source", "recurrent_weight", *given)
 
@@ -262,7 +262,7 @@ def _all(cell: str) -> frozenset[str]:
 
 
 def _case(cell: str, sizes: tuple[int, int, int, int], options: dict[str, Any], **rest: Any) -> Case:
-    """Make a case; without input weight I follows from the others."""
+    """Make a case. Without an input weight, I follows from the other sizes."""
     T, N, I, H = sizes
     present = rest.setdefault("present", _all(cell))
     if "input_weight" not in present:
@@ -357,7 +357,7 @@ def _numbers(cell: str) -> Iterator[Case]:
         yield _case(cell, (5, 3, 7, 4), direction | bounded, values="dropout")
         kinked: dict[str, Any] = dict.fromkeys(ACTIVATIONS[cell], "relu")
         yield _case(cell, (2, 4, 3, 5), direction | kinked, values="kinks")
-        # One step, and no hard-sigmoid fed by another: 0.2 is not exact, what follows is at a corner or just beside it.
+        # One step only: 0.2 is not exact, so a hard-sigmoid fed by another is only near its corners.
         kinked = dict.fromkeys(ACTIVATIONS[cell], "hard_sigmoid")
         if cell == "gru":
             kinked["output_gate_activation"] = "tanh"
@@ -365,7 +365,7 @@ def _numbers(cell: str) -> Iterator[Case]:
 
 
 def _gates(cell: str) -> Iterator[Case]:
-    """Hard sigmoids of other slopes and offsets, clipped gates, and an output gate that sees the new cell."""
+    """Hard sigmoids with other constants, clipped gates, and an output gate that sees the new cell."""
     kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
     functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
     new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}
@@ -377,7 +377,7 @@ def _gates(cell: str) -> Iterator[Case]:
 
 
 def _mixed(cell: str) -> Iterator[Case]:
-    """Cases of which every option, argument and size is drawn at random."""
+    """Cases with random options, arguments and sizes."""
     rng = np.random.default_rng([19, GATES[cell]])
     for seed in range(2, 7):
         options: dict[str, Any] = dict(DIRECTIONS[rng.integers(3)])

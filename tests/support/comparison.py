@@ -1,4 +1,4 @@
-"""How results are compared with what they should be: by the largest error, relative to the largest value or to 1."""
+"""Comparison of results with references: the largest error, relative to absmax or to 1."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def assert_close(
     wanted: Mapping[str, Array],
     tolerance: float | Mapping[str, float] | Callable[[int], Mapping[str, float]] = FLOAT32,
 ) -> None:
-    """Fail with a line for each result that is off. Both must have the same results, in the same order.
+    """Fail with one line per wrong result. Both must have the same results in the same order.
 
-    `tolerance` is for all results, or for each by name; as a function it is the `limits` by a program in float32 whose
-    sums run in the order of that number. Each result may then be off by the largest of these.
+    `tolerance` applies to all results, or is given by name. A function returns the `limits` from a float32 program with
+    the n-th order of sums. Each result may then have the largest error of these programs.
     """
     assert list(got) == list(wanted)
     errors = {name: scaled_error(got[name], array) for name, array in wanted.items()}
@@ -53,11 +53,11 @@ def assert_close(
 
 
 def within_contract(case: Case) -> bool:
-    """Return whether the fixed tolerance holds for the case, whatever its numbers."""
+    """Return whether the fixed tolerance applies to the case."""
     return case.T <= FLOAT32_STEPS and case.H <= FLOAT32_HIDDEN
 
 
 def limits(case: Case, wanted: Mapping[str, Array], in_float32: Mapping[str, Array]) -> dict[str, float]:
-    """Return what error each result may have, from what a NumPy program in float32 makes of it."""
+    """Return the allowed error of each result, from the error of a float32 NumPy program."""
     assert not within_contract(case)
     return {name: max(FLOAT32, FLOAT32_RATIO * scaled_error(in_float32[name], array)) for name, array in wanted.items()}

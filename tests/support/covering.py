@@ -1,4 +1,4 @@
-"""Few cases, and fewer kernels, that together have every pair of options, arguments, directions and sizes."""
+"""A small set of cases with every pair of options, arguments, directions and sizes, and few kernels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from cases import ACTIVATIONS, DIRECTIONS, FLAGS, GATES, NAMES, OPTIONAL, UPSTREAM, Case
 
-# Two factors by position, each with the position of a value.
+# Two factors and their values, all by index.
 Pair: TypeAlias = tuple[int, int, int, int]
 
-# T, N, I, H: pairwise different, with H a multiple of four and not, and sizes of 1. Without input weight I follows.
+# T, N, I, H: pairwise different, H a multiple of four or not, some sizes 1. Without an input weight, I follows.
 SIZES = ((5, 3, 7, 4), (4, 5, 3, 6), (3, 1, 6, 1))
 # The numeric properties at their defaults and away from them.
 NUMBERS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_sigmoid_beta": 0.4, "clip": 0.75})
@@ -20,8 +20,9 @@ NUMBERS: tuple[dict[str, float], ...] = ({}, {"hard_sigmoid_alpha": -0.3, "hard_
 def covering_array(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return rows with a value for each factor, such that each pair of values of two factors is in some row.
 
-    Greedy, as in Cohen et al., "The AETG System" (1997), but without chance: a row begins with the first pair that is
-    missing, and every other factor takes the value that covers the most missing pairs, the least used one in a tie.
+    The algorithm is greedy, as in Cohen et al., "The AETG System" (1997), but deterministic. A row starts with a pair
+    that is missing. Every other factor takes the value that covers the most missing pairs, or the least used one in a
+    tie.
     """
     names, counts = list(factors), [len(values) for values in factors.values()]
     missing = {
@@ -51,17 +52,17 @@ def _pair(one: tuple[int, int], other: tuple[int, int]) -> Pair:
 
 
 def _gain(missing: set[Pair], row: Mapping[int, int], factor: int, value: int) -> int:
-    """Return how many missing pairs the row covers once the factor takes the value."""
+    """Return how many missing pairs the row covers if the factor has the value."""
     return sum(_pair(chosen, (factor, value)) in missing for chosen in row.items())
 
 
 def covering_cases() -> list[Case]:
-    """Return cases of all cells in few variants of their kernels.
+    """Return cases of all cells that need few different kernels.
 
-    What reaches a kernel as a constant: flags, activations, numbers, H, whether there is a mask. A cell's variants have
-    every pair of these but for the activations: each activation is at each gate in one of them. The cases have every
-    pair of a variant and what does not reach the kernel (direction, arguments, shape of the mask), and of two of the
-    latter.
+    Flags, activations, numbers, H and whether there is a mask reach a kernel as constants: they make a variant. The
+    variants of a cell have every pair of these, except that each activation is at each gate in only one of them. The
+    cases have every pair of a variant and of what does not reach the kernel (direction, arguments, shape of the mask),
+    and every pair of the latter.
     """
     cases = []
     for cell in GATES:
@@ -74,13 +75,13 @@ def covering_cases() -> list[Case]:
                 **dict.fromkeys(_arguments(cell), (True, False)),
             }
         )
-        rows.sort(key=lambda row: row["variant"])  # a device keeps few compiled kernels
+        rows.sort(key=lambda row: row["variant"])  # a device caches few kernels
         cases += [_case(cell, variants[row["variant"]], row) for row in rows]
     return cases
 
 
 def _variants(cell: str) -> list[dict[str, Any]]:
-    """Return what reaches the kernels; the rotation says by how many gates the list of activations is moved on."""
+    """Return the constants of the kernels. The rotation shifts the list of activations along the gates."""
     flags = dict.fromkeys(FLAGS[cell], (False, True))
     rows = covering_array({"sizes": SIZES, "mask": (True, False), "numbers": NUMBERS, **flags})
     assert len(rows) >= len(NAMES), "too few variants for each activation at each gate"

@@ -1,7 +1,7 @@
-"""Calls of the six functions drawn from a seed: any options, sizes, dtypes and layouts, and half of them spoilt.
+"""Random calls of the six functions from a seed, with any options, sizes, dtypes and layouts; half have a mistake.
 
-A call that nobody spoilt must give what the reference gives. One that is spoilt gives an error of a documented class,
-whose message begins with the function's name, or is a call that makes sense and gives what the reference gives.
+A call without a mistake must agree with the reference. A call with one must raise a documented class of error, whose
+message begins with the function's name, or be valid after all and agree with the reference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tolerances import DTYPES
 Array = NDArray[Any]
 Generator = np.random.Generator
 
-# Roundings happen in every sum and step, of which the arguments' are but one.
+# Every sum and step is rounded; rounding the arguments stands for one of these.
 CHANGES = 4
 LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": 1e308}
 DOCUMENTED = (TypeError, ValueError, NotImplementedError, MemoryError, vkrnn.DeviceError)
@@ -43,7 +43,7 @@ DOCUMENTED = (TypeError, ValueError, NotImplementedError, MemoryError, vkrnn.Dev
 
 @dataclass
 class Drawn:
-    """A call: the function's name, its arguments, the descriptor's class and options, and what was done to them."""
+    """A call: the function's name, its arguments, the descriptor's class and options, and the mistake."""
 
     function: str
     arguments: dict[str, Any]
@@ -52,7 +52,7 @@ class Drawn:
     spoilt: str = ""
 
     def __str__(self) -> str:
-        """Return the call as one would read it in a report."""
+        """Return the call as readable text."""
         arguments = [f"{name}={_shown(value)}" for name, value in self.arguments.items()]
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
         shown = ", ".join([*arguments, f"descriptor={self.descriptor.__name__}({options})"])
@@ -67,7 +67,7 @@ def _shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """What a Vulkan driver compiles kernels for, but for a few that sizes decide."""
+    """The options for which a Vulkan driver compiles kernels; a few others follow from sizes."""
 
     cell: str
     of_descriptor: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Options:
 
 
 def draw_options(rng: Generator) -> Options:
-    """Draw a cell, its options, which arguments there are, and their dtype."""
+    """Draw a cell, its options, its optional arguments and their dtype."""
     cell = str(rng.choice(list(GATES)))
     options: dict[str, Any] = {}
     direction = rng.integers(4)
@@ -97,7 +97,7 @@ def draw_options(rng: Generator) -> Options:
 
 
 def draw_case(rng: Generator, of: Options) -> Case:
-    """Draw sizes; now and then a large one."""
+    """Draw sizes, sometimes large ones."""
     largest = 40 if rng.random() < 0.05 else 7
     T, N, H, features = (int(rng.integers(1, largest + 1)) for _ in range(4))
     T = min(T, 16)
@@ -124,7 +124,7 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 
 
 def lay_out(rng: Generator, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Give each array a layout of its own, or put all of them on the device."""
+    """Give each array a random layout, or put all of them on the device."""
     if rng.random() < 0.2:
         return {name: vkrnn.asarray(array) for name, array in arrays.items()}
     layouts = list(LAYOUTS.values())
@@ -133,11 +133,11 @@ def lay_out(rng: Generator, arrays: Mapping[str, Array]) -> dict[str, Any]:
 
 
 class _Odd:
-    """An object that is nothing to anybody."""
+    """An object without any protocol."""
 
 
 def garbage(rng: Generator) -> Any:
-    """Draw what hardly any argument can be."""
+    """Draw a value that is hardly ever valid."""
     some: list[Any] = [
         None, True, 3, -1, 2**70, 1.5, float("nan"), "x", "\ud800", b"y", [], [[1.0]], (), {}, set(), _Odd(), _Odd, len,
         np.float32(2), np.array("x"), np.array(None), np.array([{}]), np.zeros((2, 2), "M8[s]"), np.zeros(0, "V8"),
@@ -227,7 +227,7 @@ SPOIL = (
 
 
 def draw(rng: Generator, of: Options) -> Drawn:
-    """Draw a call. One of the gradients takes what a forward call on the device leaves."""
+    """Draw a call. Gradient calls use the results of a forward call on the device."""
     case = draw_case(rng, of)
     arrays: dict[str, Any] = {name: array.astype(of.dtype) for name, array in inputs(case).items()}
     lengths: dict[str, Any] = {}
@@ -249,13 +249,13 @@ def draw(rng: Generator, of: Options) -> Drawn:
 
 
 def drawn(seed: int, number: int, calls_of_options: int = 1) -> Drawn:
-    """Return a seed's call of that number. So many calls in a row have the same options."""
+    """Return the n-th call of a seed. This many successive calls have the same options."""
     of = draw_options(np.random.default_rng([seed, number // calls_of_options]))
     return draw(np.random.default_rng([seed, number, 1]), of)
 
 
 def check(call: Drawn) -> str:
-    """Make the call and fail unless it ends as it should. Return how it ended: "right" or the error's class."""
+    """Make the call and check how it ends. Return "right" or the error's class."""
     function = getattr(vkrnn, call.function)
     try:
         descriptor = call.descriptor(**call.options)
@@ -273,8 +273,8 @@ def check(call: Drawn) -> str:
     results = {name: _on_host(array) for name, array in got._asdict().items()}
     assert list(results) == list(wanted)
     dtype = next(iter(results.values())).dtype.name
-    # Not all that is not finite is the same: a device does not multiply by a state that nobody gave, but does multiply
-    # what stands past an end by zero.
+    # Non-finite numbers may differ: a device does not multiply by an absent state, but multiplies padding
+    # by zero.
     compared = [*wanted.values(), *(results.values() if call.spoilt == "numbers are not finite" else ())]
     if not all(np.isfinite(array.astype(np.float64)).all() for array in results.values()):
         compared += _hidden_from_caller(call, on_host)
@@ -289,13 +289,13 @@ def check(call: Drawn) -> str:
 
 
 def _of_reference(call: Drawn, arguments: Mapping[str, Any], descriptor: Any) -> dict[str, Array]:
-    """Return the reference's results by name; a state that grows without bound may overflow."""
+    """Return the reference's results by name. Growing states may overflow."""
     with np.errstate(all="ignore"):
         return dict(getattr(vkrnn.reference, call.function)(**arguments, descriptor=descriptor)._asdict())
 
 
 def _hidden_from_caller(call: Drawn, arguments: Mapping[str, Any]) -> list[Array]:
-    """Return all that a forward call computes on the way: a cell state may be too large for a finite output's dtype."""
+    """Return all intermediate arrays of a forward call: a cell state may overflow though the output is finite."""
     if call.function.endswith("_gradients"):
         return []
     return [*_of_reference(call, arguments, call.descriptor(**{**call.options, "training": True})).values()]
@@ -304,9 +304,9 @@ def _hidden_from_caller(call: Drawn, arguments: Mapping[str, Any]) -> list[Array
 def _change_by_rounding(
     call: Drawn, arguments: Mapping[str, Any], descriptor: Any, wanted: Mapping[str, Array], dtype: str
 ) -> dict[str, float]:
-    """Return limits for an ill-conditioned call, such as a gate that is a tanh and lets the state grow.
+    """Return limits for ill-conditioned calls, such as a gate that is a tanh and lets the state grow.
 
-    They are `CHANGES` times what the reference's results change by where its arguments change by a rounding.
+    They are `CHANGES` times the change of the reference's results when its arguments are rounded differently.
     """
     rounding = 2.0**-52 if dtype == "float64" else 2.0**-23
     limits = dict.fromkeys(wanted, DTYPES[dtype])

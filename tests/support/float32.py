@@ -1,7 +1,7 @@
-"""The operations as a plain NumPy program in float32: how far rounding alone takes such a program from the truth.
+"""The operations as float32 NumPy programs, which show how much rounding alone changes the results.
 
-Beyond short sequences and narrow layers a device is measured by it (see tolerances.py). It is written for that and not
-for reading: the equations are in `vkrnn.reference`, and a test says that the two agree where this runs in float64.
+Limits for long sequences and wide layers are based on them (see tolerances.py). The equations are explained in
+`vkrnn.reference`; a test checks that the two agree in float64.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _clipped_slope(value: Function, slope: Function, clip: float) -> Function:
 
 @dataclass(frozen=True)
 class Pass:
-    """One direction: everything in the order of its steps, its gates in those of the equations."""
+    """One direction, with steps in the order of computation and gates in that of the equations."""
 
     case: Case
     x: Array  # [T, N, G, H]: the projected source with the bias
@@ -67,16 +67,16 @@ class Pass:
 
     @property
     def names(self) -> list[str]:
-        """Return the gates' activations, and for the LSTM the cell's."""
+        """Return the gates' activations and, for the LSTM, the cell's."""
         return [self.case.options.get(name, default) for name, default in ACTIVATIONS[self.case.cell].items()]
 
     @property
     def gates(self) -> int:
-        """Return how many of the activations are those of gates, which `clip` is about."""
+        """Return how many activations belong to gates, to which `clip` applies."""
         return len(self.names) - (self.case.cell == "lstm")
 
     def functions(self) -> tuple[list[Function], list[Function]]:
-        """Return the activations, and their derivatives by their values."""
+        """Return the activations, and their derivatives as functions of the value."""
         alpha, beta, clip = (self.case.options.get(name, default) for name, default in NUMBERS.items())
         f = [_values(alpha, beta)[name] for name in self.names]
         df = [_slopes(alpha)[name] for name in self.names]
@@ -87,21 +87,21 @@ class Pass:
         return clipped + f[self.gates :], slopes + df[self.gates :]
 
     def peepholes(self) -> tuple[Array, Array]:
-        """Return the gates' weights of the cell before the step [4, H], and the output gate's of the new cell [H]."""
+        """Return the weights [4, H] of the previous cell state, and the output gate's weights [H] of the new one."""
         before, new = self.vectors.copy(), np.zeros_like(self.vectors[-1])
         if self.case.options.get("output_peephole_new_cell"):
             before[-1], new = new, self.vectors[-1]
         return before, new
 
     def weighed(self, before: Array, new: Array) -> Array:
-        """Return what each gate's peephole weighs: [T, N, G, H]."""
+        """Return each gate's peephole term: [T, N, G, H]."""
         cells = np.repeat(before[:, :, None], self.case.G, axis=2)
         if self.case.options.get("output_peephole_new_cell"):
             cells[:, :, -1] = new
         return cells
 
     def forward(self) -> tuple[Array, Array, Array]:
-        """Return h, c (empty but for the LSTM) and what training keeps, step by step."""
+        """Return h, c (empty except for the LSTM) and the training state of all steps."""
         f, _ = self.functions()
         h, c = self.init
         on_before, on_new = self.peepholes()
@@ -130,9 +130,10 @@ class Pass:
         return tuple(np.stack(part) for part in zip(*rows, strict=True))  # type: ignore[return-value]
 
     def backward(self, h: Array, c: Array, kept: Array, up: Array, dh: Array, dc: Array) -> dict[str, Array]:
-        """Return the gates' gradients [T, N, G, H] as "delta", and those of all but source, W and b by name.
+        """Return the gates' gradients [T, N, G, H] as "delta", and the others by name, except source, W and b.
 
-        `h`, `c`, `kept` are forward results, `up` the gradient of every h, `dh` and `dc` those of the last h and c.
+        `h`, `c` and `kept` are forward results. `up` is the gradient of every h, `dh` and `dc` are those of the last h
+        and c.
         """
         f, df = self.functions()
         on_before, on_new = self.peepholes()
@@ -144,11 +145,11 @@ class Pass:
         h_before = np.concatenate([self.init[0][None], h[:-1]])
         c_before = np.concatenate([self.init[1][None], c[:-1]])
         delta = np.empty_like(kept)
-        fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # what each gate's R multiplied
+        fed = np.repeat((h_before * self.mask)[:, :, None], len(R), axis=2)  # the operand of each gate's R
         into = np.empty_like(kept)  # the gradient of that product
         for k in reversed(range(len(kept))):
             m, total, d = self.mask[k], up[k] + dh, delta[k]
-            direct = np.zeros_like(dh)  # what goes to the state before other than through R
+            direct = np.zeros_like(dh)  # gradient of the previous state that does not pass through R
             if self.case.cell == "single_gate_rnn":
                 d[:, 0] = total * df[0](h[k])
                 into[k] = d
@@ -196,7 +197,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Order:
-    """The features and the hidden units of a case in another order: the same numbers, but sums are formed otherwise."""
+    """A permutation of the features and hidden units of a case, which changes the order of sums only."""
 
     case: Case
     units: Array  # [H]
@@ -204,17 +205,17 @@ class Order:
 
     @classmethod
     def of_number(cls, case: Case, number: int) -> Order:
-        """Return one of many; number 0 is the case's own."""
+        """Return the n-th permutation. Number 0 is the identity."""
         rng = np.random.default_rng(number)
         units, features = (rng.permutation(count) if number else np.arange(count) for count in (case.H, case.I))
         return cls(case, units, features)
 
     def inverse(self) -> Order:
-        """Return the order that undoes this one."""
+        """Return the inverse permutation."""
         return Order(self.case, np.argsort(self.units), np.argsort(self.features))
 
     def of(self, name: str, array: Array) -> Array:
-        """Return the argument or result of that name in this order."""
+        """Return the argument or result of that name after the permutation."""
         if name == "recurrent_weight":
             return self._along(self._along(array, -1, self.units), -2, self.units)
         if name == "input_weight":
@@ -227,18 +228,18 @@ class Order:
 
     @staticmethod
     def _along(array: Array, axis: int, order: Array) -> Array:
-        """Put every run of as many numbers along an axis in that order: there is one for each gate or direction."""
+        """Permute each block of H or I numbers along an axis; there is one block per gate or direction."""
         runs = np.arange(0, array.shape[axis], len(order))
         return np.take(array, (runs[:, None] + order).ravel(), axis)
 
 
 class Program:
-    """A case's calls on given arrays, all in one float type, with its sums in the `Order` of a number."""
+    """A case's calls on given arrays in one float type, with sums in the n-th `Order`."""
 
     def __init__(
         self, case: Case, arrays: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float32, order: int = 0
     ) -> None:
-        """Bring the arrays into the passes' form."""
+        """Convert the arrays to the form of `Pass`."""
         self.case, self.dtype = case, dtype
         self.order = Order.of_number(case, order)
         self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
@@ -296,13 +297,13 @@ class Program:
         return {name: inverse.of(name, array) for name, array in results.items()}
 
     def forward(self) -> dict[str, Array]:
-        """Return output, cell_output and z_state, whatever the descriptor asks for."""
+        """Return output, cell_output and z_state, whatever the descriptor requests."""
         h, c, kept = zip(*(one.forward() for one in self.passes), strict=True)
         found = {"output": self._join_states(h), "z_state": self._join_gates(kept, source=False)}
         return self._turned_back(found | ({"cell_output": self._join_states(c)} if self.case.cell == "lstm" else {}))
 
     def gradients(self, upstream: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the gradients by name; `upstream` is what the gradients take besides the forward call's arguments."""
+        """Return the gradients by name. `upstream` has the arguments that the forward call lacks."""
         case, given = self.case, self.arrays
         up = {name: self.order.of(name, array.astype(self.dtype)) for name, array in upstream.items()}
         none = np.zeros((case.T, case.N, case.D * case.H), self.dtype)

@@ -1,4 +1,4 @@
-"""The end of a child that a test program has forked. Such programs import this in processes of their own."""
+"""Waits for a child process. Test programs that fork import this module."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// Stands in front of the C library's getenv. Says on stderr which variables vkrnn's compiled module reads, and whether
-// the thread has the GIL then.
+// Replaces the C library's getenv. Prints to stderr which variables vkrnn's compiled module reads, and whether the thread
+// holds the GIL.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

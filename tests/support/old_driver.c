@@ -1,4 +1,4 @@
-// A Vulkan driver with one discrete GPU, of Vulkan 1.2, with which nothing can be done: for tests of what is skipped.
+// A Vulkan 1.2 driver with one discrete GPU that does nothing, for tests of skipped devices.
 #include <string.h>
 #include <vulkan/vk_icd.h>
 #include <vulkan/vulkan.h>

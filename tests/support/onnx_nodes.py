@@ -1,4 +1,4 @@
-"""ONNX's recurrent nodes with drawn inputs, and their results by onnxruntime and by vkrnn."""
+"""ONNX's recurrent nodes with random inputs, and their results from onnxruntime and vkrnn."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 
 @dataclass
 class Drawn:
-    """A node with its inputs, both drawn; `absent` inputs have no name in the node."""
+    """A node with its inputs, both random. `absent` inputs have no name in the node."""
 
     op: str
     sizes: tuple[int, int, int, int]
@@ -52,7 +52,7 @@ class Drawn:
 
     @property
     def arrays(self) -> Arrays:
-        """The inputs that are there, in ONNX's layout."""
+        """The inputs that are present, in ONNX's layout."""
         T, N, I, H = self.sizes
         D, GH = 1 + (self.direction == "bidirectional"), GATES[self.op] * H
         rng = np.random.default_rng([self.seed, T, H, GH])
@@ -76,7 +76,7 @@ class Drawn:
 
     @property
     def node(self) -> Any:
-        """The node; inputs at its end that are absent are left out, others have an empty name."""
+        """The node. Absent inputs are left out at the end and have an empty name elsewhere."""
         given = self.arrays
         names = [name if name in given else "" for name in INPUTS]
         while not names[-1]:

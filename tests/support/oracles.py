@@ -1,4 +1,4 @@
-"""Libraries that tests compare with. Where one is missing its tests are skipped, with VKRNN_REQUIRE_ORACLES=1 not."""
+"""Libraries that tests compare with. Tests of missing ones are skipped, or fail if VKRNN_REQUIRE_ORACLES=1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["require"]
 
 
 def require(name: str) -> Any:
-    """Return the module, or skip the test or the test file that asks for it."""
+    """Return the module, or skip the test or the test file that needs it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Calls with kept weights, seen by tests."""
+"""Records calls with kept weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["record_runs"]
 
 
 def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list to which each finished call with kept weights adds what made it."""
+    """Return a list to which each finished call with kept weights adds the object that ran it."""
     found: list[Any] = []
     run = _prepared.Prepared.run
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of arrays on devices: how a device is opened, arrays put there, results compared."""
+"""Helpers for tests of device arrays: opening devices, uploading arrays, comparing results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal  # imported at once: a child forked amid an import waits for ever
+from numpy.testing import assert_array_equal  # imported early: a child forked during an import would deadlock
 from numpy.typing import NDArray
 
 import vkrnn
@@ -20,14 +20,14 @@ from vkrnn.results import Results
 Array = NDArray[Any]
 
 KINDS = ("float32", "float64", "float16", "bfloat16")
-# Vulkan's memory that the host sees where the device has it, and that it does not see, as on a discrete GPU.
+# Vulkan memory that the host maps if the device has it, and memory that it does not map, as on a discrete GPU.
 VULKAN_WAYS = ("mapped", "staged")
-# Before them the CPU itself, whose memory is the host's.
+# The same after the native CPU device, whose memory is the host's.
 WAYS = ("native", *VULKAN_WAYS)
 
 
 def is_native(device: vkrnn.Device) -> bool:
-    """Return whether the device is the CPU itself, without Vulkan."""
+    """Return whether the device is the native CPU device."""
     return device.driver == "native"
 
 
@@ -40,18 +40,18 @@ def _positions() -> dict[bool, int]:
 
 
 def position(*, native: bool) -> int:
-    """Return the position of the CPU itself, or of a Vulkan device: the usual one if it is of Vulkan, else the first.
+    """Return the index of the native CPU device, or of a Vulkan device: the default one if possible.
 
-    Where there is no such device the test is skipped.
+    Skips the test if there is no such device.
     """
     if native not in _positions():
-        pytest.skip(f"no Vulkan device is here: {_core.vulkan_problem()}")
+        pytest.skip(f"no Vulkan device: {_core.vulkan_problem()}")
     return _positions()[native]
 
 
 @contextmanager
 def opened(way: str) -> Iterator[vkrnn.Device]:
-    """Open a device of the caller's own, whose memory goes one of the `WAYS`."""
+    """Open a new device with memory of one of the `WAYS`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VKRNN_STAGING", "1" if way == "staged" else "0")
         device = vkrnn.Device(position(native=way == "native"))
@@ -61,29 +61,29 @@ def opened(way: str) -> Iterator[vkrnn.Device]:
 
 
 def shown_devices() -> str:
-    """Return how a message about a device that is not there lists those that are, and why Vulkan has none."""
+    """Return the list of devices in messages about an unknown device, with the reason why Vulkan has none."""
     names = ", ".join(f"{device.index}: {device.name}" for device in vkrnn.devices())
     problem = _core.vulkan_problem()
     return f"({names}; Vulkan: {problem})" if problem else f"({names})"
 
 
 def sees(device: vkrnn.Device) -> bool:
-    """Return whether NumPy can look at the device's memory."""
+    """Return whether NumPy can map the device's memory."""
     return vkrnn.empty(1, device=device).host_visible
 
 
 def beside(other: vkrnn.Device, device: vkrnn.Device) -> str:
-    """Return how a message that shows `device` shows `other`: two of the same hardware look alike."""
+    """Return how a message that shows `device` shows `other`, since two devices on one GPU have the same repr."""
     return f"{'another ' if is_native(other) == is_native(device) else ''}{other!r}"
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype; NumPy has no bfloat16 of its own."""
+    """Return the dtype of that name; bfloat16 is from ml_dtypes."""
     return np.dtype(pytest.importorskip("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 def numbers(shape: tuple[int, ...], dtype: str = "float32", first: int = 1) -> Array:
-    """Return consecutive small integers, which every dtype holds; none is zero."""
+    """Return consecutive small integers, none zero, which every dtype represents exactly."""
     size = int(np.prod(shape))
     return ((np.arange(size) + first - 1) % 100 + 1).reshape(shape).astype(dtype_of(dtype))
 
@@ -94,7 +94,7 @@ def put(arrays: Mapping[str, Array], device: vkrnn.Device | None = None) -> dict
 
 
 def shifted(array: Array, device: vkrnn.Device | None = None) -> vkrnn.Array:
-    """Put an array on the device behind something else, as a slice: in 16 bits at an odd word, as a rule."""
+    """Put an array on the device as a slice behind other elements, usually at an odd offset."""
     if array.ndim == 0:
         return vkrnn.asarray(np.stack([array, array]), device=device)[1]
     ahead = np.full((1, *array.shape[1:]), 7, array.dtype)
@@ -102,7 +102,7 @@ def shifted(array: Array, device: vkrnn.Device | None = None) -> vkrnn.Array:
 
 
 def above(case: Case, forward: Results, dtype: np.dtype[Any], device: vkrnn.Device | None = None) -> dict[str, Any]:
-    """Return what the gradients take besides the inputs: where the forward results are arrays, everything is."""
+    """Return what the gradients take besides the inputs; device arrays if the forward results are."""
     taken = gradient_inputs(case, forward)
     if not isinstance(forward.output, vkrnn.Array):
         return {name: array.astype(dtype, copy=False) for name, array in taken.items()}
@@ -113,7 +113,7 @@ def above(case: Case, forward: Results, dtype: np.dtype[Any], device: vkrnn.Devi
 
 
 def everything(case: Case, device: vkrnn.Device | None = None, lengths: Array | None = None) -> dict[str, Array]:
-    """Return what a case's training call and its gradients give."""
+    """Return the results of a case's training call and its gradients."""
     arrays = inputs(case)
     forward, gradients = (getattr(vkrnn, case.cell + ending) for ending in ("", "_gradients"))
     trained = forward(**arrays, lengths=lengths, descriptor=case.descriptor(training=True), device=device)
@@ -131,7 +131,7 @@ def assert_same_bits(got: Mapping[str, Array], wanted: Mapping[str, Array]) -> N
 
 
 def assert_same_array(got: Any, wanted: Array) -> None:
-    """Fail unless `got` is an array on a device with the same bits."""
+    """Fail unless `got` is a device array with the same bits."""
     assert isinstance(got, vkrnn.Array)
     assert (got.shape, got.dtype) == (wanted.shape, wanted.dtype)
     copied = got.numpy()
@@ -140,7 +140,7 @@ def assert_same_array(got: Any, wanted: Array) -> None:
 
 
 def assert_same(got: Results, wanted: Results) -> None:
-    """Fail unless the results are arrays on a device, and in names and bits what NumPy arrays gave."""
+    """Fail unless the results are device arrays with the names and bits of the NumPy results."""
     assert (got._fields, got._reasons) == (wanted._fields, wanted._reasons)
     for one, other in zip(got, wanted, strict=True):
         assert_same_array(one, other)

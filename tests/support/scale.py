@@ -1,4 +1,4 @@
-"""How much the tests do: everything where VKRNN_TESTS=full, as in .ci/run, else less of what takes long."""
+"""How much the tests do: everything if VKRNN_TESTS=full, as in .ci/run; otherwise long tests are shortened."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ FULL = os.environ.get("VKRNN_TESTS") == "full"
 
 
 def scaled(full: int, short: int) -> int:
-    """Return the first number where all tests run, else the second."""
+    """Return the first number in a full run, else the second."""
     return full if FULL else short
 
 
 def sample(full: Sequence[Value], every: int) -> Sequence[Value]:
-    """Return all where all tests run, else every n-th."""
+    """Return all values in a full run, else every n-th."""
     return full if FULL else full[::every]

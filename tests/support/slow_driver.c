@@ -1,5 +1,5 @@
-// A Vulkan driver that takes its time to say that it has no device. Like NVIDIA's it has a lock of its own, which it takes
-// while it works and, by functions that it registers when it is loaded, at each fork.
+// A slow Vulkan driver without devices. Like NVIDIA's, it has a lock that it takes while it works and, by functions that
+// it registers when it is loaded, at each fork.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-"""The targets of the tables of cases: every device, as it chooses itself, and with each of its strategies fixed."""
+"""Test targets: every device with its own choice of strategies, and with each of its strategies fixed."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import pytest
 import vkrnn
 from vkrnn.results import Results
 
-# Fixed beside a strategy: on a device that is a CPU it would choose one lane, and no GPU does.
+# Fixed together with a strategy: a CPU would choose one lane, unlike any GPU.
 SIZES: dict[str, dict[str, int]] = {"steps": {"lanes": 8, "rows": 4}}
-# Fixed beside a strategy for a target of its own: otherwise only large states are computed so.
+# Fixed together with a strategy, as another target: otherwise only large states are computed this way.
 MORE_SIZES: dict[str, dict[str, int]] = {"persistent": {"kept_blocks": 1, "depth_groups": 2, "blocks_ahead": 2}}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A device by its position, and the options that fix its strategies; without any it chooses for each call."""
+    """A device by its index, and the options that fix its strategies. Without options it chooses for each call."""
 
     index: int
     options: tuple[tuple[str, str | int], ...] = ()
 
     @property
     def id(self) -> str:
-        """Return what is short and says it all, as VKRNN_TEST_DEVICE takes it."""
+        """Return the target in the form of VKRNN_TEST_DEVICE."""
         device = vkrnn.devices()[self.index]
         name = device.name.split(" (")[0].replace(" ", "-")
         return " ".join([name, *(f"{name}={value}" for name, value in self.options)])
 
     @property
     def is_costly(self) -> bool:
-        """Return whether a CPU runs a GPU's kernels, which its driver takes long to compile."""
+        """Return whether this is a CPU that runs GPU kernels, which its driver compiles slowly."""
         device = vkrnn.devices()[self.index]
         return device.type == "cpu" and device.driver != "native"
 
     def opened(self) -> vkrnn.Device:
-        """Return the device."""
+        """Open the device."""
         return vkrnn.Device(self.index, **dict(self.options))  # type: ignore[arg-type]
 
 
 def forced(index: int) -> list[Target]:
-    """Return the device with each of its strategies fixed, in as few targets as show them all.
+    """Return the device with each of its strategies fixed, in as few targets as possible.
 
-    A time loop stands beside the products of its name, where there are any, or in turn beside the others.
+    A loop strategy is combined with the product strategy of its name, or in turn with the others.
     """
     device = vkrnn.Device(index)
     listed = device.strategies
@@ -74,7 +74,7 @@ closes_the_default = pytest.mark.skipif(
 
 
 def targets() -> list[Target]:
-    """Return all of every device; under VKRNN_TEST_DEVICE that one alone, which calls without a device run on."""
+    """Return all targets of every device, or the one in VKRNN_TEST_DEVICE."""
     if "VKRNN_TEST_DEVICE" in os.environ:
         index = vkrnn.default_device().index
         _, *options = os.environ["VKRNN_TEST_DEVICE"].split()
@@ -85,7 +85,7 @@ def targets() -> list[Target]:
 
 
 def devices() -> list[Target]:
-    """Return the first target of every device: as it chooses itself, unless VKRNN_TEST_DEVICE fixes strategies."""
+    """Return one target per device: without fixed strategies, unless VKRNN_TEST_DEVICE fixes some."""
     first: dict[int, Target] = {}
     for target in targets():
         first.setdefault(target.index, target)
@@ -93,7 +93,7 @@ def devices() -> list[Target]:
 
 
 def fits(device: vkrnn.Device, target: Target, function: Callable[..., Results], **call: Any) -> bool:
-    """Return whether the target's strategies fit the call. They must be those of its plan."""
+    """Return whether the target's strategies fit the call, so that its plan uses them."""
     try:
         plan = vkrnn.plan(function, **call, device=device)
     except NotImplementedError as error:
@@ -106,6 +106,6 @@ def fits(device: vkrnn.Device, target: Target, function: Callable[..., Results],
 
 
 def require_fit(device: vkrnn.Device, target: Target, function: Callable[..., Results], **call: Any) -> None:
-    """Skip the test where the target's strategies do not fit the call."""
+    """Skip the test if the target's strategies do not fit the call."""
     if not fits(device, target, function, **call):
-        pytest.skip(f"{target.id} does not fit this call")
+        pytest.skip(f"strategies of {target.id} do not fit this call")

@@ -1,4 +1,4 @@
-"""Every tolerance of the tests, with the reason beside it. Raising one needs a reason in the commit."""
+"""Every tolerance of the tests with its reason. Raising one needs a reason in the commit."""
 
 # float64 results that differ only in the order of summation, relative to the largest value: some tens of roundings.
 SAME_IN_FLOAT64 = 1e-13
@@ -22,17 +22,17 @@ COMPLEX = 2e-14
 # for short sequences (T <= 16) and narrow layers (H <= 128).
 FLOAT32 = 5e-6
 FLOAT32_STEPS, FLOAT32_HIDDEN = 16, 128
-# Beyond those, roundings add up over steps and sums: that many times what a NumPy program in float32 makes of the case.
+# Beyond those, roundings add up over steps and sums: this factor times the error of a float32 NumPy program.
 FLOAT32_RATIO = 2
-# One program's error is one draw: over twelve seeds that of a large LSTM's output (T31 N32 I61 H127) scatters from 9e-7
-# to 6e-5 on llvmpipe and on the CPU's own kernels alike, with the same geometric mean of 3e-6, since the case is
-# ill-conditioned. The limit of such a case is therefore set by the worst of that many programs, which differ only in
-# the order of their sums. All but the first are asked only where its limit is missed.
+# The error of one program is one sample: over twelve seeds, that of a large LSTM's output (T31 N32 I61 H127) is between
+# 9e-7 and 6e-5 on llvmpipe and on the native CPU device, with a geometric mean of 3e-6, because the case is
+# ill-conditioned. The limit of such a case is therefore the worst of this many programs, which differ only in the order
+# of their sums. The first one alone is run unless its limit is missed.
 FLOAT32_ORDERS = 4
 
-# How far the device may be off in each of its dtypes, against float64 on the same inputs, relative to the largest value
-# or to 1. The 16-bit types are storage: sums and the carried state are float32, so that besides float32's own error
-# there is one rounding of the result, half an epsilon. In float64 it is some thousands of roundings of 2^-53.
+# The device's error limit in each dtype, against float64 on the same inputs, relative to absmax or to 1. The 16-bit
+# types are storage only: sums and the carried state are float32, so the result has float32's error and one rounding,
+# half an epsilon. In float64 the limit is some thousands of roundings of 2^-53.
 DTYPES = {
     "float64": 1e-12,
     "float32": FLOAT32,
@@ -40,9 +40,9 @@ DTYPES = {
     "bfloat16": 2.0**-7 / 2 + FLOAT32,
 }
 
-# The unit roundoff of operands that are rounded to ten bits of mantissa: float32="tf32". Bounds of test_precision.py
-# follow from it number by number. Whole calls of an LSTM are measured relative to the largest value, with two operands'
-# roundings in the product of a step and two more for what the steps before it hand on.
+# The unit roundoff of operands with ten bits of mantissa: float32="tf32". test_precision.py derives the bound of each
+# element from it. Whole LSTM calls are compared relative to absmax, with the roundings of two operands in a step's
+# product and two more for errors of the steps before it.
 TF32_UNIT = 2.0**-11
 TF32 = 4 * TF32_UNIT
 
@@ -51,9 +51,9 @@ TF32 = 4 * TF32_UNIT
 DEVICE_DIFFERENCE_STEP = 1e-3
 DEVICE_DIFFERENCE = 1e-9
 
-# An activation alone, in float32: relative to its value. Our own exp is within a unit in the last place, and Vulkan
+# An activation alone in float32, relative to its value. Our exp is within a unit in the last place, and Vulkan
 # allows a division 2.5 more.
 ACTIVATION = 4 * 2.0**-23
 
-# onnxruntime computes in float32 too, with approximations of exp and tanh: the contract once for each side.
+# onnxruntime computes in float32, too, with approximate exp and tanh: each side has the contract's error.
 ONNX = 1e-5

@@ -1,4 +1,4 @@
-"""Typed code as a user writes it: type checkers accept it, and infer what `assert_type` says."""
+"""Typed user code: type checkers accept it and infer the types in `assert_type`."""
 
 # pyright: strict
 
@@ -30,13 +30,13 @@ source: Floats = np.ones((5, 3, 8), np.float32)
 weight: Floats = np.zeros((8, 2), np.float32)
 resident = vkrnn.asarray(weight)
 
-# NumPy's arrays give NumPy's.
+# NumPy arguments give NumPy results.
 forward = vkrnn.lstm(source, weight, bias=None, descriptor=vkrnn.LSTMDescriptor(training=True))
 assert_type(forward, LSTMOutputs[AnyArray])
 assert_type(forward.output, AnyArray)
 assert_type(forward[0], AnyArray)
 output, cell_output, z_state = forward
-same: LSTMOutputs = forward  # the array's type has a default
+same: LSTMOutputs = forward  # the type of arrays has a default
 base: vkrnn.Results = forward
 
 back = vkrnn.lstm_gradients(
@@ -46,7 +46,7 @@ assert_type(back, LSTMGradients[AnyArray])
 updated = weight - 0.1 * back.recurrent_weight
 by_name: dict[str, AnyArray] = back._asdict()  # pyright: ignore[reportPrivateUsage]  # as of a named tuple
 
-# One array on a device is enough for all results to be there.
+# One device array makes all results device arrays.
 assert_type(vkrnn.lstm(source, resident), LSTMOutputs[vkrnn.Array])
 assert_type(vkrnn.lstm(vkrnn.asarray(source), weight).output, vkrnn.Array)
 assert_type(vkrnn.lstm(source, resident).output.numpy(), AnyArray)
@@ -54,10 +54,10 @@ written = vkrnn.empty((5, 3, 2))
 assert_type(vkrnn.lstm(source, weight, out=written).output, vkrnn.Array)
 assert_type(vkrnn.lstm(source, weight, out=[np.empty((5, 3, 2), np.float32)]).output, AnyArray)
 
-# Other libraries' arrays give NumPy's.
+# Arrays of other libraries give NumPy results.
 assert_type(vkrnn.lstm(Foreign(source), Foreign(weight)).output, AnyArray)
 
-# Activations are members, names and numbers; `Activation` takes any string. Descriptors keep members.
+# Activations are given as members, names or numbers; `Activation` accepts any string. Descriptors store members.
 descriptor = vkrnn.GRUDescriptor(update_gate_activation="hardSigmoid", reset_gate_activation=3, training=True)
 assert_type(descriptor.update_gate_activation, Activation)
 assert_type(Activation("TANH".lower()), Activation)

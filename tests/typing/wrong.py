@@ -1,4 +1,4 @@
-"""Mistakes that type checkers find: each line with a mark at its end, and no other."""
+"""Mistakes that type checkers find: every line that ends in a mark, and no other."""
 
 import numpy as np
 import numpy.typing as npt
@@ -10,11 +10,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def show(_: object) -> None:
-    """Take anything."""
+    """Accept any object."""
 
 
 def names_of_results(source: Floats, weight: Floats) -> None:
-    """Each operation has its own."""
+    """Each operation has its own results."""
     forward = vkrnn.lstm(source, weight)
     show(forward.outptu)  # wrong
     show(forward.output.shpae)  # wrong
@@ -30,7 +30,7 @@ def names_of_results(source: Floats, weight: Floats) -> None:
 
 
 def kinds_of_arrays(source: Floats, resident: vkrnn.Array) -> None:
-    """Results are NumPy's, or vkrnn's if an argument is."""
+    """Results are NumPy arrays, or device arrays if an argument is one."""
     vkrnn.gru(source, source).output.copy_from(source)  # wrong
     vkrnn.gru(source, resident).output.mean()  # wrong
     vkrnn.gru([1.0], source)  # wrong
@@ -53,7 +53,7 @@ def names_of_arguments(source: Floats, weight: Floats) -> None:
 
 
 def activations() -> None:
-    """They have names."""
+    """Activations have names."""
     vkrnn.LSTMDescriptor(activation="tahn")  # wrong
     vkrnn.GRUDescriptor(update_gate_activation=None)  # wrong
     show(vkrnn.Activation.TAHN)  # wrong
