@@ -107,7 +107,7 @@ std::unique_ptr<StreamSteps> Device::prepare_steps(std::span<const StreamPart> l
     const Dtype dtype = layers.front().spec.dtype;
     if (is_half(dtype))
         throw NotImplementedError(kStream + " dtype: streams of " + std::string(name_of(dtype)) +
-                                  " run on the CPU alone, got " + profile().name);
+                                  " run on the CPU only, got " + profile().name);
     return std::make_unique<CalledSteps>(*this, layers);
 }
 

@@ -81,8 +81,8 @@ std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fi
     Listed listed = list(false);
     if (index >= listed.profiles.size()) listed = list(true);
     if (index >= listed.profiles.size())
-        throw DeviceError("there is no device " + std::to_string(index) + ": the last of " +
-                          std::to_string(listed.profiles.size()) + " is " + std::to_string(listed.profiles.size() - 1));
+        throw DeviceError("expected a device from 0 to " + std::to_string(listed.profiles.size() - 1) + ", got " +
+                          std::to_string(index));
     if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(fixed);
     return vk::open(index - (index > listed.cpu ? 1 : 0), fixed, tuning);
 }

@@ -41,7 +41,7 @@ Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* befor
     for (const auto& [argument, tensor] : layer.weights) {
         if (argument == source || argument == init_state || argument == init_cell || argument == mask ||
             argument == lengths)
-            throw TypeError(prefix + std::string(name_of(argument)) + ": a layer that is kept has weights alone");
+            throw TypeError(prefix + std::string(name_of(argument)) + ": expected only weights in a layer");
         arguments[argument] = {std::string(name_of(tensor.dtype)), tensor.shape, {}};
     }
     arguments[source] = {std::string(name_of(dtype)), {1, batch, given}, {}};

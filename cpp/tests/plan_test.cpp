@@ -307,7 +307,7 @@ TEST(Plan, CountsIn32Bits) {
         ADD_FAILURE() << "no error";
     } catch (const NotImplementedError& error) {
         EXPECT_STREQ(error.what(),
-                     "[lstm] a call with 4294967304 rows or elements in one kernel; 4,294,967,295 is the most");
+                     "[lstm] expected at most 4,294,967,295 rows or elements in one kernel, got 4294967304");
     }
 }
 

@@ -211,14 +211,13 @@ TEST(SpecErrors, NameTheCall) {
 }
 
 TEST(SpecErrors, Arguments) {
-    EXPECT_EQ(
-        message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
-        "[lstm] secondary_bias: lstm has no such argument; it takes source, recurrent_weight, input_weight, bias, "
-        "init_state, init_cell, mask, peephole, lengths");
+    EXPECT_EQ(message<TypeError>(kLstm, false, with(lstm_arguments(), secondary_bias, tensor({4}))),
+              "[lstm] secondary_bias: unknown argument; lstm takes source, recurrent_weight, input_weight, bias, "
+              "init_state, init_cell, mask, peephole, lengths");
     EXPECT_EQ(message<ValueError>(kLstm, false, {{source, tensor({5, 3, 7})}}),
-              "[lstm] recurrent_weight: lstm needs it, got none");
+              "[lstm] recurrent_weight: expected an array, got none");
     EXPECT_EQ(message<ValueError>(kLstm, true, lstm_arguments()),
-              "[lstm_gradients] source_gradient: lstm_gradients needs it, got none");
+              "[lstm_gradients] source_gradient: expected an array, got none");
 }
 
 TEST(SpecErrors, Numbers) {

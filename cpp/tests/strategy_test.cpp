@@ -331,11 +331,11 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "matrices", {{"product_column_groups", 16}}}, with_matrix_units()),
               "[Device] product_row_groups: expected 1 or 2 with these product_column_groups, got 4");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
-              "[Device] tile: no such option; there are schedule, gemm, column_lanes, depth_block, lanes, "
+              "[Device] tile: unknown option; the options are schedule, gemm, column_lanes, depth_block, lanes, "
               "register_fours, row_lanes, rows, "
               "slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
-              "[Device] lanes: no such option; there are schedule, gemm");
+              "[Device] lanes: unknown option; the options are schedule, gemm");
 }
 
 // A caller fixes a size by its name alone, so that one of the other part's must not be called the same.

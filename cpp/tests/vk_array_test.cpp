@@ -325,10 +325,10 @@ TEST_P(Arrays, RefusesWhatTheBindingsNeverPass) {
     const Shared result = device_->allocate(400, false);
     Words words(100);
     EXPECT_EQ(message({{.storage = storage}}, {.host = words.data()}),
-              "[test] internal error: a result in host memory of a call that does not wait");
+              "[test] internal error: a call that does not wait cannot write a result to host memory");
     EXPECT_EQ(message({{.storage = storage, .offset = 1}}, {.storage = result}),
-              "[test] internal error: a tensor that reaches beyond its storage");
-    EXPECT_EQ(message({}, {.storage = result}), "[test] internal error: the arrays do not go with the plan");
+              "[test] internal error: a tensor extends beyond its storage");
+    EXPECT_EQ(message({}, {.storage = result}), "[test] internal error: the arrays do not match the plan");
     const auto other = open_vulkan();
     EXPECT_EQ(message({{.storage = other->allocate(400, false)}}, {.storage = result}),
               "[test] internal error: storage of another device");
@@ -344,7 +344,7 @@ TEST_P(Arrays, TooLargeAnArray) {
     } catch (const MemoryError& error) {
         const std::string message = error.what();
         EXPECT_EQ(message.find("[Array] the array needs 1.0 PiB (1,125,899,906,842,624 bytes), "), 0u) << message;
-        EXPECT_NE(message.find(" can be had on " + device_->profile().name), std::string::npos) << message;
+        EXPECT_NE(message.find(" are available on " + device_->profile().name), std::string::npos) << message;
         EXPECT_EQ(error.asked, asked);
     }
     EXPECT_EQ(device_->statistics().bytes_allocated, before);

@@ -104,7 +104,7 @@ TEST_P(Call, AnotherAmidItIsRefused) {
         return true;
     };
     EXPECT_THROW(run(*device_, fold_plan(2'000'000), {}, call), Interrupted);
-    const std::string expected = "the device is amid another call of this thread, which a signal interrupted";
+    const std::string expected = "the device is busy with another call of this thread, which a signal interrupted";
     EXPECT_EQ(use, "[test] " + expected);
     EXPECT_EQ(closing, "[Device] " + expected);
     expect_adds(*device_, 100);

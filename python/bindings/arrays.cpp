@@ -30,8 +30,8 @@ std::byte* host_memory(const Array& array) {
     wait(array);
     std::byte* const host = array.storage->host();
     if (host == nullptr) {
-        throw py::buffer_error("[Array] the memory of " + array.device->profile().name +
-                               " is not the host's; copy it with numpy()");
+        throw py::buffer_error("[Array] the host cannot map the memory of " + array.device->profile().name +
+                               "; copy it with numpy()");
     }
     return host + array.offset;
 }
@@ -169,7 +169,7 @@ void register_arrays(py::module_& module) {
              constructor<py::object, std::shared_ptr<Device>, const py::dtype&, std::vector<py::ssize_t>, bool>(
                  [](py::object owner, std::shared_ptr<Device> device, const py::dtype& dtype,
                     std::vector<py::ssize_t> shape, bool host_writes) {
-                     if (!device) throw py::type_error("[Array] device: expected one that is open, got None");
+                     if (!device) throw py::type_error("[Array] device: expected an open device, got None");
                      if (!py::isinstance(owner, provided("Device"))) {
                          throw TypeError("[Array] owner: expected a vkrnn.Device, got " + type_name(owner));
                      }
@@ -187,7 +187,9 @@ void register_arrays(py::module_& module) {
                      Array part = base;
                      part.shape = std::move(shape);
                      if (offset > base.nbytes() || part.nbytes() > base.nbytes() - offset) {
-                         throw ValueError("[Array] a part that reaches beyond the array");
+                         throw ValueError("[Array] offset: expected a part of the array's " +
+                                          std::to_string(base.nbytes()) + " bytes, got " +
+                                          std::to_string(part.nbytes()) + " bytes at offset " + std::to_string(offset));
                      }
                      const auto bytes = static_cast<std::uint64_t>(base.dtype.itemsize());
                      if (offset % bytes != 0) {
@@ -206,7 +208,7 @@ void register_arrays(py::module_& module) {
         .def("wait", &wait)
         .def_buffer([](const Array& array) {
             if (dtype_name(array.dtype) == "bfloat16") {
-                throw py::buffer_error("[Array] buffers know no bfloat16");
+                throw py::buffer_error("[Array] the buffer protocol does not support bfloat16; use numpy.asarray");
             }
             return py::buffer(view(array)).request(true);
         });

@@ -36,25 +36,25 @@ Argument find_argument(const std::string& name, const std::string& prefix) {
     for (std::size_t i = 0; i < kArguments; ++i) {
         if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
     }
-    throw TypeError(prefix + " " + name + ": no operation has such an argument");
+    throw TypeError(prefix + " " + name + ": unknown argument");
 }
 
 const Cell& require_cell(const std::string& name) {
     const Cell* found = find_cell(name);
-    if (found == nullptr) throw ValueError("[" + name + "]: there is no such cell");
+    if (found == nullptr) throw ValueError("expected the name of a cell, got '" + name + "'");
     return *found;
 }
 
 const py::object& array_of(const CheckedCall& checked, Argument argument) {
     const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::object>::first);
-    if (found == checked.arrays.end()) throw std::logic_error("a plan reads an argument that the call has not");
+    if (found == checked.arrays.end()) throw std::logic_error("the plan reads an argument that the call does not have");
     return found->second;
 }
 
 // Throws if a plan disagrees with the call about a size. It would read or write beyond an array.
 void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
     if (buffer.bytes != bytes) {
-        throw std::logic_error("a plan's buffer '" + buffer.name + "' is not of its array's size");
+        throw std::logic_error("buffer '" + buffer.name + "' of the plan and its array differ in size");
     }
 }
 

@@ -15,7 +15,7 @@ const std::string kLayers = "[layers] ";
 Argument weight_named(const std::string& name, const std::string& prefix) {
     for (std::size_t i = 0; i < kArguments; ++i)
         if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
-    throw TypeError(prefix + name + ": no operation has such an argument");
+    throw TypeError(prefix + name + ": unknown argument");
 }
 
 Dtype dtype_named(const std::string& name, const std::string& where) {
@@ -43,7 +43,8 @@ public:
         const Spec& spec = layers_->spec(0);
         const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
                    C = py::ssize_t{spec.C()};
-        if (source.ndim() != 3) throw ValueError(kLayers + "source: expected 3 axes");
+        if (source.ndim() != 3)
+            throw ValueError(kLayers + "source: expected 3 axes, got " + std::to_string(source.ndim()));
         const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
         const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});
         LayersCall call{.T = T, .N = N, .source = from.data(), .tf32 = tf32};
@@ -150,7 +151,7 @@ std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std
     std::vector<StreamLayer> made;
     for (const auto& [cell_name, arrays, descriptor] : layers) {
         const Cell* const cell = find_cell(cell_name);
-        if (cell == nullptr) throw ValueError(prefix + "layers: there is no cell '" + cell_name + "'");
+        if (cell == nullptr) throw ValueError(prefix + "layers: expected the name of a cell, got '" + cell_name + "'");
         const std::string label = "layer " + std::to_string(made.size());
         const std::string where = message_prefix(*cell, false, label);
         StreamLayer layer{read_descriptor(*cell, descriptor, where), {}};

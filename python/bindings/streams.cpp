@@ -160,7 +160,7 @@ private:
         const auto* const a = static_cast<const std::byte*>(array.data());
         const auto* const b = static_cast<const std::byte*>(input.data());
         if (std::less<>()(a, b + input.nbytes()) && std::less<>()(b, a + array.nbytes()))
-            throw ValueError(kPrefix + "out: expected memory of its own, got some of x's");
+            throw ValueError(kPrefix + "out: expected memory of its own, got memory shared with x");
         return array;
     }
 

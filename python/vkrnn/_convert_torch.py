@@ -125,7 +125,7 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     from vkrnn._torch_tensors import to_tensor  # noqa: PLC0415 - needs torch
 
     if not every:
-        raise ValueError("[to_torch] layers: expected at least one")
+        raise ValueError("[to_torch] layers: expected at least one, got none")
     first = every[0]
     mode = _mode_of(first)
     D = 1 + first.descriptor.bidirectional
@@ -157,7 +157,7 @@ def _mode_of(layer: Layer) -> str:
     if name == "RNN":
         if given.activation not in (Activation.TANH, Activation.RELU):
             raise NotImplementedError(
-                f"[to_torch] activation: torch.nn.RNN has tanh and relu, got {given.activation!r}"
+                f"[to_torch] activation: torch.nn.RNN supports only tanh and relu, got {given.activation!r}"
             )
         mode = f"RNN_{given.activation.name}"
     wanted = descriptor(mode, bidirectional=given.bidirectional)
@@ -165,7 +165,9 @@ def _mode_of(layer: Layer) -> str:
     for field in fields(given):
         expected, got = getattr(wanted, field.name), getattr(given, field.name)
         if field.name not in free and got != expected:
-            raise NotImplementedError(f"[to_torch] {field.name}: torch.nn.{name} has {expected!r} only, got {got!r}")
+            raise NotImplementedError(
+                f"[to_torch] {field.name}: torch.nn.{name} supports only {expected!r}, got {got!r}"
+            )
     return mode
 
 
@@ -174,9 +176,11 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
     given = layer.arguments
     others = sorted(given.keys() - _WEIGHTS)
     if others:
-        raise NotImplementedError(f"{where} {others[0]}: torch's modules have no such weight")
+        raise NotImplementedError(f"{where} {others[0]}: torch's modules do not have this weight")
     if "input_weight" not in given:
-        raise NotImplementedError(f"{where} input_weight: torch's modules always have one, got none")
+        raise NotImplementedError(
+            f"{where} input_weight: expected an array, which torch's modules always have, got none"
+        )
     if (layer.function, layer.descriptor) != (first.function, first.descriptor):
         raise ValueError(
             f"{where} expected {first.function.__name__} with {first.descriptor!r}, as layer 0, got "
@@ -191,7 +195,7 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
     columns, width = given["input_weight"].shape[-1], D * recurrent.shape[-1]
     if number > 0 and columns != width:
         raise ValueError(
-            f"{where} input_weight: expected {width} columns, as many as the output before it has, got {columns}"
+            f"{where} input_weight: expected {width} columns, the width of the output before it, got {columns}"
         )
 
 

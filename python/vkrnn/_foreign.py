@@ -108,7 +108,7 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
     if not on_host:
-        raise TypeError(f"{where} expected memory of the CPU, got a {kind} on another device; copy it there first")
+        raise TypeError(f"{where} expected CPU memory, got a {kind} on another device; copy it to the CPU first")
     try:
         capsule = value.__dlpack__()
         tensor = _Tensor.from_address(_address(capsule, b"dltensor"))

@@ -50,7 +50,7 @@ def checked_out(call: _core.CheckedCall, out: Any, prefix: str) -> tuple[list[An
                 )
         shared = _core.first_overlap(array, taken)
         if shared is not None:
-            raise ValueError(f"{where} expected memory of its own, got some of {owners[shared]}'s")
+            raise ValueError(f"{where} expected memory of its own, got memory shared with {owners[shared]}")
         owners.append(f"the result {name}")
         taken.append(array)
     return given, device

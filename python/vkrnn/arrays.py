@@ -113,7 +113,7 @@ class Array(_core.Array):
     def __getitem__(self, index: SupportsIndex | slice) -> Self:
         """Return a part along the first axis, without a copy: ``array[3]``, ``array[2:5]``."""
         if not self.shape:
-            raise IndexError("[Array] index: an array without axes has no parts")
+            raise IndexError("[Array] index: expected an array with at least one axis, got shape []")
         length, *rest = self.shape
         stride = self.nbytes // length if length else 0
         if isinstance(index, slice):
@@ -136,7 +136,7 @@ class Array(_core.Array):
     def __len__(self) -> int:
         """Return the length of the first axis."""
         if not self.shape:
-            raise TypeError("[Array] len() of an array without axes")
+            raise TypeError("[Array] len: expected an array with at least one axis, got shape []")
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Self]:
@@ -146,7 +146,7 @@ class Array(_core.Array):
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:  # noqa: FBT001
         """Return what `numpy` returns, converted to `dtype` if one is given."""
         if copy is False and not self.host_visible:
-            raise ValueError("[Array] copy=False: memory that is not the host's needs a copy")
+            raise ValueError("[Array] copy=False: memory that the host cannot map must be copied")
         array = self.numpy()
         if dtype is None or np.dtype(dtype) == self.dtype:
             return array.copy() if copy and self.host_visible else array
@@ -163,9 +163,9 @@ class Array(_core.Array):
             If the host does not see the memory, or the dtype is bfloat16.
         """
         if not self.host_visible:
-            raise BufferError(f"[Array] the memory of {self.device.name} is not the host's; copy it with numpy()")
+            raise BufferError(f"[Array] the host cannot map the memory of {self.device.name}; copy it with numpy()")
         if self.dtype.name == "bfloat16":
-            raise BufferError("[Array] NumPy exports no bfloat16 through DLPack")
+            raise BufferError("[Array] NumPy does not support bfloat16 in DLPack; use numpy.asarray")
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -74,9 +74,11 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
         self = super().__new__(cls, gathered)
         if len(fields) != len(self):
             many = "more" if len(self) > len(fields) else len(self)
-            raise ValueError(f"[{function}] results: {len(fields)} names for {many} arrays")
+            raise ValueError(
+                f"[{function}] results: expected a name for each array, got {len(fields)} names for {many} arrays"
+            )
         if len({*fields, *absent}) != len(fields) + len(absent):
-            raise ValueError(f"[{function}] results: a name stands twice in {[*fields, *absent]}")
+            raise ValueError(f"[{function}] results: expected different names, got {[*fields, *absent]}")
         self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
         return self
 

@@ -229,16 +229,20 @@ def test_out_must_not_overlap(either: vkrnn.Device, arrays: dict[str, Any]) -> N
     plain = np.zeros((9, 3, 4), np.float32)
     source = plain[:5]  # as large as a result here
     cases: list[tuple[dict[str, Any], Any, str]] = [
-        (resident, (first, first, None), "cell_output: expected memory of its own, got some of the result output's"),
+        (
+            resident,
+            (first, first, None),
+            "cell_output: expected memory of its own, got memory shared with the result output",
+        ),
         (
             resident,
             (whole[:5], whole[4:], None),
-            "cell_output: expected memory of its own, got some of the result output's",
+            "cell_output: expected memory of its own, got memory shared with the result output",
         ),
         (
             arrays,
             (plain[:5], plain[4:], None),
-            "cell_output: expected memory of its own, got some of the result output's",
+            "cell_output: expected memory of its own, got memory shared with the result output",
         ),
     ]
     for given, out, message in cases:
@@ -249,7 +253,7 @@ def test_out_must_not_overlap(either: vkrnn.Device, arrays: dict[str, Any]) -> N
     for argument in (source, there, there[:]):
         with pytest.raises(ValueError) as caught:
             vkrnn.single_gate_rnn(argument, weight, descriptor=LINEAR, out=argument)
-        message = "[single_gate_rnn] out: output: expected memory of its own, got some of source's"
+        message = "[single_gate_rnn] out: output: expected memory of its own, got memory shared with source"
         assert str(caught.value) == message
 
 
@@ -270,7 +274,7 @@ def test_arguments_may_not_be_views_of_out(either: vkrnn.Device) -> None:
     for kind, view in {"numpy": plain, **others}.items():
         with pytest.raises(ValueError) as caught:
             vkrnn.single_gate_rnn(view, weight, out=array if len(view) == 5 else array[4:], descriptor=LINEAR)
-        message = "[single_gate_rnn] out: output: expected memory of its own, got some of source's"
+        message = "[single_gate_rnn] out: output: expected memory of its own, got memory shared with source"
         assert str(caught.value) == message, kind
     states = vkrnn.zeros((2, 3, 4), device=either)
     vkrnn.single_gate_rnn(states[:1].numpy(), weight, descriptor=LINEAR, out=states[1:])  # disjoint parts
@@ -293,7 +297,7 @@ def test_overlap_with_a_lying_subclass() -> None:
     """Overlap and contiguity are checked from the memory itself, not from what a subclass answers."""
     source, weight = numbers((5, 3, 4)), np.zeros((4, 4), np.float32)
     cases = {
-        "expected memory of its own, got some of source's": source,
+        "expected memory of its own, got memory shared with source": source,
         "expected a C-contiguous, aligned array that can be written to": np.zeros((5, 3, 4), np.float32)[::-1],
     }
     for message, memory in cases.items():

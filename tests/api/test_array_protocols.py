@@ -132,10 +132,13 @@ def test_bfloat16_in_the_protocols(mapped: vkrnn.Device) -> None:
     array: Any = vkrnn.asarray(numbers((5, 3), "bfloat16"), device=mapped)
     with pytest.raises(BufferError) as caught:
         memoryview(array)
-    assert str(caught.value.__cause__ or caught.value) == "[Array] buffers know no bfloat16"
+    assert (
+        str(caught.value.__cause__ or caught.value)
+        == "[Array] the buffer protocol does not support bfloat16; use numpy.asarray"
+    )
     with pytest.raises(BufferError) as caught:
         np.from_dlpack(array)
-    assert str(caught.value) == "[Array] NumPy exports no bfloat16 through DLPack"
+    assert str(caught.value) == "[Array] NumPy does not support bfloat16 in DLPack; use numpy.asarray"
     np.testing.assert_array_equal(np.asarray(array), numbers((5, 3), "bfloat16"))
 
 
@@ -222,7 +225,7 @@ def test_each_look_at_unmapped_memory_is_a_download(staged: vkrnn.Device, dtype:
 def test_unmapped_memory_is_not_exported(staged: vkrnn.Device, dtype: str) -> None:
     """DLPack, memoryview and `copy=False` are refused with whole messages."""
     array: Any = vkrnn.asarray(numbers((5, 3), dtype), device=staged)
-    message = f"[Array] the memory of {staged.name} is not the host's; copy it with numpy()"
+    message = f"[Array] the host cannot map the memory of {staged.name}; copy it with numpy()"
     with pytest.raises(BufferError) as caught:
         array.__dlpack__()
     assert str(caught.value) == message
@@ -230,12 +233,14 @@ def test_unmapped_memory_is_not_exported(staged: vkrnn.Device, dtype: str) -> No
         np.from_dlpack(array)
     with pytest.raises(BufferError) as caught:
         memoryview(array)
-    expected = "[Array] buffers know no bfloat16" if dtype == "bfloat16" else message
+    expected = (
+        "[Array] the buffer protocol does not support bfloat16; use numpy.asarray" if dtype == "bfloat16" else message
+    )
     assert str(caught.value.__cause__ or caught.value) == expected
     for other in (None, dtype_of(dtype), np.float32, np.float64):
         with pytest.raises(ValueError) as refused:
             array.__array__(other, copy=False)
-        assert str(refused.value) == "[Array] copy=False: memory that is not the host's needs a copy"
+        assert str(refused.value) == "[Array] copy=False: memory that the host cannot map must be copied"
 
 
 def test_dlpack_device_is_the_cpu(either: vkrnn.Device) -> None:

@@ -147,7 +147,7 @@ def test_strategies() -> None:
             assert set(names) <= set(tables[part])
         with pytest.raises(TypeError) as caught:
             vkrnn.Device(device.index, no_such_size=1)
-        known = str(caught.value).split("there are ")[1].split(", ")
+        known = str(caught.value).split("the options are ")[1].split(", ")
         assert set(known) <= declared | {"schedule", "gemm"}
 
 

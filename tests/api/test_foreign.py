@@ -123,7 +123,7 @@ def test_tensors_that_cannot_be_shared(torch: Any, arrays: Arrays) -> None:
     with pytest.raises(TypeError) as caught:
         vkrnn.lstm(**{**arrays, "bias": WithDLPack(arrays["bias"], 2)})  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "[lstm] bias: expected memory of the CPU, got a WithDLPack on another device; copy it there first"
+        "[lstm] bias: expected CPU memory, got a WithDLPack on another device; copy it to the CPU first"
     )
     with pytest.raises(TypeError) as caught:
         vkrnn.lstm(**{**arrays, "bias": torch.ones(16, dtype=torch.int32)})

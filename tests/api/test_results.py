@@ -93,10 +93,15 @@ def test_it_is_read_only(results: Results) -> None:
 @pytest.mark.parametrize(
     ("names", "arrays", "reasons", "message"),
     [
-        (["output"], [], {}, "[lstm] results: 1 names for 0 arrays"),
-        (["output"], itertools.repeat(1), {}, "[lstm] results: 1 names for more arrays"),
-        (["a", "a"], [1, 2], {}, "[lstm] results: a name stands twice in ['a', 'a']"),
-        (["a"], [1], {"a": "no"}, "[lstm] results: a name stands twice in ['a', 'a']"),
+        (["output"], [], {}, "[lstm] results: expected a name for each array, got 1 names for 0 arrays"),
+        (
+            ["output"],
+            itertools.repeat(1),
+            {},
+            "[lstm] results: expected a name for each array, got 1 names for more arrays",
+        ),
+        (["a", "a"], [1, 2], {}, "[lstm] results: expected different names, got ['a', 'a']"),
+        (["a"], [1], {"a": "no"}, "[lstm] results: expected different names, got ['a', 'a']"),
     ],
 )
 def test_names_and_arrays_must_fit(

@@ -169,7 +169,7 @@ def test_errors_about_out(lstm: vkrnn.Stream) -> None:
         lstm.step(x, out=np.empty((1, 5)))
     square = vkrnn.stream(layer_of("lstm", 5, 5))
     x = source(1, 5)
-    with pytest.raises(ValueError, match=r"^\[stream\] out: expected memory of its own, got some of x's$"):
+    with pytest.raises(ValueError, match=r"^\[stream\] out: expected memory of its own, got memory shared with x$"):
         square.step(x, out=x)
 
 
@@ -220,7 +220,7 @@ def test_errors_about_a_state(lstm: vkrnn.Stream, change: Any, kind: type[Except
         (
             ("lstm", {"recurrent_weight": np.zeros((20, 5), np.float32), "mask": np.ones((1, 1, 5), np.float32)}),
             TypeError,
-            "[lstm 'layer 0'] mask: a layer that is kept has weights alone",
+            "[lstm 'layer 0'] mask: expected only weights in a layer",
         ),
         (3, TypeError, "[stream] layers: expected a vkrnn.convert.Layer, a tuple (name, weights, descriptor) or a list "
          "of these, got int"),

@@ -254,7 +254,7 @@ def test_dlpack_of_a_closed_device(own: vkrnn.Device) -> None:
     own.close()
     with pytest.raises(vkrnn.DeviceError if visible else BufferError) as caught:
         np.from_dlpack(array)
-    copy = f"[Array] the memory of {own.name} is not the host's; copy it with numpy()"
+    copy = f"[Array] the host cannot map the memory of {own.name}; copy it with numpy()"
     assert str(caught.value) == (f"[Array] {CLOSED}" if visible else copy)
 
 

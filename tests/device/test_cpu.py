@@ -81,7 +81,7 @@ def test_strategies_of_the_cpu(cpu: vkrnn.Device) -> None:
     for size in ("lanes", "rows", "workgroup"):
         with pytest.raises(TypeError) as unknown:
             vkrnn.Device("cpu", **{size: 1})
-        assert str(unknown.value) == f"[Device] {size}: no such option; there are schedule, gemm"
+        assert str(unknown.value) == f"[Device] {size}: unknown option; the options are schedule, gemm"
 
 
 def test_the_cpu_cannot_be_lost() -> None:
@@ -89,7 +89,7 @@ def test_the_cpu_cannot_be_lost() -> None:
     with opened("native") as device:
         with pytest.raises(NotImplementedError) as caught:
             device._open().lose_for_test()
-        assert str(caught.value) == "[Device] a CPU cannot be lost"
+        assert str(caught.value) == "[Device] the CPU device cannot be lost"
         assert not device.lost
         vkrnn.lstm(**inputs(SMALL), descriptor=SMALL.descriptor(), device=device)
 

@@ -93,9 +93,9 @@ def test_wrong_types() -> None:
         vkrnn.Device(lanes="two")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^\[Device\] gemm: expected a str, got int$"):
         vkrnn.Device(gemm=2)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^\[Device\] tile: no such option; there are schedule, gemm"):
+    with pytest.raises(TypeError, match=r"^\[Device\] tile: unknown option; the options are schedule, gemm"):
         vkrnn.Device(tile=2)
-    with pytest.raises(TypeError, match=r"^\[Device\] \\ud800: no such option; there are schedule, gemm"):
+    with pytest.raises(TypeError, match=r"^\[Device\] \\ud800: unknown option; the options are schedule, gemm"):
         vkrnn.Device(**{"\ud800": 2})
     with pytest.raises(ValueError, match=r"^\[Device\] gemm: expected .*, got '\\ud800'$"):
         vkrnn.Device(gemm="\ud800")

@@ -91,7 +91,7 @@ def test_a_handler_that_makes_calls(either: vkrnn.Device) -> None:
         while len(during) < most:
             signal.setitimer(signal.ITIMER_REAL, 0.002)
             np.testing.assert_array_equal(vkrnn.lstm(**given, device=either).output, wanted[case])
-    refused = "[lstm] the device is amid another call of this thread, which a signal interrupted"
+    refused = "[lstm] the device is busy with another call of this thread, which a signal interrupted"
     assert set(during) <= ({True} if is_native(either) else {True, refused})
 
 
@@ -106,7 +106,7 @@ def test_a_handler_that_closes_the_device(own: vkrnn.Device) -> None:
         while True:
             vkrnn.lstm(**inputs(case), device=own)
 
-    with pytest.raises(vkrnn.DeviceError, match=r"the device is (closed|amid another call of this thread)"):
+    with pytest.raises(vkrnn.DeviceError, match=r"the device is (closed|busy with another call of this thread)"):
         call_for_ever()
     own.close()
     with pytest.raises(vkrnn.DeviceError, match="the device is closed"):

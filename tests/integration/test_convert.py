@@ -115,22 +115,25 @@ LSTM, GRU, RNN = vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNND
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (some_layer(vkrnn.lstm, LSTM(reverse=True), 4), "reverse: torch.nn.LSTM has False only, got True"),
+        (some_layer(vkrnn.lstm, LSTM(reverse=True), 4), "reverse: torch.nn.LSTM supports only False, got True"),
         (
             some_layer(vkrnn.lstm, LSTM(activation="relu"), 4),
-            "activation: torch.nn.LSTM has Activation.TANH only, got Activation.RELU",
+            "activation: torch.nn.LSTM supports only Activation.TANH, got Activation.RELU",
         ),
         (
             some_layer(vkrnn.single_gate_rnn, RNN(activation="sigmoid"), 1),
-            "activation: torch.nn.RNN has tanh and relu, got Activation.SIGMOID",
+            "activation: torch.nn.RNN supports only tanh and relu, got Activation.SIGMOID",
         ),
-        (some_layer(vkrnn.gru, GRU(), 3), "reset_after: torch.nn.GRU has True only, got False"),
+        (some_layer(vkrnn.gru, GRU(), 3), "reset_after: torch.nn.GRU supports only True, got False"),
         (
             some_layer(vkrnn.gru, GRU(reset_after=True, flip_z=True), 3),
-            "flip_z: torch.nn.GRU has False only, got True",
+            "flip_z: torch.nn.GRU supports only False, got True",
         ),
-        (some_layer(vkrnn.lstm, LSTM(clip=2), 4), "clip: torch.nn.LSTM has 0.0 only, got 2.0"),
-        (some_layer(vkrnn.lstm, LSTM(), 4, peephole=(20,)), "layer 0: peephole: torch's modules have no such weight"),
+        (some_layer(vkrnn.lstm, LSTM(clip=2), 4), "clip: torch.nn.LSTM supports only 0.0, got 2.0"),
+        (
+            some_layer(vkrnn.lstm, LSTM(), 4, peephole=(20,)),
+            "layer 0: peephole: torch's modules do not have this weight",
+        ),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
 )
@@ -149,16 +152,17 @@ def test_layers_that_do_not_fit() -> None:
         TypeError, match=re.escape("[to_torch] layers: expected a Layer or a sequence of them, got str")
     ):
         to_torch(["x"])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match=re.escape("[to_torch] layers: expected at least one")):
+    with pytest.raises(ValueError, match=re.escape("[to_torch] layers: expected at least one, got none")):
         to_torch([])
-    with pytest.raises(ValueError, match=re.escape("input_weight: expected 5 columns, as many as the output before")):
+    with pytest.raises(ValueError, match=re.escape("input_weight: expected 5 columns, the width of the output before")):
         to_torch([first, first])
     other = some_layer(vkrnn.single_gate_rnn, RNN(activation="tanh"), 1, input_weight=(5, 5))
     with pytest.raises(ValueError, match=re.escape("[to_torch] layer 1: expected lstm with LSTMDescriptor(")):
         to_torch([first, other])
     without = replace(first, arguments={"recurrent_weight": first.arguments["recurrent_weight"]})
     with pytest.raises(
-        NotImplementedError, match=re.escape("[to_torch] layer 0: input_weight: torch's modules always")
+        NotImplementedError,
+        match=re.escape("[to_torch] layer 0: input_weight: expected an array, which torch's modules always"),
     ):
         to_torch(without)
 

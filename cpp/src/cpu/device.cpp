@@ -226,9 +226,9 @@ void CpuDevice::throw_no_room(const std::string& prefix, std::uint64_t bytes) co
 
 void CpuDevice::throw_no_array(std::uint64_t bytes) const {
     const std::uint64_t free = std::min(free_memory(), profile_.max_allocation);
-    throw MemoryError(
-        kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " can be had on " + profile_.name,
-        bytes, free);
+    throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(free) + " are available on " +
+                          profile_.name,
+                      bytes, free);
 }
 
 void CpuDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
@@ -353,7 +353,7 @@ void CpuDevice::close() {
     memory_->close();
 }
 
-void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] a CPU cannot be lost"); }
+void CpuDevice::lose_for_test() { throw NotImplementedError("[Device] the CPU device cannot be lost"); }
 
 Statistics CpuDevice::statistics() const {
     const std::size_t plans = plans_.size();

@@ -100,12 +100,12 @@ private:
             for (const Parameter& parameter : parameters()) {
                 known += (known.empty() ? "" : ", ") + std::string(name_of(parameter.argument));
             }
-            throw TypeError(at(argument) + std::string(operation()) + " has no such argument; it takes " + known);
+            throw TypeError(at(argument) + "unknown argument; " + std::string(operation()) + " takes " + known);
         }
         for (const Parameter& parameter : parameters()) {
             const bool optional = parameter.optional && !(packed_ && parameter.argument == Argument::lengths);
             if (optional || given(parameter.argument)) continue;
-            throw ValueError(at(parameter.argument) + std::string(operation()) + " needs it, got none");
+            throw ValueError(at(parameter.argument) + "expected an array, got none");
         }
     }
 

@@ -28,7 +28,7 @@ void collect_written(const Block& block, const std::vector<PlanBuffer>& buffers,
 
 std::uint32_t u32(std::int64_t value) {
     if (value < 0 || value > std::numeric_limits<std::uint32_t>::max())
-        throw TooLarge(std::to_string(value) + " rows or elements in one kernel; 4,294,967,295 is the most");
+        throw TooLarge("expected at most 4,294,967,295 rows or elements in one kernel, got " + std::to_string(value));
     return static_cast<std::uint32_t>(value);
 }
 

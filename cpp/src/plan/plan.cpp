@@ -21,7 +21,7 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
     }
     if (spec.packed() && profile.backend != Backend::native)
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) +
-                                  " packed sequences run on the CPU alone, not on " + profile.name);
+                                  " packed sequences run on the CPU only, not on " + profile.name);
     try {
         const Chosen chosen = choose_strategies(spec, profile, fixed, tuning);
         Plan plan =
@@ -29,7 +29,7 @@ Plan make_plan(const Spec& spec, const Profile& profile, const StrategyChoice& f
         plan.shared = shared_scratch(plan, profile.max_allocation);
         return plan;
     } catch (const TooLarge& error) {
-        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " a call with " + error.what());
+        throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + error.what());
     }
 }
 

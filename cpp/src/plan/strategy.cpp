@@ -132,7 +132,7 @@ void check_choice(const StrategyChoice& fixed, const Profile& profile) {
         if (known.contains(name)) continue;
         std::string options = "schedule, gemm";
         for (const auto& [other, its_value] : known) options += ", " + other;
-        throw TypeError("[Device] " + name + ": no such option; there are " + options);
+        throw TypeError("[Device] " + name + ": unknown option; the options are " + options);
     }
 }
 

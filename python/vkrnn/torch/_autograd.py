@@ -53,7 +53,7 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
         """Call `layer_backward`."""
         if not ctx.trained:
-            raise RuntimeError("[vkrnn.torch] the forward call did not keep what gradients need: it had training=False")
+            raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
         *tensors, z_state, states = ctx.saved_tensors
         if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
             with torch.no_grad():  # the caller changed the output in place

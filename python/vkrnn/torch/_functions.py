@@ -368,7 +368,7 @@ class _Operation(torch.autograd.Function):
         """Call `vkrnn::operation_backward`."""
         if not ctx.trained:
             raise RuntimeError(
-                f"[vkrnn.torch.{ctx.cell}] the forward call did not keep what gradients need: it had training=False"
+                f"[vkrnn.torch.{ctx.cell}] gradients need a forward call with training=True, got training=False"
             )
         output, cells, z_state, *tensors = ctx.saved_tensors
         if cells is None:

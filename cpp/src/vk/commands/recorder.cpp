@@ -218,7 +218,7 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
     }
     const Profile& profile = device_.profile();
     if (std::max(dispatch.groups[0], dispatch.groups[1]) > profile.max_group_count || dispatch.groups[2] > 65535) {
-        throw std::length_error(dispatch.label + ": more workgroups than " + profile.name + " takes");
+        throw std::length_error(dispatch.label + ": more workgroups than " + profile.name + " supports");
     }
     relocate(dispatch.push, placements, ready.push.data());
     return ready;
@@ -233,7 +233,7 @@ void Recorder::step(const Clear& clear, std::span<const Slice> placements) {
         return;
     }
     if (clear.buffer >= placements.size()) {
-        throw std::out_of_range("a buffer to clear that the plan does not have");
+        throw std::out_of_range("cannot clear a buffer that the plan does not have");
     }
     if (computed_) {
         barrier(Stage::eAllTransfer, Access::eTransferWrite);

@@ -130,8 +130,8 @@ Context::Context() : process_(process_id()), loader_(load()) {
     try {
         create_instance();
     } catch (const ::vk::SystemError& error) {
-        throw DeviceError(std::string("no Vulkan driver was found, or one's manifest cannot be read (") + error.what() +
-                          "); " + kInstallHint);
+        throw DeviceError(std::string("no Vulkan driver was found, or a driver's manifest cannot be read (") +
+                          error.what() + "); " + kInstallHint);
     }
 }
 

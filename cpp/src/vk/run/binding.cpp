@@ -56,7 +56,7 @@ Binding::~Binding() {
 
 const PlanBuffer& Binding::buffer(std::size_t index, Role role) const {
     if (index >= plan_.buffers.size() || plan_.buffers[index].role != role) {
-        throw std::out_of_range("an input or a result that is not in a buffer of that role");
+        throw std::out_of_range("the plan has no buffer of that role for an input or result");
     }
     return plan_.buffers[index];
 }
@@ -139,7 +139,7 @@ void Binding::place_scratch(Arena& arena) {
 void Binding::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results, Transfer& transfer,
                    const Poll& poll) {
     if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
-        throw std::invalid_argument("the arrays do not go with the plan");
+        throw std::invalid_argument("the arrays do not match the plan");
     }
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
@@ -161,7 +161,7 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
         Slice& placement = placements_[plan_.results[i]];
         if (!results[i].storage) {
             if (!host_waits_) {
-                throw std::invalid_argument("a result in host memory of a call that does not wait");
+                throw std::invalid_argument("a call that does not wait cannot write a result to host memory");
             }
             placement = bind_host_result(results[i].host, bytes);
             continue;
@@ -182,7 +182,7 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
 Slice Binding::slice_of(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes) {
     const PoolStorage& own = pools_.own(*storage);
     if (offset > own.bytes() || bytes > own.bytes() - offset) {
-        throw std::out_of_range("a tensor that reaches beyond its storage");
+        throw std::out_of_range("a tensor extends beyond its storage");
     }
     return own.slice().part(offset, bytes);
 }

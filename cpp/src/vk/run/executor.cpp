@@ -192,7 +192,8 @@ std::shared_ptr<Storage> Executor::allocate(std::uint64_t bytes, bool host_write
         bytes > kChecked ? session->device->free_memory(pool.held()) + pool.unused() : profile_.max_allocation;
     if (bytes > std::min(free, profile_.max_allocation - kAlignment)) {
         throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " +
-                              bytes_text(std::min(free, profile_.max_allocation)) + " can be had on " + profile_.name,
+                              bytes_text(std::min(free, profile_.max_allocation)) + " are available on " +
+                              profile_.name,
                           bytes, free);
     }
     try {

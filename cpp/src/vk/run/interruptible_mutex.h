@@ -38,7 +38,8 @@ public:
     Lock lock(const std::string& prefix, const Poll& poll) {
         std::unique_lock lock(mutex_);
         if (taken_ && holder_ == std::this_thread::get_id()) {
-            throw DeviceError(prefix + "the device is amid another call of this thread, which a signal interrupted");
+            throw DeviceError(prefix +
+                              "the device is busy with another call of this thread, which a signal interrupted");
         }
         while (!free_.wait_for(lock, std::chrono::milliseconds(20), [this] { return !taken_; })) {
             lock.unlock();  // the poll may take another lock
