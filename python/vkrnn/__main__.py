@@ -1,4 +1,4 @@
-"""``python -m vkrnn``: what devices there are, whether they compute right, how fast they are, a demo."""
+"""``python -m vkrnn``: lists and checks devices, measures them, tunes them, and runs a demonstration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command of the `arguments`, else of the process's; return its exit status."""
+    """Run the command in `arguments` (default: the process's) and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
     commands.add_parser("info", help="list versions, devices with all they can do, and why others are skipped")
@@ -103,7 +103,7 @@ def _tune_device(device: Device, options: argparse.Namespace) -> int:
             say("The table is removed." if _tuning.forget(device.profile) else "There is no table.")
         else:
             _tune.tune(device, options, say)
-    except (OSError, ImportError, _core.DeviceError) as error:  # a folder, ml_dtypes, a driver
+    except (OSError, ImportError, _core.DeviceError) as error:  # from a folder, a missing ml_dtypes or a driver
         say(f"  {error}")
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""A short bench: the three cells, forward and in training, beside NumPy and, where it is installed, PyTorch."""
+"""A short benchmark of the three cells, forward and training, against NumPy and, if installed, PyTorch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vkrnn.devices import Device
 
 __all__ = ["Row", "run"]
 
-T, N, H = 64, 8, 128  # and I = H
+T, N, H = 64, 8, 128  # I = H
 _MODULES = {"single_gate_rnn": "RNN", "lstm": "LSTM", "gru": "GRU"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of a call by who made it; None where PyTorch is not installed."""
+    """A call's time in milliseconds for each library; None if PyTorch is not installed."""
 
     operation: str
     vkrnn: float

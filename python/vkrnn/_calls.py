@@ -1,4 +1,4 @@
-"""The way of every public function: a call is checked as a whole, only then a device is looked for."""
+"""Common part of all public functions: a call is checked completely before a device is selected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MODULES = ("vkrnn.operations", "vkrnn.gradients")
 
 @dataclass(frozen=True)
 class _Operation:
-    """One of the six, as the core's table has it; read once, for what every call asks."""
+    """One of the six operations, read once from the core's table."""
 
     cell: str
     gradients: bool
@@ -45,7 +45,7 @@ def _operations() -> Iterator[tuple[str, _Operation]]:
 
 
 _OPERATIONS = dict(_operations())
-REASONS = {  # for which a result of a forward call is absent
+REASONS = {  # why a result of a forward call is absent
     "cell_output": "the descriptor has produce_cell=False and training=False",
     "z_state": "the descriptor has training=False",
 }
@@ -54,7 +54,7 @@ _AS_THEY_ARE = frozenset({np.ndarray, Array})
 
 @functools.cache
 def _absent(function: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Say of each result that the operation has and `names` has not why that is so."""
+    """Return the reason for each of the operation's results that is not in `names`."""
     operation = _OPERATIONS[function]
     left_out = (name for name in operation.results if name not in names)
     return {name: f"no {name} was passed" if operation.gradients else REASONS[name] for name in left_out}
@@ -70,21 +70,21 @@ def _checked_label(function: str, name: Any) -> str:
 
 @dataclass(slots=True)
 class BoundCall:
-    """A call of one of the six operations: what the core has checked, and the options of Python's side."""
+    """A call of one of the six operations, checked by the core, with its Python options."""
 
     call: _core.CheckedCall
-    prefix: str  # of messages about it
+    prefix: str  # of error messages
     device: Any
     out: Any
 
     @staticmethod
     def of(function: str, arguments: dict[str, Any], *, packed: bool = False) -> BoundCall:
-        """Check all `arguments` of `function` by name, in its order; None stands for an optional one that is absent.
+        """Check all `arguments` of `function` by name, in its order. None stands for an absent optional argument.
 
         The dict is changed. If `packed`, sequences are packed: see `vkrnn._packed`.
         """
         operation = _OPERATIONS[function]
-        take = arguments.pop  # the options, so that the arrays stay
+        take = arguments.pop  # takes the options out, so that only arrays remain
         descriptor, name = take("descriptor", None), take("name", None)
         device, out = take("device", None), take("out", None)
         label = "" if name is None else _checked_label(function, name)
@@ -100,7 +100,7 @@ class BoundCall:
         return BoundCall(call, prefix, device, out)
 
     def plan(self, device: Device | None = None) -> _core.Plan:
-        """Return the plan of the call on a device, that to run on if none is given."""
+        """Return the plan of the call on the given device, or on the one that it would run on."""
         chosen = device or self.resolved(self.call.device)
         return _core.plan(chosen._open(self.prefix), self.call, chosen.float32 == "tf32")
 
@@ -113,7 +113,7 @@ class BoundCall:
 
 
 def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: bool = False) -> Kind:
-    """Run `function` and return its `kind` of results; arguments are as in `BoundCall.of`, for example `locals()`."""
+    """Run `function` and return its `kind` of results. Arguments are as in `BoundCall.of`, for example `locals()`."""
     bound = BoundCall.of(function, arguments, packed=packed)
     call, prefix = bound.call, bound.prefix
     given, owner = checked_out(call, bound.out, prefix)

@@ -20,7 +20,7 @@ __all__ = ["from_torch", "to_torch"]
 
 Array = npt.NDArray[Any]
 
-_FORWARDS = ("torch.nn.modules.rnn", "vkrnn.torch._modules")  # where the methods are whose results are known
+_FORWARDS = ("torch.nn.modules.rnn", "vkrnn.torch._modules")  # modules whose `forward` is known
 _MATRICES = ("weight_ih", "weight_hh")
 _BIASES = ("bias_ih", "bias_hh")
 _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
@@ -29,7 +29,7 @@ _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
     operations.single_gate_rnn: "RNN",
 }
 _WEIGHTS = {"recurrent_weight", "input_weight", "bias", "secondary_bias"}
-# Options that do not matter to the module, or only to the order of its gates. Peepholes are refused as arguments.
+# Options without effect on the module, except for the order of its gates. Peepholes are refused as arguments.
 _FREE = {
     "bidirectional",
     "training",
@@ -151,7 +151,7 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
 
 
 def _mode_of(layer: Layer) -> str:
-    """Return the mode of the torch module that computes what the layer does."""
+    """Return the mode of the equivalent torch module."""
     name, given = _CLASSES[layer.function], layer.descriptor
     mode = name
     if name == "RNN":
@@ -200,7 +200,7 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
 
 
 def _torch_weights(layer: Layer, mode: str, *, bias: bool) -> dict[str, Array]:
-    """Return the weights by torch's names, the gates in torch's order and the rows of both directions."""
+    """Return the weights by torch's names, with gates in torch's order and the rows of both directions."""
     given, R = layer.arguments, layer.arguments["recurrent_weight"]
     G, H = GATES[mode], R.shape[-1]
     rows = R.size // H

@@ -1,4 +1,4 @@
-"""Arrays of other libraries, as NumPy sees them."""
+"""Conversion of other libraries' arrays to NumPy arrays."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _SupportsArray(_NoneOfVkrnn, Protocol):
 
 
 Foreign: TypeAlias = npt.NDArray[Any] | _SupportsDLPack | _SupportsArray
-"""A NumPy array, or what `as_numpy` makes one of; not a `vkrnn.Array`."""
+"""A NumPy array, or anything that `as_numpy` converts to one; not a `vkrnn.Array`."""
 
-_HOST = {1, 3, 11}  # DLPack's numbers of memory that the host sees: plain, pinned for CUDA, pinned for ROCm
+_HOST = {1, 3, 11}  # DLPack's numbers of host memory: plain, pinned for CUDA, pinned for ROCm
 _BFLOAT, _UNSIGNED = 4, 1
 
 
 class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor, up to its dtype; what an unversioned capsule points to begins with it."""
+    """DLPack's DLTensor up to its dtype, with which the target of an unversioned capsule begins."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -50,7 +50,7 @@ class _Tensor(ctypes.Structure):
 
 
 class _Exported:
-    """A capsule of DLPack, for NumPy to take."""
+    """Passes a DLPack capsule to NumPy."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -63,20 +63,20 @@ class _Exported:
 
 
 def as_numpy(value: Any, where: str) -> Any:
-    """Return what has ``__dlpack__`` or ``__array__`` as a NumPy array in the same memory, anything else as it is.
+    """Return an object with ``__dlpack__`` or ``__array__`` as a NumPy array in the same memory, others unchanged.
 
     Raises
     ------
     TypeError
-        If it has a mask, is not in memory that the host sees, cannot be shared, is no array, or is one whose gradients
-        PyTorch or JAX would compute; the message begins with `where`.
+        If it has a mask, is not in host memory, cannot be shared, is not an array, or requires gradients from PyTorch
+        or JAX. The message begins with `where`.
     ImportError
         If it is bfloat16, and the package ml_dtypes is not installed.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{where} expected an array without a mask, got a MaskedArray; see numpy.ma.filled")
     if isinstance(value, np.ndarray):
-        return np.asarray(value)  # without what a subclass overrides: what is checked is what is used
+        return np.asarray(value)  # drops a subclass's overrides, so that the checked array is the one used
     if isinstance(value, (np.generic, _core.Array)):
         return value
     _refuse_differentiated(value, where)
@@ -91,7 +91,7 @@ def as_numpy(value: Any, where: str) -> Any:
 
 
 def as_numpy_integers(value: Any, where: str) -> Any:
-    """Return the same for an argument that may be a list of integers, too."""
+    """Return `as_numpy` of an argument that may also be a list of integers."""
     if not isinstance(value, (list, tuple)):
         return as_numpy(value, where)
     try:
@@ -114,7 +114,7 @@ def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
         tensor = _Tensor.from_address(_address(capsule, b"dltensor"))
         is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
         if is_bfloat16:
-            tensor.code = _UNSIGNED  # which NumPy knows
+            tensor.code = _UNSIGNED  # which NumPy supports
         array: npt.NDArray[Any] = np.from_dlpack(_Exported(capsule))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
@@ -136,7 +136,7 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 def _refuse_differentiated(value: Any, where: str) -> None:
-    """Raise TypeError for arrays whose library records what is done with them, which a call here would not tell it."""
+    """Raise TypeError for arrays whose library would compute gradients, because it cannot record a call here."""
     kind = type(value).__name__
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
     if torch is not None and isinstance(value, torch.Tensor) and value.requires_grad:

@@ -1,6 +1,6 @@
-"""Names of the typing module that not every Python has: what type checkers need of them, and nothing at run time.
+"""Names of the typing module that older Pythons lack. They are needed by type checkers only.
 
-`A` stands for the arrays of a call's results: NumPy's where no other kind can be told.
+`A` is the type of a call's arrays. Its default is NumPy's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar
 
     A = TypeVar("A", default=npt.NDArray[Any])
-else:  # so that annotations with these names can be evaluated without the package typing_extensions
+else:  # so that annotations can be evaluated without the package typing_extensions
     from typing import TypeVar
 
     A = TypeVar("A")

@@ -1,4 +1,4 @@
-"""What a bug report needs: versions, devices with all that they can do, and those that are skipped."""
+"""The report of ``python -m vkrnn info``: versions, devices with their features, and skipped devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkrnn.plans import plan
 
 __all__ = ["describe"]
 
-_SIZES = (64, 8, 128)  # T, N, and H = I of the call whose strategy is shown
+_SIZES = (64, 8, 128)  # T, N and H = I of the call whose strategies are shown
 _SHOWN = {"name", "type", "driver", "driver_version", "memory_bytes", "float64"}  # these have a line of their own
 
 

@@ -1,4 +1,4 @@
-"""The gradients of an LSTM's cells: vkrnn has those of the cells after each direction's last step."""
+"""Gradients of an LSTM's cell states, which vkrnn has after each direction's last step only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_cells(gradient: Array, D: int, lengths: Array | None, where: str) -> Ar
     H = channels // D
     ends = np.full(N, T) if lengths is None else lengths
     inside = np.arange(T)[:, np.newaxis] < ends
-    rest = np.where(inside[:, :, np.newaxis], gradient, 0)  # past an end cells are constant
+    rest = np.where(inside[:, :, np.newaxis], gradient, 0)  # padding is constant
     last = np.empty((N, channels), gradient.dtype)
     for at, direction in ((ends - 1, np.s_[:H]), (np.zeros(N, int), np.s_[H:])):
         last[:, direction] = rest[at, np.arange(N), direction]

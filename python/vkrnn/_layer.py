@@ -1,4 +1,4 @@
-"""A recurrent layer with its weights, which conversions from other libraries return."""
+"""A recurrent layer with its weights, as converted from another library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MPSGraph's descriptors as in Swift and PyObjC: created with the defaults, then changed property by property."""
+"""MPSGraph's descriptors as in Swift and PyObjC: made with the defaults and then changed by property."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _camel_case(name: str) -> str:
 
 
 class _Descriptor:
-    """What the three have in common: properties of a frozen descriptor of vkrnn, which each change replaces."""
+    """The common part: properties of a frozen vkrnn descriptor, which each change replaces."""
 
     __slots__ = ("_frozen",)
     _kind: ClassVar[Any]

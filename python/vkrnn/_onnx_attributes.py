@@ -1,4 +1,4 @@
-"""The attributes of ONNX's recurrent nodes: their values, checked, and the descriptors they ask for."""
+"""Attributes of ONNX's recurrent nodes: their checked values and the descriptors that they require."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleG
 __all__ = ["attributes_of", "descriptors_of", "flag", "hidden_size_of", "place"]
 
 _DESCRIPTORS = {"RNN": SingleGateRNNDescriptor, "GRU": GRUDescriptor, "LSTM": LSTMDescriptor}
-# For each of ONNX's functions f, g, h: the one by default, and the gates it belongs to.
+# For each of ONNX's functions f, g, h: its default, and the gates that use it.
 _FUNCTIONS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "RNN": (("Tanh", ("activation",)),),
     "GRU": (
@@ -33,7 +33,7 @@ _ACTIVATIONS = {
     "sigmoid": Activation.SIGMOID,
     "hardsigmoid": Activation.HARD_SIGMOID,
 }
-# HardSigmoid's constants: ONNX's name, the descriptor's, and the default, which both have in common.
+# HardSigmoid's constants: ONNX's name, the descriptor's name, and the default of both.
 _HARD_SIGMOID = (("activation_alpha", "hard_sigmoid_alpha", 0.2), ("activation_beta", "hard_sigmoid_beta", 0.5))
 
 _INTEGER, _NUMBER, _STRING = (numbers.Integral, "an integer"), (numbers.Real, "a number"), (str, "a string")
@@ -55,7 +55,7 @@ _ATTRIBUTES = {
 
 
 def place(op: str, name: str, of: str) -> str:
-    """Return what messages about an attribute or input of the node called `name` begin with."""
+    """Return the beginning of messages about an attribute or input of the node called `name`."""
     return f"[{op} '{name}'] {of}:" if name else f"[{op}] {of}:"
 
 
@@ -119,7 +119,7 @@ def _decoded(where: str, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """Return what a message shows of a value: plain ones as they are, of others the type."""
+    """Return a value as messages show it: plain values as they are, others by their type."""
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"
     plain = value.item() if isinstance(value, np.generic) else value

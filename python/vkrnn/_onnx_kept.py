@@ -1,4 +1,4 @@
-"""ONNX's recurrent nodes with weights that a device keeps from call to call."""
+"""ONNX's recurrent nodes with weights that the device keeps between calls."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class KeptNode:
-    """A node whose weights a device keeps: constants, which are among the `inputs` of its first call.
+    """A node whose weights are kept by a device. They are constants among the `inputs` of the first call.
 
-    It computes the usual calls: whole sequences, and one call for the node. The others, mistakes among them, go the way
-    of every node.
+    It computes calls on whole sequences that need one operation. For others, and for wrong arguments, it returns None,
+    and the caller uses the ordinary operator.
     """
 
     def __init__(self, node: Any, attributes: Mapping[str, Any], inputs: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""ONNX's recurrent nodes in the words of vkrnn: the calls that compute it, with their weights."""
+"""Translation of ONNX's recurrent nodes to calls of vkrnn with their weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INPUTS = {
 """The inputs of each operator, in order."""
 
 WEIGHTS = frozenset("WRBP")
-"""Which of them are weights."""
+"""Those of the inputs that are weights."""
 
 OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
     "RNN": operations.single_gate_rnn,
@@ -35,7 +35,7 @@ OPERATIONS: Mapping[str, Callable[..., Outputs[Any]]] = {
 }
 """The function of each operator."""
 
-# For each gate of the operations here, its place among ONNX's: i, o, f, c of an LSTM, z, r, h of a GRU.
+# The position of each gate in ONNX's order: i, o, f, c of an LSTM, and z, r, h of a GRU.
 _GATES = {"RNN": (0,), "GRU": (0, 1, 2), "LSTM": (0, 2, 3, 1)}
 
 
@@ -47,9 +47,9 @@ def require_shape(where: str, array: Array, letters: str, shape: tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One call that computes a node, or one of its two directions.
+    """One call that computes a node or one of its two directions.
 
-    `arguments` are those of the operation that are weights, `columns` the part's share of [N, DH].
+    `arguments` are the weights by the operation's names, and `columns` is the part's slice of [N, DH].
     """
 
     descriptor: Any
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True)
 class RecurrentNode:
-    """A recurrent node without its data; `parts` has one element, or one for each direction."""
+    """A recurrent node without its data. `parts` has one element, or one per direction."""
 
     op: str
     name: str
@@ -100,7 +100,7 @@ class RecurrentNode:
 
 
 class _Weights:
-    """The weights of a node, their shapes checked."""
+    """The weights of a node, with checked shapes."""
 
     def __init__(self, op: str, name: str, directions: int, inputs: Mapping[str, Array], *, coupled: bool) -> None:
         for required in ("W", "R"):

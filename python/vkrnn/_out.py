@@ -1,4 +1,4 @@
-"""The caller's arrays for the results of a call: the argument ``out``."""
+"""The argument ``out``: the caller's arrays for the results of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for people: tables, and the standard output of the command line, whose reader may go away."""
+"""Tables, and output of the command line, which must survive a closed pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["run", "say", "table"]
 
 
 class _OutputError(Exception):
-    """Standard output cannot be written to; the cause says why."""
+    """Standard output cannot be written to. The cause has the reason."""
 
 
 def say(*lines: str) -> None:
@@ -44,8 +44,8 @@ def run(main: Callable[[], int]) -> int | str:
         try:
             return main()
         finally:
-            say()  # what argparse has written
+            say()  # flushes the output of argparse
     except _OutputError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what is left in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards the rest of the buffer
         reason = error.__cause__
         return 1 if isinstance(reason, BrokenPipeError) else f"standard output cannot be written to: {reason}"

@@ -1,8 +1,8 @@
-"""Calls on packed sequences: a row for each time step of each batch row before its end, and no padding.
+"""Calls on packed sequences, which have a row for each time step of each batch row and no padding.
 
-A packed sequence is [S, ...] where others are [T, N, ...]; S is the sum of the lengths. Batch rows are sorted by
+A packed sequence is [S, ...] instead of [T, N, ...], where S is the sum of the lengths. Batch rows are sorted by
 length, the longest first. The rows of step 0 come first, then those of step 1 of the batch rows that have one, and so
-on. That is the order of ``torch.nn.utils.rnn.PackedSequence``.
+on. This is the order of ``torch.nn.utils.rnn.PackedSequence``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recurrent layers whose weights a device keeps from call to call."""
+"""Recurrent layers whose weights a device keeps between calls."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Array = npt.NDArray[Any]
 
 
 class Prepared:
-    """Layers, each fed by the one before, with their weights on a device, which packs them once. Thread-safe.
+    """A stack of layers whose packed weights stay on a device. Thread-safe.
 
-    A call has the same bits as one call of `vkrnn` per layer. States have torch's and ONNX's layout: [L, N, H] or, of
-    two directions, [2L, N, H].
+    A call gives the same bits as one call of `vkrnn` per layer. States have torch's and ONNX's layout: [L, N, H], or
+    [2L, N, H] for two directions.
     """
 
     __slots__ = ("_layers", "device")

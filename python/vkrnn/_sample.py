@@ -1,4 +1,4 @@
-"""Calls of all six operations on drawn data, for whoever checks or times a device."""
+"""Calls of all six operations on random data, for checking and timing devices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """A cell as most people use it, as PyTorch has it but for the order of a GRU's gates.
+    """A cell with the usual options: PyTorch's except for the order of a GRU's gates.
 
     `saved` are the arguments of the gradients that are results of the forward call.
     """

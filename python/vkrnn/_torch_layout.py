@@ -1,4 +1,4 @@
-"""What torch's RNN, LSTM and GRU are among the operations of vkrnn, in NumPy: functions, descriptors, weights."""
+"""The operations of vkrnn for torch's RNN, LSTM and GRU, with descriptors and weights in NumPy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def descriptor(mode: str, *, bidirectional: bool, training: bool = False, produc
 def from_torch_layout(mode: str, weights: Weights) -> dict[str, Array]:
     """Return torch's weights as keyword arguments. The two matrices are views of torch's, the biases are not.
 
-    torch has two biases where one is enough; only the candidate of a GRU, which is reset between them, keeps both.
+    torch has two biases. They are added, except for a GRU's candidate, where the reset gate is applied between them.
     """
     weight_ih, weight_hh, bias_ih, bias_hh = weights
     rows, H = weight_hh.shape
@@ -71,7 +71,7 @@ def from_torch_layout(mode: str, weights: Weights) -> dict[str, Array]:
 def gradients_to_torch_layout(mode: str, given: Mapping[str, Array]) -> list[Array]:
     """Return gradients with respect to the keyword arguments as those with respect to torch's weights.
 
-    They are as many as there are weights. Both biases have a gradient in memory of its own.
+    There is one for each weight, and the gradients of the two biases share no memory.
     """
     R = given["recurrent_weight"]
     H = R.shape[-1]

@@ -24,6 +24,8 @@ def to_array(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     """Return a tensor that shares the array's memory, which must be writeable."""
-    if array.itemsize == 2 and array.dtype.name == "bfloat16":  # NumPy takes microseconds to make a name
+    if (
+        array.itemsize == 2 and array.dtype.name == "bfloat16"
+    ):  # checked first, because NumPy takes microseconds for the name
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Measures the strategies of a device for the calls that a user names, and keeps the fastest."""
+"""Measures a device's strategies for the calls that the user names, and stores the fastest."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _CELLS |= {
     "gru_reset_after": _GRU,
 }
 _SIZES = [(64, 8, 128, 128), (128, 32, 256, 256)]
-_LARGEST = 2**31 - 1  # of T, N, I and H
+_LARGEST = 2**31 - 1  # limit of T, N, I and H
 _LONGEST = 3600  # seconds
 _SIZES_HELP = "of calls; 64,8,128,128 and 128,32,256,256 if not given"
 _PASSES = ("forward", "training", "gradients")
-# How far answers of two strategies may be apart, as Comparison has it: roundings of long sums, nothing else.
+# How much the results of two strategies may differ (see Comparison): by roundings of long sums only.
 _TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "float16": 2e-2, "bfloat16": 1e-1}
-_WARM_UP = 0.4  # seconds: an idle GPU's clock is slow
-_WORTH = 1.03  # times faster than the rules' choice, below which that stays: times vary by so much
+_WARM_UP = 0.4  # seconds, because an idle GPU has a low clock rate
+_WORTH = 1.03  # least speed-up over the default strategies for an entry, because times vary by this much
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def check_options(device: Device, options: argparse.Namespace) -> None:
 
 
 def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]) -> None:
-    """Measure what the `options` name on the device, and keep what is faster than the rules' choice."""
+    """Measure the calls in `options` on the device, and store strategies that are faster than the default ones."""
     faster: list[_tuning.Entry] = []
     as_fast: list[_tuning.Entry] = []
     rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
@@ -125,7 +125,7 @@ def _seconds(text: str) -> float:
 
 @dataclass(frozen=True)
 class _MeasuredCall:
-    """One of the calls that are measured, with all that it takes but for the device."""
+    """A call to be measured, with all arguments except the device."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
@@ -213,9 +213,9 @@ class _Found:
 
 @dataclass
 class _Search:
-    """Times strategies of one call: time loops beside the products of the rules' choice, then products.
+    """Times strategies of one call: first loop strategies with the default products, then product strategies.
 
-    Where the options leave out what the rules choose, each stands beside all that they name.
+    If the options exclude the default strategies, every named one is timed in combination with each other.
     """
 
     device: Device
@@ -359,10 +359,10 @@ def _label(entry: _tuning.Entry) -> str:
 
 @dataclass
 class _Progress:
-    """A line on a terminal that says what is measured; nothing elsewhere."""
+    """A progress line, shown on terminals only."""
 
     title: str
-    stream: TextIO | None  # None where the process has closed it
+    stream: TextIO | None  # None if the process has closed it
 
     def show(self, done: float, what: str) -> None:
         """Show how much of the call's strategies is done."""

@@ -1,4 +1,4 @@
-"""The strategies that were measured on a device: a file in the cache folder, which a device reads as it opens."""
+"""Tuned strategies: a file in the cache folder that a device reads when it is opened."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ except ImportError:  # Windows
 __all__ = ["Entry", "forget", "key_of", "load", "merge", "path_of", "read", "save"]
 
 Entry = dict[str, Any]
-"""What `_core.tuned_call` returns, with ``strategy``, as a plan has it, and ``milliseconds``, by the rules and so."""
+"""The keys of `_core.tuned_call`, a plan's ``strategy``, and ``milliseconds`` of the default and of this strategy."""
 
-_FORMAT = 1  # of the file; a file of another is ignored
+_FORMAT = 1  # of the file; files of another format are ignored
 _logger = logging.getLogger("vkrnn")
-_told: set[str] = set()
+_logged: set[str] = set()
 
 
 def path_of(profile: _core.Profile) -> Path | None:
-    """Return where the device's table is, or would be; None where no cache folder is known."""
+    """Return the path of the device's table, which may not exist, or None if no cache folder is known."""
     folder = _core.cache_directory()
     name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile.name} {profile.driver} {profile.driver_version}").strip("-")
     return Path(folder) / f"{name}.tuning.json" if folder else None
@@ -56,7 +56,9 @@ def read(profile: _core.Profile) -> list[Entry]:
         table = json.loads(text)
         if {**table, "calls": None} != {**_head(profile), "calls": None}:
             return _ignore(path, "it is of another device, driver or version of vkrnn")
-        entries: list[Entry] = [{"float32": "ieee", **entry} for entry in table["calls"]]  # older tables say no more
+        entries: list[Entry] = [
+            {"float32": "ieee", **entry} for entry in table["calls"]
+        ]  # older tables have no precision
         _core.make_tuning(entries)
         for entry in entries:
             by_rules, tuned = entry["milliseconds"]
@@ -67,21 +69,21 @@ def read(profile: _core.Profile) -> list[Entry]:
 
 
 def key_of(entry: Entry) -> tuple[Any, ...]:
-    """Return what names the entry's call; a table has one entry for each."""
+    """Return the key of the entry's call. A table has one entry per key."""
     return tuple(sorted(item for item in entry.items() if item[0] not in {"strategy", "milliseconds"}))
 
 
 def merge(profile: _core.Profile, faster: Sequence[Entry], as_fast: Sequence[Entry]) -> tuple[int, Path | None]:
-    """Enter `faster` into the table as it is now, and remove the calls of `as_fast`. Raises OSError.
+    """Enter `faster` into the current table and remove the calls in `as_fast`. Raises OSError.
 
-    Processes that do this at the same time take turns, so each keeps what the others have entered.
+    Processes take turns, so each keeps the entries of the others.
 
     Returns
     -------
     entries : int
-        How many the table has.
+        The number of entries in the table.
     path : Path or None
-        Where it is; None where no cache folder is known.
+        The path of the table, or None if no cache folder is known.
     """
     with _alone(profile):
         table = {key_of(entry): entry for entry in read(profile)}
@@ -103,7 +105,7 @@ def save(profile: _core.Profile, entries: Sequence[Entry]) -> Path | None:
     try:
         temporary.write_text(f'{head},\n "calls": [\n{calls}\n ]\n}}\n', "utf-8")
         temporary.replace(path)
-    except BaseException:  # a full disk, an interrupt
+    except BaseException:  # such as a full disk or an interrupt
         temporary.unlink(missing_ok=True)
         raise
     return path
@@ -145,7 +147,7 @@ def _head(profile: _core.Profile) -> dict[str, Any]:
 
 def _ignore(path: Path, reason: object) -> list[Entry]:
     text = f"{path} is ignored: {reason}"
-    if text not in _told:
-        _told.add(text)
+    if text not in _logged:
+        _logged.add(text)
         _logger.warning("%s", text)
     return []

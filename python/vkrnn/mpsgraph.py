@@ -169,8 +169,8 @@ def _by_position(method: Method) -> Callable[..., list[Any]]:
     return call
 
 
-# The six show the labels of all their methods. One that not every method has may be left out, as its None says; whether
-# there is a method without it, the call finds.
+# Each of the six functions lists the labels of all its methods. Labels that some methods lack are optional. The call
+# raises an error if no method has exactly the given labels.
 
 
 @_by_labels
@@ -299,7 +299,7 @@ def GRUGradients(
     raise NotImplementedError
 
 
-# They are attributes of the module, so that an editor completes them.
+# Module attributes, so that editors can complete them.
 globals().update({method.python: _by_position(method) for method in METHODS})
 
 if TYPE_CHECKING:  # a checker cannot compute the names

@@ -214,7 +214,7 @@ class _Operator(OpRun):
         return results
 
     def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
-        # The evaluator would give later nodes the result of an output without a name in place of an absent input.
+        # The evaluator would pass an unnamed output to later nodes in place of an absent input.
         return tuple(array if name else None for name, array in zip(self.onnx_node.output, res, strict=False))
 
 
@@ -338,7 +338,7 @@ class Backend(_Backend):
             If an attribute of a recurrent node is malformed.
         """
         super().prepare(_with_shapes(model), "CPU", **kwargs)
-        # The evaluator takes its own operators within functions of the model.
+        # Inside functions of the model, the evaluator would use its own operators.
         inlined = inline_local_functions(model)
         constant: dict[_Key, bool] = {}
         for node, is_constant in _recurrent_nodes(inlined.graph):

@@ -70,7 +70,7 @@ class Stream(_core.Stream):
             self._initial = self.read_state()
 
     def _start(self, array: Array, zero: Array) -> Array:
-        # An argument of a 16-bit type becomes what the state is carried in.
+        # 16-bit arguments are converted to float32, in which the state is carried.
         return array.astype(zero.dtype) if array.dtype == self.dtype else array
 
     @property

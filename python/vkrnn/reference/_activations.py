@@ -1,6 +1,6 @@
-"""The five activations y = f(p) and their derivatives, written through y.
+"""The five activations y = f(p), and their derivatives as functions of y.
 
-Complex arguments work too, branching on the real part: the complex-step derivative needs that.
+Complex arguments are accepted for the complex-step derivative. Branches depend on the real part.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Numbers(Protocol):
 
 
 class Function(NamedTuple):
-    """An activation and its derivative, the latter as a function of the activation's own result."""
+    """An activation, and its derivative as a function of the activation's result."""
 
     of: Callable[[Array], Array]
     slope: Callable[[Array], Array]
@@ -54,7 +54,7 @@ def _clipped(function: Function, clip: float, rounding: float) -> Function:
     def of(p: Array) -> Array:
         return function.of(np.where(p.real > clip, clip, np.where(p.real < -clip, -clip, p)))
 
-    # All activations are monotonic, so a clamped sum gave one of the two values at the thresholds, up to rounding.
+    # All activations are monotonic, so a clamped sum gives one of the two values at the thresholds, up to rounding.
     low, high = sorted(function.of(np.array([-clip, clip])).tolist())
     low, high = low + rounding * abs(low), high - rounding * abs(high)
     return Function(of, lambda y: np.where((y.real <= low) | (y.real >= high), 0.0, function.slope(y)))

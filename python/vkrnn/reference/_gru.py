@@ -102,7 +102,7 @@ def _backward(
             dh = dh + du * r[k] * m[k]
         delta[k] = d_z, d_r, d_o
         dh = dh + recur_back(delta[k, :2], R_zr) * m[k]
-    d_candidate = delta[:, 2]  # what went into the candidate's recurrent product, and what that was fed
+    d_candidate = delta[:, 2]  # gradient and operand of the candidate's recurrent product
     fed = hm * r
     if cell.reset_after:
         d_candidate, fed = d_candidate * r, hm

@@ -1,12 +1,12 @@
-"""The layout of arrays: gate slots, directions, time order, lenient shapes. The cells see none of it.
+"""Conversion of arrays between the caller's layout and the canonical one, which the cells use.
 
-Every tensor is brought to one canonical form before the equations and back after them:
+Canonical arrays differ from the caller's in this:
 
-- the gated axis ``[D*G*H]`` is split, and the gates put in the order of the equations whatever the descriptor says;
-- the rows are put in the order of the steps k, so that in the equations row k is always step k;
-- the direction comes first, so that each direction is one entry.
+- the gated axis ``[D*G*H]`` is split, and the gates are in the order of the equations;
+- rows are in the order of the steps k;
+- the direction is the first axis.
 
-A sequence of gate vectors is then ``[D, T, G, N, H]``, of states ``[D, T, N, H]``.
+A sequence of gate vectors is then ``[D, T, G, N, H]``, and one of states ``[D, T, N, H]``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Descriptor = TypeVar("Descriptor", SingleGateRNNDescriptor, LSTMDescriptor, GRUD
 Kind = TypeVar("Kind", bound=Gradients[Any])
 
 QUIET = np.errstate(all="ignore")
-"""Decorates the public functions: an overflow or a NaN goes into the results, whatever `numpy.seterr` says."""
+"""Decorates the public functions: overflows and NaN appear in the results, whatever `numpy.seterr` says."""
 
 
 def as_double(values: ArrayLike) -> Array:
@@ -55,7 +55,7 @@ def pack_gradients(kind: type[Kind], function: str, gradients: dict[str, Array |
 
 @dataclass(frozen=True)
 class Layout:
-    """The sizes of one call, and the ways between its tensors and the canonical form."""
+    """The sizes of one call, and conversions between the caller's arrays and canonical ones."""
 
     function: str
     T: int
@@ -113,7 +113,7 @@ class Layout:
         letters = axis.strip("DG12")
         return letters if letters and number == 1 else f"{number}{letters}"
 
-    # Time: the rows of source, and of everything else, in the order of the steps. Turning back is the same slice.
+    # Time: rows of the source and of other arrays in the order of the steps. The inverse is the same slice.
 
     def source_rows(self, direction: int) -> slice:
         """Return s(k): the source row that step k reads."""
@@ -192,7 +192,7 @@ class Layout:
             x = x + self.check("bias", as_double(bias), "DGH")
         return self.gate_steps(x, of_source=True)
 
-    # And back
+    # From the canonical form
 
     def join_gates(self, steps: Sequence[Array], *, of_source: bool) -> Array:
         """D times [T, G, N, H] -> [T, N, DGH]."""

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: each length is a call of its own, on the batch rows that have it."""
+"""Sequences of different lengths: one call for each length, on the batch rows that have it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._layout import Array
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
-# Arguments and results with a batch axis, the second to last. What has a third to last has time there, which is of size
-# 1 in [1, N, DH]. Everything else belongs to all sequences, and its gradient is the sum of theirs.
+# Arguments and results with a batch axis, which is the second to last. An axis before it is time, of size 1 in
+# [1, N, DH]. Other arrays are shared by all sequences, and their gradients are summed.
 _BATCHED = {
     *("source", "mask", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output"),
     *("init_state", "init_cell", "state_gradient", "cell_gradient"),
@@ -23,13 +23,13 @@ _BATCHED = {
 
 
 def run_by_length(function: Callable[..., Kind], arguments: Mapping[str, Any]) -> Kind:
-    """Call `function` once for each length in ``arguments["lengths"]`` and put the results together.
+    """Call `function` once for each length in ``arguments["lengths"]`` and combine the results.
 
-    Time is cut to the length and the batch to the rows that have it, so that reverse and backward start at their own
-    end and the states carried out are those of the last valid step, by no rule but those of a call without lengths.
+    Arrays are cut to the length in time and to the rows of that length in the batch. Reverse and backward directions
+    then start at their own ends, and last states are those of the last valid steps, without another rule for lengths.
     """
     given = {name: value for name, value in arguments.items() if name != "lengths"}
-    # A call on zeros checks the shapes, and tells which results there are.
+    # A call on zeros checks the shapes and shows which results there are.
     zeros = {name: np.broadcast_to(0.0, np.shape(value)) for name, value in given.items() if _is_array(name, value)}
     whole = function(**given | zeros)
     steps, batch = whole[0].shape[:2]
@@ -55,7 +55,7 @@ def _is_array(name: str, value: object) -> bool:
 
 
 def _cut(array: Array, length: int, rows: Array) -> Array:
-    """Take the first `length` steps of the sequences `rows`; an axis of size 1 is there for all steps or sequences."""
+    """Return the first `length` steps of the sequences `rows`. An axis of size 1 applies to all steps or sequences."""
     if array.ndim > 2 and array.shape[-3] > 1:
         array = array[..., :length, :, :]
     if array.ndim > 1 and array.shape[-2] > 1:

@@ -45,7 +45,7 @@ class _Layer(torch.autograd.Function):
             states, ctx.version, ctx.counter = _saved_output(output)
         ctx.save_for_backward(*tensors, z_state, states)
         ctx.mark_non_differentiable(z_state, cells)
-        ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
+        ctx.set_materialize_grads(False)  # saves zeros as large as the gates
         return outputs
 
     @staticmethod
@@ -56,7 +56,7 @@ class _Layer(torch.autograd.Function):
             raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
         *tensors, z_state, states = ctx.saved_tensors
         if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
-            with torch.no_grad():  # the caller changed the output in place
+            with torch.no_grad():  # the caller has changed the output in place
                 states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
         if ctx.mode != "LSTM":
             d_c_n = None
@@ -72,7 +72,7 @@ class _Layer(torch.autograd.Function):
 
 
 class _LayerBackward(torch.autograd.Function):
-    """`layer_backward`, which has no derivatives: they are refused when they are asked for."""
+    """`layer_backward`, whose derivatives raise an error."""
 
     @staticmethod
     def forward(_ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
@@ -126,7 +126,7 @@ def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., An
 
     @unseen_by_dynamo
     def compute(*inputs: Any) -> Any:
-        # In a level of forward mode, `apply` finds out whether there are tangents.
+        # Under forward mode, `apply` finds out whether there are tangents.
         if not (torch.is_grad_enabled() and _require_gradients(inputs)) and forward_ad._current_level < 0:  # noqa: SLF001
             return _below_autograd(operator, inputs)
         if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
@@ -140,7 +140,7 @@ def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., An
 def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
     """Compute `layer` for many inputs at once as one batch; if packed or for many weights, one after the other."""
     *given, training = inputs
-    # Under torch.vmap a module does not see whether its parameters require gradients.
+    # Under torch.vmap, a module cannot see whether its parameters require gradients.
     inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
     packed = inputs[0].dim() - (in_dims[0] is not None) == 2
     if packed or any(dim is not None for dim in in_dims[1:5]):
@@ -178,7 +178,7 @@ def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
     return tensor.unsqueeze(axis).expand(*tensor.shape[:axis], times, *tensor.shape[axis:])
 
 
-# The `apply` of Function's base leaves out checks that are for calls from outside the dispatcher.
+# The `apply` of Function's base class skips checks that the dispatcher has made.
 library = torch.library.Library("vkrnn", "FRAGMENT")
 library.impl("layer", differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
 library.impl(

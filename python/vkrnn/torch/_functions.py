@@ -1,4 +1,4 @@
-"""The three operations on tensors of torch, with every option, and gradients through torch's autograd."""
+"""The three operations on torch tensors, with every option and with gradients by torch's autograd."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def gru(
 
 @dataclass(frozen=True)
 class _Cell:
-    """What the core's table says of a cell, in the order of the operators."""
+    """A cell's row in the core's table, in the order of the operators."""
 
     gradients_name: str
     descriptor: type[Any]
@@ -160,7 +160,7 @@ _CELLS = {
     )
     for cell in _core.cells()
 }
-# The arguments of all cells, as the operators take them; the first ones have gradients.
+# The arguments of all cells in the order of the operators. The first ones have gradients.
 _DIFFERENTIABLE = (
     "source",
     "recurrent_weight",
@@ -183,7 +183,7 @@ def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> K
     if not isinstance(descriptor, wanted):
         raise TypeError(f"[vkrnn.torch.{cell}] descriptor: expected {wanted.__name__}, got {type(descriptor).__name__}")
     _check(cell, arguments)
-    # Whether something requires gradients is not seen within torch.vmap.
+    # Within torch.vmap, tensors do not show whether they require gradients.
     transformed = torch._C._are_functorch_transforms_active()  # noqa: SLF001
     requires = [value.requires_grad for value in arguments.values() if value is not None]
     keeps = torch.is_grad_enabled() and (transformed or any(requires))
@@ -222,7 +222,7 @@ def _check(cell: str, arguments: dict[str, Any]) -> None:
 def _numbers(descriptor: Any) -> list[float]:
     """Return the options as an operator takes them."""
     values = [getattr(descriptor, name) for name in _OPTIONS[type(descriptor).__name__]]
-    # torch.compile cannot make a float of a member of an enumeration.
+    # torch.compile cannot convert a member of an enumeration to float.
     return [float(value.value if isinstance(value, Activation) else value) for value in values]
 
 
@@ -359,7 +359,7 @@ class _Operation(torch.autograd.Function):
         ]
         ctx.save_for_backward(*kept, *tensors)
         ctx.mark_non_differentiable(outputs[2])
-        ctx.set_materialize_grads(False)  # zeros as large as the gates would be made in vain
+        ctx.set_materialize_grads(False)  # saves zeros as large as the gates
         return outputs
 
     @staticmethod
@@ -387,7 +387,7 @@ class _Operation(torch.autograd.Function):
 
 
 class _OperationBackward(torch.autograd.Function):
-    """`vkrnn::operation_backward`, which has no derivatives: they are refused when they are asked for."""
+    """`vkrnn::operation_backward`, whose derivatives raise an error."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:

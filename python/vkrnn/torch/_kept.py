@@ -33,10 +33,10 @@ def needs_no_operator(tensors: Sequence[Tensor | None]) -> bool:
 
 
 class Kept:
-    """What a module's parameters were in one call, and from the second such call on their packed weights.
+    """A module's parameters at one call and, from the second such call on, their packed weights.
 
-    PyTorch counts the changes of a tensor, but not those through `tensor.data` or an array in the same memory. Samples
-    of the elements are compared because of these.
+    PyTorch counts the changes of a tensor, but not those through `tensor.data` or an array in the same memory. To find
+    these, samples of the elements are compared.
     """
 
     def __init__(self, module: Any) -> None:
@@ -56,7 +56,7 @@ class Kept:
             and all(
                 type(parameter) is torch.nn.Parameter
                 and parameter.is_contiguous()
-                and not parameter.is_inference()  # it has no version
+                and not parameter.is_inference()  # inference tensors have no version
                 and not parameter.is_shared()  # other processes may change it
                 for parameter in parameters.values()
             )

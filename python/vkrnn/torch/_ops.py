@@ -1,4 +1,4 @@
-"""A layer as an operator of torch, in both directions at once: `layer` and its gradients, `layer_backward`.
+"""The torch operators `layer` and `layer_backward`: a layer in one or two directions, and its gradients.
 
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other: G gates, D
 directions, weights [DGH, I] and [DGH, H], biases [DGH], states [D, N, H]. The source is [T, N, I], or packed: [S, I]
@@ -42,7 +42,7 @@ def compute_layer(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the output [T, N, DH], h_n and c_n [D, N, H], and what the gradients need: the gates and the cells.
 
-    What there is not (c_n but for an LSTM, the last two without `training`) is empty.
+    Absent outputs are empty: c_n except for an LSTM, and the last two without `training`.
     """
     given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
     D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])

@@ -16,10 +16,10 @@ __all__ = ["pytorch_threads"]
 def _find() -> contextlib.AbstractContextManager[Any]:
     try:
         return _core.OpenMP(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-    except _core.DeviceError:  # a PyTorch without OpenMP, or with another interface to it
+    except _core.DeviceError:  # PyTorch has no OpenMP, or another interface to it
         return contextlib.nullcontext()
 
 
-# Within it calls of this thread on the CPU device run on PyTorch's threads. Threads of vkrnn's own would share the
-# processors with them, because they spin for milliseconds after each operation of PyTorch.
+# Within this context, calls of this thread on the CPU device run on PyTorch's threads. These spin for milliseconds
+# after each operation of PyTorch, and would compete with threads of vkrnn's own.
 pytorch_threads = _find()

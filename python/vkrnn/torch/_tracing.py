@@ -19,7 +19,7 @@ def unseen_by_dynamo(function: _Function) -> _Function:
     add microseconds to each call.
     """
     dynamo = torch._C._dynamo.eval_frame  # noqa: SLF001
-    if hasattr(dynamo, "set_code_exec_strategy"):  # PyTorch 2.5 has not
+    if hasattr(dynamo, "set_code_exec_strategy"):  # PyTorch 2.5 does not have it
         skip = dynamo._FrameAction.SKIP  # noqa: SLF001
         dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))  # noqa: SLF001
     return function
