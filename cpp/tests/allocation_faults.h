@@ -1,4 +1,4 @@
-// Makes allocations of C++ fail, and counts them: the operators here stand in for the library's. For one source of an
+// Replaces operator new and delete, to make C++ allocations fail and to count them. Include it in one source of an
 // executable.
 #pragma once
 
@@ -14,7 +14,7 @@ public:
     enum class Failing : std::uint8_t { one, all_from_then_on };
     enum class Threads : std::uint8_t { all, this_one };
 
-    // Makes the n-th allocation from now on fail, and those after it if asked to, in all threads or in this one.
+    // Makes the n-th allocation from now on fail and, on request, all later ones, in all threads or in this one.
     static void arm(std::int64_t n, Failing failing, Threads threads) {
         failing_ = failing;
         threads_ = threads;
@@ -22,16 +22,16 @@ public:
         made_ = 0;
         first_failing_ = n;
     }
-    // Ends that. Returns whether an allocation has failed.
+    // Stops this. Returns whether an allocation has failed.
     static bool disarm() {
         const std::int64_t n = first_failing_.exchange(0);
         armed_here() = false;
         return made_ >= n;
     }
-    // Allocations that exist.
+    // Returns the number of live allocations.
     static std::int64_t existing() { return existing_; }
 
-    // Allocations of the thread do not count while the object lives.
+    // Excludes the thread's allocations from the count during the object's lifetime.
     class Ignored {
     public:
         Ignored() : before_(ignored()) { ignored() = true; }
@@ -83,7 +83,7 @@ void* operator new(std::size_t bytes) { return vkrnn::test::Allocations::allocat
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return vkrnn::test::Allocations::allocate(bytes, static_cast<std::size_t>(alignment));
 }
-// The library's own would do, but for the address sanitizer, whose forms do not come to those above.
+// The address sanitizer's default forms of these operators do not call the ones above.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
     try {
         return vkrnn::test::Allocations::allocate(bytes, 1);

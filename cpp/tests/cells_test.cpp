@@ -1,4 +1,4 @@
-// The cells' table against the documented methods.
+// Tests the table of cells against the documented methods.
 #include "vkrnn/cells.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Limits of control groups, read below a folder that stands for the root of the file system.
+// Tests limits of control groups, read from a folder in place of the root of the file system.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -19,7 +19,7 @@ constexpr std::uint64_t kNoMemoryLimit = std::numeric_limits<std::uint64_t>::max
 constexpr unsigned kNoQuota = std::numeric_limits<unsigned>::max();
 constexpr std::uint64_t kMiB = 1 << 20;
 
-// The limit that version 1 reports for a group without one.
+// The limit that version 1 reports for a group without a limit.
 const std::string kOldUnlimited = "9223372036854771712\n";
 
 class ControlGroupsTest : public testing::Test {
@@ -61,7 +61,7 @@ protected:
     fs::path root_;
 };
 
-TEST_F(ControlGroupsTest, AreNoLimitWhereThereAreNone) {
+TEST_F(ControlGroupsTest, MissingGroupsSetNoLimit) {
     expect(kNoMemoryLimit, kNoQuota);  // not even /proc/self/cgroup
     belong_to("0::/\n");
     expect(kNoMemoryLimit, kNoQuota);
@@ -69,7 +69,7 @@ TEST_F(ControlGroupsTest, AreNoLimitWhereThereAreNone) {
     expect(kNoMemoryLimit, kNoQuota);
 }
 
-TEST_F(ControlGroupsTest, OfVersion2HaveTheSmallestLimitOnTheWayToTheRoot) {
+TEST_F(ControlGroupsTest, Version2TakesTheSmallestLimitOfAllParents) {
     belong_to("0::/outer/middle/own\n");
     mount("/", "/sys/fs/cgroup", "cgroup2 cgroup2 rw,nsdelegate");
     const std::string outer = "sys/fs/cgroup/outer", middle = outer + "/middle", own = middle + "/own";
@@ -89,14 +89,14 @@ TEST_F(ControlGroupsTest, OfVersion2HaveTheSmallestLimitOnTheWayToTheRoot) {
     limit_memory(own, 60 * kMiB, 70 * kMiB, 0);
     write(own + "/cpu.max", "1000 100000\n");
     expect(0, 1);
-    // Groups beside the way to the root say nothing.
+    // Groups that are not parents do not count.
     limit_memory(outer + "/other", 0, 0, 0);
     write(outer + "/other/cpu.max", "1000 100000\n");
     write(own + "/cpu.max", "200000 100000\n");
     expect(0, 2);
 }
 
-TEST_F(ControlGroupsTest, OfVersion1HaveTheSmallestLimitOnTheWayToTheRoot) {
+TEST_F(ControlGroupsTest, Version1TakesTheSmallestLimitOfAllParents) {
     belong_to("9:name=systemd:/\n4:memory:/outer/own\n2:cpuacct,cpu:/batch/job\n1:cpuset:/\n0::/\n");
     mount("/", "/sys/fs/cgroup/memory", "cgroup cgroup rw,memory");
     mount("/", "/sys/fs/cgroup/cpuset", "cgroup cgroup rw,cpuset");
@@ -116,26 +116,26 @@ TEST_F(ControlGroupsTest, OfVersion1HaveTheSmallestLimitOnTheWayToTheRoot) {
     limit_old_memory(memory + "/outer/own", "52428800\n", 40 * kMiB, "");
     write(cpu + "/job/cpu.cfs_quota_us", "50000\n");
     expect(10 * kMiB, 1);
-    // The kernel says how small the limits around are, also of groups that are not mounted here.
+    // The kernel reports the limits of parents, even if these are not mounted here.
     limit_old_memory(memory + "/outer/own", "52428800\n", 40 * kMiB, "hierarchical_memory_limit 42991616\n");
     expect(1 * kMiB, 1);
 }
 
-// A container whose mount shows its own group only, with the host's paths in /proc/self/cgroup.
-TEST_F(ControlGroupsTest, OfAContainerBeginAtItsMountPoint) {
+// The container's mount shows only its own group, and /proc/self/cgroup has the host's paths.
+TEST_F(ControlGroupsTest, ContainersBeginAtTheirMountPoint) {
     belong_to("4:memory:/docker/12ab/inner\n0::/docker/12ab/inner\n");
     mount("/docker/12ab", "/sys/fs/cgroup/memory", "cgroup cgroup rw,memory");
     limit_old_memory("sys/fs/cgroup/memory", "104857600\n", 90 * kMiB, "");
     expect(10 * kMiB, kNoQuota);
     limit_old_memory("sys/fs/cgroup/memory/inner", "104857600\n", 99 * kMiB, "");
     expect(1 * kMiB, kNoQuota);
-    // A mount of version 2 that does not show the group.
+    // A version 2 mount without the group.
     mount("/docker/34cd", "/sys/fs/cgroup/two\\040words", "cgroup2 cgroup2 rw");
     write("sys/fs/cgroup/two words/cpu.max", "200000 100000\n");
     expect(1 * kMiB, 2);
 }
 
-TEST_F(ControlGroupsTest, AreThoseOfTheMoment) {
+TEST_F(ControlGroupsTest, LimitsAreReadAnew) {
     belong_to("0::/first\n");
     mount("/", "/sys/fs/cgroup", "cgroup2 cgroup2 rw");
     write("sys/fs/cgroup/first/cpu.max", "200000 100000\n");

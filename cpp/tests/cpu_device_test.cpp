@@ -1,4 +1,4 @@
-// The CPU as a device: whole calls, its memory, what it keeps packed, and calls that end early.
+// Tests the CPU device: whole calls, memory, cached packed weights, and calls that end early.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -92,7 +92,7 @@ TEST_F(Cpu, RunsEveryCellForwardFromArraysAndFromTheHost) {
     }
 }
 
-TEST_F(Cpu, IsListedAndOpenedByItsPlace) {
+TEST_F(Cpu, IsListedAndOpenedByItsIndex) {
     const auto devices = list_devices(false);
     const auto found = std::ranges::find(devices, Backend::native, &Profile::backend);
     ASSERT_NE(found, devices.end());
@@ -108,17 +108,17 @@ TEST_F(Cpu, PacksTheWeightsOfAnArrayOnce) {
     const auto plan = device_->plan(spec);
     const auto inputs = store_all(*plan, arrays);
     const std::uint64_t all = dispatches_of(plan, inputs);
-    EXPECT_EQ(all, 3u) << "two weights to pack, and the loop";
+    EXPECT_EQ(all, 3u) << "packing of two weights, and the loop";
     EXPECT_EQ(dispatches_of(plan, inputs), 1u);
     EXPECT_EQ(dispatches_of(plan, inputs), 1u);
 
-    // Changed, they are packed again.
+    // Changed weights are packed again.
     for (double& value : arrays[Argument::recurrent_weight]) value = -value;
     fill(inputs[input_of(*plan, Argument::recurrent_weight)], arrays[Argument::recurrent_weight]);
     EXPECT_EQ(dispatches_of(plan, inputs), 2u);
     expect_near(run(plan, inputs), plain_output(spec, arrays));
 
-    // While somebody may write them unseen, in every call.
+    // While the host may write them unnoticed, every call packs them.
     {
         const HostView view(inputs[input_of(*plan, Argument::input_weight)]);
         EXPECT_EQ(dispatches_of(plan, inputs), 2u);
@@ -128,9 +128,9 @@ TEST_F(Cpu, PacksTheWeightsOfAnArrayOnce) {
     EXPECT_EQ(dispatches_of(plan, inputs), 1u);
 }
 
-TEST_F(Cpu, ACallThatIsStoppedIsInterruptedAndTheNextIsRight) {
+TEST_F(Cpu, AnInterruptedCallThrowsAndTheNextIsRight) {
     const auto long_spec = [](std::int64_t steps) { return learning_spec(CellKind::gru, {steps, 2, 32, 128}); };
-    // The core asks after a while only, and how many steps that takes depends on the processor.
+    // The first poll comes after some time, and the number of steps until then depends on the processor.
     std::int64_t steps = 1000;
     unsigned asked = 0;
     for (; asked == 0 && steps < 1'000'000; steps *= 2) {
@@ -161,13 +161,13 @@ TEST_F(Cpu, AClosedDeviceRunsNothing) {
     EXPECT_NE(inputs.front()->host(), nullptr);
 }
 
-TEST_F(Cpu, SaysThatMemoryIsShort) {
+TEST_F(Cpu, ThrowsIfMemoryIsShort) {
     EXPECT_THROW(device_->allocate(std::uint64_t{1} << 46, false), MemoryError);
     EXPECT_THROW(device_->allocate(~std::uint64_t{0}, false), MemoryError);
     EXPECT_NO_THROW(device_->allocate(100, false));
 }
 
-TEST(Memory, HandsOutAgainWhatCameBack) {
+TEST(Memory, ReusesFreedPieces) {
     Memory memory;
     for (const std::uint64_t bytes : {1U, 5000U, 100'000U, 10'000'000U}) {
         const Memory::Piece first = memory.take(bytes);
@@ -184,7 +184,7 @@ TEST(Memory, HandsOutAgainWhatCameBack) {
     }
 }
 
-TEST(Memory, KeepsNoMoreUnusedThanItsBound) {
+TEST(Memory, KeepsUnusedPiecesUpToALimit) {
     constexpr std::uint64_t kPiece = 150 << 20;
     Memory memory;
     std::vector<Memory::Piece> pieces;
@@ -196,12 +196,12 @@ TEST(Memory, KeepsNoMoreUnusedThanItsBound) {
     }
     EXPECT_EQ(memory.held(), memory.unused());
     EXPECT_GE(memory.unused(), 3 * kPiece);
-    // The piece that was given back last is still kept.
+    // The most recently freed piece is still kept.
     EXPECT_EQ(memory.take(kPiece).data, pieces.back().data);
     std::free(pieces.back().data);  // NOLINT(cppcoreguidelines-no-malloc)
 }
 
-TEST(Memory, KeepsFewUnusedPiecesAndTheLargeOnesLast) {
+TEST(Memory, KeepsFewUnusedPiecesAndDropsLargeOnesLast) {
     Memory memory;
     std::vector<Memory::Piece> pieces;
     const Memory::Piece large = memory.take(2 << 20);
@@ -212,8 +212,8 @@ TEST(Memory, KeepsFewUnusedPiecesAndTheLargeOnesLast) {
     EXPECT_EQ(memory.unused(), large.bytes + (Memory::kMostPieces - 1) * kAlignment);
 }
 
-// The memory is never touched, so that this takes no time.
-TEST(Memory, HoldsLittleMoreThanWasEverUsedAtATime) {
+// The memory is never touched, so this takes no time.
+TEST(Memory, HoldsLittleMoreThanThePeakUse) {
     constexpr std::uint64_t kMiB = 1 << 20;
     Memory memory;
     for (const std::uint64_t size : {200, 300, 400, 250, 350}) {
@@ -233,13 +233,13 @@ TEST(Memory, CallsShareALargePiece) {
     memory.give_back(larger);
     EXPECT_EQ(memory.take(30 * kMiB, Memory::Use::brief).data, larger.data);
     memory.give_back(larger);
-    // An array would keep it.
+    // An array would keep the piece.
     const Memory::Piece array = memory.take(45 * kMiB);
     EXPECT_NE(array.data, larger.data);
     memory.give_back(array);
 }
 
-TEST(Memory, NoPieceIsInTwoHands) {
+TEST(Memory, NoPieceIsUsedTwiceAtATime) {
     Memory memory;
     std::mutex mutex;
     std::set<std::byte*> taken;
@@ -265,15 +265,15 @@ TEST(Memory, NoPieceIsInTwoHands) {
     EXPECT_EQ(memory.held(), memory.unused());
 }
 
-// Ends the child, with 0 if it can use what threads of its parent were using when it was forked.
+// Ends the child, with status 0 if it can use pieces that the parent's threads used at the time of the fork.
 [[noreturn]] void use_after_fork(const std::shared_ptr<Memory>& memory, HostStorage& storage) {
-    alarm(20);  // ends a child that waits for ever
+    alarm(20);  // ends a child that hangs
     const Lease lease(memory, 100);
     storage.keep({.offset = 0, .bytes = 8, .layout = {}}, std::make_shared<PackedCopy>(memory, 8));
     _exit(memory->held() == 0 ? 1 : 0);
 }
 
-TEST(Memory, IsWholeInAForkedChild) {
+TEST(Memory, WorksInAForkedChild) {
     const auto memory = std::make_shared<Memory>();
     HostStorage storage(memory, 8);
     std::atomic<bool> done = false;
@@ -298,7 +298,7 @@ TEST(Memory, IsWholeInAForkedChild) {
     EXPECT_EQ(failures, 0);
 }
 
-TEST(HostStorages, KeepPackedCopiesOfTheirContentsAsTheyAre) {
+TEST(HostStorages, KeepPackedCopiesOfTheirCurrentContents) {
     const auto memory = std::make_shared<Memory>();
     HostStorage storage(memory, 1000);
     const PackedKey key{0, 1000, {8, 5}}, other{0, 1000, {4, 5}};
@@ -317,7 +317,7 @@ TEST(HostStorages, KeepPackedCopiesOfTheirContentsAsTheyAre) {
     EXPECT_EQ(storage.packed(key), nullptr);
     const auto next = keep(key);
     EXPECT_EQ(storage.packed(key), next);
-    // The last few of them only.
+    // Only the last few copies are kept.
     for (std::int64_t i = 0; i < 20; ++i) keep({0, 1000, {i}});
     EXPECT_EQ(storage.packed(key), nullptr);
     EXPECT_NE(storage.packed({0, 1000, {19}}), nullptr);

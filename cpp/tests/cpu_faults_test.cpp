@@ -1,5 +1,5 @@
-// Every allocation of a use of the CPU device fails once: the error is of a documented class, nothing is lost, and the
-// next use is right.
+// Makes every allocation in uses of the CPU device fail once. Each failure is an error of a documented class, leaks
+// nothing, and the next use is right.
 #include <functional>
 #include <utility>
 
@@ -18,7 +18,7 @@ using Values = std::vector<std::vector<float>>;
 
 class Failing : public testing::TestWithParam<Allocations::Failing> {
 protected:
-    // A call with its arguments in host memory and room there for its results.
+    // A call with its arguments and results in host memory.
     struct Call {
         std::shared_ptr<const Plan> plan;
         Values inputs, results;
@@ -45,16 +45,16 @@ protected:
             }
             for (const auto& result : results)
                 to.push_back({.storage = device.allocate(result.size() * sizeof(float), false)});
-            for (int call = 0; call < 2; ++call)  // the second finds the weights packed
+            for (int call = 0; call < 2; ++call)  // the second one uses cached packed weights
                 device.run(plan, from, to, false, "call", {});
             for (std::size_t i = 0; i < results.size(); ++i)
                 device.download(results[i].data(), {.storage = to[i].storage}, results[i].size() * sizeof(float), {});
         }
     };
 
-    // Arms each allocation of the use in turn, and checks the use after each.
+    // Makes each allocation of the use fail in turn, and checks the next use.
     void try_all(const std::function<void()>& use, const std::function<void()>& check) {
-        for (int i = 0; i < 2; ++i) use();  // what is made once is there now
+        for (int i = 0; i < 2; ++i) use();  // makes everything that is made only once
         const std::int64_t existing = Allocations::existing();
         const std::uint64_t held = device_->statistics().bytes_allocated;
         std::int64_t n = 1;
@@ -65,7 +65,7 @@ protected:
             } catch (const MemoryError& error) {
                 Allocations::disarm();
                 EXPECT_TRUE(std::string_view(error.what()).ends_with(" on " + device_->profile().name)) << error.what();
-            } catch (const std::bad_alloc&) {  // not even memory for a message
+            } catch (const std::bad_alloc&) {  // no memory for a message
             }
             failed = Allocations::disarm();
             use();

@@ -1,4 +1,4 @@
-// The CPU's kernels by themselves, for every instruction set that the processor has, against plain loops.
+// Tests single CPU kernels of every instruction set of this processor against plain loops.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr unsigned kThreads[] = {1, 2, 3, 5};
 
-TEST(Targets, EndWithTheLeastAndHaveAllKernels) {
+TEST(Targets, EndWithTheSmallestAndHaveAllKernels) {
     ASSERT_FALSE(targets().empty());
 #if defined(__aarch64__)
     EXPECT_EQ(targets().front().name, "neon");
@@ -37,7 +37,7 @@ TEST(Targets, EndWithTheLeastAndHaveAllKernels) {
     }
 }
 
-// A matrix with elements at row * outer + column * inner; one of the strides is 1, the other leaves a gap.
+// A matrix with elements at row * outer + column * inner. One stride is 1, the other one leaves a gap.
 struct Layout {
     std::int64_t outer, inner, elements;
 };
@@ -225,7 +225,7 @@ std::vector<std::uint16_t> narrowed(const Target& target, const std::vector<floa
     return out;
 }
 
-// The value of a pattern with so many bits for the exponent, by the definition.
+// Returns the value of a bit pattern with this many exponent bits, from the definition.
 double value_of(std::uint16_t pattern, int exponent_bits) {
     const int mantissa_bits = 15 - exponent_bits, bias = (1 << (exponent_bits - 1)) - 1;
     const int exponent = (pattern & 0x7fff) >> mantissa_bits, mantissa = pattern & ((1 << mantissa_bits) - 1);
@@ -237,7 +237,7 @@ double value_of(std::uint16_t pattern, int exponent_bits) {
     return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
 }
 
-TEST(Convert, AllPatternsThereAndBack) {
+TEST(Convert, AllPatternsBothWays) {
     std::vector<std::uint16_t> patterns(65536);
     for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<std::uint16_t>(i);
     for (const Target& target : targets())
@@ -260,8 +260,8 @@ TEST(Convert, AllPatternsThereAndBack) {
             }
 }
 
-// Between two neighbours, the nearer; in the middle, the even one. After the largest comes infinity, as if numbers
-// went on.
+// Numbers become the nearer neighbour, or the even one in a tie. Infinity counts as the neighbour after the largest
+// number.
 TEST(Convert, RoundsToTheNearestAndToEven) {
     for (const Target& target : targets())
         for (const bool bfloat : {false, true}) {
@@ -290,7 +290,7 @@ TEST(Convert, RoundsToTheNearestAndToEven) {
         }
 }
 
-TEST(Convert, KeepsEveryNotANumber) {
+TEST(Convert, KeepsEveryNaN) {
     for (const Target& target : targets())
         for (const bool bfloat : {false, true}) {
             const std::uint32_t bits[] = {0x7f800001, 0x7f80ffff, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff};

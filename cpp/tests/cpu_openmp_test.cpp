@@ -1,4 +1,4 @@
-// Teams on the threads of an OpenMP library.
+// Tests teams on the threads of an OpenMP library.
 #include <gtest/gtest.h>
 
 #include <dlfcn.h>
@@ -27,10 +27,10 @@ class OnOpenMP : public testing::Test {
 protected:
     void SetUp() override {
 #ifdef __SANITIZE_THREAD__
-        GTEST_SKIP() << "ThreadSanitizer does not see how the threads of an OpenMP library wait for each other";
+        GTEST_SKIP() << "ThreadSanitizer cannot follow the synchronization of an OpenMP library";
 #endif
         void* const library = dlopen(kLibrary, RTLD_LAZY);
-        ASSERT_NE(library, nullptr) << "it comes with GCC";
+        ASSERT_NE(library, nullptr) << "libgomp comes with GCC";
         set_threads_ = reinterpret_cast<void (*)(int)>(dlsym(library, "omp_set_num_threads"));
         ASSERT_NE(set_threads_, nullptr);
         set_threads_(3);
@@ -62,15 +62,15 @@ TEST_F(OnOpenMP, CallsRunOnItsThreads) {
     openmp.enter();
     const std::set<std::thread::id> theirs = threads_of(3);
     EXPECT_EQ(theirs.size(), 3u);
-    EXPECT_EQ(std::ranges::count_if(theirs, [&](auto id) { return own.contains(id); }), 1) << "the calling one";
-    EXPECT_EQ(threads_of(3), theirs) << "they are kept";
+    EXPECT_EQ(std::ranges::count_if(theirs, [&](auto id) { return own.contains(id); }), 1) << "the calling thread";
+    EXPECT_EQ(threads_of(3), theirs) << "the threads are kept";
     EXPECT_EQ(threads_of(2).size(), 2u);
     EXPECT_EQ(idle_threads(), idle);
     OpenMP::leave();
     EXPECT_EQ(threads_of(3), own);
 }
 
-TEST_F(OnOpenMP, AreNoMoreThanItHas) {
+TEST_F(OnOpenMP, UsesNoMoreThreadsThanItHas) {
     const OpenMP openmp(kLibrary);
     EXPECT_EQ(allowed_threads(), 8u);
     openmp.enter();
@@ -80,9 +80,9 @@ TEST_F(OnOpenMP, AreNoMoreThanItHas) {
     EXPECT_EQ(threads_of(3).size(), 1u);
 }
 
-// After work of its own they spin, and may be those that have the processors. Where they wait for processors, too,
-// calls take their own again, of which fewer are worth their while.
-TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
+// After work of its own, the library's threads spin and may occupy the processors, so calls run on them. If these
+// threads have to wait for processors, too, calls use their own threads again, of which fewer are worthwhile.
+TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseOccupyTheProcessors) {
     const std::set<std::thread::id> own = threads_of(3);
     const OpenMP openmp(kLibrary);
     std::set<std::thread::id> theirs;
@@ -103,29 +103,29 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseHaveTheProcessors) {
     pool_contention.add(std::chrono::seconds(1), std::chrono::seconds(4), for_long);
     EXPECT_FALSE(contended()) << "a quarter is not much";
     pool_contention.begin(for_long);
-    EXPECT_EQ(threads_of(3), own) << "nobody has asked yet whether they work";
+    EXPECT_EQ(threads_of(3), own) << "not yet checked whether they work";
     EXPECT_TRUE(contended());
     work();
     EXPECT_FALSE(contended());
     EXPECT_EQ(threads_of(3), theirs);
     set_threads_(1);
-    EXPECT_TRUE(contended()) << "it has no second thread";
+    EXPECT_TRUE(contended()) << "the library has no second thread";
     EXPECT_EQ(threads_of(3), own);
     set_threads_(3);
-    EXPECT_EQ(threads_of(3), own) << "they have not worked since";
+    EXPECT_EQ(threads_of(3), own) << "the threads have not worked since";
     work();
     openmp_contention.begin(for_long);
     EXPECT_TRUE(contended());
     EXPECT_EQ(threads_of(3), own);
     openmp.enter();
-    EXPECT_EQ(threads_of(3), theirs) << "where the caller says so";
+    EXPECT_EQ(threads_of(3), theirs) << "on the caller's request";
     EXPECT_TRUE(contended());
     pool_contention.end();
     openmp_contention.end();
     EXPECT_FALSE(contended());
 }
 
-TEST_F(OnOpenMP, OtherThreadsOfTheProcessRunOnOurs) {
+TEST_F(OnOpenMP, OtherThreadsOfTheProcessRunOnOurThreads) {
     const OpenMP openmp(kLibrary);
     openmp.enter();
     std::thread([] {
@@ -135,7 +135,7 @@ TEST_F(OnOpenMP, OtherThreadsOfTheProcessRunOnOurs) {
     EXPECT_EQ(OpenMP::current(), &openmp);
 }
 
-TEST_F(OnOpenMP, WhatAMemberThrowsIsHandedOn) {
+TEST_F(OnOpenMP, PassesOnAMembersException) {
     const OpenMP openmp(kLibrary);
     openmp.enter();
     for (unsigned thrower = 0; thrower < 3; ++thrower) {
@@ -150,9 +150,9 @@ TEST_F(OnOpenMP, WhatAMemberThrowsIsHandedOn) {
     }
 }
 
-// The child makes no threads here, which QEMU does not let it; tests/integration/test_torch_threads.py has one that
-// does.
-TEST_F(OnOpenMP, AForkedChildHasLeftIt) {
+// The child starts no threads here, which QEMU would not allow. tests/integration/test_torch_threads.py has a child
+// that does.
+TEST_F(OnOpenMP, AForkedChildDoesNotUseIt) {
     const OpenMP openmp(kLibrary);
     openmp.enter();
     EXPECT_EQ(threads_of(3).size(), 3u);
@@ -165,7 +165,7 @@ TEST_F(OnOpenMP, AForkedChildHasLeftIt) {
     EXPECT_EQ(status, 0);
 }
 
-TEST_F(OnOpenMP, RoundAsTheCallingThreadDoesForTheCall) {
+TEST_F(OnOpenMP, RoundsAsTheCallingThreadDuringTheCall) {
     const auto upward_members = [] {
         std::atomic<unsigned> found = 0;
         run_on_team(3, {}, [&](Member&) {
@@ -186,11 +186,11 @@ TEST_F(OnOpenMP, RoundAsTheCallingThreadDoesForTheCall) {
         const volatile float one = 1, little = 1e-10F;
         still += one + little > one ? 1 : 0;
     }));
-    EXPECT_EQ(still, 0u) << "the library has its threads back as they were";
+    EXPECT_EQ(still, 0u) << "the library's threads are as before";
 }
 
-// The end of the region would wait for threads that the child does not have.
-TEST_F(OnOpenMP, AChildThatIsForkedAmidACallLeavesTheRegion) {
+// The end of the parallel region would wait for threads that the child does not have.
+TEST_F(OnOpenMP, AChildForkedDuringACallLeavesTheRegion) {
     const OpenMP openmp(kLibrary);
     openmp.enter();
     ASSERT_EQ(threads_of(3).size(), 3u);
@@ -216,7 +216,7 @@ TEST_F(OnOpenMP, AChildThatIsForkedAmidACallLeavesTheRegion) {
     EXPECT_EQ(threads_of(3).size(), 3u) << "the next call";
 }
 
-TEST(OpenMPLibrary, IsRefusedWhereThereIsNone) {
+TEST(OpenMPLibrary, IsRefusedIfThereIsNone) {
     EXPECT_THROW(OpenMP("/nowhere/libtorch_cpu.so"), DeviceError);
     EXPECT_THROW(OpenMP("libc.so.6"), DeviceError);
 }

@@ -1,4 +1,4 @@
-// Plans of the CPU for tests: made for any instruction set, run on teams of any size, and the cells as plain loops.
+// CPU plans for tests, for any instruction set and team size, and the cells as plain loops.
 #pragma once
 
 #include <cmath>
@@ -39,7 +39,7 @@ inline Spec make_spec(CellKind kind, const Shape& shape, std::initializer_list<A
     return spec;
 }
 
-// With everything that the cell learns and starts from. A ReLU, whose derivative jumps, gives way to a tanh.
+// Returns a spec with all weights and initial states. A ReLU, whose derivative jumps, is replaced by tanh.
 inline Spec learning_spec(CellKind kind, const Shape& shape, std::initializer_list<Flag> flags = {}) {
     using enum Argument;
     Spec spec = make_spec(kind, shape, {source, recurrent_weight, input_weight, bias, init_state}, flags);
@@ -60,7 +60,7 @@ inline Spec gradients_of(Spec spec) {
     return spec;
 }
 
-// Every cell, the GRU both ways.
+// Every cell, and the GRU with both kinds of reset.
 inline std::vector<Spec> all_cells(const Shape& shape) {
     return {learning_spec(CellKind::single_gate_rnn, shape), learning_spec(CellKind::lstm, shape),
             learning_spec(CellKind::gru, shape), learning_spec(CellKind::gru, shape, {Flag::reset_after})};
@@ -70,7 +70,7 @@ inline std::string name_of_case(const Spec& spec) {
     return std::string(spec.cell().name) + (spec.descriptor.has(Flag::reset_after) ? " reset after" : "");
 }
 
-// Numbers for every argument of a forward call.
+// Returns numbers for every argument of a forward call.
 inline Arrays make_arrays(const Spec& spec) {
     Plan plan = make_plan(spec, profile_of(targets().back()));
     Arrays arrays;
@@ -81,7 +81,7 @@ inline Arrays make_arrays(const Spec& spec) {
     return arrays;
 }
 
-// A call as its device would run it, on so many threads. Results come in the plan's order.
+// Runs a call as its device would, on this many threads. Results are in the plan's order.
 template <class T>
 std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& arrays, unsigned threads = 1) {
     spec.dtype = sizeof(T) == sizeof(double) ? Dtype::float64 : Dtype::float32;

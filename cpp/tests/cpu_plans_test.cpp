@@ -1,4 +1,4 @@
-// The time loops of all cells in plans, for every instruction set that the processor has, against plain loops.
+// Tests plans of all cells, for every instruction set of this processor, against plain loops.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace vkrnn::cpu {
 namespace {
 
-// Returns how far an activation's result may be from the right one, as a part of it.
+// Returns the allowed relative error of an activation.
 template <class T>
 constexpr double kNear = 6 * std::numeric_limits<T>::epsilon();
 
@@ -47,7 +47,7 @@ void check_activation(const Target& target, Activation activation) {
         if (std::isinf(expected)) {
             EXPECT_EQ(got, expected);
         } else {
-            // A result too small for a normalized number may become zero.
+            // A subnormal result may be flushed to zero.
             const double tolerance =
                 kNear<T> * std::abs(expected) + 4 * static_cast<double>(std::numeric_limits<T>::min());
             EXPECT_NEAR(got, expected, activation == Activation::hard_sigmoid ? kNear<T> : tolerance)
@@ -56,7 +56,7 @@ void check_activation(const Target& target, Activation activation) {
     }
 }
 
-TEST(Activations, AreThoseOfTheMathematicalLibrary) {
+TEST(Activations, AgreeWithTheMathLibrary) {
     for (const Target& target : targets())
         for (const Activation activation :
              {Activation::none, Activation::relu, Activation::tanh, Activation::sigmoid, Activation::hard_sigmoid}) {
@@ -65,7 +65,7 @@ TEST(Activations, AreThoseOfTheMathematicalLibrary) {
         }
 }
 
-TEST(Activations, HandOnWhatIsNotANumber) {
+TEST(Activations, PassOnNaN) {
     for (const Target& target : targets())
         for (const Activation activation :
              {Activation::none, Activation::relu, Activation::tanh, Activation::sigmoid, Activation::hard_sigmoid}) {
@@ -95,7 +95,7 @@ void check_forward(const Target& target, const Spec& spec, unsigned threads, dou
             << target.name << " " << name_of_case(spec) << " threads " << threads << " at " << i;
 }
 
-TEST(Forward, IsThePlainLoop) {
+TEST(Forward, AgreesWithThePlainLoop) {
     for (const Target& target : targets())
         for (const Shape& shape : {Shape{1, 1, 1, 1}, Shape{4, 3, 7, 5}, Shape{5, 1, 33, 20}, Shape{3, 26, 9, 37}})
             for (const Spec& spec : all_cells(shape))
@@ -105,7 +105,7 @@ TEST(Forward, IsThePlainLoop) {
                 }
 }
 
-// Adds the arguments that only the backward operation takes. `upstream`: the gradient of the output.
+// Adds the arguments of the gradients. `upstream` is the gradient of the output.
 template <class T>
 Arrays arguments_back(const Target& target, const Spec& spec, const Arrays& arrays,
                       const std::vector<double>& upstream) {
@@ -119,7 +119,7 @@ Arrays arguments_back(const Target& target, const Spec& spec, const Arrays& arra
     return back;
 }
 
-// The gradient of the sum of output * upstream, by finite differences.
+// Returns the gradient of the sum of output * upstream by finite differences.
 double slope(const Spec& spec, Arrays arrays, Argument argument, std::size_t i, const std::vector<double>& upstream) {
     constexpr double kStep = 1e-5;
     double sums[2];
@@ -133,7 +133,7 @@ double slope(const Spec& spec, Arrays arrays, Argument argument, std::size_t i, 
     return (sums[1] - sums[0]) / (2 * kStep);
 }
 
-TEST(Backward, IsTheSlopeOfThePlainLoop) {
+TEST(Backward, AgreesWithDifferencesOfThePlainLoop) {
     for (const Spec& spec : all_cells({3, 2, 3, 5})) {
         const Arrays arrays = make_arrays(spec);
         const auto random = Numbers(5).array<double>(spec.T * spec.N * spec.H);
@@ -185,7 +185,7 @@ void check_same_bits(const Target& target, const Spec& spec) {
     EXPECT_GE(idle_threads(), 1u);
 }
 
-TEST(Threads, HowManyThereAreChangesNoBit) {
+TEST(Threads, TheirNumberChangesNoBit) {
     for (const Target& target : targets())
         for (Spec spec : all_cells({6, 10, 21, 99}))
             for (const bool bidirectional : {false, true}) {
@@ -195,14 +195,14 @@ TEST(Threads, HowManyThereAreChangesNoBit) {
             }
 }
 
-// A batch of one row has products of its own.
-TEST(Threads, HowManyThereAreChangesNoBitOfASingleRow) {
+// A single row has special products.
+TEST(Threads, TheirNumberChangesNoBitOfASingleRow) {
     for (const Target& target : targets())
         for (const Spec& spec : all_cells({20, 1, 40, 200})) check_same_bits<float>(target, spec);
 }
 
-// When another program takes the processors, meetings take long and a team breaks up in the middle of a loop.
-TEST(Threads, WhoeverElseHasTheProcessorsChangesNoBit) {
+// When other programs occupy the processors, barriers are slow and a team splits up in the middle of a loop.
+TEST(Threads, ContentionChangesNoBit) {
     std::atomic<bool> ended = false;
     unsigned parted = 0;
     std::vector<std::thread> others;

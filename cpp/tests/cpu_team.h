@@ -1,4 +1,4 @@
-// Teams for tests of the CPU: of as many threads as a test wants, whatever the machine has. For one file of a program.
+// Teams with any number of threads for CPU tests. Include it in one source of an executable.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline unsigned pretended_processors = 0;
 
 }  // namespace vkrnn::cpu
 
-// Stands in front of the C library's.
+// Replaces the C library's function.
 extern "C" int sched_getaffinity(pid_t pid, std::size_t bytes, cpu_set_t* set) noexcept {
     if (vkrnn::cpu::pretended_processors == 0) return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
     CPU_ZERO_S(bytes, set);
@@ -33,7 +33,7 @@ extern "C" int sched_getaffinity(pid_t pid, std::size_t bytes, cpu_set_t* set) n
 
 namespace vkrnn::cpu {
 
-// For as long as it lives, calls may use so many threads.
+// Lets calls use this many threads during its lifetime.
 class Threads {
 public:
     explicit Threads(unsigned count) {
@@ -48,7 +48,7 @@ public:
     Threads& operator=(const Threads&) = delete;
 };
 
-// Memory as plans have it: aligned, and with an end that AddressSanitizer knows.
+// Aligned memory as in plans, whose end AddressSanitizer checks.
 template <class T>
 struct AlignedAllocator {
     using value_type = T;
@@ -64,7 +64,7 @@ using Aligned = std::vector<T, AlignedAllocator<T>>;
 
 inline std::uint64_t address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
-// Returns how many elements of type T a vector of this instruction set has.
+// Returns the number of elements of type T in a vector of this instruction set.
 template <class T>
 std::int64_t lanes_of(const Target& target) {
     return std::max<std::int64_t>(1, target.lanes * sizeof(float) / sizeof(T));
@@ -74,7 +74,7 @@ inline std::string kernel_for(const std::string& name, std::size_t element_bytes
     return element_bytes == sizeof(double) ? name + "_f64" : name;
 }
 
-// Runs one kernel on a team. The threads are those that were asked for where the machine has no quota.
+// Runs one kernel on a team. It has the requested number of threads unless the machine has a quota.
 template <class Work>
 void run_kernel(const Target& target, const std::string& name, const Work& work, unsigned threads = 1) {
     const NamedKernel& kernel = find_kernel(target, name);
@@ -83,7 +83,7 @@ void run_kernel(const Target& target, const std::string& name, const Work& work,
                 [&](Member& member) { kernel.run(reinterpret_cast<const std::byte*>(&work), nullptr, member); });
 }
 
-// Numbers from -1 to 1 that are the same everywhere.
+// Returns reproducible numbers from -1 to 1.
 class Numbers {
 public:
     explicit Numbers(std::uint32_t seed = 1) : state_(seed) {}

@@ -1,4 +1,4 @@
-// Teams of threads and how loops are shared between them.
+// Tests teams of threads and how loops are divided among them.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -44,13 +44,13 @@ bool contention_ends() {
     return !contended();
 }
 
-// Whether there is none, nor what tests before this lost or took.
+// Forgets the time lost in earlier tests, and returns whether no contention is assumed in the end.
 bool starts_without_contention() {
     pool_contention.begin(Contention::Clock::now());
     return contention_ends();
 }
 
-TEST(Team, HasAsManyMembersAsAreAllowed) {
+TEST(Team, HasAllAllowedMembers) {
     for (const unsigned threads : {1U, 2U, 5U, 8U}) {
         const Threads allowed(threads);
         ASSERT_LE(allowed_threads(), threads);
@@ -60,8 +60,8 @@ TEST(Team, HasAsManyMembersAsAreAllowed) {
     }
 }
 
-// Each member writes a number that all others read after the meeting: no more than an ordinary one.
-TEST(Team, MeetsWithMoreMembersThanProcessors) {
+// Each member writes a non-atomic number, which all others read after the barrier.
+TEST(Team, BarriersWorkWithMoreMembersThanProcessors) {
     const Threads allowed(8);
     constexpr unsigned kRounds = 100;
     struct alignas(64) Slot {
@@ -85,7 +85,7 @@ TEST(Team, MeetsWithMoreMembersThanProcessors) {
     EXPECT_EQ(ended, size);
 }
 
-TEST(Team, SomeOfItMeetByThemselves) {
+TEST(Team, SomeMembersHaveABarrierOfTheirOwn) {
     const Threads allowed(6);
     std::vector<unsigned> numbers(6);
     std::atomic<unsigned> wrong = 0;
@@ -102,10 +102,10 @@ TEST(Team, SomeOfItMeetByThemselves) {
     EXPECT_EQ(wrong, 0u);
 }
 
-TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
+TEST(Team, SplitsUpIfBarriersTakeMostOfTheTime) {
     const Threads allowed(3);
     ASSERT_TRUE(starts_without_contention());
-    std::atomic<unsigned> parted = 0, noticed = 0;  // at once: it soon no longer holds
+    std::atomic<unsigned> parted = 0, noticed = 0;  // checked at once, because the back-off is short
     unsigned size = 0;
     run_on_team(3, {}, [&](Member& member) {
         if (member.rank() == 0) size = member.size();
@@ -118,13 +118,13 @@ TEST(Team, PartsWhereMeetingsTakeMostOfTheTime) {
             }
         }
     });
-    if (size == 1) GTEST_SKIP() << "one thread alone";
-    EXPECT_EQ(parted, size) << "all hear of it in the same round";
+    if (size == 1) GTEST_SKIP() << "needs more than one thread";
+    EXPECT_EQ(parted, size) << "all members see it in the same round";
     EXPECT_GT(noticed, 0u);
     EXPECT_TRUE(contention_ends());
 }
 
-TEST(Contention, LastsLongerWhereItShowsAgainNotWhereManyNoticeIt) {
+TEST(Contention, LastsLongerIfItRecursAndNotIfManyNoticeIt) {
     Contention contention;
     const Contention::Clock::time_point first = Contention::Clock::now(), second = first + 100ms;
     for (int team = 0; team < 8; ++team) contention.begin(first + team * 1us);
@@ -170,10 +170,10 @@ TEST(Contention, IsFeltBeforeItHolds) {
     EXPECT_TRUE(contention.shows({}, {}));
 }
 
-// Four teams beside each other wait for two of nine milliseconds each, which the call has lost once. Where other
-// software has the processors they may wait for longer, or the first member for a processor: then contention shows
-// rightly, but not before a call has lost two fifths of its time.
-TEST(Team, CountsOnceWhatTeamsLoseBesideEachOther) {
+// Four simultaneous teams wait for two of nine milliseconds each, which the call loses only once. If other software
+// uses the processors, the teams may wait longer, or the first member waits for a processor. Contention is then
+// reported rightly, but only once a call has lost two fifths of its time.
+TEST(Team, CountsTheLossOfSimultaneousTeamsOnce) {
     using Clock = Contention::Clock;
     using Duration = Contention::Duration;
     const Threads allowed(8);
@@ -210,7 +210,7 @@ TEST(Team, CountsOnceWhatTeamsLoseBesideEachOther) {
         noticed = contended();
         much_lost = much_lost || 5 * (*std::ranges::max_element(lost) + without_processor) > 2 * taken;
     }
-    if (size < 8) GTEST_SKIP() << size << " threads";
+    if (size < 8) GTEST_SKIP() << "needs 8 threads, has " << size;
     EXPECT_TRUE(!noticed || much_lost);
 }
 
@@ -236,12 +236,12 @@ TEST(Team, NoticesThatAMemberWaitsForAProcessor) {
     }
     done = true;
     for (std::thread& each : busy) each.join();
-    if (size == 1) GTEST_SKIP() << "one thread alone";
+    if (size == 1) GTEST_SKIP() << "needs more than one thread";
     EXPECT_TRUE(noticed);
     EXPECT_TRUE(contention_ends());
 }
 
-TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
+TEST(Team, NoticesMembersThatAreLateBetweenKernels) {
     const Threads allowed(2);
     unsigned size = 2;
     bool noticed = false;
@@ -253,13 +253,13 @@ TEST(Team, NoticesThatMembersComeLateBetweenKernels) {
         });
         noticed = contended();
     }
-    if (size == 1) GTEST_SKIP() << "one thread alone";
+    if (size == 1) GTEST_SKIP() << "needs more than one thread";
     EXPECT_TRUE(noticed);
     EXPECT_TRUE(contention_ends());
 }
 
 // A poll runs signal handlers, which may make calls.
-TEST(Team, ScratchOfACallAmidAnotherIsItsOwn) {
+TEST(Team, ACallWithinAnotherHasItsOwnScratch) {
     constexpr std::size_t kBytes = 100;
     const auto fill = [](Member& member, std::size_t bytes, int value) {
         return static_cast<char*>(std::memset(member.scratch(0, bytes), value, bytes));
@@ -278,7 +278,7 @@ TEST(Team, ScratchOfACallAmidAnotherIsItsOwn) {
     });
 }
 
-TEST(Team, HandsOnWhatAMemberThrows) {
+TEST(Team, PassesOnAMembersException) {
     const Threads allowed(4);
     for (unsigned thrower = 0; thrower < 4; ++thrower) {
         for (const auto delay : {0ms, 1ms}) {
@@ -291,7 +291,7 @@ TEST(Team, HandsOnWhatAMemberThrows) {
                     while (member.meet(0, member.rank(), member.size(), false) != 0) {
                     }
                 });
-                ADD_FAILURE() << "nothing thrown";
+                ADD_FAILURE() << "no exception was thrown";
             } catch (const std::runtime_error& error) {
                 EXPECT_STREQ(error.what(), "from a member");
             }
@@ -300,7 +300,7 @@ TEST(Team, HandsOnWhatAMemberThrows) {
     }
 }
 
-TEST(Team, WhatComesLateToAMeetingOfAStoppedTeamGoesOn) {
+TEST(Team, LateMembersOfAStoppedTeamPassItsBarriers) {
     const Threads allowed(3);
     for (const bool throws : {false, true}) {
         std::atomic<bool> stopped = false;
@@ -329,7 +329,7 @@ TEST(Team, WhatComesLateToAMeetingOfAStoppedTeamGoesOn) {
     }
 }
 
-TEST(Team, StopsWhereThePollSaysSo) {
+TEST(Team, StopsIfThePollReturnsTrue) {
     for (const unsigned threads : {1U, 3U}) {
         const Threads allowed(threads);
         std::atomic<unsigned> asked = 0;
@@ -351,9 +351,9 @@ bool rounds_upward() {
     return one + little > one;
 }
 
-TEST(Team, RoundsAsTheCallingThreadDoes) {
+TEST(Team, RoundsAsTheCallingThread) {
     const Threads allowed(3);
-    ASSERT_EQ(members_of(3), allowed_threads());  // the workers are made before
+    ASSERT_EQ(members_of(3), allowed_threads());  // starts the workers before
     for (const bool upward : {true, false}) {
         ASSERT_EQ(std::fesetround(upward ? FE_UPWARD : FE_TONEAREST), 0);
         std::array<bool, 3> found{!upward, !upward, !upward};
@@ -367,9 +367,9 @@ TEST(Team, RoundsAsTheCallingThreadDoes) {
     }
 }
 
-TEST(Team, AForkedChildHasNoOtherMembers) {
+TEST(Team, AForkedChildRunsAlone) {
     const Threads allowed(3);
-    if (members_of(3) == 1) GTEST_SKIP() << "one thread alone";
+    if (members_of(3) == 1) GTEST_SKIP() << "needs more than one thread";
     for (const bool stops : {false, true}) {
         pid_t child = -1;
         const auto fork_once = [&] {
@@ -383,7 +383,7 @@ TEST(Team, AForkedChildHasNoOtherMembers) {
                     if (member.rank() == 0 && child > 0) throw std::runtime_error("the parent has seen enough");
                 }
             });
-        } catch (const std::runtime_error&) {  // also Interrupted
+        } catch (const std::runtime_error&) {  // Interrupted is one, too
             code = stops ? 2 : 1;
         } catch (const Forked&) {
             code = 2;
@@ -412,7 +412,7 @@ TEST(Team, SharesTheProcessorsWithOtherCalls) {
                 });
         });
     for (std::thread& caller : callers) caller.join();
-    // A caller works itself even where others have all threads.
+    // A caller works itself even if other calls have all threads.
     EXPECT_LE(most, 5u);
     EXPECT_EQ(running, 0u);
 }
@@ -421,7 +421,7 @@ LoopShape shape_of(std::int64_t steps, std::int64_t rows, std::int64_t direction
     return {steps, rows, directions, (units + 7) / 8, 4, units, 8, 4, 1};
 }
 
-TEST(Split, GivesEveryGroupToATeamAndUnitsToItsMembers) {
+TEST(Split, AssignsGroupsToTeamsAndUnitsToMembers) {
     for (const std::int64_t rows : {1, 2, 7, 64})
         for (const std::int64_t units : {1, 8, 65, 512, 2048})
             for (const std::int64_t directions : {1, 2})
@@ -436,18 +436,18 @@ TEST(Split, GivesEveryGroupToATeamAndUnitsToItsMembers) {
                             ASSERT_LE(split.unit_parts, shape.vectors) << "every member has units";
                             ASSERT_LE(split.teams, directions * split.row_parts) << "every team has a group";
                             if (contended && units <= 65) {
-                                ASSERT_EQ(split.unit_parts, 1u) << "nobody waits for others in a short step";
+                                ASSERT_EQ(split.unit_parts, 1u) << "a short step has no barriers";
                             }
                         }
 }
 
-TEST(Split, UsesThreadsWhereThereIsWork) {
+TEST(Split, UsesThreadsForLongWork) {
     EXPECT_EQ(choose_split(shape_of(1, 1, 1, 8), 16, false).threads(), 1u);
     EXPECT_GT(choose_split(shape_of(100, 64, 1, 512), 16, false).threads(), 8u);
     EXPECT_GT(choose_split(shape_of(100, 1, 1, 1024), 4, false).unit_parts, 1u);
 }
 
-TEST(Split, UsesThreadsForLongWorkOnlyWhereTheyWaitForProcessors) {
+TEST(Split, UsesThreadsForLongWorkOnlyUnderContention) {
     const LoopShape brief = shape_of(64, 8, 1, 128), long_one = shape_of(1000, 64, 1, 512);
     EXPECT_EQ(choose_split(brief, 2, false).threads(), 2u);
     EXPECT_EQ(choose_split(brief, 2, true).threads(), 1u);

@@ -1,4 +1,4 @@
-// Mutexes that a fork takes first.
+// Tests mutexes that are locked before a fork.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A fork that took the inner one would wait for a thread that waits for the inner one.
-TEST(Fork, WaitsForWhoeverHoldsTheOuterMutexWithoutAnyOther) {
+// A fork that locked the inner mutex first would deadlock with a thread that waits for it.
+TEST(Fork, LocksTheOuterMutexFirst) {
     ForkSafeMutex inner, outer(ForkSafeMutex::Kind::outer);
     std::promise<void> outer_is_held, fork_begins;
     std::thread holder([&] {
@@ -40,7 +40,7 @@ TEST(Fork, WaitsForWhoeverHoldsTheOuterMutexWithoutAnyOther) {
     holder.join();
 }
 
-TEST(Fork, HoldsEveryMutexUntilItIsReleased) {
+TEST(Fork, HoldsEveryMutexUntilTheEnd) {
     ForkSafeMutex mutex;
     hold_before_fork();
     std::promise<void> tries;

@@ -1,4 +1,4 @@
-// Plans without a device: dispatches, where views point, what dtypes and lengths change, and that plans are values.
+// Tests plans without a device: dispatches, views, dtypes, lengths and comparison.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ Profile limited_cpu() {
     return profile;
 }
 
-// Plans of the portable loop, whatever the device.
+// Returns a plan with the portable loop, for any device.
 Plan plan_by_steps(const Spec& spec, const Profile& profile) { return make_plan(spec, profile, {"steps", "", {}}); }
 
 std::vector<Dispatch> outside_loops(const Plan& plan) {
@@ -87,7 +87,7 @@ std::vector<std::string> labels_of(const Plan& plan) {
     return labels;
 }
 
-// One forward and one gradients call with every argument that the cell takes, lengths included.
+// A forward and a gradient call with every argument of the cell, lengths included.
 std::vector<Spec> everything(CellKind kind) {
     Spec spec = make_spec(kind, {Flag::bidirectional, Flag::training});
     if (spec.C() > 0) spec.descriptor.set(Flag::produce_cell, true);
@@ -179,7 +179,7 @@ TEST(ForwardPlan, AbsentTensorsReadTheZeros) {
     }
 }
 
-TEST(ForwardPlan, BroadcastMaskHasStrideZeroWhereItDoesNotVary) {
+TEST(ForwardPlan, BroadcastMaskHasStrideZeroInConstantAxes) {
     const Profile profile = gpu();
     Spec spec = make_spec(CellKind::lstm, {Flag::bidirectional}, {Argument::mask});
     spec.mask_varies = {true, false, true};
@@ -232,7 +232,7 @@ TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     EXPECT_EQ(loop.count, 5);
 }
 
-TEST(GradientPlan, LongSumsAreSplitWhereTheDriverEndsLoopsEarly) {
+TEST(GradientPlan, LongSumsAreSplitIfTheDriverEndsLoopsEarly) {
     const Profile profile = limited_cpu();
     Spec spec = gradients_of(make_spec(CellKind::single_gate_rnn));
     spec.T = 100'000;
@@ -270,7 +270,7 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
     EXPECT_EQ(names, expected);
 }
 
-// A kernel's constants but for the floating-point ones, which are words of another type in float64.
+// Returns a kernel's constants except the floating-point ones, which have another type in float64.
 std::vector<std::uint32_t> without_numbers(std::vector<std::uint32_t> constants) {
     if (constants.size() >= abi::kStepConstants)
         constants.erase(constants.begin() + abi::kNumber0, constants.begin() + abi::kStepConstants);
@@ -312,7 +312,7 @@ TEST(Plan, CountsIn32Bits) {
 }
 
 TEST(DtypePlan, Float64NeedsTheFeature) {
-    const Profile profile = gpu();  // without it
+    const Profile profile = gpu();  // without the feature
     Spec spec = make_spec(CellKind::lstm);
     spec.dtype = Dtype::float64;
     try {
@@ -330,7 +330,7 @@ TEST(DtypePlan, SixteenBitsConvertInputsAndResultsAndNothingElse) {
         for (const Spec& spec : everything()) {
             const Plan full = plan_of(spec, Dtype::float32), half = plan_of(spec, dtype);
 
-            // The caller's buffers are of half the size, and each has a copy of the full one.
+            // The caller's buffers have half the size, and each has a float32 copy.
             const auto check_pair = [&](std::size_t in_full, std::size_t in_half) {
                 const PlanBuffer &a = full.buffers[in_full], &b = half.buffers[in_half];
                 EXPECT_EQ(b.name, a.name);
@@ -388,7 +388,7 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
         EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * abi::kConvertEach,
                   push.count);
     }
-    // The first step that is no conversion waits for those before it, the first narrowing for all that came before.
+    // The first step after the conversions waits for them, and the first narrowing for all steps before it.
     const auto steps = outside_loops(plan);
     const auto is_widening = [](const Dispatch& d) { return d.label.rfind("widen ", 0) == 0; };
     const auto is_narrowing = [](const Dispatch& d) { return d.label.rfind("narrow ", 0) == 0; };
@@ -400,7 +400,7 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
     EXPECT_TRUE(narrows->after);
 }
 
-TEST(DtypePlan, WhatReadsConvertedInputsWaitsForThem) {
+TEST(DtypePlan, ReadersOfConvertedInputsWaitForThem) {
     Profile profile = gpu();
     profile.matrix_side = 16;
     profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
@@ -412,7 +412,7 @@ TEST(DtypePlan, WhatReadsConvertedInputsWaitsForThem) {
         for (Spec call : {spec, gradients_of(spec)}) {
             call.dtype = Dtype::float16;
             const Plan plan = make_plan(call, profile, {schedule, "tiled", {}});
-            bool fresh = false;  // whether a conversion has run that nobody has waited for
+            bool fresh = false;  // whether a conversion has run since the last wait
             for (const Dispatch& dispatch : outside_loops(plan)) {
                 if (dispatch.after) fresh = false;
                 if (plan.kernels[dispatch.kernel].shader == "convert") fresh = true;
@@ -423,7 +423,7 @@ TEST(DtypePlan, WhatReadsConvertedInputsWaitsForThem) {
     }
 }
 
-TEST(LengthsPlan, AreIntegersThatTheStepsReadAndNothingElse) {
+TEST(LengthsPlan, AreIntegersThatOnlyTheStepsRead) {
     for (const Dtype dtype : kDtypes) {
         for (const Spec& spec : everything()) {
             Spec without = spec;

@@ -1,4 +1,4 @@
-// Layers with kept weights: the bits of a stream, in several threads at once.
+// Tests layers with kept weights: they give the bits of a stream, also in several threads.
 #include "vkrnn/prepared.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<float> numbers(std::int64_t count, double seed) {
     return drawn;
 }
 
-// Two LSTMs, and the weights that they point to.
+// Two LSTM layers and their weights.
 struct Network {
     std::vector<float> input = numbers(4 * H * I, 1), inner = numbers(4 * H * H, 2), recurrent = numbers(4 * H * H, 3);
     std::vector<StreamLayer> layers{
@@ -95,7 +95,7 @@ TEST(PreparedLayers, RunInSeveralThreads) {
     EXPECT_EQ(wrong, 0);
 }
 
-TEST(PreparedLayers, AreRefusedWhereSizesDiffer) {
+TEST(PreparedLayers, RefuseDifferentSizes) {
     Network network;
     network.layers[1].weights[recurrent_weight].shape = {4 * 5, 5};
     network.layers[1].weights[input_weight].shape = {4 * 5, H};

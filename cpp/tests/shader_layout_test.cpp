@@ -1,4 +1,4 @@
-// C++ and the built kernels lay the structs of abi.h out alike: every member at the same place, none on one side only.
+// Tests that C++ and the built kernels agree on the structs of abi.h: every member is on both sides at the same offset.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 struct Struct {
     Layout layout;
-    std::uint64_t bytes;  // with what C++ puts at its end
+    std::uint64_t bytes;  // with C++'s padding at the end
 };
 
 template <class Type, class... Members>
@@ -35,7 +35,7 @@ Struct layout(const char* name, Members... members) {
 
 #define MEMBER(type, member) (Member{#member, offsetof(abi::type, member), sizeof(abi::type::member)})
 
-// Every struct of abi.h with all of its members, as C++ lays them out.
+// Every struct of abi.h with the C++ offsets of all members.
 const std::vector<Struct>& structs() {
     static const std::vector<Struct> kStructs{
         layout<abi::GemmPush>("GemmPush", MEMBER(GemmPush, a), MEMBER(GemmPush, b), MEMBER(GemmPush, c),
@@ -104,7 +104,7 @@ const Struct* find(const std::string& name) {
 
 Module module_of(std::string_view kernel) { return Module(shader_code(kernel)); }
 
-// Whether the kernels for matrix units were built, which need newer tools.
+// Whether the kernels for matrix units were built. They need newer tools.
 bool has_matrices() { return !shader_code("matrix_product").empty(); }
 
 TEST(ShaderLayout, OfPushConstants) {
@@ -118,14 +118,14 @@ TEST(ShaderLayout, OfPushConstants) {
     }
 }
 
-// StepParams and the structs in it, which kernels read through addresses, have their names in abi.h too.
+// StepParams and its members, which kernels read through addresses, have the names of abi.h, too.
 TEST(ShaderLayout, OfEveryStruct) {
     std::set<std::string> met;
     for (const std::string_view kernel : shader_names()) {
         SCOPED_TRACE(kernel);
         for (const Layout& found : module_of(kernel).layouts()) {
             const Struct* const wanted = find(found.name);
-            if (wanted == nullptr) continue;  // a kernel's own: Params, Scalar, ...
+            if (wanted == nullptr) continue;  // a struct of the kernel alone, such as Params or Scalar
             met.insert(found.name);
             EXPECT_EQ(found, wanted->layout);
         }
@@ -138,7 +138,7 @@ TEST(ShaderLayout, OfEveryStruct) {
     }
 }
 
-// A member that is in C++ alone leaves a gap between those of the table, or behind them.
+// A C++ member that is missing in the table leaves a gap between or after the others.
 TEST(ShaderLayout, TableIsComplete) {
     for (const Struct& each : structs()) {
         SCOPED_TRACE(each.layout.name);

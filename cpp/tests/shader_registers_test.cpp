@@ -1,5 +1,5 @@
-// What AMD's compiler makes of the kernels that plans ask for. Mesa's driver RADV compiles for any GPU of a family that
-// the environment names, whether there is one or not, and says how many registers a kernel takes. It cannot run them.
+// Tests how many registers the kernels of plans need on AMD GPUs. Mesa's driver RADV compiles for any GPU family that
+// the environment names, even without such a GPU, and reports the registers of a kernel. It cannot run them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace vkrnn::vk {
 namespace {
 
-// Families, as RADV calls them, whose compilation takes minutes: what only a caller chooses is then compiled as well.
+// RADV's names of families. Compilation for named families includes optional strategies and takes minutes.
 const char* wanted_families() { return std::getenv("VKRNN_AMD_FAMILIES"); }
 
 std::vector<std::string> families() {
@@ -29,8 +29,8 @@ std::vector<std::string> families() {
 struct Size {
     std::int64_t T, N, H;
 };
-// One that fills no vector, and three of docs/performance.md where other kernels are chosen; then the smallest, and the
-// rest of docs/performance.md, if families are named.
+// A size below one vector, and three of docs/performance.md that use different kernels. If families are named, also the
+// smallest size and the others of docs/performance.md.
 constexpr Size kSizes[] = {{5, 3, 7},      {512, 1, 64},  {128, 32, 128},  {256, 64, 512}, {1, 1, 1},
                            {1000, 8, 256}, {200, 1, 512}, {100, 64, 1024}, {64, 64, 2048}};
 constexpr std::size_t kFewSizes = 4;
@@ -42,8 +42,8 @@ std::span<const Size> sizes() {
 
 std::uint32_t bit(Argument argument) { return 1U << static_cast<unsigned>(argument); }
 
-// Calls of a cell: output alone, with what training keeps, and gradients; with as few arguments as there can be, and
-// with all arguments and options.
+// Calls of a cell: inference, training and gradients, each with as few arguments as possible and with all arguments and
+// options.
 std::vector<Spec> specs_of(const Cell& cell) {
     std::vector<Spec> specs;
     for (const Size& size : sizes())
@@ -75,7 +75,7 @@ std::vector<Spec> specs_of(const Cell& cell) {
     return specs;
 }
 
-// The kernels of all these calls on a device, with what is fixed of the strategies.
+// The kernels of all these calls on a device, with these strategies fixed.
 void collect(const Profile& profile, const StrategyChoice& fixed, std::set<Kernel>& kernels) {
     for (const Cell& cell : cells())
         for (const Spec& spec : specs_of(cell)) {
@@ -93,10 +93,10 @@ struct Registers {
     std::uint64_t vector = 0, spilled = 0, scratch = 0, subgroups = 0;  // scratch: bytes; subgroups: of a SIMD unit
 };
 
-// A device that compiles for a family. It is opened without what null hardware refuses: timeline semaphores.
+// A device that compiles for a family. It is opened without timeline semaphores, which null hardware refuses.
 class Compiler {
 public:
-    // Finds RADV's device of the family; there is none where RADV is not installed or does not know the family.
+    // Returns RADV's device of the family, if RADV is installed and knows the family.
     explicit Compiler(const std::string& family) {
         setenv("RADV_FORCE_FAMILY", family.c_str(), 1);
         const ApplicationInfo application{.apiVersion = VK_API_VERSION_1_3};
@@ -165,7 +165,7 @@ private:
     std::uint32_t subgroup_size_ = 0;
 };
 
-// The figures of all kernels that were made of one shader: the most, and the fewest subgroups.
+// The figures of all kernels of one shader: the largest, and the smallest number of subgroups.
 struct Figures {
     std::size_t kernels = 0;
     Registers worst{.subgroups = ~std::uint64_t{0}};
@@ -186,7 +186,7 @@ std::string text_of(const Kernel& kernel) {
     return text;
 }
 
-// Prints a table of the figures that stand in docs/performance.md.
+// Prints the table of docs/performance.md.
 void print(const std::string& title, const std::map<std::string, Figures>& figures) {
     std::printf("%s\n  %-34s %7s %5s %7s %7s %9s\n", title.c_str(), "shader", "kernels", "VGPRs", "spilled", "scratch",
                 "subgroups");
@@ -200,8 +200,8 @@ void print(const std::string& title, const std::map<std::string, Figures>& figur
 class AmdCompiler : public testing::TestWithParam<std::string> {};
 
 TEST_P(AmdCompiler, KeepsKernelsInRegisters) {
-    // They are never destroyed: drivers are unloaded with an instance, and a leak checker then cannot tell whose memory
-    // is left.
+    // Instances are never destroyed, because that unloads drivers, and a leak checker cannot then attribute their
+    // leaks.
     static auto* const compilers = new std::vector<std::unique_ptr<const Compiler>>;
     const Compiler* compiler = nullptr;
     try {

@@ -1,4 +1,4 @@
-// check_call: what is accepted, what comes back, and every message as a whole.
+// Tests check_call: accepted arguments, the returned spec, and whole messages.
 #include "vkrnn/spec.h"
 
 #include <gtest/gtest.h>
@@ -169,7 +169,7 @@ TEST(Spec, CallsThatDoTheSameAreEqual) {
               check_call(kLstm, false, lstm_arguments()).spec);
 }
 
-TEST(Spec, HoldsTheNumbersOfHardSigmoidsOnlyWhereThereAreSome) {
+TEST(Spec, HoldsConstantsOfHardSigmoidsOnlyIfThereAreSome) {
     Descriptor other = kLstm;
     other.numbers[kHardSigmoidAlphaSlot] = 1.0 / 6;
     const auto spec = [](const Descriptor& made) { return check_call(made, false, lstm_arguments()).spec; };
@@ -190,14 +190,14 @@ TEST(Spec, HoldsTheDtype) {
               check_call(kLstm, false, in_dtype(lstm_arguments(), "bfloat16")).spec);
 }
 
-TEST(Spec, LengthsDoNotShapeTheWorkButThatThereAreSome) {
+TEST(Spec, OnlyThePresenceOfLengthsMatters) {
     const auto spec = [](TensorInfo info) {
         return check_call(kLstm, false, with(lstm_arguments(), lengths, std::move(info))).spec;
     };
     EXPECT_TRUE(spec(integers({5, 1, 3})).has(lengths));
     EXPECT_EQ(spec(integers({5, 1, 3})), spec(integers({2, 5, 5}, "uint8")));
     EXPECT_NE(spec(integers({5, 5, 5})), check_call(kLstm, false, lstm_arguments()).spec);
-    // They are integers whatever the others are, and have no gradient.
+    // Lengths are integers for every dtype, and have no gradient.
     const Arguments wide = with(in_dtype(lstm_gradients_arguments(), "float64"), lengths, integers({5, 1, 3}, "int64"));
     EXPECT_EQ(text(check_call(kLstm, true, wide).results), "source 5 3 7; recurrent_weight 16 4; input_weight 16 7; ");
 }

@@ -1,4 +1,4 @@
-// The layout of structs in SPIR-V: as much of a module as tells where the members of a struct lie.
+// Reads the offsets of struct members from a SPIR-V module.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Member {
     bool operator==(const Member&) const = default;
 };
 
-// A struct that lies in memory.
+// A struct in memory.
 struct Layout {
     std::string name;
     std::vector<Member> members;
@@ -34,7 +34,7 @@ public:
         }
     }
 
-    // Every struct whose members have offsets. GLSL's compiler may have copies of them without, for variables.
+    // Every struct whose members have offsets. glslang adds copies without offsets for variables.
     [[nodiscard]] std::vector<Layout> layouts() const {
         std::vector<Layout> all;
         for (const auto& [id, members] : structs_) {
@@ -43,7 +43,7 @@ public:
         return all;
     }
 
-    // The struct of the push constants: the only member of their block. None where a kernel has no push constants.
+    // The struct of the push constants, which is the only member of their block. Empty if there are no push constants.
     [[nodiscard]] std::optional<Layout> push_constants() const {
         if (!push_pointer_) return std::nullopt;
         const auto& members = structs_.at(pointees_.at(*push_pointer_));
@@ -102,7 +102,7 @@ private:
             case kMemberDecorate:
                 if (words[2] == kOffset) offsets_[words[0]][words[1]] = words[3];
                 break;
-            default: break;  // says nothing about layouts
+            default: break;  // irrelevant for layouts
         }
     }
 
@@ -115,7 +115,7 @@ private:
         return members.empty() ? 0 : members.back().offset + members.back().bytes;
     }
 
-    // Sizes of what is neither a number, an array nor a struct are unknown, and of no use to abi.h.
+    // Sizes of types other than numbers, arrays and structs are unknown; abi.h has none.
     [[nodiscard]] std::uint64_t bytes_or_zero(Id type) const {
         const bool known = scalars_.contains(type) || structs_.contains(type) ||
                            (arrays_.contains(type) && array_strides_.contains(type));

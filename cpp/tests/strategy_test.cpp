@@ -1,4 +1,4 @@
-// Which strategies a call gets, from its spec and the device's profile, and which a caller may fix.
+// Tests the choice of strategies from a call's spec and the device's profile, and which ones a caller may fix.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Profile native() {
     return profile;
 }
 
-// A GPU of NVIDIA's.
+// An NVIDIA GPU.
 Profile with_matrix_units() {
     Profile profile = profile_of(DeviceType::discrete_gpu, 32, 1024);
     profile.registers = 65536;
@@ -52,7 +52,7 @@ std::string refusal(const StrategyChoice& fixed, const Profile& profile) {
     } catch (const Exception& error) {
         return error.what();
     }
-    ADD_FAILURE() << "nothing was thrown";
+    ADD_FAILURE() << "no exception was thrown";
     return {};
 }
 
@@ -62,13 +62,13 @@ TEST(Strategy, SuitsTheDevice) {
     EXPECT_EQ(gpu.gemm, "tiled");
     EXPECT_EQ(chosen(with_matrix_units()).schedule, "slices") << "a small call";
     EXPECT_EQ(chosen(profile_of(DeviceType::integrated_gpu, 64, 128)).gemm, "register")
-        << "a tile takes more invocations than a workgroup has";
+        << "a tile needs more invocations than a workgroup has";
     const StrategyChoice cpu{"steps", "register", {{"lanes", 1}, {"rows", 8}, {"workgroup", 8}}};
     EXPECT_EQ(chosen(profile_of(DeviceType::cpu, 8, 1024)), cpu);
     EXPECT_EQ(chosen(native()), (StrategyChoice{"native", "native", {}}));
 }
 
-TEST(Strategy, OfAGpuIsTakenOnACpuOnlyIfAsked) {
+TEST(Strategy, OfAGpuIsUsedOnACpuOnlyOnRequest) {
     Profile profile = with_matrix_units();
     profile.type = DeviceType::cpu;
     profile.registers = 0;
@@ -93,11 +93,11 @@ TEST(Strategy, IsAmongThoseListed) {
     Profile wide = with_matrix_units();
     wide.subgroup_size = 64;
     EXPECT_EQ(listed(wide), std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
-        << "an invocation would hold four elements of a matrix, not eight";
+        << "an invocation would hold four elements of a matrix instead of eight";
     Profile amd = profile_of(DeviceType::discrete_gpu, 64, 1024);
     amd.vendor_id = 0x1002;
     EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
-        << "its compilers keep a slice's weights in memory";
+        << "its compilers would keep a slice's weights in memory";
 }
 
 TEST(Strategy, IsWhatTheCallerFixed) {
@@ -111,7 +111,7 @@ TEST(Strategy, IsWhatTheCallerFixed) {
               (StrategyChoice{"steps", "register", {{"lanes", 1}, {"rows", 2}, {"workgroup", 8}}}));
 }
 
-TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
+TEST(Strategy, TakesItsParametersFromTheCallUnlessFixed) {
     const Profile profile = with_matrix_units();
     const auto sizes_of = [&](std::int64_t N, std::int64_t H, const char* schedule) {
         Spec spec = small_call();
@@ -125,9 +125,9 @@ TEST(Strategy, TakesItsSizesFromTheCallWhereTheCallerFixesNone) {
     }
 }
 
-// Weights that do not fit in all registers are loaded in every step, but for the first ones; backward a step is a
-// dispatch.
-TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
+// Of weights that exceed the registers, the first block is kept and the rest is loaded in every step. Backward, each
+// step is a dispatch.
+TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;
     const auto choice_of = [&](std::int64_t N, std::int64_t H, bool gradients, const StrategyChoice& fixed = {}) {
@@ -145,10 +145,10 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
     EXPECT_EQ(large.sizes.at("kept_blocks"), 1u);
     EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
-    EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that do not stay in the cache";
+    EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that exceed the cache";
     EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).sizes.at("kept_blocks"), 1u) << "slower, but it runs";
     EXPECT_EQ(choice_of(16, 256, false).sizes.at("tagged"), 1u);
-    EXPECT_EQ(large.sizes.at("tagged"), 0u) << "all weights, and the words to wait for, in every step";
+    EXPECT_EQ(large.sizes.at("tagged"), 0u) << "every step loads all weights and the words to wait for";
     EXPECT_THROW(choice_of(64, 1024, false, {"persistent", "", {{"tagged", 1}}}), NotImplementedError);
     EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"kept_blocks", 0}}}, profile),
               "[Device] kept_blocks: expected 1 or more, got 0");
@@ -158,7 +158,7 @@ TEST(Strategy, KeepsOneBlockOfWeightsWhereAllDoNotFit) {
               "[Device] blocks_ahead: expected 1 or 2, got 3");
 }
 
-// Returns the halves of the operands, left and right, of the plan's first kernel of that name.
+// Returns the number of hi/lo parts of the left and right operand in the plan's first kernel of that name.
 std::pair<std::uint32_t, std::uint32_t> halves_of(const Plan& plan, const std::string& shader) {
     const auto found = std::ranges::find(plan.kernels, shader, &Kernel::shader);
     if (found == plan.kernels.end()) return {};
@@ -187,14 +187,14 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
     EXPECT_EQ(halves_of(tf32, "lstm_persistent_forward"), Pair(1, 1));
     EXPECT_EQ(halves_of(tf32, "matrix_product"), Pair(1, 1));
     EXPECT_LT(tf32.bytes(), ieee.bytes());
-    EXPECT_EQ(halves_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag takes a bit of the high half";
+    EXPECT_EQ(halves_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag uses a bit of the high part";
     EXPECT_EQ(make_plan(spec, profile, {"steps", "tiled", {}}).precision, Precision::ieee) << "nothing is rounded";
     EXPECT_EQ(product_precision(Precision::tf32, Dtype::float16, profile), Precision::ieee);
     EXPECT_EQ(product_precision(Precision::tf32, Dtype::float32, native()), Precision::ieee);
 }
 
-// Weights of one half stay in the cache of an H200 where those of two do not.
-TEST(Strategy, CountsTheBytesOfOneHalf) {
+// Weights without a low part stay in the cache of an H200, and with one they do not.
+TEST(Strategy, CountsTheBytesOfRoundedWeights) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;
     Spec spec = small_call();
@@ -231,7 +231,7 @@ TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
         });
     };
     EXPECT_EQ(count("matrix_product"), 3) << "gradients of the source and of both weights";
-    EXPECT_EQ(count("matrix_pack"), 5) << "one operand of two products is the same";
+    EXPECT_EQ(count("matrix_pack"), 5) << "two products share an operand";
 }
 
 TEST(Strategy, DoesNotFitEveryCall) {
@@ -249,7 +249,7 @@ TEST(Strategy, DoesNotFitEveryCall) {
     spec.descriptor.activations[4] = Activation::relu;
     EXPECT_FALSE(fits(spec)) << "the state has no bound";
     spec.gradients = true;
-    EXPECT_TRUE(fits(spec)) << "deltas are scaled by what they are";
+    EXPECT_TRUE(fits(spec)) << "deltas are scaled by their own absmax";
 }
 
 TEST(Strategy, IsOneThatTheDeviceHas) {
@@ -262,7 +262,7 @@ TEST(Strategy, IsOneThatTheDeviceHas) {
     EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
 }
 
-TEST(Strategy, IsWhatTheCallWasTunedWith) {
+TEST(Strategy, IsTheTunedOne) {
     const Profile profile = profile_of(DeviceType::cpu, 8, 1024);
     const StrategyChoice by_rules = chosen(profile);
     const StrategyChoice tuned{"steps", "tiled", {{"lanes", 4}, {"rows", 2}, {"workgroup", 64}}};
@@ -272,7 +272,7 @@ TEST(Strategy, IsWhatTheCallWasTunedWith) {
         return make_plan(spec, profile, fixed, {{tuned_call(small_call()), choice}}).choice;
     };
     EXPECT_EQ(with(tuned), tuned);
-    EXPECT_EQ(with(tuned, {"steps", "", {}}), by_rules) << "what the caller fixes wins";
+    EXPECT_EQ(with(tuned, {"steps", "", {}}), by_rules) << "fixed strategies take precedence";
     EXPECT_EQ(with({"wishes", "", {}}), by_rules);
     EXPECT_EQ(with({"", "", {{"lanes", 3}}}), by_rules);
     EXPECT_EQ(with({"", "", {{"teeth", 32}}}), by_rules);
@@ -282,7 +282,7 @@ TEST(Strategy, IsWhatTheCallWasTunedWith) {
     EXPECT_EQ(with(tuned), by_rules);
 }
 
-TEST(Strategy, IsTunedByWhatDecidesItsTime) {
+TEST(Strategy, TunedCallsAreKeyedByWhatDecidesTheirTime) {
     Spec spec = small_call();
     const TunedCall call = tuned_call(spec);
     const auto other = [&](const auto& change) {
@@ -306,7 +306,7 @@ TEST(Strategy, IsTunedByWhatDecidesItsTime) {
     EXPECT_NE(tuned_call(spec), tuned_call(after)) << "its steps have one phase";
 }
 
-// Sizes that are worth a measurement are sizes that can be fixed.
+// Parameters that are worth measuring can also be fixed.
 TEST(Strategy, HasVariantsThatTheDeviceCanRun) {
     for (const Profile& profile : {native(), with_matrix_units(), profile_of(DeviceType::cpu, 8, 128)}) {
         const StrategyVariants variants = list_variants(profile);
@@ -319,7 +319,7 @@ TEST(Strategy, HasVariantsThatTheDeviceCanRun) {
     }
 }
 
-TEST(Strategy, HasSizesThatTheDeviceCanRun) {
+TEST(Strategy, HasParametersThatTheDeviceCanRun) {
     const Profile profile = profile_of(DeviceType::cpu, 8, 1024);
     EXPECT_EQ(refusal<ValueError>({"", "", {{"lanes", 3}}}, profile),
               "[Device] lanes: expected a power of two up to the subgroup's 8, got 3");
@@ -338,8 +338,8 @@ TEST(Strategy, HasSizesThatTheDeviceCanRun) {
               "[Device] lanes: unknown option; the options are schedule, gemm");
 }
 
-// A caller fixes a size by its name alone, so that one of the other part's must not be called the same.
-TEST(Strategy, HasSizesThatTheOtherPartHasNot) {
+// A caller fixes a parameter by its name only, so loop and product strategies must not share names.
+TEST(Strategy, SharesNoParameterNamesBetweenLoopsAndProducts) {
     for (const Profile& profile : {native(), with_matrix_units()}) {
         std::set<std::string> of_loops;
         for (const LoopStrategy* loop : loop_strategies(profile.backend))

@@ -1,4 +1,4 @@
-// Streams: the bits of a call, one step at a time, without memory or locks.
+// Tests streams: they give the bits of a call step by step, and allocate and lock nothing.
 #include "vkrnn/stream.h"
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace {
 std::atomic<long> allocations = 0;
 }
 
-// Stand in front of the C library's.
+// Replace the C library's functions.
 extern "C" void* __libc_malloc(std::size_t bytes);
 extern "C" void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 extern "C" void* malloc(std::size_t bytes) {
@@ -40,7 +40,7 @@ std::shared_ptr<Device> open_cpu() {
     return Device::open(static_cast<std::size_t>(found - profiles.begin()));
 }
 
-// A forward call with everything that a stream's layer may have.
+// A forward call with all arguments that a stream's layer may have.
 Spec call_of(CellKind kind, const cpu::Shape& shape, std::initializer_list<Flag> flags = {}) {
     Spec spec = cpu::learning_spec(kind, shape, flags);
     spec.descriptor.set(Flag::training, false);
@@ -57,7 +57,7 @@ StreamPart part_of_call(Spec spec) {
     return {spec, {}};
 }
 
-// Steps of one layer by CpuSteps, from the initial state among the arrays.
+// Runs steps of one layer with CpuSteps, from the initial state in the arrays.
 template <class T>
 std::vector<T> step_by_step(const cpu::Target& target, Spec spec, const Arrays& arrays, unsigned threads,
                             std::int64_t block) {
@@ -89,7 +89,7 @@ void expect_bits_of_a_call(const cpu::Target& target, const Spec& spec, unsigned
 
 TEST(Stream, HasTheBitsOfACall) {
     for (const cpu::Target& target : cpu::targets())
-        // One vector and several, one run of a product and several.
+        // One vector or several, and one run of a product or several.
         for (const cpu::Shape& shape :
              {cpu::Shape{5, 1, 3, 7}, cpu::Shape{4, 1, 40, 71}, cpu::Shape{2, 1, 300, 210}, cpu::Shape{4, 3, 5, 19}})
             for (const Spec& spec : calls_of(shape)) {
@@ -103,7 +103,7 @@ TEST(Stream, HasTheBitsOfACallInBlocks) {
 }
 
 TEST(Stream, HasTheBitsOfACallOnSeveralThreads) {
-    const cpu::Shape shape{2, 1, 256, 300};  // that one thread does not suffice for
+    const cpu::Shape shape{2, 1, 256, 300};  // large enough for several threads
     expect_bits_of_a_call<float>(cpu::chosen_target(), call_of(CellKind::lstm, shape), 3);
     expect_bits_of_a_call<float>(cpu::chosen_target(), call_of(CellKind::gru, shape), 3);
 }
@@ -134,7 +134,7 @@ struct Network {
 
 TEST(Stream, LayersInBlocksEqualLayersInSteps) {
     const Network network(3, 17);
-    constexpr std::int64_t kSteps = 150;  // more than layers run together
+    constexpr std::int64_t kSteps = 150;  // more steps than a block that layers run together
     Stream stream(open_cpu(), network.layers, {.batch = 2});
     const auto input = cpu::Numbers().array<float>(kSteps * 2 * 3);
     std::vector<float> steps(kSteps * 2 * 17), block(steps.size());
@@ -232,7 +232,7 @@ TEST(Stream, AnInterruptedBlockLeavesTheState) {
     EXPECT_EQ(first, again);
 }
 
-TEST(Stream, LetsOneThreadInAtATime) {
+TEST(Stream, RefusesASecondThread) {
     const Network network(3, 200);
     Stream stream(open_cpu(), network.layers, {.threads = 1});
     const std::vector<float> input(3 * 2000, 0.5F);

@@ -1,4 +1,4 @@
-// Tests storages, and calls that do not wait, through the public interface of the Vulkan layer.
+// Tests storages and asynchronous calls through the public interface of the Vulkan layer.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,8 +21,8 @@ Bytes pattern(std::size_t count, unsigned seed = 1) {
     return bytes;
 }
 
-// Runs a test twice: with device memory that the host sees, if the device has any, and with memory that it does not
-// see.
+// Runs a test twice: with device memory that the host can map, if the device has any, and with memory that it cannot
+// map.
 class Arrays : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     using Shared = std::shared_ptr<Storage>;
@@ -57,7 +57,7 @@ protected:
         start(add_plan(input->bytes() / 4), {{.storage = input}}, {.storage = result}, label);
         return result;
     }
-    // Makes a plan that takes a while.
+    // Returns a plan that takes some time.
     static Plan slow_plan(std::uint64_t result_bytes, std::int64_t steps = 4000) {
         Plan plan = fold_plan(steps);
         plan.buffers[0].bytes = result_bytes;
@@ -71,7 +71,7 @@ protected:
 INSTANTIATE_TEST_SUITE_P(Memory, Arrays, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });
 
-TEST_P(Arrays, GoThereAndBack) {
+TEST_P(Arrays, UploadAndDownload) {
     std::uint64_t total = 0;
     for (const std::uint64_t bytes : {0, 1, 3, 4, 255, 256, 257, 65536, 65537, (1 << 20) + 3}) {
         const Bytes wanted = pattern(bytes);
@@ -88,7 +88,7 @@ TEST_P(Arrays, GoThereAndBack) {
     EXPECT_EQ(device_->statistics().calls, 0u);
 }
 
-TEST_P(Arrays, PartsAtOddOffsets) {
+TEST_P(Arrays, CopyPartsAtOddOffsets) {
     Bytes wanted = pattern(1001);
     const Shared storage = put(wanted);
     for (const std::uint64_t offset : {1, 13, 256, 511}) {
@@ -100,7 +100,7 @@ TEST_P(Arrays, PartsAtOddOffsets) {
     }
 }
 
-TEST_P(Arrays, ClearingComesAfterWhatWasUnderWay) {
+TEST_P(Arrays, ClearingComesAfterEarlierCalls) {
     for (const std::uint64_t bytes : {4u, 258u, 100001u}) {
         const Shared storage = put(pattern(bytes));
         start(slow_plan(4), {}, {.storage = storage});
@@ -109,7 +109,7 @@ TEST_P(Arrays, ClearingComesAfterWhatWasUnderWay) {
     }
 }
 
-TEST_P(Arrays, UploadsComeAfterWhatWasUnderWay) {
+TEST_P(Arrays, UploadsComeAfterEarlierCalls) {
     const Shared storage = put(Words{5, 6, 7});
     const Shared sum = added(storage);
     start(slow_plan(12), {}, {.storage = storage});  // writes
@@ -119,7 +119,7 @@ TEST_P(Arrays, UploadsComeAfterWhatWasUnderWay) {
     EXPECT_EQ(words_of(sum), (Words{6, 7, 8}));
 }
 
-TEST_P(Arrays, CallsFollowOneAnother) {
+TEST_P(Arrays, CallsRunInOrder) {
     for (const std::size_t count : {5, 100003}) {
         Words wanted = counting(count);
         Shared last = put(wanted);
@@ -144,7 +144,7 @@ TEST_P(Arrays, HostOperandsMayChangeOnReturn) {
     EXPECT_EQ(device_->statistics().bytes_imported, 0u);
 }
 
-TEST_P(Arrays, OperandsAtOddOffsetsAndOfOddSizes) {
+TEST_P(Arrays, OperandsMayHaveOddOffsetsAndSizes) {
     constexpr std::size_t kCount = 333;
     for (std::uint64_t from = 0; from < 6; ++from) {
         for (std::uint64_t to = 0; to < 6; ++to) {
@@ -154,13 +154,13 @@ TEST_P(Arrays, OperandsAtOddOffsetsAndOfOddSizes) {
             const Shared result = put(wanted);
             Plan plan = add_plan(kCount);
             plan.buffers[0].bytes = plan.buffers[2].bytes =
-                kCount * 4 - to % 3;  // the last word's end belongs to others
+                kCount * 4 - to % 3;  // the rest of the last word belongs to other data
             start(plan, {{.storage = input, .offset = from}}, {.storage = result, .offset = to});
             Words words(kCount);
             std::memcpy(words.data(), source.data() + from, plan.buffers[0].bytes);
             words = plus_one(words);
             std::memcpy(wanted.data() + to, words.data(), plan.buffers[2].bytes);
-            // Carries run upwards: the last word's other bytes cannot have been read into these.
+            // Carries go upwards, so the other bytes of the last word cannot affect these.
             EXPECT_EQ(bytes_of(result), wanted) << from << " " << to;
             EXPECT_EQ(bytes_of(input), source);
         }
@@ -171,9 +171,9 @@ TEST_P(Arrays, MayBeDroppedInFlight) {
     std::vector<Shared> results;
     for (int round = 0; round < 30; ++round) {
         Shared input = put(counting(20011));
-        results.push_back(added(added(input)));  // the intermediate result is dropped at once
+        results.push_back(added(added(input)));  // drops the intermediate result at once
         input.reset();
-        put(Words(20011, 0));  // may get the same memory
+        put(Words(20011, 0));  // may reuse the memory
         device_->clear(device_->allocate(20011 * 4, true), {});
     }
     for (const Shared& result : results) {
@@ -181,24 +181,24 @@ TEST_P(Arrays, MayBeDroppedInFlight) {
     }
 }
 
-TEST_P(Arrays, AnArraysMemoryIsTheHostsAfterWaiting) {
+TEST_P(Arrays, TheHostMayUseAnArraysMemoryAfterWaiting) {
     constexpr std::uint64_t kBytes = 200000;
     for (int round = 0; round < 3; ++round) {
-        start(slow_plan(kBytes), {}, {.storage = device_->allocate(kBytes, false)});  // and dropped, still under way
+        start(slow_plan(kBytes), {}, {.storage = device_->allocate(kBytes, false)});  // dropped while the call runs
         const Shared storage = device_->allocate(kBytes, false);
         device_->wait(*storage, {});
         if (mapped_) {
             const Bytes bytes = pattern(kBytes);
             std::memcpy(storage->host(), bytes.data(), kBytes);
             device_->synchronize({});
-            EXPECT_EQ(std::memcmp(storage->host(), bytes.data(), kBytes), 0) << "an earlier call wrote there";
+            EXPECT_EQ(std::memcmp(storage->host(), bytes.data(), kBytes), 0) << "an earlier call wrote to it";
         } else {
             EXPECT_EQ(storage->host(), nullptr);
         }
     }
 }
 
-TEST_P(Arrays, AnInterruptedCallsMemoryIsNotGivenAwayTooSoon) {
+TEST_P(Arrays, AnInterruptedCallsMemoryIsNotReusedTooSoon) {
     constexpr std::uint64_t kBytes = 200000;
     for (int round = 0; round < 3; ++round) {
         Shared result = device_->allocate(kBytes, false);
@@ -209,7 +209,7 @@ TEST_P(Arrays, AnInterruptedCallsMemoryIsNotGivenAwayTooSoon) {
         const Bytes bytes = pattern(kBytes);
         const Shared storage = put(bytes);
         device_->synchronize({});
-        EXPECT_EQ(bytes_of(storage), bytes) << "the interrupted call wrote there";
+        EXPECT_EQ(bytes_of(storage), bytes) << "the interrupted call wrote to it";
     }
 }
 
@@ -219,7 +219,7 @@ TEST_P(Arrays, WaitingMayBeInterrupted) {
     plan.buffers.push_back(buffer("large", Role::scratch, 256 << 20));
     const int clears = device_->profile().type == DeviceType::cpu ? 20 : 2000;
     const auto fold_step = std::get<Loop>(plan.steps.back()).body;
-    for (int i = 0; i < clears; ++i) {  // a dispatch between two clears has the later one wait
+    for (int i = 0; i < clears; ++i) {  // the second clear waits for the dispatch between them
         plan.steps.emplace_back(Clear{2});
         plan.steps.emplace_back(Loop{1, 100 + i, 1, fold_step});
     }
@@ -235,7 +235,7 @@ TEST_P(Arrays, LargerThanTheRing) {
     const Words words = counting(count);
     const Shared storage = put(words);
     EXPECT_TRUE(words_of(storage) == words);  // EXPECT_EQ would print them
-    // Then they are operands of a call that waits: y = 0, then the last words of y are those of x plus 1.
+    // Then use them in a synchronous call: y = 0, and then the last words of y are those of x plus 1.
     constexpr std::size_t kLast = 1000;
     Plan plan = add_plan(kLast);
     plan.buffers[0].bytes = plan.buffers[2].bytes = count * 4;
@@ -249,14 +249,14 @@ TEST_P(Arrays, LargerThanTheRing) {
     EXPECT_TRUE(words_of(storage) == words);
 }
 
-TEST_P(Arrays, ALostDeviceIsBlamedOnTheFirstCallThatWasNotDone) {
+TEST_P(Arrays, DeviceLossNamesTheFirstUnfinishedCall) {
     const Shared input = put(counting(100));
     const Shared first = added(input, "first");
     device_->lose_for_test();
     const Shared second = added(first, "second");
     const Shared third = added(second, "third");
     EXPECT_FALSE(device_->lost());
-    device_->wait(*first, {});  // was done before
+    device_->wait(*first, {});  // finished before the loss
     const std::string message = message_of<DeviceError>([&] { device_->wait(*third, {}); });
     EXPECT_EQ(message.find("[second] the device was lost: "), 0u) << message;
     EXPECT_NE(message.find("; open a new vkrnn.Device"), std::string::npos) << message;
@@ -272,7 +272,7 @@ TEST_P(Arrays, ALostDeviceIsBlamedOnTheFirstCallThatWasNotDone) {
               "[test] " + late);
 }
 
-TEST_P(Arrays, ALossMayShowWhereAnUploadWaits) {
+TEST_P(Arrays, DeviceLossMayShowInAnUploadThatWaits) {
     const Shared storage = put(counting(100));
     device_->lose_for_test();
     start(add_plan(100), {{.storage = storage}}, {.storage = device_->allocate(400, false)}, "reader");
@@ -299,7 +299,7 @@ TEST_P(Arrays, ClosedDevice) {
     EXPECT_EQ(message_of<DeviceError>([&] { device_->synchronize({}); }), "[Device] " + closed);
     EXPECT_EQ(message_of<DeviceError>([&] { start(add_plan(9), {{.storage = storage}}, {.storage = result}); }),
               "[test] " + closed);
-    EXPECT_GT(device_->statistics().bytes_allocated, 0u);  // the arrays'
+    EXPECT_GT(device_->statistics().bytes_allocated, 0u);  // memory of the arrays
     device_.reset();
     if (mapped_) {
         // close() waited for running calls, and the memory of arrays stays.
@@ -309,7 +309,7 @@ TEST_P(Arrays, ClosedDevice) {
     }
 }
 
-TEST_P(Arrays, NothingIsHeldOnceDeviceAndArraysAreGone) {
+TEST_P(Arrays, NothingIsHeldAfterDeviceAndArrays) {
     Shared storage = put(counting(100000));
     device_->close();
     EXPECT_GE(device_->statistics().bytes_allocated, 400000u);
@@ -317,7 +317,7 @@ TEST_P(Arrays, NothingIsHeldOnceDeviceAndArraysAreGone) {
     EXPECT_EQ(device_->statistics().bytes_allocated, 0u);
 }
 
-TEST_P(Arrays, RefusesWhatTheBindingsNeverPass) {
+TEST_P(Arrays, RefuseArgumentsThatTheBindingsNeverPass) {
     const auto message = [&](const std::vector<InputLocation>& inputs, const ResultLocation& result) {
         return message_of<Error>([&] { start(add_plan(100), inputs, result); });
     };
@@ -367,7 +367,7 @@ TEST_P(Arrays, MemoryStaysFlat) {
     EXPECT_EQ(device_->statistics().bytes_allocated, held);
 }
 
-TEST_P(Arrays, ThreadsSubmitAndWaitAsTheyLike) {
+TEST_P(Arrays, ThreadsSubmitAndWaitInAnyOrder) {
     const Shared shared = put(counting(5003));
     std::atomic<int> right = 0;
     std::atomic<bool> done = false;
@@ -405,7 +405,7 @@ TEST_P(Arrays, ThreadsSubmitAndWaitAsTheyLike) {
     EXPECT_EQ(device_->statistics().calls, 80u * 11);
 }
 
-TEST_P(Arrays, ADeviceMayBeClosedUnderOthersHands) {
+TEST_P(Arrays, ADeviceMayBeClosedWhileOtherThreadsUseIt) {
     for (int round = 0; round < 5; ++round) {
         device_ = open_vulkan();
         std::atomic<int> started = 0;

@@ -33,13 +33,13 @@ TEST_F(Vulkan, ListsDevicesBestFirst) {
     }
 }
 
-TEST_F(Vulkan, SaysWhichDevicesThereAre) {
+TEST_F(Vulkan, ReportsAnUnknownDevice) {
     const std::string message = message_of<DeviceError>([] { Device::open(99); });
     EXPECT_TRUE(message.starts_with("expected a device from 0 to ")) << message;
     EXPECT_TRUE(message.ends_with(", got 99")) << message;
 }
 
-TEST_F(Vulkan, PlansWithWhatIsFixed) {
+TEST_F(Vulkan, PlansWithFixedParameters) {
     Spec spec;
     spec.descriptor = default_descriptor(CellKind::single_gate_rnn);
     spec.T = spec.N = spec.I = spec.H = 1;
@@ -73,7 +73,7 @@ TEST(MemoryType, IsUnifiedIfItIsLocalCoherentAndCached) {
 
 class PipelineCache : public Vulkan {
 protected:
-    // Returns the one file of the cache; empty if there is none.
+    // Returns the only file of the cache, or an empty path.
     [[nodiscard]] std::filesystem::path file() const {
         std::filesystem::path found;
         if (std::filesystem::exists(cache_)) {
@@ -114,8 +114,8 @@ TEST_F(PipelineCache, MayBeCorrupt) {
     }
 }
 
-TEST_F(PipelineCache, MayBeImpossible) {
-    std::ofstream(cache_.string()) << "a file where the folder should be";
+TEST_F(PipelineCache, MayBeUnwritable) {
+    std::ofstream(cache_.string()) << "a file in place of the folder";
     use_a_device();
     const Variable no_cache("VKRNN_CACHE_DIR", "");
     const Variable no_xdg("XDG_CACHE_HOME", "relative");
@@ -124,7 +124,7 @@ TEST_F(PipelineCache, MayBeImpossible) {
     use_a_device();
 }
 
-TEST_F(PipelineCache, HasItsFolderWhereTheXdgSpecificationSays) {
+TEST_F(PipelineCache, FollowsTheXdgSpecification) {
     const Variable no_own("VKRNN_CACHE_DIR", "");
     const Variable home("HOME", "/home/someone");
     const Variable no_xdg("XDG_CACHE_HOME", "");
@@ -134,7 +134,7 @@ TEST_F(PipelineCache, HasItsFolderWhereTheXdgSpecificationSays) {
 }
 
 #ifndef _WIN32
-TEST_F(Vulkan, AForkNeedsADeviceOfItsOwn) {
+TEST_F(Vulkan, AForkedChildNeedsItsOwnDevice) {
     const auto device = open_vulkan();
     expect_adds(*device, 100);
     const pid_t child = fork();

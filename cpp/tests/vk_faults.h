@@ -1,5 +1,5 @@
-// Makes single Vulkan calls fail: the tests put functions of their own between the core and the driver. Allocations of
-// the driver never fail: LLVM ends the process then.
+// Makes single Vulkan calls fail, by functions between the core and the driver. Allocations in the driver never fail,
+// because LLVM would end the process.
 #pragma once
 
 #include <algorithm>
@@ -24,33 +24,33 @@ public:
         return instance;
     }
 
-    // Makes the n-th call from now on that can fail so return the error instead of being made; n = 0 for none. Once a
-    // device is lost, all that says so does.
+    // Makes the n-th call from now on that can return this error do so without being made; n = 0 for none. After a
+    // device loss, all functions that can report it do so.
     void arm(VkResult error, std::uint64_t n) {
         error_ = error;
         left_ = n;
         lost_ = false;
         failed_.clear();
     }
-    // Ends that.
+    // Stops this.
     void disarm() {
         left_ = 0;
         lost_ = false;
     }
-    // Returns the function that failed since arm(); empty if none did.
+    // Returns the function that failed since arm(), or an empty string.
     [[nodiscard]] const std::string& failed() const { return failed_; }
 
-    // Returns how many objects of Vulkan's, but command buffers, exist that were made since the process began.
+    // Returns the number of live Vulkan objects, without command buffers.
     [[nodiscard]] std::int64_t objects() const { return objects_; }
 
 private:
-    // How many objects a function makes or destroys, by its arguments. Command buffers end with their pool at the
-    // latest.
+    // Returns how many objects a function makes or destroys with these arguments. Command buffers end with their pool
+    // at the latest.
     static std::int64_t count(VkDevice, const VkCommandBufferAllocateInfo*, VkCommandBuffer*) { return 0; }
     static std::int64_t count(VkDevice, VkCommandPool, std::uint32_t, const VkCommandBuffer*) { return 0; }
     static std::int64_t count(auto...) { return 1; }
 
-    // A function's name as a template argument, so that each function has a replacement of its own.
+    // A function's name as a template argument, so that each function has its own replacement.
     template <std::size_t kLength>
     struct Name {
         consteval Name(const char (&from)[kLength]) { std::copy_n(from, kLength, text); }
@@ -104,7 +104,7 @@ private:
         function = Hook<kName, Function>::call;
     }
 
-    // Every function of a device that the core calls stands here: the others cannot be called.
+    // Every device function that the core calls is listed here. Others cannot be called.
     static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL address(VkDevice device, const char* name) {
         get().device_ = device;
         const PFN_vkVoidFunction real = get().real_address_(device, name);
@@ -141,7 +141,7 @@ private:
         std::abort();
     }
 
-    // Returns the error that a call of the function is to return.
+    // Returns the error that this call of the function shall return, if any.
     VkResult next(std::string_view function) {
         constexpr std::array<std::string_view, 5> kSayThatItIsLost{"vkCreateDevice", "vkGetQueryPoolResults",
                                                                    "vkGetSemaphoreCounterValue", "vkQueueSubmit2",
@@ -151,7 +151,7 @@ private:
         if (left_ == 0 || (error_ == VK_ERROR_DEVICE_LOST && !says_so) || --left_ != 0) return VK_SUCCESS;
         failed_ = function;
         if (error_ == VK_ERROR_DEVICE_LOST && function != "vkCreateDevice") {
-            // A lost device does nothing any more: the core may destroy what it was working with.
+            // A lost device does no more work, so the core may destroy everything that it was using.
             reinterpret_cast<PFN_vkDeviceWaitIdle>(real_address_(device_, "vkDeviceWaitIdle"))(device_);
             lost_ = true;
         }
@@ -159,9 +159,9 @@ private:
     }
 
     PFN_vkGetDeviceProcAddr real_address_ = nullptr;
-    VkDevice device_ = nullptr;  // opened last
+    VkDevice device_ = nullptr;  // the most recently opened one
     VkResult error_ = VK_SUCCESS;
-    std::uint64_t left_ = 0;  // calls up to the one that fails
+    std::uint64_t left_ = 0;  // calls until the one that fails
     bool lost_ = false;
     std::string failed_;
     std::int64_t objects_ = 0;

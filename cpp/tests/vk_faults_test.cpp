@@ -1,5 +1,5 @@
-// Every Vulkan call that can fail does so once, and so does every allocation of the core: what the core makes of it is
-// an error of the documented class or nothing, and afterwards everything works.
+// Makes every Vulkan call that can fail, and every allocation of the core, fail once. Each failure is an error of the
+// documented class or has no effect, and afterwards everything works.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ protected:
 
     struct Fault {
         VkResult error;
-        std::uint64_t number;  // of the call that fails
+        std::uint64_t number;  // number of the call that fails
     };
 
     // Returns the ways in which a device is used. Each can be tried again after it has failed.
@@ -38,7 +38,7 @@ protected:
         };
     }
 
-    // Does it on a new device while one Vulkan call fails. Returns whether one did.
+    // Runs the use on a new device while one Vulkan call fails. Returns whether one failed.
     bool does(const Action& action, const Fault& fault, const std::string& where) {
         Faults& faults = Faults::get();
         const std::int64_t objects = faults.objects();
@@ -102,11 +102,11 @@ protected:
 
     void call_in_parts() {
         Plan plan = fold_plan(kLong);
-        plan.flops = 1e12;  // so that a command buffer takes few of its dispatches
+        plan.flops = 1e12;  // large, so that a command buffer has few dispatches
         EXPECT_EQ(run(*device_, plan, {}), Words{fold(kLong)});
     }
     void copy_up_and_down() {
-        for (const std::size_t words : {1000, 600'000}) {  // the larger in several parts
+        for (const std::size_t words : {1000, 600'000}) {  // the larger one is copied in parts
             const Shared array = room(words);
             write(array, counting(words));
             EXPECT_TRUE(read(array) == counting(words));
@@ -124,7 +124,7 @@ protected:
         const SharedPlan plan = shared(add_plan(1000));
         const Shared from = room(1000), to = room(1000);
         write(from, counting(1000));
-        for (int call = 0; call < 4; ++call) {  // recorded, recorded to be kept, repeated, repeated
+        for (int call = 0; call < 4; ++call) {  // recorded, recorded for the cache, replayed, replayed
             start(plan, from, to);
         }
         device_->wait(*to, {});
@@ -134,14 +134,14 @@ protected:
         const Shared result = device_->allocate_for_host(4000);
         const Words words = counting(1000);
         const InputLocation input{words.data()};
-        if (!result) return;  // copied to ordinary memory then
+        if (!result) return;  // then it is copied to ordinary memory
         const ResultLocation location{.storage = result};
         device_->run(shared(add_plan(1000)), {&input, 1}, {&location, 1}, true, "test", {});
         EXPECT_EQ(Words(reinterpret_cast<const std::uint32_t*>(result->host()),
                         reinterpret_cast<const std::uint32_t*>(result->host()) + 1000),
                   plus_one(words));
     }
-    // The first call's constants stand in memory that gives way to larger one.
+    // The memory with the first call's constants is replaced by a larger one.
     void grow_amid_a_call() {
         const Shared state = start_slow();
         expect_adds(*device_, 40'000);
@@ -183,7 +183,7 @@ TEST_P(Failing, CallsOfVulkan) {
     device_.reset();
     int injected = 0;
     std::vector<VkResult> errors{VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST};
-    // The rest of what a driver may say is treated alike, so that either memory and every second call are enough.
+    // Other errors of a driver are handled alike, so one kind of memory and every second call are enough.
     if (!GetParam()) {
         errors.push_back(VK_ERROR_UNKNOWN);
     }
@@ -204,7 +204,7 @@ TEST_P(Failing, CallsOfVulkan) {
     EXPECT_GT(injected, 500);
 }
 
-// One device bears all the failures of a use. Only what opens or closes it has a new one each time.
+// All failures of a use happen on one device, except for uses that open or close it.
 TEST_P(Failing, Allocations) {
     const std::vector<std::pair<std::string, Action>> uses{
         {"open", [&] { device_ = open_vulkan(); }},
@@ -230,8 +230,8 @@ TEST_P(Failing, Allocations) {
         device_.reset();
         const std::int64_t objects = Faults::get().objects();
         device_ = open_vulkan();
-        for (int i = 0; i < 3 && !device_->closed(); ++i) use();  // what is made once is there then
-        // Where a failure ends a use early, the next one may find pieces still in use, and take others once.
+        for (int i = 0; i < 3 && !device_->closed(); ++i) use();  // makes everything that is made only once
+        // After a use that failed early, the next one may find pieces still in use and take others, once.
         const std::uint64_t most = 2 * device_->statistics().bytes_allocated + (1 << 20);
         std::int64_t n = 0;
         for (bool failed = true; failed;) {
@@ -255,17 +255,17 @@ TEST_P(Failing, Allocations) {
         injected += n - 1;
         device_->close();
         device_.reset();
-        // Vulkan-Hpp loses a device that it has no memory for a table of functions for.
+        // Vulkan-Hpp leaks a device if it has no memory for its table of functions.
         EXPECT_EQ(Faults::get().objects(), objects + (name == "open" ? 1 : 0)) << name;
     }
     RecordProperty("injected", static_cast<int>(injected));
     EXPECT_GT(injected, 150);
 }
 
-// Memory that was found or made for an array before an allocation failed is there for the next one.
+// Memory that an array had before an allocation failed is available to the next one.
 TEST_P(Failing, AllocationsOfArraysAgainAndAgain) {
     for (const std::size_t words : {kLarge, std::size_t{1}}) {
-        // A small piece is one of 4096 that are made together.
+        // 4096 small pieces are allocated together.
         const std::uint64_t most = device_->statistics().bytes_allocated + (words == 1 ? 1 << 20 : 100'000);
         for (const std::int64_t n : {1, 2, 3, 4, 5, 6, 50})
             for (int time = 0; time < 10; ++time) {
@@ -280,11 +280,11 @@ TEST_P(Failing, AllocationsOfArraysAgainAndAgain) {
     }
 }
 
-// Memory for copies that a call reserved before it failed is there for later ones.
+// Memory for copies that a failed call had reserved is available to later calls.
 TEST_P(Failing, CallsAgainAndAgain) {
     constexpr std::size_t kWords = 1 << 18;
     Plan impossible = add_plan(kWords);
-    impossible.kernels[0].shader = "nonesuch";  // which shows once the input is on its way
+    impossible.kernels[0].shader = "nonesuch";  // found only after the upload of the input has begun
     const Shared array = room(kWords);
     const Words words = counting(kWords);
     write(array, words);

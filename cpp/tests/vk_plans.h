@@ -1,5 +1,5 @@
-// Helpers of the Vulkan layer's tests: plans made by hand for the tests' own kernels (shaders/), since the layer works
-// for any plan.
+// Helpers of the Vulkan layer's tests: handmade plans with the tests' own kernels (shaders/), because the layer runs
+// any plan.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace vkrnn::test {
 
 using Words = std::vector<std::uint32_t>;
 
-// Opens the best Vulkan device, which need not be the best device.
+// Opens the best Vulkan device.
 inline std::shared_ptr<Device> open_vulkan() { return vk::open(0, {}); }
 
 struct AddPush {
@@ -110,11 +110,11 @@ std::string message_of(const Function& function) {
     } catch (const Exception& error) {
         return error.what();
     }
-    ADD_FAILURE() << "nothing was thrown";
+    ADD_FAILURE() << "no exception was thrown";
     return {};
 }
 
-// Sets an environment variable as long as the object lives.
+// Sets an environment variable during the object's lifetime.
 class Variable {
 public:
     Variable(const char* name, const std::string& value) : name_(name) {
@@ -137,7 +137,7 @@ private:
     std::optional<std::string> old_;
 };
 
-// Gives every test a pipeline cache of its own, and fails a test that the validation layers have messages about.
+// Gives each test its own pipeline cache, and fails a test if the validation layers report something.
 class Vulkan : public testing::Test {
 protected:
     void TearDown() override {
@@ -160,8 +160,8 @@ protected:
     const Variable directory_{"VKRNN_CACHE_DIR", cache_.string()};
 };
 
-// Runs a test twice: with device memory that the host sees, if the device has any, and with memory that it does not
-// see.
+// Runs a test twice: with device memory that the host can map, if the device has any, and with memory that it cannot
+// map.
 class EitherMemory : public Vulkan, public testing::WithParamInterface<bool> {
 protected:
     using Shared = std::shared_ptr<Storage>;

@@ -1,4 +1,4 @@
-// Tests the pool of device memory by itself: what it hands out, keeps and returns to the driver.
+// Tests the pool of device memory: what it allocates, keeps and returns to the driver.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -29,7 +29,7 @@ protected:
         EXPECT_EQ(address(lease) % vk::kAlignment, 0u);
         return lease;
     }
-    // Takes a piece, gives it back and returns its address.
+    // Takes a piece, frees it and returns its address.
     std::uint64_t passed_through(std::uint64_t bytes, vk::Point last_use = 0) {
         auto lease = take(bytes);
         const std::uint64_t where = address(lease);
@@ -80,7 +80,7 @@ TEST_F(Pools, LargePiecesAreLittleLargerThanAskedFor) {
     }
 }
 
-TEST_F(Pools, WhatComesBackIsHandedOutAgain) {
+TEST_F(Pools, FreedPiecesAreReused) {
     for (const std::uint64_t bytes : {100u, 60000u, 100000u, 10'000'000u}) {
         const std::uint64_t first = passed_through(bytes);
         const std::uint64_t held = pool_.held();
@@ -92,8 +92,8 @@ TEST_F(Pools, WhatComesBackIsHandedOutAgain) {
     }
 }
 
-TEST_F(Pools, APieceMuchTooLargeIsNotTaken) {
-    auto both = std::pair(take(4'000'000), take(2'000'000));  // the pool keeps as much as both
+TEST_F(Pools, AMuchLargerPieceIsNotReused) {
+    auto both = std::pair(take(4'000'000), take(2'000'000));  // the pool keeps up to their sum
     const std::uint64_t large = address(both.first);
     pool_.give_back(std::move(both.first), 0);
     auto small = take(1'000'000);
@@ -103,14 +103,14 @@ TEST_F(Pools, APieceMuchTooLargeIsNotTaken) {
     EXPECT_EQ(passed_through(3'900'000), large);
 }
 
-TEST_F(Pools, TheHostGetsWhatTheDeviceIsDoneWith) {
+TEST_F(Pools, TheHostGetsPiecesThatTheDeviceHasFinished) {
     for (const std::uint64_t bytes : {1000u, 100000u}) {
         auto busy = take(bytes);
         auto idle = take(bytes);
         const std::uint64_t at_work = address(busy), at_rest = address(idle);
         pool_.give_back(std::move(idle), 0);
         pool_.give_back(std::move(busy), kNever);
-        // Kernels come in the queue's order and may have the first; the host may not.
+        // Kernels run in the queue's order and may reuse the first piece. The host may not.
         auto lease = take(bytes);
         EXPECT_EQ(address(lease), at_work);
         EXPECT_EQ(lease.front().last_use, kNever);
@@ -124,7 +124,7 @@ TEST_F(Pools, TheHostGetsWhatTheDeviceIsDoneWith) {
             }
             pool_.give_back(std::move(host), 0);
         }
-        // All pieces are taken: the pool allocates rather than waits.
+        // All pieces are in use: the pool allocates instead of waiting.
         auto only = take(bytes, true);
         auto fresh = take(bytes, true);
         EXPECT_NE(address(fresh), at_work);
@@ -132,7 +132,7 @@ TEST_F(Pools, TheHostGetsWhatTheDeviceIsDoneWith) {
     }
 }
 
-TEST_F(Pools, KeepsNoMoreThanWasEverInUse) {
+TEST_F(Pools, KeepsNoMoreThanThePeakUse) {
     std::uint64_t largest = 0;
     for (std::uint64_t bytes = 100'000; bytes < 4'000'000; bytes = bytes * 3 / 2) {
         auto lease = take(bytes);
@@ -149,21 +149,21 @@ TEST_F(Pools, KeepsNoMoreThanWasEverInUse) {
     }
 }
 
-TEST_F(Pools, WhatTheDeviceIsBusyWithIsNotGivenToTheDriver) {
+TEST_F(Pools, PiecesInUseByTheDeviceAreNotFreed) {
     for (int i = 0; i < 4; ++i) {
         passed_through(std::uint64_t{200'000} << i, kNever);
     }
     const std::uint64_t held = pool_.held();
     EXPECT_GE(held, 200'000u * 15);
     EXPECT_EQ(pool_.unused(), held);
-    // A piece given back later waits for the pieces given back first.
+    // Pieces are freed in the order in which they came back.
     passed_through(200'000 << 3, kNever);
     EXPECT_EQ(pool_.held(), held);
     pool_.release_unused();
     EXPECT_EQ(pool_.held(), 0u);
 }
 
-TEST_F(Pools, ReleaseLeavesWhatSomebodyHas) {
+TEST_F(Pools, ReleaseLeavesPiecesInUse) {
     auto kept = take(300'000);
     const std::uint64_t own = size(kept);
     passed_through(3'000'000);
@@ -178,7 +178,7 @@ TEST_F(Pools, ReleaseLeavesWhatSomebodyHas) {
     EXPECT_EQ(pool_.unused(), own);
 }
 
-TEST_F(Pools, NoPieceIsInTwoHands) {
+TEST_F(Pools, NoPieceIsUsedTwiceAtATime) {
     std::mutex mutex;
     std::set<std::uint64_t> taken;
     std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Calls of one plan on the same memory are recorded once and replayed, with right results every time.
+// Tests that repeated calls of a plan on the same memory are recorded once and replayed with right results.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,7 +27,7 @@ protected:
 INSTANTIATE_TEST_SUITE_P(Memory, Replays, testing::Values(false, true),
                          [](const auto& instance) { return instance.param ? "staging" : "direct"; });
 
-TEST_P(Replays, TakeWhatIsInTheirMemoryNow) {
+TEST_P(Replays, ReadTheCurrentContents) {
     const std::size_t count = 1000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared from = room(count), to = room(count);
@@ -37,7 +37,7 @@ TEST_P(Replays, TakeWhatIsInTheirMemoryNow) {
         write(from, words);
         start(plan, from, to);
         EXPECT_EQ(read(to), plus_one(words));
-        // The first call is remembered, the second is recorded for the cache.
+        // The first call is noted, the second one is recorded for the cache.
         EXPECT_EQ(repeated(), call < 2 ? 0 : call - 1);
     }
     const Statistics statistics = device_->statistics();
@@ -46,7 +46,7 @@ TEST_P(Replays, TakeWhatIsInTheirMemoryNow) {
     EXPECT_GT(statistics.last_device_seconds, 0.0);
 }
 
-TEST_P(Replays, MayBeOnTheirWayTogether) {
+TEST_P(Replays, MayRunAtTheSameTime) {
     const std::size_t count = 5000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared here = room(count), there = room(count);
@@ -59,7 +59,7 @@ TEST_P(Replays, MayBeOnTheirWayTogether) {
     EXPECT_EQ(repeated(), 196u);
 }
 
-TEST_P(Replays, AreOfOnePlanAndOneMemory) {
+TEST_P(Replays, BelongToOnePlanAndOneMemory) {
     const std::size_t count = 300;
     const SharedPlan plan = shared(add_plan(count)), other_plan = shared(add_plan(count));
     std::vector<Shared> rooms;
@@ -77,7 +77,7 @@ TEST_P(Replays, AreOfOnePlanAndOneMemory) {
     EXPECT_EQ(repeated(), 37u * 4);
 }
 
-TEST_P(Replays, FindWhatIsPackedUntilTheArrayIsWritten) {
+TEST_P(Replays, UsePackedWeightsUntilTheArrayIsWritten) {
     constexpr std::size_t kCount = 300;
     Plan packing = add_plan(kCount);
     packing.buffers[1].role = Role::packed;
@@ -93,7 +93,7 @@ TEST_P(Replays, FindWhatIsPackedUntilTheArrayIsWritten) {
             start(plan, from, to);
             EXPECT_EQ(read(to), Words(kCount, round + 1));
             EXPECT_EQ(device_->statistics().dispatches - before, call == 0 ? 2u : 1u) << "call " << call;
-            start(plan, other, to);  // has a copy of its own
+            start(plan, other, to);  // has its own copy
             EXPECT_EQ(read(to), Words(kCount, 6));
         }
     }
@@ -106,7 +106,7 @@ TEST_P(Replays, FindWhatIsPackedUntilTheArrayIsWritten) {
 }
 
 // Makes more calls than the cache holds, and allocates and frees memory between them.
-TEST_P(Replays, AreForgottenInTime) {
+TEST_P(Replays, AreDroppedFromTheCache) {
     const SharedPlan plan = shared(add_plan(100)), large = shared(add_plan(2'000'000));
     std::vector<Shared> results;
     for (int i = 0; i < 50; ++i) {
@@ -133,7 +133,7 @@ TEST_P(Replays, AreForgottenInTime) {
     EXPECT_GE(repeated(), 50u);
 }
 
-TEST_P(Replays, ComeAfterAnInterruptedCall) {
+TEST_P(Replays, WorkAfterAnInterruptedCall) {
     const std::size_t count = 2000;
     const SharedPlan plan = shared(add_plan(count));
     const Shared from = room(count), to = room(count), state = room(1);
@@ -152,8 +152,8 @@ TEST_P(Replays, ComeAfterAnInterruptedCall) {
     EXPECT_EQ(repeated(), 4u);
 }
 
-// Calls of many command buffers are not cached, so that an interrupt can stop them between two.
-TEST_P(Replays, AreOfOneCommandBuffer) {
+// Calls with many command buffers are not cached, so that they can be interrupted between two.
+TEST_P(Replays, HaveOneCommandBuffer) {
     const SharedPlan plan = shared(fold_plan(30000));
     const Shared state = room(1);
     const ResultLocation result{.storage = state};
@@ -164,7 +164,7 @@ TEST_P(Replays, AreOfOneCommandBuffer) {
     EXPECT_EQ(repeated(), 0u);
 }
 
-// A long call is handed to the device as a whole: its caller waits where it wants to.
+// A long call is submitted as a whole, and the caller waits later.
 TEST_P(Replays, ReturnBeforeTheyAreDone) {
     if (device_->profile().type != DeviceType::cpu) {
         GTEST_SKIP() << "a GPU may be faster than the recording";
@@ -181,7 +181,7 @@ TEST_P(Replays, ReturnBeforeTheyAreDone) {
     EXPECT_GT(device_->statistics().submissions, 2u);
 }
 
-// Room for few pipelines, so that they are dropped while the commands of calls under way refer to them.
+// A cache for few pipelines, so that they are dropped while running calls refer to them.
 class FewPipelines : public Vulkan {
 protected:
     static constexpr std::size_t kFew = 4, kWords = 1'000'000;
@@ -212,7 +212,7 @@ protected:
     vk::Recorder recorder_{pool_, pipelines_, stream_};
 };
 
-TEST_F(FewPipelines, AreEnoughForCallsUnderWay) {
+TEST_F(FewPipelines, AreEnoughForRunningCalls) {
     constexpr std::uint32_t kPlans = 50;  // more than the cache of command buffers holds
     const vk::Slice words = lease_.front().slice.part(0, kWords * 4);
     Words seen(kWords, 7);

@@ -1,5 +1,4 @@
-// Tests calls through the public interface of the Vulkan layer. Each test opens its own device: none depends on
-// another.
+// Tests calls through the public interface of the Vulkan layer. Each test opens its own device.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +24,7 @@ TEST_P(Call, CopiesInAndOut) {
     }
     const Statistics statistics = device_->statistics();
     EXPECT_EQ(statistics.calls, 6u);
-    EXPECT_EQ(statistics.submissions, GetParam() ? 7u : 6u);  // a large result goes to the host on its own
+    EXPECT_EQ(statistics.submissions, GetParam() ? 7u : 6u);  // a large result is downloaded separately
     EXPECT_EQ(statistics.dispatches, 12u);
     EXPECT_EQ(statistics.pipelines, 2u);
     EXPECT_EQ(statistics.bytes_uploaded + statistics.bytes_imported, statistics.bytes_downloaded);
@@ -56,7 +55,8 @@ TEST_P(Call, SplitsLongLoops) {
 }
 
 TEST_P(Call, ClearsAfterAndBeforeDispatches) {
-    // temporary = x + 8; temporary = 0; y = temporary - 7; then y again, from what was cleared after it was read.
+    // temporary = x + 8; temporary = 0; y = temporary - 7. Then y again, from a buffer that was cleared after it was
+    // read.
     Plan plan = add_plan(1000);
     plan.steps = {plan.steps[0], Clear{1}, plan.steps[1]};
     EXPECT_EQ(run(*device_, plan, counting(1000)), Words(1000, static_cast<std::uint32_t>(-7)));
@@ -64,7 +64,7 @@ TEST_P(Call, ClearsAfterAndBeforeDispatches) {
     EXPECT_EQ(run(*device_, plan, counting(1000)), Words(1000, 0));
 }
 
-TEST_P(Call, DispatchesThatDoNotWaitMayOverlap) {
+TEST_P(Call, DispatchesWithoutABarrierMayOverlap) {
     // Two independent halves of one result; the second does not wait for the first.
     Plan plan = add_plan(512);
     auto first = std::get<Dispatch>(plan.steps[0]);
@@ -78,7 +78,7 @@ TEST_P(Call, DispatchesThatDoNotWaitMayOverlap) {
     EXPECT_EQ(result.back(), 3u);
 }
 
-TEST_P(Call, StopsWhenPollSaysSo) {
+TEST_P(Call, StopsWhenThePollReturnsTrue) {
     int asked = 0;
     const Poll stop = [&] { return ++asked == 2; };
     constexpr std::int64_t kSteps = 2'000'000;
@@ -88,14 +88,14 @@ TEST_P(Call, StopsWhenPollSaysSo) {
     expect_adds(*device_, 100);
 }
 
-TEST_P(Call, LetsThePollsExceptionsThrough) {
+TEST_P(Call, PassesOnThePollsExceptions) {
     const Poll fail = []() -> bool { throw std::domain_error("from poll"); };
     EXPECT_THROW(run(*device_, fold_plan(2'000'000), {}, fail), std::exception);
     expect_adds(*device_, 100);
 }
 
 // A poll runs signal handlers. One may use the device, but not while its thread records commands.
-TEST_P(Call, AnotherAmidItIsRefused) {
+TEST_P(Call, ACallWithinAnotherIsRefused) {
     expect_adds(*device_, 100);
     std::string use, closing;
     const Poll call = [&] {

@@ -1,4 +1,4 @@
-// Tests copying with several threads, whatever number the machine has.
+// Tests copying with several threads.
 #include "vk/memory/workers.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ void expect_copied(vk::Workers& workers, std::uint64_t bytes) {
     EXPECT_TRUE(to == from) << bytes;
 }
 
-// The parameter is the number of threads besides the caller's.
+// The parameter is the number of threads besides the calling one.
 class Workers : public testing::TestWithParam<std::size_t> {};
 INSTANTIATE_TEST_SUITE_P(Helpers, Workers, testing::Values(0, 1, 2, 7));
 
@@ -39,7 +39,7 @@ TEST_P(Workers, CopyEveryByte) {
     for (const std::uint64_t bytes : {1ul, 4095ul, kMany - 1, kMany, kMany + 1, 3 * kMany + 12345}) {
         expect_copied(workers, bytes);
     }
-    // Every thread gets whole pages, and a few bytes are left over.
+    // Every thread gets whole pages, and a few bytes remain.
     constexpr std::uint64_t kPages = 4096ul * 2 * 3 * 8 * 20;
     for (std::uint64_t rest = 0; rest < 10; ++rest) {
         expect_copied(workers, kPages + rest);
@@ -47,12 +47,12 @@ TEST_P(Workers, CopyEveryByte) {
 }
 
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(FewThreads, CopyAllTheSame) {
+TEST(FewThreads, CopyNevertheless) {
     const auto from = counted(kMany + 1);
     std::vector<unsigned char> to(from.size());
     rlimit usual{};
     getrlimit(RLIMIT_AS, &usual);
-    const rlimit none{.rlim_cur = 0, .rlim_max = usual.rlim_max};  // no memory for stacks but those kept of late
+    const rlimit none{.rlim_cur = 0, .rlim_max = usual.rlim_max};  // stacks of earlier threads only
     vk::Workers workers(100);
     setrlimit(RLIMIT_AS, &none);
     workers.copy(to.data(), from.data(), from.size());
