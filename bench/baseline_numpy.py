@@ -1,7 +1,7 @@
-"""The cells in float32 NumPy, as fast as NumPy lets one write them: what a script without vkrnn would do.
+"""The cells in float32 NumPy, as fast as a script without vkrnn can be.
 
-One product for the whole input before the time loop, one product a step in it, one product for each weight's gradient
-after it. No masks, peepholes or directions: only what the benchmarks run.
+There is one product for the whole input before the time loop, one per step, and one for each weight's gradient after
+it. Masks, peepholes and directions, which the benchmarks do not use, are left out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .problems import Arrays
 
 
 class Tape(NamedTuple):
-    """What the forward pass keeps for the gradients, row by row: the states and the gates."""
+    """What the forward pass saves for the gradients: the states and the gates of all steps."""
 
-    h: Floats  # [T + 1, N, H], row 0 being the initial state
+    h: Floats  # [T + 1, N, H]; row 0 is the initial state
     c: Floats  # [T + 1, N, H], LSTM only
     gates: Floats  # [T, N, GH]
     recurrent: Floats  # [T, N, H], GRU only: the candidate's recurrent product with its bias
@@ -59,7 +59,7 @@ def _rnn_backward(arrays: Arrays, tape: Tape) -> tuple[Floats, Floats]:
 
 def _lstm_forward(arrays: Arrays) -> Tape:
     tape, R, H = _tape(arrays), arrays.given["recurrent_weight"].T, arrays.sizes.H
-    # All gates are activated at once: a sigmoid is half a tanh of half of its argument, and a half.
+    # All gates are activated at once, since sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
     scale, shift = np.full(4 * H, 0.5, np.float32), np.full(4 * H, 0.5, np.float32)
     scale[2 * H : 3 * H], shift[2 * H : 3 * H] = 1, 0
     product, y = np.empty_like(tape.gates[0]), np.empty_like(tape.c[0])

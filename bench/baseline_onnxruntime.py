@@ -14,11 +14,11 @@ from .problems import Arrays
 
 OPSET = 14
 IR_VERSION = 8
-BLOCKS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # ONNX has i, o, f, c and z, r, h; the arrays i, f, z, o and r, z, o
+BLOCKS = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}  # ONNX: i, o, f, c and z, r, h; the arrays: i, f, z, o and r, z, o
 
 
 class Modules(NamedTuple):
-    """ONNX Runtime, and what makes its models."""
+    """ONNX Runtime, and the modules that build its models."""
 
     onnx: Any
     onnxruntime: Any

@@ -23,7 +23,7 @@ def find_torch() -> ModuleType | None:
 
 
 class TorchCell:
-    """A cell as a module of PyTorch whose weights, input and initial states are there: on the CPU or on a GPU."""
+    """A cell as a PyTorch module with its weights, input and initial states on the CPU or a GPU."""
 
     def __init__(self, torch: Any, arrays: Arrays, where: str, dtype: str = "float32", *, gradients: bool) -> None:
         """Copy everything there."""
@@ -37,7 +37,9 @@ class TorchCell:
 
     def tensor(self, array: npt.NDArray[Any]) -> Any:
         """Return a copy that is there."""
-        wide = array if array.dtype == np.float32 else array.astype(np.float32)  # torch knows no bfloat16 of NumPy's
+        wide = (
+            array if array.dtype == np.float32 else array.astype(np.float32)
+        )  # torch does not accept NumPy's bfloat16
         return self._torch.from_numpy(wide).to(**self._to)
 
     def work(self) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Calls of the native CPU device beside other libraries in one process, in their default settings.
+"""Calls of the native CPU device in a process that also calls other libraries, all with default settings.
 
-PyTorch, ONNX Runtime and OpenBLAS keep threads that spin for a while after their work. A call of vkrnn follows each of
-their calls, or takes turns of a tenth of a second with them; both stand beside the same call alone.
+Threads of PyTorch, ONNX Runtime and OpenBLAS spin for a while after their work. A call of vkrnn follows each of their
+calls, or takes turns of a tenth of a second with them. Both are compared with the same call alone.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SIZES = (Sizes(36, 56, 96, 352), Sizes(20, 4, 600, 704), Sizes(50, 20, 288, 288)
 SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
 PRODUCT, SMOKE_PRODUCT = 700, 8  # side of the matrices
 ALONE, AFTER, TURNS = "alone", "after a call of", "in turns with"
-CEILINGS = {AFTER: 1.3, TURNS: 1.1}  # of the time alone
+CEILINGS = {AFTER: 1.3, TURNS: 1.1}  # relative to the time alone
 
-# Between two turns of contenders all threads come to rest: OpenBLAS's spin for a tenth of a second.
+# All threads become idle between two turns of contenders. Those of OpenBLAS spin for a tenth of a second.
 PACE = Pace(warm_up=0.1, settle=0.25, turn=0.3, most=20)
 TURN, SMOKE_TURN = 0.1, 0.0  # seconds
 

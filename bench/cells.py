@@ -1,8 +1,8 @@
-"""The three cells, forward and with gradients: vkrnn beside NumPy, PyTorch and ONNX Runtime, in turns within one run.
+"""The three cells, forward and with gradients: vkrnn, NumPy, PyTorch and ONNX Runtime, in turns within one run.
 
-On a CPU device the others are NumPy, PyTorch and, for forward calls of LSTM and GRU, ONNX Runtime on the same cores; on
-a GPU there are none, see `bench.gpu`.
-``lstm`` is the forward call alone, ``lstm + gradients`` a training forward call and the gradients of all inputs.
+On a CPU device, vkrnn is compared with NumPy, PyTorch and, for forward calls of LSTM and GRU, ONNX Runtime on the same
+cores. On a GPU it runs alone; see `bench.gpu`. ``lstm`` is the forward call. ``lstm + gradients`` is a training forward
+call and the gradients of all inputs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device)
             arrays = Arrays.draw(cell, size)
             for gradients in (False, True):
                 found = list(contenders(arrays, device, gradients=gradients))
-                if device.type == "cpu" and not gradients:  # weights that are trained change with every step
+                if device.type == "cpu" and not gradients:  # training changes the weights at every step
                     found.append(on_vkrnn_with_weights_there(arrays, device))
                 yield arrays.problem(device, found, gradients=gradients)
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the record, the interleaved runner, the table, the command line."""
+"""Common parts of the benchmarks: the record, the interleaved runner, the table, the command line."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ import vkrnn
 
 Floats = npt.NDArray[np.float32]
 
-HOST_CALL = "host call"  # wall time of the call in Python, host arrays or host tensors in and out
-SUBMIT = "submit"  # vkrnn's core from entry to return: upload, submission, wait, download
-DEVICE = "device timestamps"  # the work alone, by the device's clock; uploads and downloads excluded
-IMPORT = "import"  # of vkrnn, NumPy included, in a fresh process
-COLD = "first call, cold caches"  # wall time of a fresh process's first call, opening the device included
-WARM = "first call, warm caches"  # the same where another process has made the same call before
-FIRST = "first call"  # wall time of a fresh process's first call, where there are no caches: on the native CPU device
-SECOND = "second call"  # of the same process
-RESIDENT = "call on arrays"  # wall time until a call on arrays on the device returns; it does not wait for the device
-RESIDENT_BATCH = "call in a batch"  # wall time of calls on resident arrays and the wait after the last, divided by them
-SUBMISSIONS = "submissions"  # not a time: how many a call on arrays makes
-COPYING = "copying"  # of a host call, all but the device's work
-ALONE = "products alone"  # the device's work less that of the same call without its batched products
-STEP = "step"  # wall time of a sequence that is computed step by step, divided by its steps
-CROWD = "time a call, all processes"  # a span of wall time, divided by how many calls several processes made in it
+HOST_CALL = "host call"  # wall time of the call in Python, with host arrays or tensors
+SUBMIT = "submit"  # wall time in vkrnn's core: upload, submission, wait, download
+DEVICE = "device timestamps"  # device time without uploads and downloads
+IMPORT = "import"  # wall time of importing vkrnn and NumPy in a fresh process
+COLD = "first call, cold caches"  # wall time of a fresh process's first call, with opening the device
+WARM = "first call, warm caches"  # the same after another process has made the same call
+FIRST = "first call"  # the same on the native CPU device, which has no caches
+SECOND = "second call"  # wall time of the second call in the same process
+RESIDENT = "call on arrays"  # wall time until an asynchronous call on device arrays returns
+RESIDENT_BATCH = "call in a batch"  # wall time of a batch of calls on device arrays with one wait, per call
+SUBMISSIONS = "submissions"  # number of submissions of a call on device arrays
+COPYING = "copying"  # time of a host call less the device time
+ALONE = "products alone"  # device time less that of the same call without its batched products
+STEP = "step"  # wall time of a sequence computed step by step, per step
+CROWD = "time a call, all processes"  # wall time per call, where several processes make calls
 
-# Wrong answers are off by far more than this; TF32 and half precision are too (3e-4), so they do not pass for float32.
+# Wrong answers have far larger errors, and so do TF32 and half precision (3e-4), which must not pass as float32.
 CHECK_TOLERANCE = 1e-4
 
 THREADS = len(os.sched_getaffinity(0))
 
-# Environment variables that change how fast a contender is. A record names those that are set.
+# Environment variables that change a contender's speed. A record lists those that are set.
 SETTINGS = (
     "VKRNN_NUM_THREADS",
     "VKRNN_CPU_TARGET",
@@ -61,23 +61,23 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement: a line of JSON. Times are in seconds; only `SUBMISSIONS` is none."""
+    """One measurement, a line of JSON. Times are in seconds; `SUBMISSIONS` is a count."""
 
     commit: str
     implementation: str  # "vkrnn", "vkrnn.torch", "numpy", "torch", "onnxruntime"
     device: str
-    driver: str  # a library and its version where there is no driver
+    driver: str  # driver, or a library and its version
     op: str  # "lstm", "lstm + gradients", ...
     workload: str  # "T=64 N=32 I=256 H=256"
-    measure: str  # one of those above: HOST_CALL, SUBMIT, DEVICE, ...
+    measure: str  # HOST_CALL, SUBMIT, DEVICE, ...
     median: float
     p10: float
     p90: float
     n: int
-    bytes: int  # of the arrays that go in and come out
+    bytes: int  # of the arguments and results
     flops: float  # of the matrix products
-    checked: bool  # the answer was compared with the float64 reference before it was timed
-    error: float | None  # if so, the worst of max |a - b| / max(1, max |b|) over the results
+    checked: bool  # compared with the float64 reference before timing
+    error: float | None  # then max |a - b| / max(1, max |b|) of the worst result
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Sizes:
 class Contender:
     """One implementation of one operation on one workload.
 
-    `run` does the work once and returns the seconds that it took, by measure. `answer` does the work once and returns
-    the results to check, by name; there is none where a contender computes less than the whole operation.
+    `run` does the work once and returns the seconds by measure. `answer` does the work once and returns the results to
+    check by name. It is None for a contender that computes less than the whole operation.
     """
 
     implementation: str
@@ -111,23 +111,23 @@ class Contender:
 
 @dataclass(frozen=True)
 class Problem:
-    """An operation on a workload, its right answer, and who computes it."""
+    """An operation on a workload, its right answer, and the contenders."""
 
     op: str
     workload: str
     bytes: int
     flops: float
-    ideal: Mapping[str, npt.NDArray[Any]]  # float64 where it was computed
+    ideal: Mapping[str, npt.NDArray[Any]]  # float64 if computed
     contenders: Sequence[Contender]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure. Times are in seconds.
+    """How long to measure, in seconds.
 
-    Every contender first works for `warm_up`: a GPU at rest runs at a fraction of its clock. Then come `rounds`, in
-    each of which every contender has its turn: untimed calls for `settle`, in which the threads and the caches of the
-    one before it make room, then timed calls for `turn`, at least one and at most `most`.
+    Every contender first works for `warm_up`, because an idle GPU has a low clock rate. Then, in each of `rounds`,
+    every contender has a turn: untimed calls for `settle`, until threads and caches of the previous contender have made
+    room, and then timed calls for `turn`, at least one and at most `most`.
     """
 
     warm_up: float = 0.5
@@ -141,7 +141,7 @@ SMOKE = Pace(warm_up=0.0, rounds=1, settle=0.0, turn=0.0)
 
 
 class WrongAnswerError(RuntimeError):
-    """A contender's answer is not the reference's: its time is worth nothing."""
+    """A contender's answer differs from the reference, so its time is meaningless."""
 
 
 def scaled_error(got: npt.NDArray[Any], ideal: npt.NDArray[Any]) -> float:

@@ -1,9 +1,9 @@
-"""Calls of the native CPU device while others want the processors: how much of what one thread each would do is kept.
+"""Calls of the native CPU device while other programs use the processors.
 
-Several processes at once, each with as many threads as it likes, beside the same processes with one thread each; a
-process that was cut to one processor after its first call, beside one that was started there; a process beside two
-busy loops, beside the same with one thread. What counts is the calls a second of all processes together. The two that
-are compared take turns; the ratio is the median of those of the rounds.
+Three comparisons: several processes with any number of threads, and the same with one thread each; a process that was
+limited to one processor after its first call, and one that was started there; a process beside two busy loops, and the
+same with one thread. The measure is the calls per second of all processes together. The two sides take turns, and the
+ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ BUSY_LOOPS = 2
 FLOOR = 0.8
 VARIABLE = "VKRNN_NUM_THREADS"
 
-AHEAD = 0.05  # seconds until a turn begins, in which all learn of it
+AHEAD = 0.05  # seconds between announcing a turn and its start
 CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long to measure, in seconds: untimed calls, then those that count."""
+    """How long to measure, in seconds: untimed calls, then timed ones."""
 
     rounds: int = 5
     settle: float = 0.5
@@ -51,14 +51,14 @@ SMOKE = Pace(rounds=1, settle=0.02, turn=0.1)
 
 
 class Worker:
-    """A process of its own that makes calls for a while when it is told to."""
+    """A process that makes calls for some time on request."""
 
     def __init__(self, who: str, sizes: Sizes, selector: str) -> None:
         self._end, theirs = CONTEXT.Pipe()
         self._process = CONTEXT.Process(target=_serve, args=(theirs, who, sizes, selector), daemon=True)
         self._process.start()
         theirs.close()
-        self.error: float = self._end.recv()  # of its first call's answer
+        self.error: float = self._end.recv()  # error of its first answer
 
     def begin(self, threads: int | None, begin: float, settle: float, turn: float) -> None:
         """Have it make calls, from that time on, with so many threads; with as many as it likes where there is none."""
@@ -105,13 +105,15 @@ def _calls(work: Callable[[], object], begin: float, settle: float, turn: float)
     count = 0
     while True:
         work()
-        now = time.monotonic()  # the same clock in all processes
+        now = time.monotonic()  # this clock is the same in all processes
         if now >= last:
             return count
         count += now >= first
 
 
-Work = tuple[Callable[[], object], float, Callable[[int | None], None]]  # the call, its error, what sets its threads
+Work = tuple[
+    Callable[[], object], float, Callable[[int | None], None]
+]  # the call, its error, a function that sets its threads
 
 
 def _own_work(sizes: Sizes, selector: str) -> Work:
@@ -183,7 +185,7 @@ def affinity(processors: set[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two that take turns: processes that make calls at once."""
+    """One of the two sides that take turns: processes that make calls at the same time."""
 
     what: str
     workers: Sequence[Worker]
@@ -199,7 +201,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is compared; the first of the two sides is to be nearly as fast as the second."""
+    """A comparison. The first side should be nearly as fast as the second one."""
 
     what: str
     implementation: str
@@ -207,7 +209,7 @@ class Scenario:
 
 
 class Starter:
-    """Starts what scenarios need, and ends it."""
+    """Starts and stops the processes of scenarios."""
 
     def __init__(self, stack: ExitStack, sizes: Sizes, selector: str) -> None:
         self._stack, self._sizes, self._selector = stack, sizes, selector

@@ -1,8 +1,8 @@
-"""How fast arrays go to the device and back: GiB/s beside copies on the host and, with CUDA, PyTorch's.
+"""Bandwidth of uploads and downloads in GiB/s, compared with copies on the host and, with CUDA, PyTorch's.
 
-Uploads (`Array.copy_from`), downloads (`Array.numpy`), both at once from two threads, and calls with NumPy arrays in
-and out. The call is one that changes nothing: its answer is its source, and its device time is taken off. Where the
-host sees the device's memory `Array.numpy` is a view, and there is no download to measure.
+Measures uploads (`Array.copy_from`), downloads (`Array.numpy`), both at once from two threads, and calls with NumPy
+arrays. The call returns its source unchanged, and its device time is subtracted. If the host maps the device's memory,
+`Array.numpy` is a view, and there is no download to measure.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from .common import COPYING, DEVICE, HOST_CALL, Contender, Floats, Problem, Reco
 
 MEBIBYTES = (1, 16, 256, 1024)
 SMOKE_MEBIBYTES = (1, 16)
-ON_DEVICE = 4  # arrays there at a time
-T, H = 16, 64  # of the call; N makes its source as large as it is to be
+ON_DEVICE = 4  # arrays on the device at a time
+T, H = 16, 64  # of the call; N follows from the size of its source
 
 UPLOAD, DOWNLOAD, BOTH, CALL = "upload", "download", "both at once", "NumPy call"
 LINEAR = vkrnn.SingleGateRNNDescriptor(activation="none")
-FLOOR_PER_CENT = 70.0  # of the measured copies' bandwidth that a call with NumPy arrays reaches
+FLOOR_PER_CENT = 70.0  # bandwidth of a call with NumPy arrays, relative to the measured copies
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to copy an array there, and another one from there to the host; both return when that is done."""
+    """A way to upload one array and download another one. Both functions return when the copy is complete."""
 
     implementation: str
     device: str
     driver: str
     upload: Callable[[], object]
     download: Callable[[], Floats]
-    uploaded: Callable[[], Floats]  # what is there, to be checked
+    uploaded: Callable[[], Floats]  # the uploaded array, for checks
 
     def both(self, threads: ThreadPoolExecutor) -> Floats:
         """Do both at once."""

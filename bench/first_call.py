@@ -1,9 +1,9 @@
 """The first call of a fresh process, and the import of vkrnn.
 
-On a Vulkan device: with empty caches on disk, then with those that it left. On the native CPU device, which has none:
-beside the second call, and the import beside NumPy's. Timed from just before the first operation to its return, so that
-opening the device counts; importing vkrnn is timed by itself. ``lstm + gradients`` is the sum of two first calls, a
-training forward call and the gradients, and of two second ones.
+On a Vulkan device, with empty caches on disk and then with filled ones. On the native CPU device, which has no caches,
+with the second call and the import of NumPy for comparison. Times are from just before the first operation to its
+return, so they include opening the device. The import of vkrnn is timed separately. ``lstm + gradients`` is the sum of
+two first calls, a training forward call and the gradients, or of two second ones.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from .common import (
 from .problems import Arrays
 
 FLOORS = {COLD: 2.0, WARM: 0.3}  # seconds
-FIRST_FLOOR = 5e-3  # seconds that the first call takes more than the second, on the native CPU device
-IMPORT_FLOOR = 60e-3  # seconds that importing vkrnn takes more than importing NumPy
+FIRST_FLOOR = 5e-3  # seconds of the first call beyond the second one, on the native CPU device
+IMPORT_FLOOR = 60e-3  # seconds of importing vkrnn beyond importing NumPy
 ROUNDS = 3
 ANSWER = "answer.npz"
 
-# A program of its own: importing this module imports vkrnn.
+# A separate program, because importing this module imports vkrnn.
 PROGRAM = """
 import time
 start = time.perf_counter()
@@ -111,7 +111,7 @@ def _contender(arrays: Arrays, device: vkrnn.Device, selector: str | None, *, gr
 
     def answer() -> Mapping[str, npt.NDArray[Any]]:
         with TemporaryDirectory() as folder:
-            for _ in range(1 if native else 2):  # the second takes its kernels from the caches
+            for _ in range(1 if native else 2):  # the second process uses the caches of the first
                 _process(arrays, selector, folder, gradients=gradients)
             with np.load(Path(folder) / ANSWER) as arrays_by_name:
                 return dict(arrays_by_name)
@@ -185,7 +185,7 @@ def main() -> None:
     options = parser.parse_args()
     device = common.open_device(options.device)
     sizes = cells.sizes_of(options, device)
-    pace = replace(SMOKE, rounds=1 if options.smoke else options.rounds)  # nothing of a fresh process can be warmed up
+    pace = replace(SMOKE, rounds=1 if options.smoke else options.rounds)  # a fresh process cannot be warmed up
     measured = common.measure_all(
         problems(options.cells, sizes, device, options.device),
         len(options.cells) * len(sizes) * 2,

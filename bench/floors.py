@@ -1,4 +1,4 @@
-"""What `bench.cells` says below its table: means, worst rows, and which floors were reached."""
+"""The summary of `bench.cells`: means, worst rows, and which floors were reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ratios = Mapping[tuple[str, str], float]  # by operation and workload
 
 
 class Floor(NamedTuple):
-    """Of the other's time : vkrnn's whole call, on the native CPU device."""
+    """The least ratio of the other library's time to that of vkrnn's whole call, on the native CPU device."""
 
     mean: float  # the geometric mean over all rows
     worst: float
@@ -28,7 +28,7 @@ CPU_FLOORS = {"torch": Floor(1.6, 1.0, 1.15), "onnxruntime": Floor(1.2, 1.0), "n
 TORCH_MEAN_WITH_AVX2 = 1.4
 AVX2_ALONE = {"VKRNN_CPU_TARGET": "avx2", "ONEDNN_MAX_CPU_ISA": "avx2"}  # in lower case
 WORST_ROWS = 5
-DISTURBED = 1.3  # median : p10 above which something else had the machine for most of a contender's turns
+DISTURBED = 1.3  # median / p10 above which other programs disturbed most of a contender's turns
 
 
 def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""The batched products of any device: GFLOP/s of the input projection, and of its gradients, beside NumPy's matmul.
+"""GFLOP/s of a device's batched products, compared with NumPy's matmul: the input projection and its gradients.
 
-What is timed is a call of `single_gate_rnn` with one time step and many more input than hidden features, so that the
-projection of the input makes up more than 98 % of its flops; the device time of the whole call counts, which
-understates the product's speed a little. The gradients' call has two such products: those of source and input weight.
+A call of `single_gate_rnn` is timed with one time step and many more input than hidden features, so that the projection
+is more than 98 % of its flops. The measure is the device time of the whole call, which slightly understates the
+product's speed. The gradient call has two such products, for source and input weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import common
 from .common import DEVICE, HOST_CALL, Contender, Problem, Record, Sizes, cpu_name, milliseconds, show, table, timed
 from .problems import Arrays, named_gradients, on_vkrnn_alone
 
-# T=1: [N, I] times [I, H]. The last one has as few rows as a short sequence of a small batch.
+# T=1: [N, I] times [I, H]. The last one has few rows, like a short sequence with a small batch.
 SIZES = (Sizes(1, 1024, 8192, 128), Sizes(1, 512, 16384, 256), Sizes(1, 32, 32768, 512))
 GPU_SIZES = (Sizes(1, 4096, 32768, 512), Sizes(1, 512, 65536, 1024))
 SMOKE_SIZES = (Sizes(1, 13, 257, 3),)

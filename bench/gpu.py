@@ -1,8 +1,8 @@
-"""The three cells on a GPU: vkrnn on resident arrays beside PyTorch with cuDNN, in turns within one run.
+"""The three cells on a GPU: vkrnn on device arrays and PyTorch with cuDNN, in turns within one run.
 
-A turn is a batch of calls with one synchronization at its end. ``lstm`` is the forward call alone, ``lstm + gradients``
-a training forward call and the gradients of input, weights, biases and initial states. Before anybody is timed, all
-answers are compared with `vkrnn.reference` on the first steps, and with PyTorch in float64 on all of them.
+A turn is a batch of calls with one synchronization at its end. ``lstm`` is the forward call, and ``lstm + gradients`` a
+training forward call and the gradients of input, weights, biases and initial states. Before the timing, all answers are
+compared with `vkrnn.reference` on the first steps, and with PyTorch in float64 on all steps.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ SMOKE_SIZES = (Sizes(5, 3, 4, 4),)
 
 PASSES = ("forward", "gradients")
 BATCH_SECONDS = 0.06
-TURN_SECONDS = 0.08  # of a batch with the calls before and after it
-MOST_CALLS = 2000  # of a batch
+TURN_SECONDS = 0.08  # length of a batch with the calls before and after it
+MOST_CALLS = 2000  # in a batch
 MIN_ROUNDS = 3
 WARM_UP = 0.45
 
 DTYPES = ("float32", "float16", "bfloat16")
-# The next three have a key for each dtype, and tf32 for float32 calls that round both operands of products.
+# The next three have a key per dtype, and tf32 for float32 calls that round both operands of products.
 # The error of rounding alone, relative to the largest value of a result.
 ROUNDING = {"float32": 2**-24, "tf32": 2 * 2**-11, "float16": 2**-11, "bfloat16": 2**-8}
-# How many times as large as cuDNN's the error may be: in float32 that of strict cuDNN, else that of the same kind.
+# Largest error relative to cuDNN's: to strict cuDNN's in float32, else to that of the same kind.
 WORSE = {"float32": 3.0, "tf32": 1.5, "float16": 1.25, "bfloat16": 1.25}
-# The largest error where there is no cuDNN to compare with.
+# Largest error if there is no cuDNN to compare with.
 TOLERANCE = {"float32": 1e-5, "tf32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
 
 class Errors(NamedTuple):
     """The worst of max |a - b| / max |b| over the results."""
 
-    output: float  # against the reference, of the first steps
-    gradients: float  # likewise; 0 where there are none
-    whole: float  # of all results against PyTorch in float64, all steps; where it cannot judge 0 if finite
+    output: float  # against the reference on the first steps
+    gradients: float  # the same for gradients; 0 if there are none
+    whole: float  # all results and steps against PyTorch in float64; without PyTorch 0 if finite
 
 
 class Batches:
-    """Timed batches of a contender's work, each as long as the calls of the last one make it."""
+    """Timed batches of a contender's work. A batch has as many calls as the speed of the last one suggests."""
 
     def __init__(self, work: Work, measure: str) -> None:
         """Begin with a single call."""
@@ -116,7 +116,7 @@ def worst(answer: Mapping[str, Any], ideal: Mapping[str, npt.NDArray[Any]], *, o
 
 
 class Judge:
-    """The right answers of a workload: the reference's of the first steps, PyTorch's in float64 of all steps."""
+    """The right answers of a workload: the reference's on the first steps, and PyTorch's in float64 on all."""
 
     def __init__(self, torch: Torch | None, steps: int) -> None:
         """Remember who computes them."""
@@ -136,7 +136,7 @@ class Judge:
             own = entry.work(short, gradients).answer()
             answer = work.answer()
             ideal: Mapping[str, npt.NDArray[Any]]
-            if self._torch is None or entry.arrays.flags:  # PyTorch has no such options; one has two directions
+            if self._torch is None or entry.arrays.flags:  # PyTorch lacks these options
                 ideal = {name: np.asarray(array).astype(np.float64) for name, array in answer.items()}
             else:
                 key = id(entry.arrays)
@@ -185,7 +185,7 @@ def parse_sizes(text: str) -> Sizes:
 
 
 class Bench:
-    """A run: who takes part, and how long."""
+    """A run: contenders and times."""
 
     def __init__(self, options: argparse.Namespace, device: vkrnn.Device, torch: Torch | None) -> None:
         """Open the devices with forced strategies; say which there are not."""
@@ -246,7 +246,7 @@ class Bench:
     def _work(self, entry: Entry, problem: Problem, *, gradients: bool) -> Work | None:
         try:
             return entry.work(entry.arrays, gradients)
-        except NotImplementedError as reason:  # a forced strategy that cannot
+        except NotImplementedError as reason:  # a forced strategy that does not fit
             self.left_out.append(f"{entry.name} is skipped for {problem.op} {problem.workload}: {reason}")
             return None
 
@@ -329,7 +329,7 @@ def main() -> None:
         return
     options.sizes = options.sizes or (SMOKE_SIZES if options.smoke else SIZES)
     device = common.open_device(options.device)
-    torch = "PyTorch has no such options and takes no part." if options.options else torch_there(options.torch)
+    torch = "PyTorch does not have these options and takes no part." if options.options else torch_there(options.torch)
     bench = Bench(options, device, torch if isinstance(torch, Torch) else None)
     records = []
     for row in bench.rows():

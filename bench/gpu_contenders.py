@@ -1,4 +1,4 @@
-"""The contenders of `bench.gpu`: vkrnn on resident arrays or from NumPy arrays, and PyTorch with cuDNN."""
+"""The contenders of `bench.gpu`: vkrnn on device arrays or from NumPy arrays, and PyTorch with cuDNN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .problems import Arrays, named_gradients
 
 @dataclass(frozen=True)
 class Work:
-    """A cell's work, ready to be done over and over."""
+    """A cell's work, ready for repeated calls."""
 
     call: Callable[[], object]  # enqueues it
     wait: Callable[[], None]
@@ -26,7 +26,7 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Who does a row's work, and with what."""
+    """A row's contender with its arrays."""
 
     name: str
     device: str

@@ -1,4 +1,4 @@
-"""What `bench.gpu` says of its records: tables, geometric means, worst rows, and which bars were reached."""
+"""The report of `bench.gpu`: tables, geometric means, worst rows, and which bars were reached."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from statistics import geometric_mean
 
 from .common import DEVICE, HOST_CALL, RESIDENT_BATCH, Record, table, verdict
 
-# Implementations. Others of vkrnn are PLAIN, a comma and a label.
+# Names of implementations. Other variants of vkrnn are PLAIN, a comma and a label.
 PLAIN = "vkrnn"
 OPTIONS = "vkrnn, options"
 BIDIRECTIONAL = "vkrnn, bidirectional"
 TORCH = "torch"
 STRICT = "torch, strict float32"
 
-# torch's time : vkrnn's, its geometric mean over all rows and its worst.
+# Torch's time / vkrnn's: geometric mean over all rows, and worst row.
 BARS = {"float32": (2.0, 1.0), "tf32": (2.3, 1.0), "float16": (1.2, 0.9), "bfloat16": (3.0, 1.0)}
-FORCED_BAR = (0.8, 0.5)  # in float32, of vkrnn with forced strategies on rows that are wide enough
+FORCED_BAR = (0.8, 0.5)  # float32 with forced strategies on wide rows
 TRANSFERS_BAR = 1.0
-COST_BARS = {OPTIONS: 1.15, BIDIRECTIONAL: 1.3}  # time : that of the plain call
+COST_BARS = {OPTIONS: 1.15, BIDIRECTIONAL: 1.3}  # time / time of the plain call
 
 
 @dataclass(frozen=True)
 class GpuRecord(Record):
-    """A measurement with what is to be known of one on a GPU. `error` is the worst of `errors`."""
+    """A measurement on a GPU. `error` is the worst of `errors`."""
 
     dtype: str
     seconds_a_step: float
-    calls: int  # of the last batch
-    strategy: Sequence[Mapping[str, str | int]]  # vkrnn's, of the forward call, then of the gradients
-    errors: Mapping[str, float]  # output, gradients: of the first steps; whole: of all results, all steps
-    allowed: Mapping[str, float]  # what they may be; nothing where they only have to be finite
+    calls: int  # in the last batch
+    strategy: Sequence[Mapping[str, str | int]]  # vkrnn's, for the forward call and then for the gradients
+    errors: Mapping[str, float]  # output, gradients: first steps; whole: all results and steps
+    allowed: Mapping[str, float]  # limits of the errors; empty if results only have to be finite
     correct: bool
     float32: str = "ieee"  # tf32 if vkrnn rounded operands of products
 
 
 @dataclass(frozen=True)
 class Row:
-    """What takes turns: an operation on a workload, by implementation."""
+    """An operation on a workload, whose implementations take turns."""
 
     op: str
     workload: str

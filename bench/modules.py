@@ -1,7 +1,7 @@
-"""The modules of `vkrnn.torch` beside the same calls on NumPy arrays, and beside PyTorch's own modules, on the CPU.
+"""The modules of `vkrnn.torch`, the same calls on NumPy arrays, and PyTorch's modules, on the CPU.
 
-``lstm`` is the forward call alone, under ``torch.no_grad``, where modules keep packed weights; ``lstm + gradients`` a
-training forward call and the gradients of all inputs. Single steps are measured forward alone.
+``lstm`` is the forward call under ``torch.no_grad``, where modules keep packed weights. ``lstm + gradients`` is a
+training forward call and the gradients of all inputs. Single steps are measured forward only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .floors import disturbed, host_ratios
 from .problems import Arrays, on_vkrnn
 
 MODULE = "vkrnn.torch"
-FLOORS = {"vkrnn": 0.95, "torch": 1.0}  # of the other's time : the module's, on every row with gradients
-FORWARD_FLOOR = 1.0  # of PyTorch's time : the module's, on every row without
+FLOORS = {"vkrnn": 0.95, "torch": 1.0}  # other's time / module's, on every row with gradients
+FORWARD_FLOOR = 1.0  # PyTorch's time / module's, on every row without gradients
 STEPS = tuple(Sizes(1, 1, H, H) for H in (64, 128, 256, 512))
 
 

@@ -1,6 +1,6 @@
-"""Sizes that nobody tunes for, each beside a neighbour that costs the same and that suits every vector: GFLOP/s.
+"""GFLOP/s at odd sizes, each compared with a neighbour of the same cost that suits every vector width.
 
-The neighbour has the same batch, I = H, a multiple of 64, and as many time steps as make it cost the same.
+The neighbour has the same batch, I = H, a multiple of 64, and T chosen for the same cost.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FLOOR = 0.85
 
 def neighbour(size: Sizes) -> Sizes:
     """Return the size of the same cost, T N H (I + H), that suits every vector."""
-    wanted = size.H * (size.I + size.H)  # of a row
+    wanted = size.H * (size.I + size.H)  # cost of a row
     H = max(MULTIPLE, round((wanted / 2) ** 0.5 / MULTIPLE) * MULTIPLE)
     return Sizes(max(1, round(size.T * wanted / (2 * H * H))), size.N, H, H)
 

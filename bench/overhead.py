@@ -1,8 +1,7 @@
-"""The host time of a warm small call, and where it goes: Python, the core, the device; beside it, the call on arrays.
+"""The host time of a warm small call, divided into Python, core and device, and the time of a call on device arrays.
 
-A call on arrays that are on the device returns before it is done. It is timed in rows of a few calls, with the device
-idle before and a wait after them that is not timed, so that no time of the device's is in it, unless the device is the
-same processor.
+A call on device arrays returns before it is done. A few calls are timed with an idle device before them and an untimed
+wait after them, so that they include no device time, unless the device is the same processor.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ SIZES = Sizes(8, 1, 8, 8)
 FLOOR_SECONDS = 200e-6
 RESIDENT_FLOOR_SECONDS = 30e-6
 MOST_CALLS = 2000
-ROW = 16  # calls on arrays between two waits; the host may run further ahead than that before it has to wait
+ROW = 16  # calls on arrays between two waits; fewer than the host may run ahead
 
 
 def _on_arrays(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:

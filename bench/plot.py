@@ -1,6 +1,6 @@
-"""The plot of docs/: the speed-up of vkrnn over each baseline, for each row of `bench.cells`.
+"""Draws the plot of docs/: the speed-up of vkrnn over each baseline, for each row of `bench.cells`.
 
-It needs matplotlib and draws the records that the documentation quotes.
+It needs matplotlib and uses the records that the documentation quotes.
 """
 
 from __future__ import annotations

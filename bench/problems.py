@@ -1,4 +1,4 @@
-"""The recurrent operations as benchmarks see them: arrays, the right answer, and vkrnn as a contender."""
+"""The recurrent operations for benchmarks: arrays, right answers, and vkrnn as a contender."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DESCRIPTORS: dict[str, Callable[..., Any]] = {
     "gru": lambda **flags: vkrnn.GRUDescriptor(reset_after=True, reset_gate_first=True, **flags),
 }
 
-# The gradients take these besides the forward call's arguments: each parameter with the forward result that goes there.
+# Further arguments of the gradients, each with the forward result that is passed.
 TAKEN = {
     "single_gate_rnn": {"z_state": "z_state"},
     "lstm": {"z_state": "z_state", "cell_output_fwd": "cell_output"},
@@ -57,13 +57,13 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class Arrays:
-    """The arguments of one cell, drawn as PyTorch initializes its modules, and the gradient of the output."""
+    """The arguments of one cell, initialized as in PyTorch's modules, and the gradient of the output."""
 
     cell: str
     sizes: Sizes
-    given: Mapping[str, Any]  # NumPy arrays, or arrays on a device
+    given: Mapping[str, Any]  # NumPy or device arrays
     source_gradient: Any
-    flags: Mapping[str, Any] = field(default_factory=dict)  # of the descriptor
+    flags: Mapping[str, Any] = field(default_factory=dict)  # options of the descriptor
 
     @staticmethod
     def draw(

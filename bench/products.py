@@ -1,8 +1,8 @@
-"""The native CPU device's products and the tiles of its time loop: GFLOP/s beside OpenBLAS's best through NumPy.
+"""GFLOP/s of the native CPU device's products, compared with OpenBLAS's best through NumPy.
 
-A product is timed as a call of `single_gate_rnn` with one time step and no activation, less the same call without input
-weight, which does all but the batched product; its gradients are two such products. The time loop is timed by calls
-without input weight, which have no other product. What counts is the device time. OpenBLAS's best is that of square
+A batched product is timed as a call of `single_gate_rnn` with one time step and no activation, less the same call
+without input weight, which has no batched product. Its gradients are two such products. The time loop is timed by calls
+without input weight, which have no other product. The measure is device time. OpenBLAS's best is that of square
 matrices, `np.dot` with ``out``.
 """
 
@@ -39,7 +39,7 @@ from .problems import GATES, descriptor, named_gradients
 SQUARES = (512, 768, 1024, 1536, 2048)
 # [N, I] times [I, H]: three with I = H, and the projection of the LSTM 50,64,512,512.
 PRODUCTS = (Sizes(1, 4096, 512, 512), Sizes(1, 2048, 1024, 1024), Sizes(1, 1024, 2048, 2048), Sizes(1, 3200, 512, 2048))
-# Their I is what the source of a cell without input weight has, and depends on the cell.
+# Their I is that of a source without input weight, and depends on the cell.
 LOOPS = (
     Sizes(256, 6, 0, 128),
     Sizes(64, 6, 0, 512),
@@ -52,11 +52,11 @@ LOOPS = (
 SMOKE_SQUARES, SMOKE_PRODUCTS, SMOKE_LOOPS = (16,), (Sizes(1, 65, 300, 33),), (Sizes(3, 6, 0, 16),)
 
 SQUARE, PRODUCT, GRADIENTS, LOOP = "square product", "product", "gradients of product", "time loop"
-FLOORS = {PRODUCT: 75.0, GRADIENTS: 75.0, LOOP: 60.0}  # per cent of OpenBLAS's best
+FLOORS = {PRODUCT: 75.0, GRADIENTS: 75.0, LOOP: 60.0}  # percent of OpenBLAS's best
 LINEAR = vkrnn.SingleGateRNNDescriptor(activation="none")
-UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # they may make it slower
+UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # these may make OpenBLAS slower
 
-Work = Callable[[], tuple[vkrnn.Results, float]]  # returns the device's seconds, too
+Work = Callable[[], tuple[vkrnn.Results, float]]  # also returns the device time in seconds
 
 
 def draw(*shape: int, scale: float = 1.0) -> npt.NDArray[np.float32]:
@@ -117,7 +117,7 @@ def product(size: Sizes, device: vkrnn.Device, *, gradients: bool) -> Problem:
 
     def run() -> dict[str, float]:
         seconds = whole()[1]
-        # A disturbed call without the product may have taken longer than that with it.
+        # A disturbed call without the product may take longer than the one with it.
         return {ALONE: max(seconds - rest()[1], seconds / 100)}
 
     contender = Contender("vkrnn", device.name, device.driver_version, run, lambda: _named(whole()[0]))
@@ -138,7 +138,7 @@ def loop(cell: str, size: Sizes, device: vkrnn.Device) -> Problem:
     given = {
         "source": draw(size.T, size.N, gated),
         "recurrent_weight": draw(gated, size.H, scale=size.H**-0.5),
-        "init_state": draw(size.N, size.H),  # without one the first step has no product
+        "init_state": draw(size.N, size.H),  # without it, the first step has no product
     }
     function, how = getattr(vkrnn, cell), {"descriptor": descriptor(cell)}
     work = repeated(function, {**given, **how, "device": device}, device)

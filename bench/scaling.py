@@ -1,6 +1,6 @@
-"""How the time of a whole call grows: fitted exponents in T, N and I = H, of vkrnn and those it is compared with.
+"""How the time of a whole call grows: fitted exponents in T, N and I = H, of vkrnn and other libraries.
 
-All workloads of an operation take turns, so that a machine that slows down bends no curve.
+All workloads of an operation take turns, so that a machine that slows down affects all alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .problems import Arrays
 
 Series = Mapping[str, Sequence[int]]
 
-# Each letter runs through its values while the others have their least.
+# Each letter takes all its values while the others have their smallest.
 SERIES: Series = {"T": (32, 64, 128, 256, 512), "N": (8, 16, 32, 64), "H": (256, 512, 1024)}
 SMOKE_SERIES: Series = {"T": (3, 6), "N": (2, 4), "H": (4, 8)}
 

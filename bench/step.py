@@ -1,9 +1,9 @@
-"""One step of one row, state handed over: a stream from Python and from C++ beside what else runs single steps.
+"""One step of one row with its state passed on, from Python and C++, compared with other libraries.
 
-From Python: `vkrnn.stream`, ONNX Runtime, NumPy by hand, PyTorch's module and the same converted, and the node of a
-model that `vkrnn.onnx` has prepared. From C++, in turns in a program of their own: `vkrnn::Stream`,
-a step of a block, and the same step written with Eigen as audio plug-ins do. Build that program with
-``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt install libeigen3-dev``); ``--program`` says where it is.
+From Python: `vkrnn.stream`, ONNX Runtime, handwritten NumPy, PyTorch's module, the same converted, and a node of a
+model prepared by `vkrnn.onnx`. From C++, in a separate program: `vkrnn::Stream`, a step of a block, and the same step
+written with Eigen as audio plug-ins do. Build that program with ``cmake -DVKRNN_BENCH=ON`` (Eigen: ``apt install
+libeigen3-dev``); ``--program`` gives its path.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from .baseline_torch import TorchCell, find_torch
 from .common import STEP, THREADS, Contender, Floats, Problem, Sizes, cpu_name, milliseconds, show, table
 from .problems import Arrays, descriptor
 
-STEPS = 100  # of the sequence that every contender computes step by step
+STEPS = 100  # length of the sequence that every contender computes step by step
 HIDDEN = (64, 128, 256, 512)
 NATIVE = (("lstm", 1, 16), ("lstm", 1, 24), *((cell, n, n) for n in (24, 64, 96, 128, 256) for cell in ("lstm", "gru")))
 PROGRAM = Path(__file__).parents[1] / "build" / "dev" / "bench" / "native" / "bench_step"
 ABOVE_BLOCK = 0.1e-6
 MODULE, NODE = "vkrnn.torch", "vkrnn.onnx"
-# The time of what keeps its state elsewhere, and of whom it is at most how many times.
+# Contenders with the largest allowed ratio of their time to another contender's.
 CEILINGS = {MODULE: ("torch", 1.0), NODE: ("onnxruntime", 1.5)}
 
 Step = Callable[[Floats], Floats]
@@ -166,7 +166,7 @@ def _numpy_lstm(arrays: Arrays) -> Callable[[], Step]:
     given, H = arrays.given, arrays.sizes.H
     W, R = (np.ascontiguousarray(given[name].T) for name in ("input_weight", "recurrent_weight"))
     bias = given["bias"]
-    # All gates are activated at once: a sigmoid is half a tanh of half of its argument, and a half.
+    # All gates are activated at once, since sigmoid(x) = tanh(x / 2) / 2 + 1 / 2.
     scale, shift = np.full(4 * H, 0.5, np.float32), np.full(4 * H, 0.5, np.float32)
     scale[2 * H : 3 * H], shift[2 * H : 3 * H] = 1, 0
 

@@ -1,7 +1,7 @@
-"""The rows of `bench.cells` on the native CPU device with 1, 2, 4, 8 and 16 threads, as far as there are processors.
+"""The rows of `bench.cells` on the native CPU device with 1, 2, 4, 8 and 16 threads, up to the number of processors.
 
-``VKRNN_NUM_THREADS`` is read at each call, so that all numbers of threads take turns in one process. Beside LSTM's rows
-stands PyTorch with as many threads.
+``VKRNN_NUM_THREADS`` is read at each call, so all numbers of threads take turns in one process. LSTM rows include
+PyTorch with as many threads.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .problems import Arrays, on_vkrnn
 
 COUNTS = (1, 2, 4, 8, 16)
 VARIABLE = "VKRNN_NUM_THREADS"
-FASTER = ("lstm", str(Sizes(50, 64, 512, 512)), 1, 8, 5.0)  # with eight threads at least five times as fast as with one
-SLOWER = (8, 16, 1.1)  # with sixteen threads at most 1.1 times the time of eight, on any row
+FASTER = ("lstm", str(Sizes(50, 64, 512, 512)), 1, 8, 5.0)  # eight threads are at least five times as fast as one
+SLOWER = (8, 16, 1.1)  # sixteen threads take at most 1.1 times as long as eight on any row
 
 
 def _with(threads: int, contender: Contender, set_threads: Any) -> Contender:

@@ -1,4 +1,4 @@
-// Measures a step of a vkrnn::Stream beside a step of a block and one written with Eigen. bench.step runs it.
+// Measures a step of a vkrnn::Stream, a step of a block, and one written with Eigen. bench.step runs this program.
 // Each line of output is a JSON object: cell, I, H, contender, seconds a step (least, median, p10, p90), samples,
 // error.
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 using namespace vkrnn;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSteps = 1024;  // of the sequence that all compute; the block is all of it
+constexpr int kSteps = 1024;  // length of the sequence, which is also the block
 
 class Numbers {
 public:
@@ -38,7 +38,7 @@ private:
 struct Contender {
     std::string name;
     std::function<void(float* output)> run;  // the whole sequence, from a zero state
-    std::vector<double> seconds{};           // a step
+    std::vector<double> seconds{};           // per step
     double error = 0;
 };
 
@@ -61,7 +61,7 @@ StreamLayer layer_of(CellKind kind, const bench::Weights& weights) {
     return layer;
 }
 
-// One call over the whole sequence, with weights that stay packed from call to call.
+// One call over the whole sequence, with weights that stay packed between calls.
 std::function<void(float*)> block_of(const std::shared_ptr<Device>& device, const StreamLayer& layer,
                                      const std::vector<float>& input) {
     Arguments arguments;
@@ -89,7 +89,7 @@ void measure(std::vector<Contender>& contenders, std::size_t count, int rounds, 
     std::vector<float> output(count);
     for (int round = 0; round < rounds; ++round)
         for (Contender& contender : contenders) {
-            contender.run(output.data());  // its data returns to the caches
+            contender.run(output.data());  // brings its data back to the caches
             const auto end = Clock::now() + std::chrono::duration<double>(turn);
             do {
                 const auto start = Clock::now();
