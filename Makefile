@@ -11,8 +11,8 @@
 #
 # PYTEST_ARGS and PYTEST_ENV are options and variables for the tests in Python.
 #
-# Each installs what it lacks: Debian packages (as root or with sudo), and a .venv with the package itself, which is
-# built again when its sources have changed.
+# Each target installs what it lacks: Debian packages (as root or with sudo), and a .venv with the package, which is
+# rebuilt when its sources have changed.
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
@@ -20,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
-# All that builds the package does so in one folder: what is compiled there is compiled once.
+# The package is always built in one folder, so that everything is compiled once.
 BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
 export PYTHON
 
@@ -36,7 +36,7 @@ test: test-cpp test-python
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-# In the folder that the package was built in, so that nothing is compiled twice.
+# Uses the folder of the package's build, so that nothing is compiled twice.
 test-cpp: $(VENV)/.test need-test
 	cmake --preset release
 	cmake --build --preset release -j $(JOBS)
@@ -50,10 +50,10 @@ lint: $(VENV)/.dev need-ci
 	$(BIN)/stubtest vkrnn._core --concise --allowlist tests/support/stubtest_allowlist.txt
 	clang-format --dry-run -Werror $(CPP)
 
-# By itself, because it takes minutes. The CPU's kernels are left out, because Highway's vectors cause false reports.
-# Reading headers takes most of the time, so a folder's files are checked as one, but for the checks that look at the main
-# file alone. Of these the analyzer takes longest: `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
-# persistent_loop.cpp has constants of the same names as its neighbours.
+# Not part of lint, because it takes minutes. CPU kernels are left out, because Highway's vectors cause false reports.
+# Reading headers takes most of the time, so the files of a folder are checked as one, except by checks of the main file
+# only. Of these, the analyzer takes longest; `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
+# persistent_loop.cpp is separate, because its constants have the same names as its neighbours'.
 TIDY_ANALYZER := shallow
 TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
 TIDY_ALONE := cpp/src/plan/matrices/persistent_loop.cpp
@@ -75,7 +75,7 @@ tidy-file/%:
 	clang-tidy --quiet $(if $(filter $*,$(TIDY_ALONE)),,--checks='-*,$(TIDY_ONE_FILE)') $* -- $(TIDY_FLAGS) \
 		-Xclang -analyzer-config -Xclang mode=$(TIDY_ANALYZER)
 
-# By itself, because compiling takes minutes.
+# Not part of test, because compiling takes minutes.
 tsan: need-ci
 	cmake --preset tsan
 	cmake --build --preset tsan -j $(JOBS)
@@ -89,7 +89,7 @@ format: $(VENV)/.dev need-ci
 bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
-# auditwheel gives it the tag of the oldest Linux that has what it links to, and fails if there is none.
+# auditwheel tags the wheel for the oldest Linux that has its libraries, and fails if there is none.
 wheel: $(VENV)/.dev
 	rm -rf build/wheel dist/*.whl
 	$(BIN)/python -m build --wheel --no-isolation $(BUILD_OPTIONS) --outdir build/wheel
@@ -101,11 +101,11 @@ sdist: $(VENV)/.dev
 	$(BIN)/python -m build --sdist --no-isolation
 	$(BIN)/twine check --strict dist/*.tar.gz
 
-# Warnings are errors: links that lead nowhere, and public names that no page describes.
+# Warnings are errors, such as dead links and undocumented public names.
 site: $(VENV)/.site
 	$(BIN)/python -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
 
-# On the CPU, which every machine has.
+# On the CPU device, which every machine has.
 notebooks: $(VENV)/.notebooks
 	VKRNN_DEVICE="cpu (" $(BIN)/python notebooks/run.py notebooks/*.ipynb
 
@@ -113,7 +113,7 @@ clean:
 	rm -rf build dist .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
-# The environment, and in it the package with one of its extras: demo, test, dev, site or notebooks.
+# The environment with the package and one of its extras: demo, test, dev, site or notebooks.
 $(VENV)/.created:
 	sh .ci/need build
 	$(PYTHON) -m venv $(VENV)

@@ -1,17 +1,17 @@
-# The CPU's kernels: C++ over Highway's vectors, compiled once for each instruction set.
+# The CPU kernels: C++ over Highway's vectors, compiled once for each instruction set.
 #
 #   vkrnn_add_cpu_kernels(<target>)
 #
-# makes a static library of those that know no cells.
+# makes a static library of the kernels that do not depend on cells.
 #
 #   vkrnn_add_cells(<target> <rows> <folder>)
 #
-# makes an object library of cells, for what links to vkrnn_core: their rows, of which <rows> defines vkrnn::cells(), and
-# the time loops of each of <folder>/cells/*.glsl. vkrnn_add_kernels makes their kernels for Vulkan.
+# makes an object library of cells for targets that link to vkrnn_core: <rows>, which defines vkrnn::cells(), and the
+# time loops of each of <folder>/cells/*.glsl. vkrnn_add_kernels makes their Vulkan kernels.
 
 set(highway_include ${HIGHWAY_HEADERS})
 if(CMAKE_CROSSCOMPILING)
-    # Their folder has other headers too, which are for the build machine only.
+    # Their folder has other headers, too, which are for the build machine only.
     set(highway_include ${CMAKE_CURRENT_BINARY_DIR}/highway)
     file(MAKE_DIRECTORY ${highway_include})
     file(CREATE_LINK ${HIGHWAY_HEADERS}/hwy ${highway_include}/hwy SYMBOLIC)
@@ -22,7 +22,7 @@ set(VKRNN_CPU_TARGETS "" CACHE STRING
 
 set(VKRNN_CPU_KERNELS ${PROJECT_SOURCE_DIR}/cpp/src/cpu/kernels)
 
-# How a target's sources are compiled for each instruction set.
+# Compiler options of a target's sources for each instruction set.
 function(vkrnn_set_cpu_options target)
     target_include_directories(${target} PRIVATE
         ${VKRNN_CPU_KERNELS} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${PROJECT_SOURCE_DIR}/shaders/include)
@@ -39,15 +39,15 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # The kernels are slow without optimization, even for tests. With what sanitizers add, allocating registers loop by loop
-    # takes GCC as long as all the rest.
+    # Without optimization the kernels are too slow even for tests. With sanitizers, allocating registers by loops takes
+    # GCC as long as everything else.
     set(optimization -O3)
     if(VKRNN_SANITIZE)
         set(optimization $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
     endif()
-    # A compiler that fuses products with sums where it likes does so in one copy of a loop and not in another: then the
-    # bits would depend on how units are shared among threads. The kernels fuse by name.
-    # Not every cell needs every parameter. GCC takes arrays that are filled by vectors for uninitialized.
+    # If the compiler may fuse products and sums, it does so in some copies of a loop and not in others, and bits depend
+    # on how units are shared among threads. The kernels fuse explicitly.
+    # Some cells do not use all parameters. GCC wrongly reports arrays that vectors fill as uninitialized.
     target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)
 endfunction()

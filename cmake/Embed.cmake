@@ -1,4 +1,4 @@
-# cmake -D SPIRV=<file> -D HEADER=<file> -D NAME=<name> -P Embed.cmake: a module of SPIR-V as a C++ array of its words.
+# cmake -D SPIRV=<file> -D HEADER=<file> -D NAME=<name> -P Embed.cmake: writes a SPIR-V module as a C++ array of words.
 
 file(READ ${SPIRV} bytes HEX)
 string(REGEX REPLACE "(..)(..)(..)(..)" "0x\\4\\3\\2\\1," words "${bytes}")

@@ -1,12 +1,11 @@
 # Finds what the build needs, and decides whether Vulkan is part of it.
 #
-# Everything that is missing is named in one error with the command that installs it, not one package at a time. Enables
-# C++ and sets:
+# One error names all missing packages with the command that installs them. Enables C++ and sets:
 #
-#   VKRNN_WITH_VULKAN     whether devices are built that are driven through Vulkan
-#   VKRNN_MISSING_VULKAN  with VKRNN_VULKAN=AUTO, why they are not and how to install what they need; else empty
+#   VKRNN_WITH_VULKAN     whether Vulkan devices are built
+#   VKRNN_MISSING_VULKAN  with VKRNN_VULKAN=AUTO, what is missing and how to install it; else empty
 #   HIGHWAY_HEADERS, EIGEN_HEADERS, VULKAN_HEADERS, GLSLANG, SPIRV_VAL
-#                         where these are
+#                         their paths
 
 # Adds <what> and its Debian package to the lists <group> and <group>_packages if it was not found.
 macro(vkrnn_require group found what package)
@@ -39,14 +38,14 @@ else()
     unset(CMAKE_CXX_COMPILER CACHE)  # otherwise the next run does not look for it
 endif()
 
-# Headers are the same for all processors, so the build machine's do for another one.
+# Headers are the same for all processors, so those of the build machine can be used in cross builds.
 find_path(HIGHWAY_HEADERS hwy/highway.h NO_CMAKE_FIND_ROOT_PATH)
 vkrnn_require(needed HIGHWAY_HEADERS "Highway (hwy/highway.h)" libhwy-dev)
 
 if(VKRNN_PYTHON)
     find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
     vkrnn_require(needed Python_FOUND "Python 3.10 or later with its headers" python3-dev)
-    # The interpreter's own pybind11, if it has one, fits its NumPy; the distribution's fits the distribution's.
+    # The interpreter's pybind11, if it has one, fits its NumPy. The distribution's fits the distribution's NumPy.
     if(Python_EXECUTABLE)
         execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_hint ERROR_QUIET
                         OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -64,7 +63,7 @@ if(VKRNN_BENCH)
 endif()
 
 if(VKRNN_VULKAN)
-    # The headers are enough to build; the loader is opened when a device is first asked for.
+    # The build needs only the headers. The loader is opened at run time, when a device is first requested.
     find_path(VULKAN_HEADERS vulkan/vulkan_raii.hpp)
     vkrnn_require(vulkan VULKAN_HEADERS "Vulkan's headers for C++ (vulkan/vulkan_raii.hpp)" libvulkan-dev)
     find_program(GLSLANG NAMES glslangValidator glslang)

@@ -1,4 +1,4 @@
-# GLSL to SPIR-V to C++.
+# Compiles GLSL to SPIR-V and embeds it in C++.
 #
 #   vkrnn_add_kernels(<target> <folder> [FLOAT64] [CELLS <other folder>] [PARTS <part>...])
 #
@@ -8,9 +8,9 @@
 #   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>; with CELLS the
 #                              cells are those of the other folder
 #
-# and likewise, for each part, those of <folder>/<part>.
+# and the same for <folder>/<part> of each part.
 #
-# With FLOAT64 each, except those of parts, is built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
+# With FLOAT64, each kernel except those of parts is also built with VKRNN_FLOAT64 defined, as <kernel>_f64.
 #
 # Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
 # Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
@@ -18,7 +18,7 @@
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
 
-# Compiles <source> into <stem>.spv and, as a C++ array named `<kernel>`, into <stem>.h; more arguments go to the compiler.
+# Compiles <source> into <stem>.spv and, as a C++ array `<kernel>`, into <stem>.h. Further arguments go to the compiler.
 function(vkrnn_compile_kernel kernel source folder stem)
     add_custom_command(
         OUTPUT ${stem}.spv ${stem}.h
@@ -32,7 +32,7 @@ function(vkrnn_compile_kernel kernel source folder stem)
         VERBATIM)
 endfunction()
 
-# Sets <result> to whether the compiler and the Vulkan headers know matrix units.
+# Sets <result> to whether the compiler and the Vulkan headers support matrix units.
 function(vkrnn_find_matrix_units result headers)
     set(probe ${CMAKE_CURRENT_BINARY_DIR}/matrix_units.comp)
     file(CONFIGURE OUTPUT ${probe} @ONLY CONTENT
@@ -78,7 +78,7 @@ function(vkrnn_add_kernels target folder)
         get_filename_component(cell ${file} NAME_WE)
         foreach(driver_file ${drivers})
             get_filename_component(driver ${driver_file} NAME_WE)
-            # file(CONFIGURE) leaves a file alone whose contents would be the same, so nothing is rebuilt in vain.
+            # file(CONFIGURE) does not touch files whose contents stay the same, so nothing is rebuilt needlessly.
             set(source ${build}/${cell}_${driver}.comp)
             file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
 "#version 460

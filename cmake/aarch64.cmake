@@ -1,10 +1,10 @@
-# A toolchain file: for 64-bit ARM under Linux, with Debian's cross compiler; what is built runs under QEMU.
+# A toolchain file for 64-bit ARM Linux with Debian's cross compiler. The results run under QEMU.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu)
 
-# Programs are the build machine's, libraries and headers are not.
+# Programs come from the build machine, libraries and headers do not.
 set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)

@@ -1,4 +1,4 @@
-"""Run notebooks and keep in them what they show: ``python notebooks/run.py notebooks/*.ipynb``."""
+"""Runs notebooks and stores their outputs in them: ``python notebooks/run.py notebooks/*.ipynb``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 import nbclient
 import nbformat
 
-SECONDS_PER_CELL = 300  # a bound on a hang, not a measurement
-PROGRESS_BAR = "application/vnd.jupyter.widget-view+json"  # is nothing outside of the session that drew it
+SECONDS_PER_CELL = 300  # a cell that takes longer is assumed to hang
+PROGRESS_BAR = "application/vnd.jupyter.widget-view+json"  # not shown outside of the session that drew it
 
 
 def run(path: Path) -> nbformat.NotebookNode:
-    """Return the notebook with its outputs, less what differs from run to run: times of cells, versions, progress.
+    """Return the notebook with its outputs, without cell times, versions and progress bars, which differ between runs.
 
-    It runs in an empty folder, so that it cannot rest on where it lies.
+    It runs in an empty folder, so that it cannot depend on its own path.
     """
     notebook = nbformat.read(path, as_version=4)
     metadata = notebook.metadata.copy()
