@@ -49,7 +49,7 @@ std::set<std::thread::id> threads_of(unsigned wanted) {
             const std::lock_guard lock(mutex);
             threads.insert(std::this_thread::get_id());
         }
-        EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), member.size());
+        EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), member.size());
         EXPECT_EQ(threads.size(), member.size());
     });
     return threads;
@@ -142,7 +142,7 @@ TEST_F(OnOpenMP, PassesOnAMembersException) {
         EXPECT_THROW(run_on_team(3, {},
                                  [&](Member& member) {
                                      if (member.rank() == thrower) throw std::runtime_error("from a member");
-                                     while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                                     while (member.barrier(0, member.rank(), member.size(), false) != 0) {
                                      }
                                  }),
                      std::runtime_error);
@@ -202,7 +202,7 @@ TEST_F(OnOpenMP, AChildForkedDuringACallLeavesTheRegion) {
     int code = 1;
     try {
         run_on_team(3, fork_once, [&](Member& member) {
-            while (member.meet(0, member.rank(), member.size(), false) != 0) {
+            while (member.barrier(0, member.rank(), member.size(), false) != 0) {
             }
         });
     } catch (const Interrupted&) {

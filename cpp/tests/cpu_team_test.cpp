@@ -74,10 +74,10 @@ TEST(Team, BarriersWorkWithMoreMembersThanProcessors) {
         if (member.rank() == 0) size = member.size();
         for (unsigned round = 1; round <= kRounds; ++round) {
             slots[member.rank()].round = round;
-            if (member.meet(0, member.rank(), member.size(), false) != member.size()) ++wrong;
+            if (member.barrier(0, member.rank(), member.size(), false) != member.size()) ++wrong;
             for (unsigned i = 0; i < member.size(); ++i)
                 if (slots[i].round != round) ++wrong;
-            if (member.meet(0, member.rank(), member.size(), false) != member.size()) ++wrong;
+            if (member.barrier(0, member.rank(), member.size(), false) != member.size()) ++wrong;
         }
         ++ended;
     });
@@ -94,9 +94,9 @@ TEST(Team, SomeMembersHaveABarrierOfTheirOwn) {
         const unsigned team = member.rank() / 2, own = member.rank() % 2;
         for (unsigned round = 1; round <= 100; ++round) {
             numbers[member.rank()] = round;
-            if (member.meet(1 + team, own, 2, false) != 2) ++wrong;
+            if (member.barrier(1 + team, own, 2, false) != 2) ++wrong;
             if (numbers[2 * team] != round || numbers[2 * team + 1] != round) ++wrong;
-            if (member.meet(1 + team, own, 2, false) != 2) ++wrong;
+            if (member.barrier(1 + team, own, 2, false) != 2) ++wrong;
         }
     });
     EXPECT_EQ(wrong, 0u);
@@ -111,7 +111,7 @@ TEST(Team, SplitsUpIfBarriersTakeMostOfTheTime) {
         if (member.rank() == 0) size = member.size();
         for (int round = 0; round < 50; ++round) {
             if (member.rank() != 0) std::this_thread::sleep_for(1ms);
-            if (member.meet(1, member.rank(), member.size(), true) == 1) {
+            if (member.barrier(1, member.rank(), member.size(), true) == 1) {
                 ++parted;
                 if (contended()) ++noticed;
                 return;
@@ -197,7 +197,7 @@ TEST(Team, CountsTheLossOfSimultaneousTeamsOnce) {
             };
             const auto meet = [&](unsigned which, unsigned number, unsigned members) {
                 const auto come = Clock::now();
-                member.meet(which, number, members, false);
+                member.barrier(which, number, members, false);
                 if (number == 0) lost.at(team) += Clock::now() - come;
             };
             work_for(own == 0 ? 1ms : 3ms);
@@ -249,7 +249,7 @@ TEST(Team, NoticesMembersThatAreLateBetweenKernels) {
         run_on_team(2, {}, [&](Member& member) {
             if (member.rank() == 0) size = member.size();
             if (member.rank() == 1) std::this_thread::sleep_for(1ms);
-            EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), member.size());
+            EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), member.size());
         });
         noticed = contended();
     }
@@ -288,7 +288,7 @@ TEST(Team, PassesOnAMembersException) {
                         std::this_thread::sleep_for(delay);
                         throw std::runtime_error("from a member");
                     }
-                    while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                    while (member.barrier(0, member.rank(), member.size(), false) != 0) {
                     }
                 });
                 ADD_FAILURE() << "no exception was thrown";
@@ -316,7 +316,7 @@ TEST(Team, LateMembersOfAStoppedTeamPassItsBarriers) {
             }
             while (!stopped) std::this_thread::sleep_for(1ms);
             std::this_thread::sleep_for(20ms);
-            EXPECT_EQ(member.meet(0, member.rank(), member.size(), false), 0u);
+            EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), 0u);
         };
         if (throws) {
             EXPECT_THROW(run_on_team(3, {}, work), std::runtime_error);
@@ -336,7 +336,7 @@ TEST(Team, StopsIfThePollReturnsTrue) {
         const auto stop_later = [&] { return ++asked == 3; };
         EXPECT_THROW(run_on_team(threads, stop_later,
                                  [](Member& member) {
-                                     while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                                     while (member.barrier(0, member.rank(), member.size(), false) != 0) {
                                      }
                                  }),
                      Interrupted);
@@ -379,7 +379,7 @@ TEST(Team, AForkedChildRunsAlone) {
         int code = 1;
         try {
             run_on_team(3, fork_once, [&](Member& member) {
-                while (member.meet(0, member.rank(), member.size(), false) != 0) {
+                while (member.barrier(0, member.rank(), member.size(), false) != 0) {
                     if (member.rank() == 0 && child > 0) throw std::runtime_error("the parent has seen enough");
                 }
             });
@@ -407,7 +407,7 @@ TEST(Team, SharesTheProcessorsWithOtherCalls) {
                     const unsigned now = ++running;
                     for (unsigned seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
                     }
-                    member.meet(0, member.rank(), member.size(), false);
+                    member.barrier(0, member.rank(), member.size(), false);
                     --running;
                 });
         });

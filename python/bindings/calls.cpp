@@ -203,7 +203,7 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             } else if (!checked.owner.is(array.owner)) {
                 throw ValueError(prefix + " " + name + ": expected an array on " +
                                  py::repr(checked.owner).cast<std::string>() + ", where others are, got one on " +
-                                 provided("told_apart")(array.owner, checked.owner).cast<std::string>());
+                                 provided("distinct_repr")(array.owner, checked.owner).cast<std::string>());
             }
             infos[argument] = {dtype_name(array.dtype), {array.shape.begin(), array.shape.end()}, {}};
             checked.arrays.emplace_back(argument, py::reinterpret_borrow<py::object>(value));

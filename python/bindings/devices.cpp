@@ -252,8 +252,9 @@ void register_devices(py::module_& module) {
     module.def("memory_types", &memory_types, py::arg("index"), ListsWithoutGil());
     module.def("take_reports", [] {
         py::list made;
-        for (const Report& told : take_reports())
-            made.append(py::make_tuple(told.severity == Severity::warning ? "WARNING" : "INFO", to_python(told.text)));
+        for (const Report& report : take_reports())
+            made.append(
+                py::make_tuple(report.severity == Severity::warning ? "WARNING" : "INFO", to_python(report.text)));
         return made;
     });
     module.def(

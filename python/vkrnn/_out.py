@@ -8,7 +8,7 @@ import numpy as np
 
 from vkrnn import _core
 from vkrnn.arrays import Array
-from vkrnn.devices import Device, told_apart
+from vkrnn.devices import Device, distinct_repr
 
 __all__ = ["checked_out"]
 
@@ -46,7 +46,7 @@ def checked_out(call: _core.CheckedCall, out: Any, prefix: str) -> tuple[list[An
             if array.device is not device:
                 raise ValueError(
                     f"{where} expected an array on {device!r}, where others are, got one on "
-                    f"{told_apart(array.device, device)}"
+                    f"{distinct_repr(array.device, device)}"
                 )
         shared = _core.first_overlap(array, taken)
         if shared is not None:

@@ -27,7 +27,7 @@ _by_index: dict[int, Device] = {}
 _all: WeakSet[Device] = WeakSet()
 _inherited: list[Device] = []
 _logger = logging.getLogger("vkrnn")
-_told = False  # whether the user has been warned of a GPU that cannot be used
+_warned = False  # whether the user has been warned of a GPU that cannot be used
 
 
 class Device:
@@ -283,7 +283,7 @@ def default_device() -> Device:
         return stack[-1]
     selector = os.environ.get("VKRNN_DEVICE") or None
     device = _shared_device(selector, "VKRNN_DEVICE")
-    if selector is None and not _told and device.type == "cpu":
+    if selector is None and not _warned and device.type == "cpu":
         _tell_of_skipped(device)
     return device
 
@@ -306,12 +306,12 @@ def require_device(given: DeviceLike | None, device: Device, prefix: str, reason
     """Raise ValueError if an operation's argument ``device`` names another device than `device`."""
     if given is None or (named := resolve(given, prefix)) is device:
         return
-    got = told_apart(named, device) if isinstance(given, Device) else f"{given!r}: {told_apart(named, device)}"
+    got = distinct_repr(named, device) if isinstance(given, Device) else f"{given!r}: {distinct_repr(named, device)}"
     raise ValueError(f"{prefix} device: expected {device!r}, {reason}, got {got}")
 
 
-def told_apart(other: Device, device: Device) -> str:
-    """Return how a message shows `other` beside `device`, whose repr may be the same."""
+def distinct_repr(other: Device, device: Device) -> str:
+    """Return the repr of `other`, extended if it equals that of `device`."""
     return f"another {other!r}" if repr(other) == repr(device) else repr(other)
 
 
@@ -329,8 +329,8 @@ def _shared_device(selector: str | None, where: str) -> Device:
 
 
 def _tell_of_skipped(device: Device) -> None:
-    global _told  # noqa: PLW0603
-    _told = True
+    global _warned  # noqa: PLW0603
+    _warned = True
     gpus = [f"{name} ({reason})" for name, kind, reason in _core.skipped_devices(complete=False) if kind != "cpu"]
     _log()
     if gpus:
@@ -378,7 +378,7 @@ def _finish() -> None:
 
 atexit.register(_finish)
 _core.provide("Device", Device)
-_core.provide("told_apart", told_apart)
+_core.provide("distinct_repr", distinct_repr)
 
 
 def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:

@@ -173,7 +173,7 @@ void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_vie
     run_on_team(wanted, poll, [&](Member& member) {
         for (const Task& task : tasks) {
             task.kernel->run(task.bytes_of_work(), task.constants, member);
-            if (member.meet(0, member.rank(), member.size(), false) == 0) return;
+            if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
         }
     });
 }

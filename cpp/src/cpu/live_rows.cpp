@@ -38,7 +38,7 @@ void order_rows(const OrderWork& work, Member& member) {
     auto* const table = reinterpret_cast<std::int64_t*>(static_cast<std::uintptr_t>(work.out));
     if (member.rank() == 0)
         order(reinterpret_cast<const std::int32_t*>(static_cast<std::uintptr_t>(work.lengths)), work.T, work.N, table);
-    if (work.lines == 0 || member.meet(0, member.rank(), member.size(), false) == 0) return;
+    if (work.lines == 0 || member.barrier(0, member.rank(), member.size(), false) == 0) return;
     const LiveRows rows{table, work.T, work.N};
     std::int64_t* const lines = table + (rows.lines() - rows.at);
     const Range mine = part_of(work.T, member.rank(), member.size());

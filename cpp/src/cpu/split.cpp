@@ -14,8 +14,8 @@ constexpr double kByteNear = 0.012, kByteFar = 0.03;  // of weights, in and outs
 constexpr double kByteExchanged = 0.05;               // of data that another processor has written
 constexpr double kCell = 15;                          // cell arithmetic for a vector
 constexpr double kStep = 60;                          // fixed cost of a step for each thread
-constexpr double kMeeting = 500, kMeetingOfMember = 180;
-constexpr double kContendedMeeting = 1e5;
+constexpr double kBarrier = 500, kBarrierPerMember = 180;
+constexpr double kContendedBarrier = 1e5;
 constexpr double kThread = 4000;          // to start a thread and to wait for it
 constexpr double kContendedThread = 1e6;  // if it has to wait for a processor first
 
@@ -47,8 +47,8 @@ double nanoseconds(const LoopShape& shape, const Split& split, bool contended) {
     double step = std::max(compute, load) + static_cast<double>(rows * vectors) * kCell + kStep;
     if (split.unit_parts > 1) {
         const auto exchanged = static_cast<double>(rows * (shape.vectors - vectors) * vector_bytes);
-        const double meeting = contended ? kContendedMeeting : kMeeting + kMeetingOfMember * split.unit_parts;
-        step += static_cast<double>(shape.meetings) * meeting + exchanged * kByteExchanged;
+        const double barrier = contended ? kContendedBarrier : kBarrier + kBarrierPerMember * split.unit_parts;
+        step += static_cast<double>(shape.barriers) * barrier + exchanged * kByteExchanged;
     }
     const std::int64_t groups = shape.directions * split.row_parts;
     const std::int64_t rounds = (groups + split.teams - 1) / split.teams;

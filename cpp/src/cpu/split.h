@@ -22,7 +22,7 @@ struct LoopShape {
     std::int64_t products;  // multiply-adds for each unit and k: the gates forward, 1 backward
     std::int64_t depth;     // number of k
     std::int64_t lanes, element_bytes;
-    std::int64_t meetings;  // barriers in a step
+    std::int64_t barriers;  // barriers in a step
 };
 
 // Returns the split with the lowest estimated time on at most `most` threads. `contended`: barriers take long and

@@ -200,8 +200,8 @@ void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, s
     const std::uint64_t element = storage_bytes(dtype_);
     // Uses the last barrier, which no kernel uses (see run_groups in loop-inl.h). At barrier 0 only long waits count as
     // lost.
-    const auto meet = [&] {
-        return member.size() == 1 || member.meet(member.size(), member.rank(), member.size(), false) != 0;
+    const auto wait = [&] {
+        return member.size() == 1 || member.barrier(member.size(), member.rank(), member.size(), false) != 0;
     };
     for (std::int64_t done = 0; done < steps; done += block_) {
         const std::int64_t some = std::min(block_, steps - done);
@@ -210,13 +210,13 @@ void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, s
         if (half_) {
             convert(member, from, wide_input_, some * inputs_, false);
             from = wide_input_;
-            if (!meet()) return;
+            if (!wait()) return;
         }
         for (const Layer& layer : layers_) {
             const bool last = &layer == &layers_.back();
             std::byte* const to = layer.output != nullptr ? layer.output : result;
             run_layer(member, layer, from, to, some);
-            if (!meet()) return;
+            if (!wait()) return;
             if (member.rank() == 0)
                 std::memcpy(layer.hidden, to + static_cast<std::uint64_t>(some - 1) * layer.hidden_bytes,
                             layer.hidden_bytes);
@@ -224,10 +224,10 @@ void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, s
                 // The next layer reads 16-bit numbers, as if each layer were a call of its own.
                 const auto count = some * static_cast<std::int64_t>(layer.hidden_bytes / sizeof(float));
                 convert(member, to, last ? result : narrow_output_, count, true);
-                if (!meet()) return;
+                if (!wait()) return;
                 if (!last) convert(member, narrow_output_, to, count, false);
             }
-            if (!meet()) return;
+            if (!wait()) return;
             from = to;
         }
         if (member.stopped()) return;

@@ -26,25 +26,25 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 // The minimum time that threads spin at a barrier before they sleep.
-constexpr auto kSpinInMeeting = 20us;
+constexpr auto kSpinAtBarrier = 20us;
 // Reads of the barrier's word before that, without a pause and without reading the clock.
 constexpr int kLooks = 100;
 // Time between two calls of the poll.
 constexpr auto kBetweenPolls = 20ms;
 // How long after contention calls still run on OpenMP threads.
-constexpr auto kRefuge = 1200ms;
+constexpr auto kFallbackPeriod = 1200ms;
 // A wait at a barrier is lost time if it takes longer than this and longer than half of the work before it. The limit
 // is higher between two kernels, where a thread may have more to do than another, or may have been asleep when the call
 // began.
 constexpr auto kLost = 60us, kLostBetweenKernels = 200us;
 
 // The nesting depth of calls on this thread. A call's poll runs signal handlers, which may make another call.
-thread_local std::size_t calls_around = 0;
-struct Amid {
-    Amid() { ++calls_around; }
-    ~Amid() { --calls_around; }
-    Amid(const Amid&) = delete;
-    Amid& operator=(const Amid&) = delete;
+thread_local std::size_t call_depth = 0;
+struct NestedCall {
+    NestedCall() { ++call_depth; }
+    ~NestedCall() { --call_depth; }
+    NestedCall(const NestedCall&) = delete;
+    NestedCall& operator=(const NestedCall&) = delete;
 };
 
 // Returns the processor time that the calling thread or the whole process has used.
@@ -59,11 +59,11 @@ Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
 class Team {
 public:
     Team(unsigned size, const std::function<bool()>& poll, Contention& contention = pool_contention)
-        : size_(size), poll_(poll), meetings_(size + 1), contention_(contention) {}
+        : size_(size), poll_(poll), barriers_(size + 1), contention_(contention) {}
 
     [[nodiscard]] unsigned size() const { return size_; }
     [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
-    [[nodiscard]] Meeting& meeting(unsigned which) { return meetings_[which]; }
+    [[nodiscard]] Barrier& barrier(unsigned which) { return barriers_[which]; }
     [[nodiscard]] Contention& contention() const { return contention_; }
     [[nodiscard]] bool contended() const { return contended_; }
 
@@ -73,9 +73,9 @@ public:
 
     void stop() {
         stopped_ = true;
-        for (Meeting& meeting : meetings_) {
-            meeting.round_.fetch_or(Meeting::kStopped);
-            wake_all(meeting.round_);
+        for (Barrier& barrier : barriers_) {
+            barrier.round_.fetch_or(Barrier::kStopped);
+            wake_all(barrier.round_);
         }
     }
 
@@ -86,7 +86,7 @@ public:
         if (now - polled_ < kBetweenPolls) return;
         polled_ = now;
         if (stopped()) return;
-        const Amid amid;
+        const NestedCall nested;
         if (poll_()) {
             interrupted_ = true;
             stop();
@@ -129,8 +129,8 @@ public:
         }
         if (size_ == 1) return;
         Clock::duration lost{0};
-        for (std::size_t i = 1; i < meetings_.size(); ++i) lost = std::max(lost, meetings_[i].lost_);
-        lost += meetings_[0].lost_;
+        for (std::size_t i = 1; i < barriers_.size(); ++i) lost = std::max(lost, barriers_[i].lost_);
+        lost += barriers_[0].lost_;
         lost += std::max(taken - used - rested_, Clock::duration::zero());
         contention_.add(lost, taken, now);
         if (contention_.shows({}, {})) contention_.begin(now);
@@ -148,7 +148,7 @@ public:
 private:
     const unsigned size_;
     const std::function<bool()>& poll_;
-    std::vector<Meeting> meetings_;
+    std::vector<Barrier> barriers_;
     Contention& contention_;
     const bool contended_ = contention_.holds();
     const unsigned forks_ = forks();
@@ -170,8 +170,8 @@ namespace {
 // Returns the OpenMP library whose threads should run calls while threads of the pool lose time. Its threads may be
 // those that occupy the processors, because they spin after PyTorch's work, for example; they begin new work at once.
 // Returns null if they have not worked since the last call, or have themselves lost much time recently.
-const OpenMP* refuge() {
-    if (!pool_contention.felt_within(kRefuge) || openmp_contention.holds()) return nullptr;
+const OpenMP* openmp_fallback() {
+    if (!pool_contention.felt_within(kFallbackPeriod) || openmp_contention.holds()) return nullptr;
     const OpenMP* const loaded = OpenMP::loaded();
     return loaded != nullptr && loaded->max_threads() > 1 && loaded->has_worked() ? loaded : nullptr;
 }
@@ -180,7 +180,7 @@ const OpenMP* refuge() {
 
 bool contended() {
     if (OpenMP::current() != nullptr) return openmp_contention.holds();
-    return pool_contention.holds() && refuge() == nullptr;
+    return pool_contention.holds() && openmp_fallback() == nullptr;
 }
 
 unsigned Member::size() const { return team_.size(); }
@@ -199,8 +199,8 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
         ~Buffer() { std::free(memory); }  // NOLINT(cppcoreguidelines-no-malloc)
     };
     static thread_local std::deque<std::array<Buffer, 4>> buffers;  // one element for each level of nested calls
-    while (buffers.size() <= calls_around) buffers.emplace_back();
-    Buffer& buffer = buffers[calls_around][number];
+    while (buffers.size() <= call_depth) buffers.emplace_back();
+    Buffer& buffer = buffers[call_depth][number];
     if (buffer.size < bytes) {
         std::free(buffer.memory);  // NOLINT(cppcoreguidelines-no-malloc)
         buffer = {};
@@ -214,7 +214,7 @@ void* Member::scratch(std::size_t number, std::size_t bytes) const {
     return buffer.memory;
 }
 
-std::uint32_t Meeting::arrive(unsigned members) {
+std::uint32_t Barrier::arrive(unsigned members) {
     const std::uint32_t round = round_.load() & ~kStopped;  // the round cannot end before this member arrives
     if (arrived_.fetch_add(1) + 1 == members) {
         arrived_.store(0, std::memory_order_relaxed);
@@ -224,16 +224,17 @@ std::uint32_t Meeting::arrive(unsigned members) {
     return round;
 }
 
-void Meeting::saw(Clock::time_point come, Clock::duration usual) {
+void Barrier::record_wait(Clock::time_point arrival, Clock::duration usual) {
     seen_ = Clock::now();
     unseen_ = 0;
-    if (seen_ - come > usual) lost_ += seen_ - come;
+    if (seen_ - arrival > usual) lost_ += seen_ - arrival;
 }
 
-void Meeting::announce(bool may_part, Contention& contention) {
-    const bool parts = may_part && contention.shows(lost_, seen_ - began_);
-    const std::uint32_t parts_in = parts ? rounds_ * kRound : kNoRound;
-    if (parts_in_.load(std::memory_order_relaxed) != parts_in) parts_in_.store(parts_in, std::memory_order_relaxed);
+void Barrier::start_round(bool may_split, Contention& contention) {
+    const bool parts = may_split && contention.shows(lost_, seen_ - began_);
+    const std::uint32_t ends_after = parts ? rounds_ * kRound : kNoRound;
+    if (ends_after_.load(std::memory_order_relaxed) != ends_after)
+        ends_after_.store(ends_after, std::memory_order_relaxed);
     if (parts) {
         began_ = Clock::now();
         lost_ = {};
@@ -243,34 +244,34 @@ void Meeting::announce(bool may_part, Contention& contention) {
     ++unseen_;
 }
 
-unsigned Member::meet(unsigned which, unsigned own, unsigned members, bool may_part) {
+unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool may_split) {
     if (members == 1) return stopped() ? 0 : 1;
-    Meeting& meeting = team_.meeting(which);
+    Barrier& barrier = team_.barrier(which);
     const bool first = own == 0;
-    if (first) meeting.announce(may_part, team_.contention());
-    const std::uint32_t round = meeting.arrive(members);
-    const auto ended = [&] { return meeting.round_.load(std::memory_order_acquire) != round; };  // or stopped
+    if (first) barrier.start_round(may_split, team_.contention());
+    const std::uint32_t round = barrier.arrive(members);
+    const auto ended = [&] { return barrier.round_.load(std::memory_order_acquire) != round; };  // or stopped
     bool over = false;
     for (int i = 0; i < kLooks && !over; ++i) over = ended();
     if (!over) {
-        const auto come = Clock::now();
-        const auto worked = first ? (come - meeting.seen_) / meeting.unseen_ : Clock::duration::zero();
-        const auto limit = std::max<Clock::duration>(kSpinInMeeting, std::min<Clock::duration>(worked / 4, 200us));
+        const auto arrival = Clock::now();
+        const auto worked = first ? (arrival - barrier.seen_) / barrier.unseen_ : Clock::duration::zero();
+        const auto limit = std::max<Clock::duration>(kSpinAtBarrier, std::min<Clock::duration>(worked / 4, 200us));
         if (!spin_until(ended, limit)) {
-            meeting.sleepers_.fetch_add(1);
+            barrier.sleepers_.fetch_add(1);
             while (!ended()) {
-                sleep_while(meeting.round_, round, kBetweenPolls);
+                sleep_while(barrier.round_, round, kBetweenPolls);
                 if (rank_ == 0) team_.poll();
             }
-            meeting.sleepers_.fetch_sub(1);
-            if (rank_ == 0) team_.rested(Clock::now() - come - limit);
+            barrier.sleepers_.fetch_sub(1);
+            if (rank_ == 0) team_.rested(Clock::now() - arrival - limit);
         }
         if (first)
-            meeting.saw(come, which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
-                                         : std::max<Clock::duration>(kLost, worked / 2));
+            barrier.record_wait(arrival, which == 0 ? std::max<Clock::duration>(kLostBetweenKernels, worked)
+                                                    : std::max<Clock::duration>(kLost, worked / 2));
     }
     if (stopped()) return 0;
-    return meeting.parts_in_.load(std::memory_order_relaxed) == round ? 1 : members;
+    return barrier.ends_after_.load(std::memory_order_relaxed) == round ? 1 : members;
 }
 
 namespace {
@@ -278,11 +279,11 @@ namespace {
 // Returns false if the work cannot run on the OpenMP library's threads.
 bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bool()>& poll,
                    const std::function<void(Member&)>& work) {
-    Pool& beside = pool();
+    Pool& own = pool();
     const unsigned allowed = allowed_threads(), threads = std::min({wanted, allowed, openmp.max_threads()});
     if (threads == 1) return false;
     Team team(threads, poll, openmp_contention);
-    if (!beside.enter(threads, allowed)) return false;
+    if (!own.enter(threads, allowed)) return false;
     bool run = true;
     try {
         run = openmp.run(threads, [&](unsigned rank) {
@@ -294,7 +295,7 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
         team.rethrow();
         return true;
     }
-    beside.leave(threads);
+    own.leave(threads);
     if (!run) return false;
     team.account();
     team.rethrow();
@@ -305,7 +306,7 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
 
 void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::function<void(Member&)>& work) {
     const OpenMP* openmp = wanted > 1 ? OpenMP::current() : nullptr;
-    if (openmp == nullptr && wanted > 1) openmp = refuge();
+    if (openmp == nullptr && wanted > 1) openmp = openmp_fallback();
     if (openmp != nullptr && run_on_openmp(*openmp, wanted, poll, work)) return;
     const Taken taken(pool(), wanted - 1, wanted > 1 ? allowed_threads() : 1);
     const std::vector<Worker*>& workers = taken.workers();

@@ -25,7 +25,7 @@ unsigned allowed_threads(std::string_view prefix = {});
 bool contended();
 
 // A reusable barrier for some threads of a team. Each use of it is a round.
-class Meeting {
+class Barrier {
     friend class Member;
     friend class Team;
 
@@ -36,7 +36,7 @@ class Meeting {
     alignas(64) std::atomic<std::uint32_t> round_ = 0;
     std::atomic<std::uint32_t> sleepers_ = 0;
     // The round after which all members but the first leave; kNoRound if there is none.
-    alignas(64) std::atomic<std::uint32_t> parts_in_ = kNoRound;
+    alignas(64) std::atomic<std::uint32_t> ends_after_ = kNoRound;
     // Used by the first member alone: the rounds so far, the rounds since it last read the clock, when the measurement
     // began, when it last read the clock, and the time lost by waiting since `began_`.
     alignas(64) std::uint32_t rounds_ = 0, unseen_ = 0;
@@ -47,10 +47,10 @@ class Meeting {
     // Registers the arrival of a member and returns its round.
     std::uint32_t arrive(unsigned members);
     // Called by the first member before it arrives. Decides whether the others leave in this round.
-    void announce(bool may_part, Contention& contention);
-    // Called by the first member, which arrived at `come` and has waited until now. A wait longer than `usual` is lost
-    // time.
-    void saw(std::chrono::steady_clock::time_point come, std::chrono::steady_clock::duration usual);
+    void start_round(bool may_split, Contention& contention);
+    // Called by the first member, which arrived at `arrival` and has waited until now. A wait longer than `usual` is
+    // lost time.
+    void record_wait(std::chrono::steady_clock::time_point arrival, std::chrono::steady_clock::duration usual);
 };
 
 // One thread of a team.
@@ -70,8 +70,8 @@ public:
 
     // Waits at barrier number `which`, 0 to size(), for `members` members, of which this is number `own`. Members spin
     // for a moment, then sleep. Returns how many members go on: 0 if the team has been stopped; 1, the first, if they
-    // `may_part` and waiting has taken so long that other software must be using the processors; otherwise all.
-    unsigned meet(unsigned which, unsigned own, unsigned members, bool may_part);
+    // `may_split` and waiting has taken so long that other software must be using the processors; otherwise all.
+    unsigned barrier(unsigned which, unsigned own, unsigned members, bool may_split);
 
     // Returns whether there was contention when the call began.
     [[nodiscard]] bool contended() const;

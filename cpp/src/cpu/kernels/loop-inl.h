@@ -208,7 +208,7 @@ protected:
     // Waits at the team's barrier. Returns false if this member must stop.
     bool meet() {
         if (members_ == 1) return !member_.stopped();
-        members_ = member_.meet(meeting_, own_, members_, true);
+        members_ = member_.barrier(meeting_, own_, members_, true);
         mine_ = part_of(vectors_, own_, std::max(members_, 1U));
         return members_ > own_;
     }

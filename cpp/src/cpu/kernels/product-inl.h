@@ -256,12 +256,12 @@ void product(const ProductWork& given, Member& member) {
         T* const c = pointer<T>(work.c) + batch * work.c_batch;
         for (std::int64_t k = 0; k < work.k; k += kPackedDepth) {
             const std::int64_t depth = std::min(kPackedDepth, work.k - k);
-            if (batch + k > 0 && member.meet(0, member.rank(), member.size(), false) == 0) return;
+            if (batch + k > 0 && member.barrier(0, member.rank(), member.size(), false) == 0) return;
             for (std::int64_t p = packs.begin; p < packs.end; ++p)
                 pack_panel(b + p * L * work.b_n + (lines.b == nullptr ? k * work.b_k : 0), work.b_n, work.b_k,
                            std::min(L, work.n - p * L), depth, packed + p * depth * L,
                            lines.b == nullptr ? nullptr : lines.b + k);
-            if (member.meet(0, member.rank(), member.size(), false) == 0) return;
+            if (member.barrier(0, member.rank(), member.size(), false) == 0) return;
             product_part(work, a, packed, k, depth, c, lines, rows, columns, member);
         }
         if (lines.c != nullptr) clear_ended(work, live, c, member);
