@@ -40,7 +40,7 @@ SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
 
 
 def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iterator[Contender]:
-    """Yield vkrnn and those it is compared with on such a device."""
+    """Yield vkrnn and the libraries for comparison on such a device."""
     yield on_vkrnn(arrays, device, gradients=gradients)
     if device.type != "cpu":
         return
@@ -66,13 +66,13 @@ def problems(cells: Sequence[str], sizes: Sequence[Sizes], device: vkrnn.Device)
 
 
 def others(groups: Sequence[Sequence[Record]]) -> list[str]:
-    """Return the names of those that vkrnn is compared with in any row."""
+    """Return the names of all libraries for comparison."""
     names = dict.fromkeys(record.implementation for records in groups for record in records)
     return [name for name in names if name != "vkrnn"]
 
 
 def row(records: Sequence[Record], names: Sequence[str]) -> list[str]:
-    """Return a line of the table: times, then how many times as long the others take as vkrnn."""
+    """Return a line of the table: times, and the others' times relative to vkrnn's."""
     own = {record.measure: record for record in records if record.implementation == "vkrnn"}
     cells = [records[0].op, records[0].workload]
     cells += [milliseconds(own[measure].median) for measure in (HOST_CALL, DEVICE)]
@@ -121,9 +121,7 @@ def main() -> None:
     """Measure, print a table, say which floors were reached."""
     parser = arguments(__doc__ or "")
     add_sizes(parser)
-    parser.add_argument(
-        "--more", action="store_true", help="sizes that suit no vector beside others of the same cost, vkrnn alone"
-    )
+    parser.add_argument("--more", action="store_true", help="odd sizes and neighbours of the same cost, vkrnn only")
     options = parser.parse_args()
     device = common.open_device(options.device)
     pace = common.pace_of(options)

@@ -152,7 +152,7 @@ def scaled_error(got: npt.NDArray[Any], ideal: npt.NDArray[Any]) -> float:
 
 
 def check(problem: Problem, contender: Contender) -> float | None:
-    """Return the contender's worst error; raise `WrongAnswerError` where it is no rounding error."""
+    """Return the contender's worst error, or raise `WrongAnswerError` if it exceeds rounding."""
     if contender.answer is None:
         return None
     answer = contender.answer()
@@ -226,7 +226,7 @@ def record_of(
 def measure_all(
     problems: Iterable[Problem | Sequence[Problem]], count: int, pace: Pace, output: Path | None
 ) -> Iterator[list[Record]]:
-    """Measure the problems one after the other, those of a sequence in turns; write their records as they come."""
+    """Measure the problems in order, those of a sequence in turns, and write each record at once."""
     with tqdm(total=count * pace.rounds, unit="round", disable=None, leave=False) as progress:
         for item in problems:
             group = [item] if isinstance(item, Problem) else item
@@ -246,7 +246,7 @@ def groups_of(path: Path) -> list[list[Record]]:
 
 
 def write(records: Iterable[Record], output: Path | None) -> None:
-    """Append records to a file, if there is to be one."""
+    """Append records to a file, if one is given."""
     if output is not None:
         with output.open("a") as file:
             file.writelines(json.dumps(asdict(record)) + "\n" for record in records)
@@ -256,7 +256,7 @@ _commit: list[str] = []
 
 
 def commit() -> str:
-    """Return the commit that the tree stands at, with ``-dirty`` where something was changed since."""
+    """Return the tree's commit, with ``-dirty`` if there are changes."""
     if not _commit:
         command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
         try:
@@ -316,10 +316,10 @@ def verdict(what: str, reached: float, wanted: float, unit: str, *, at_least: bo
 def arguments(description: str) -> argparse.ArgumentParser:
     """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--device", help="position in vkrnn.devices() or a part of the name; the best if not given")
+    parser.add_argument("--device", help="index in vkrnn.devices() or a part of the name (default: the best)")
     parser.add_argument("--output", type=Path, help="append the records to this file, one JSON line each")
     parser.add_argument("--rounds", type=int, default=Pace.rounds, help="turns of each contender (%(default)s)")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, one round: does it run and is it right")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, one round, to test the script")
     return parser
 
 
@@ -329,19 +329,19 @@ def pace_of(options: argparse.Namespace) -> Pace:
 
 
 def open_device(selector: str | None) -> vkrnn.Device:
-    """Return the device that ``--device`` names, or the one that calls run on by default."""
+    """Return the device of ``--device``, or the default device."""
     if selector is None:
         return vkrnn.default_device()
     return vkrnn.Device(int(selector) if selector.isdecimal() else selector)
 
 
 def is_native(device: vkrnn.Device) -> bool:
-    """Return whether that is vkrnn's own CPU device; Vulkan has devices of type cpu, too."""
+    """Return whether this is the native CPU device; Vulkan has devices of type cpu, too."""
     return device.driver == "native"
 
 
 def open_native(selector: str | None) -> vkrnn.Device:
-    """Return the device that ``--device`` names, or the native CPU device; end the program where it is none."""
+    """Return the device of ``--device`` or the native CPU device; exit if it is another kind of device."""
     if selector is None:
         found = [index for index, device in enumerate(vkrnn.devices()) if is_native(device)]
         selector = str(found[0]) if found else None
@@ -352,5 +352,5 @@ def open_native(selector: str | None) -> vkrnn.Device:
 
 
 def settings() -> list[str]:
-    """Return a line for each variable in the environment that changes how fast somebody is."""
+    """Return a line for each environment variable that changes a contender's speed."""
     return [f"set in the environment: {name}={os.environ[name]}" for name in SETTINGS if name in os.environ]

@@ -61,16 +61,16 @@ class Worker:
         self.error: float = self._end.recv()  # error of its first answer
 
     def begin(self, threads: int | None, begin: float, settle: float, turn: float) -> None:
-        """Have it make calls, from that time on, with so many threads; with as many as it likes where there is none."""
+        """Let it make calls from this time on with this many threads, or with any number if None."""
         self._end.send(("calls", (threads, begin, settle, turn)))
 
     def count(self) -> int:
-        """Wait until it is done, and return how many of its calls ended in time."""
+        """Wait until it is done, and return how many calls ended in time."""
         counted: int = self._end.recv()
         return counted
 
     def keep_to(self, processor: int) -> None:
-        """Cut the processors that it may use to one."""
+        """Limit it to one processor."""
         self._end.send(("affinity", (processor,)))
         self._end.recv()
 
@@ -81,7 +81,7 @@ class Worker:
 
 
 def _serve(pipe: Connection, who: str, sizes: Sizes, selector: str) -> None:
-    """Make a first call, send its error, then do what is asked for until nobody is left to ask."""
+    """Make a first call, send its error, then serve requests until the pipe is closed."""
     work, error, set_threads = {"vkrnn": _own_work, "torch": _torch_work}[who](sizes, selector)
     pipe.send(error)
     while True:
@@ -149,7 +149,7 @@ def _ideal(arrays: Arrays) -> Any:
 
 
 def _spin(pipe: Connection) -> None:
-    """Keep a processor busy until told to end."""
+    """Keep a processor busy until the end is requested."""
     while not pipe.poll():
         for _ in range(100_000):
             pass
@@ -157,7 +157,7 @@ def _spin(pipe: Connection) -> None:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Keep so many processors busy."""
+    """Keep this many processors busy."""
     ours, processes = [], []
     for _ in range(count):
         end, theirs = CONTEXT.Pipe()
@@ -174,7 +174,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 @contextmanager
 def affinity(processors: set[int]) -> Iterator[None]:
-    """Keep this thread, and the processes that it starts, to these processors."""
+    """Limit this thread, and the processes that it starts, to these processors."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, processors)
     try:
@@ -192,7 +192,7 @@ class Side:
     threads: int | None
 
     def seconds_a_call(self, pace: Pace) -> float:
-        """Return the turn's length divided by how many calls all of them made."""
+        """Return the turn's length divided by the number of calls of all processes."""
         begin = time.monotonic() + AHEAD
         for worker in self.workers:
             worker.begin(self.threads, begin, pace.settle, pace.turn)
@@ -215,20 +215,20 @@ class Starter:
         self._stack, self._sizes, self._selector = stack, sizes, selector
 
     def workers(self, who: str, count: int) -> list[Worker]:
-        """Start so many processes."""
+        """Start this many processes."""
         started = [Worker(who, self._sizes, self._selector) for _ in range(count)]
         for worker in started:
             self._stack.callback(worker.close)
         return started
 
     def at_once(self, who: str, count: int) -> Scenario:
-        """Return several processes at once."""
+        """Return the scenario of several processes at once."""
         workers = self.workers(who, count)
         sides = Side("own choice of threads", workers, None), Side("1 thread each", workers, 1)
         return Scenario(f"{count} processes at once", who, sides)
 
     def cut(self, who: str) -> Scenario:
-        """Return a process that was cut to one processor, beside one that was started there."""
+        """Return the scenario of a process limited to one processor, and one that was started there."""
         processor = min(os.sched_getaffinity(0))
         [cut] = self.workers(who, 1)
         cut.keep_to(processor)
@@ -238,7 +238,7 @@ class Starter:
         return Scenario("one processor", who, sides)
 
     def beside_loops(self, who: str) -> Scenario:
-        """Return a process beside busy loops."""
+        """Return the scenario of a process beside busy loops."""
         workers = self.workers(who, 1)
         self._stack.enter_context(busy_loops(BUSY_LOOPS))
         sides = Side("own choice of threads", workers, None), Side("1 thread", workers, 1)

@@ -122,7 +122,7 @@ def on_torch(torch: Any, up: Floats, down: Floats, *, pinned: bool) -> Way:
 
 
 def call_on_vkrnn(source: Floats, device: vkrnn.Device) -> Contender:
-    """Return a call with NumPy arrays whose output is its source."""
+    """Return a call on NumPy arrays whose output is its source."""
     weight = np.zeros((H, H), np.float32)
 
     def work() -> vkrnn.Results:
@@ -177,7 +177,7 @@ def bandwidth(*records: Record) -> float:
 
 
 def copied(device: vkrnn.Device) -> str:
-    """Say how much of its arrays a call with NumPy arrays copies."""
+    """Return how much of its arrays a call on NumPy arrays copies."""
     source = draw(SMOKE_MEBIBYTES[-1], 0)
     before = device.statistics()
     call_on_vkrnn(source, device).run()

@@ -68,7 +68,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def child(imported: float) -> None:
-    """Make the first two calls of this process, leave the answer in the folder of the caches, and print the times."""
+    """Make the first two calls of this process, store the answer in the cache folder, and print the times."""
     cell, sizes, gradients, folder = json.loads(sys.argv[1])
     arrays = Arrays.draw(cell, Sizes(*sizes))
     called = []

@@ -32,7 +32,7 @@ DISTURBED = 1.3  # median / p10 above which other programs disturbed most of a c
 
 
 def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
-    """Yield a line for each contender and row whose time, and so whose ratio, is not to be trusted."""
+    """Yield a line for each contender and row with an unreliable time and ratio."""
     for record in (record for records in groups for record in records):
         spread = record.median / record.p10
         if record.measure in (HOST_CALL, DEVICE) and spread > DISTURBED:
@@ -41,7 +41,7 @@ def disturbed(groups: Sequence[Sequence[Record]]) -> Iterator[str]:
 
 
 def host_ratios(groups: Sequence[Sequence[Record]], other: str, own: str = "vkrnn") -> dict[tuple[str, str], float]:
-    """Return by operation and workload how many times as long as vkrnn's whole call the other's takes."""
+    """Return the ratios of the other's time to vkrnn's whole call, by operation and workload."""
     ratios = {}
     for records in groups:
         times = {record.implementation: record.median for record in records if record.measure == HOST_CALL}
@@ -76,7 +76,7 @@ def means(groups: Sequence[Sequence[Record]], by_other: Mapping[str, Ratios]) ->
 
 
 def avx2_alone() -> bool:
-    """Return whether vkrnn and PyTorch were both told to do with AVX2."""
+    """Return whether vkrnn and PyTorch were both limited to AVX2."""
     return all(os.environ.get(name, "").lower() == value for name, value in AVX2_ALONE.items())
 
 
@@ -116,6 +116,6 @@ def cpu_summary(groups: Sequence[Sequence[Record]], device: vkrnn.Device) -> Ite
 
 
 def summary(groups: Sequence[Sequence[Record]], device: vkrnn.Device) -> Iterator[str]:
-    """Yield what is to be said of such a device, and which rows were disturbed."""
+    """Yield the summary for such a device, and the disturbed rows."""
     yield from cpu_summary(groups, device)
     yield from disturbed(groups)

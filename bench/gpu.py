@@ -119,7 +119,7 @@ class Judge:
     """The right answers of a workload: the reference's on the first steps, and PyTorch's in float64 on all."""
 
     def __init__(self, torch: Torch | None, steps: int) -> None:
-        """Remember who computes them."""
+        """Store what computes them."""
         self._torch, self._steps = torch, steps
         self._of_reference: dict[int, tuple[Arrays, Mapping[str, npt.NDArray[Any]]]] = {}
 
@@ -160,7 +160,7 @@ class Judge:
 
 
 def allowed_errors(kind: str, yardstick: Errors | None) -> Errors:
-    """Return the errors that vkrnn may have beside cuDNN with those; `kind` is a key of `ROUNDING`."""
+    """Return vkrnn's error limits from cuDNN's errors; `kind` is a key of `ROUNDING`."""
     if yardstick is None:
         return Errors(*[TOLERANCE[kind]] * 3)
     return Errors(*(max(WORSE[kind] * own, ROUNDING[kind]) for own in yardstick))
@@ -188,7 +188,7 @@ class Bench:
     """A run: contenders and times."""
 
     def __init__(self, options: argparse.Namespace, device: vkrnn.Device, torch: Torch | None) -> None:
-        """Open the devices with forced strategies; say which there are not."""
+        """Open the devices with forced strategies, and note the missing ones."""
         self._options, self._device, self._torch = options, device, torch
         self._judge = Judge(torch, options.check_steps)
         self._ends = time.perf_counter() + options.seconds if options.seconds else float("inf")
@@ -204,7 +204,7 @@ class Bench:
             self.left_out.append(f"{name} is skipped: {reason}")
 
     def entries(self, arrays: Arrays) -> list[Entry]:
-        """Return those that take turns on a row; of strict float32 perhaps only the answer is wanted."""
+        """Return the contenders of a row. Of strict float32, possibly only the answer is used."""
         dtype, transfers = self._options.dtype, self._options.transfers
         if self._options.options:
             both = Arrays.draw(arrays.cell, arrays.sizes, dtype=dtype, states=True, bidirectional=True)
@@ -223,7 +223,7 @@ class Bench:
         return found
 
     def rows(self) -> Iterator[list[GpuRecord]]:
-        """Measure everything; what time is left is shared by the rows that are."""
+        """Measure everything. The remaining time is divided among the remaining rows."""
         options = self._options
         left = len(options.sizes) * len(options.cells) * len(options.passes)
         with tqdm(total=left, unit="row", disable=None, leave=False) as progress:
@@ -297,11 +297,11 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--sizes", nargs="+", type=parse_sizes, metavar="T,N,H", help="workloads, I = H (the eleven of the table)")
     add("--passes", nargs="+", choices=PASSES, default=PASSES, help="which passes (both)")
-    add("--dtype", choices=DTYPES, default="float32", help="of all tensors (%(default)s)")
-    add("--seconds", type=float, help="what the whole run may take: rows get at most --rounds rounds, at least 3")
+    add("--dtype", choices=DTYPES, default="float32", help="dtype of all tensors (%(default)s)")
+    add("--seconds", type=float, help="length of the whole run; rows get at most --rounds rounds and at least 3")
     add("--strict", action="store_true", help="time PyTorch without TF32, too; its answers are compared in any case")
     add("--check-steps", type=int, default=16, help="how many steps vkrnn.reference computes (%(default)s)")
-    add("--torch", choices=["cuda", "cpu"], default="cuda", help="where PyTorch runs; cpu is there to try the script")
+    add("--torch", choices=["cuda", "cpu"], default="cuda", help="where PyTorch runs; cpu is for testing the script")
     add(
         "--vkrnn",
         action="append",

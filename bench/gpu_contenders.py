@@ -37,7 +37,7 @@ class Entry:
 
 
 def on_vkrnn(name: str, arrays: Arrays, device: vkrnn.Device) -> Entry:
-    """Return vkrnn on arrays on the device; results go to the same arrays every time."""
+    """Return vkrnn on device arrays; results go to the same arrays every time."""
 
     def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
         there = given.on(device)
@@ -69,7 +69,7 @@ def on_vkrnn(name: str, arrays: Arrays, device: vkrnn.Device) -> Entry:
 
 
 def on_vkrnn_from_numpy(name: str, arrays: Arrays, device: vkrnn.Device, *, weights_there: bool) -> Entry:
-    """Return vkrnn from NumPy arrays to NumPy arrays, with weights that stay on the device or go there with a call."""
+    """Return vkrnn on NumPy arrays, with weights that stay on the device or are uploaded by each call."""
 
     def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
         mixed = given.with_weights_on(device) if weights_there else given
@@ -84,12 +84,12 @@ class Torch:
     """PyTorch on CUDA, or on the CPU to try the script."""
 
     def __init__(self, module: Any, where: str) -> None:
-        """Remember which module, and where its tensors go."""
+        """Store the module and the device of its tensors."""
         self.module, self._where = module, where
         self.cuda = where == "cuda"
 
     def entry(self, name: str, arrays: Arrays, *, dtype: str, transfers: bool = False) -> Entry:
-        """Return it as a contender, with resident tensors or from and to pinned memory, where products may be TF32."""
+        """Return PyTorch as a contender, with resident tensors or pinned memory, and with TF32 products if allowed."""
         tf32 = name == TORCH
 
         def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
@@ -112,7 +112,7 @@ class Torch:
         return Entry(name, gpu, driver, arrays, work)
 
     def allow_tf32(self, *, allowed: bool) -> None:
-        """Let cuDNN round products to 10 bits of mantissa, as it does by default, or not."""
+        """Allow or forbid cuDNN to use TF32, its default."""
         self.module.backends.cudnn.allow_tf32 = allowed
 
     def synchronize(self) -> None:
@@ -140,7 +140,7 @@ class Torch:
 
 
 def torch_there(where: str) -> Torch | str:
-    """Return PyTorch, or a sentence on why there is none."""
+    """Return PyTorch, or a sentence that says why it is unavailable."""
     module = find_torch()
     if module is None:
         return "PyTorch is skipped: it is not installed."

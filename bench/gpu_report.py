@@ -48,7 +48,7 @@ class Row:
     device: Mapping[str, GpuRecord]
 
     def ratio(self, name: str) -> float | None:
-        """Return torch's time : that of vkrnn of this name, or the time of options : the plain call's."""
+        """Return torch's time / vkrnn's of this name, or the time with options / the plain call's."""
         over, under = (name, PLAIN) if name in COST_BARS else (TORCH, name)
         if not {over, under} <= self.calls.keys():
             return None
@@ -56,13 +56,13 @@ class Row:
 
     @property
     def wide(self) -> bool:
-        """Whether vkrnn without matrix units is measured by this row."""
+        """Whether the bars for vkrnn without matrix units apply to this row."""
         sizes = {word[0]: int(word[2:]) for word in self.workload.split()}
         return sizes["N"] >= 32 and sizes["H"] >= 512
 
     @property
     def name(self) -> str:
-        """Return what the table calls it."""
+        """Return the row's name in the table."""
         return f"{self.op}, {','.join(word[2:] for word in self.workload.split() if word[0] in 'TNH')}"
 
 
@@ -112,7 +112,7 @@ def strategy_text(record: GpuRecord) -> str:
 
 
 def times(rows: Sequence[Row]) -> list[str]:
-    """Return the table: microseconds a step, ratios, the worst errors, vkrnn's : what it may be, its strategies."""
+    """Return the table: microseconds per step, ratios, worst errors, error / limit, strategies."""
     names = [*names_of(rows, ours=True), *names_of(rows, ours=False)]
     compared, rounding = list(ratios_of(rows)), rounding_names(rows)
     header = ["operation", "T,N,I=H", *names, *(f"ratio of {name}" for name in compared)]
@@ -133,7 +133,7 @@ def times(rows: Sequence[Row]) -> list[str]:
 
 
 def share(record: GpuRecord) -> float:
-    """Return the worst of error : what is allowed."""
+    """Return the worst ratio of error to limit."""
     return max((record.errors[name] / allowed for name, allowed in record.allowed.items()), default=0.0)
 
 
@@ -153,7 +153,7 @@ def means(rows: Sequence[Row]) -> list[str]:
 
 
 def verdicts(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each bar that these rows can be measured by, and for each row below its bar."""
+    """Yield a line for each bar that applies to these rows, and for each row below its bar."""
     dtype = rows[0].dtype
     transfers = any(record.measure == HOST_CALL for row in rows for record in row.calls.values())
     for name, ratios in ratios_of(rows).items():
@@ -181,7 +181,7 @@ def mean_verdict(what: str, ratios: Mapping[str, float], wanted: float) -> str:
 
 
 def below(what: str, ratios: Mapping[str, float], wanted: float, *, at_least: bool = True) -> Iterator[str]:
-    """Yield a line for each row that falls short, or one for the worst if none does."""
+    """Yield a line for each row below the bar, or one for the worst row."""
     ordered = sorted(ratios.items(), key=lambda item: item[1], reverse=not at_least)
     short = [item for item in ordered if (item[1] < wanted if at_least else item[1] > wanted)]
     for name, ratio in short or ordered[:1]:

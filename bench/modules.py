@@ -47,7 +47,7 @@ def problems(torch: Any, names: Sequence[str], sizes: Sequence[Sizes], device: v
 
 
 def row(records: Sequence[Record]) -> list[str]:
-    """Return a line of the table: times, what a module adds to a call, and how many times as long the others take."""
+    """Return a line of the table: times, a module's overhead over a call, and the others' relative times."""
     times = {record.implementation: record.median for record in records if record.measure == HOST_CALL}
     arrays, module, torch = (times[name] for name in ("vkrnn", MODULE, "torch"))
     columns = [*map(milliseconds, (arrays, module, torch)), f"{(module - arrays) * 1e6:.0f} us"]

@@ -28,8 +28,8 @@ FLOOR = 0.85
 
 
 def neighbour(size: Sizes) -> Sizes:
-    """Return the size of the same cost, T N H (I + H), that suits every vector."""
-    wanted = size.H * (size.I + size.H)  # cost of a row
+    """Return the size of the same cost, T N H (I + H), that suits every vector width."""
+    wanted = size.H * (size.I + size.H)  # per row
     H = max(MULTIPLE, round((wanted / 2) ** 0.5 / MULTIPLE) * MULTIPLE)
     return Sizes(max(1, round(size.T * wanted / (2 * H * H))), size.N, H, H)
 

@@ -46,7 +46,7 @@ SIGMOID_GATES = {
 
 @functools.cache
 def descriptor(cell: str, *, training: bool = False, **flags: Any) -> Any:
-    """Return a descriptor, made once as in a program."""
+    """Return a descriptor, made only once as in a program."""
     return DESCRIPTORS[cell](training=training, **flags)
 
 
@@ -69,7 +69,7 @@ class Arrays:
     def draw(
         cell: str, sizes: Sizes, *, dtype: str = "float32", states: bool = False, bidirectional: bool = False
     ) -> Arrays:
-        """Draw them, with initial states if wanted; the same ones every time."""
+        """Draw reproducible arrays, with initial states on request."""
         rng = np.random.default_rng([sizes.T, sizes.N, sizes.I, sizes.H])
         both = (2,) if bidirectional else ()
         hidden, gated, bound = (1 + bidirectional) * sizes.H, GATES[cell] * sizes.H, sizes.H**-0.5
@@ -108,7 +108,7 @@ class Arrays:
         return replace(self, given={**self.given, **more}, flags={**self.flags, **flags})
 
     def first(self, steps: int) -> Arrays:
-        """Return the same, cut to so many steps."""
+        """Return the same, cut to this many steps."""
         steps = min(steps, self.sizes.T)
         cut = {name: self.given[name][:steps] for name in ("source", "mask") if name in self.given}
         if "lengths" in self.given:
@@ -117,13 +117,13 @@ class Arrays:
         return replace(self, sizes=sizes, given={**self.given, **cut}, source_gradient=self.source_gradient[:steps])
 
     def on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, copied to the device; lengths stay NumPy's."""
+        """Return the same, copied to the device, except for lengths."""
         there = self.with_weights_on(device)
         given = {**there.given, "source": vkrnn.asarray(self.given["source"], device=device)}
         return replace(self, given=given, source_gradient=vkrnn.asarray(self.source_gradient, device=device))
 
     def with_weights_on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, all but the source and the gradient of the output copied to the device."""
+        """Return the same, with all but the source and the gradient of the output copied to the device."""
         given = {
             name: array if name in ("source", "lengths") else vkrnn.asarray(array, device=device)
             for name, array in self.given.items()
@@ -170,7 +170,7 @@ class Arrays:
         )
 
     def cost(self, device: vkrnn.Device, *, gradients: bool) -> tuple[int, float]:
-        """Return the bytes that go in and out, and the flops of the matrix products."""
+        """Return the bytes of arguments and results, and the flops of the matrix products."""
         moved = sum(array.nbytes for array in self.given.values()) + self.source_gradient.nbytes
         return moved * (1 + gradients), sum(plan.flops for plan in self.plans(device, gradients=gradients))
 
@@ -198,7 +198,7 @@ def named_gradients(results: vkrnn.Results) -> dict[str, Any]:
 
 
 def on_vkrnn(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Contender:
-    """Return vkrnn on that device."""
+    """Return vkrnn on this device."""
     return _contender("vkrnn", arrays, device, gradients=gradients)
 
 
@@ -214,7 +214,7 @@ def on_vkrnn_alone(
     *,
     gradients: bool,
 ) -> Contender:
-    """Return vkrnn's forward call, or its gradients' call by itself; `measure` makes the call and returns its times."""
+    """Return vkrnn's forward or gradient call alone; `measure` makes the call and returns its times."""
     forward = arrays.forward(vkrnn, training=True, device=device)
 
     def work() -> vkrnn.Results:

@@ -85,7 +85,7 @@ def square(n: int) -> Problem:
 
 
 def repeated(function: Callable[..., vkrnn.Results], given: Mapping[str, Any], device: vkrnn.Device) -> Work:
-    """Return a call that always leaves its results in the arrays of the first one; the device is in `given`."""
+    """Return a call that reuses the result arrays of its first call; the device is in `given`."""
     results = function(**given)
 
     def work() -> tuple[vkrnn.Results, float]:
@@ -100,7 +100,7 @@ def _named(results: vkrnn.Results) -> dict[str, Any]:
 
 
 def product(size: Sizes, device: vkrnn.Device, *, gradients: bool) -> Problem:
-    """Return [N, I] times [I, H] and no more, or the gradients of both."""
+    """Return only [N, I] times [I, H], or the gradients of both."""
     suffix = "_gradients" if gradients else ""
     function, right = (getattr(module, f"single_gate_rnn{suffix}") for module in (vkrnn, reference))
     rows = draw(3, size.N, size.H, scale=size.H**-0.5)

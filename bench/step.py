@@ -42,7 +42,7 @@ Step = Callable[[Floats], Floats]
 
 
 def _contender(name: str, driver: str, arrays: Arrays, start: Callable[[], Step]) -> Contender:
-    """Return a contender that makes the steps of the sequence one by one; `start` resets the state."""
+    """Return a contender that computes the sequence step by step; `start` resets the state."""
     rows = list(arrays.given["source"])
 
     def run() -> dict[str, float]:
@@ -127,7 +127,7 @@ def _on_onnxruntime(modules: Modules, arrays: Arrays) -> Contender:
 
 
 def _on_node(modules: Modules, arrays: Arrays) -> Contender:
-    """Return the node of a prepared model as a contender, without ONNX's evaluator around it."""
+    """Return the node of a prepared model as a contender, without ONNX's evaluator."""
     model, states = _onnx_model(modules, arrays)
     prepared = importlib.import_module(NODE).Backend.prepare(model)
     [node], weights = prepared._evaluator.rt_nodes_, prepared._evaluator.rt_inits_  # noqa: SLF001

@@ -27,7 +27,7 @@ SLOWER = (8, 16, 1.1)  # sixteen threads take at most 1.1 times as long as eight
 
 
 def _with(threads: int, contender: Contender, set_threads: Any) -> Contender:
-    """Return the contender with so many threads."""
+    """Return the contender with this many threads."""
 
     def run() -> Mapping[str, float]:
         set_threads(threads)
@@ -69,7 +69,7 @@ def problems(
 
 
 def threads_of(record: Record) -> int:
-    """Return with how many threads the record was made."""
+    """Return the number of threads of the record."""
     return next(int(part.split()[0]) for part in record.driver.split(", ") if part.endswith(" threads"))
 
 
@@ -80,7 +80,7 @@ def times_of(records: Sequence[Record], implementation: str) -> dict[int, float]
 
 
 def row(records: Sequence[Record], counts: Sequence[int]) -> list[str]:
-    """Return a line of the table: times, each with how many times as fast as with the fewest threads it is."""
+    """Return a line of the table: times, and speed-ups over the fewest threads."""
     line = [records[0].op, records[0].workload]
     for name in ("vkrnn", "torch"):
         times = times_of(records, name)
