@@ -21,11 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (default: the process's) and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m vkrnn", description="Recurrent networks on the CPU and on GPUs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="info | check | bench | tune | demo")
-    commands.add_parser("info", help="list versions, devices with all they can do, and why others are skipped")
+    commands.add_parser("info", help="list versions, devices with their features, and why other devices are skipped")
     for name, text in (
-        ("check", "compare all six operations with the float64 reference; the status is 1 if any is off"),
-        ("bench", "time the cells beside NumPy, and PyTorch where it is installed"),
-        ("tune", "time a device's strategies, and keep the fastest for later calls"),
+        ("check", "compare all six operations with the float64 reference; the status is 1 if any is wrong"),
+        ("bench", "time the cells, and NumPy and PyTorch (if installed) for comparison"),
+        ("tune", "time a device's strategies, and store the fastest for later calls"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         if name == "tune":
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _check(chosen) if options.command == "check" else _time(chosen)
 
 
-_DEVICE = "position in vkrnn.devices() or a part of the name; all devices if not given, for bench and tune the first"
+_DEVICE = "index in vkrnn.devices() or a part of the name (default: all devices; for bench and tune the first)"
 
 
 def _devices(selector: str | None) -> list[Device]:

@@ -48,14 +48,14 @@ _WORTH = 1.03  # least speed-up over the default strategies for an entry, becaus
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options but for the device."""
     parser.add_argument("--sizes", nargs="+", type=_sizes, default=_SIZES, metavar="T,N,I,H", help=_SIZES_HELP)
-    parser.add_argument("--cells", nargs="+", choices=_CELLS, default=list(_CELLS), help="all if not given")
-    parser.add_argument("--passes", nargs="+", choices=_PASSES, default=list(_PASSES), help="all if not given")
-    parser.add_argument("--dtypes", nargs="+", choices=_TOLERANCES, default=["float32"], help="float32 if not given")
-    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="time loops to try; all if not given")
-    parser.add_argument("--gemms", nargs="+", metavar="NAME", help="products to try; all if not given")
-    parser.add_argument("--seconds", type=_seconds, default=0.1, help="that each is timed for; 0.1 if not given")
+    parser.add_argument("--cells", nargs="+", choices=_CELLS, default=list(_CELLS), help="default: all")
+    parser.add_argument("--passes", nargs="+", choices=_PASSES, default=list(_PASSES), help="default: all")
+    parser.add_argument("--dtypes", nargs="+", choices=_TOLERANCES, default=["float32"], help="default: float32")
+    parser.add_argument("--schedules", nargs="+", metavar="NAME", help="loop strategies to try (default: all)")
+    parser.add_argument("--gemms", nargs="+", metavar="NAME", help="product strategies to try (default: all)")
+    parser.add_argument("--seconds", type=_seconds, default=0.1, help="measuring time per strategy (default: 0.1)")
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--print", action="store_true", help="show the table in force, and measure nothing")
+    group.add_argument("--print", action="store_true", help="show the current table, and measure nothing")
     group.add_argument("--forget", action="store_true", help="remove the table")
 
 
@@ -89,11 +89,11 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
     entries, path = _tuning.merge(device.profile, faster, as_fast)
     for line in table(rows):
         say(line)
-    say(f"{entries} calls are in {path}" if path else "no cache folder is known: nothing was kept")
+    say(f"{entries} calls are in {path}" if path else "no cache folder is known: nothing was stored")
 
 
 def shown(device: Device) -> list[str]:
-    """Return the table in force as lines of text."""
+    """Return the current table as lines of text."""
     entries = _tuning.read(device.profile)
     rows = [("call", "strategy", "ms", "by the rules", "ratio")]
     for entry in entries:
@@ -141,7 +141,7 @@ class _MeasuredCall:
 
 
 def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _MeasuredCall | None]]:
-    """Go through the calls by their labels; None stands for one that cannot fit the device or the host."""
+    """Yield the calls with their labels; None for a call that does not fit the device or the host."""
     rng = np.random.default_rng(0)
     for name in options.cells:
         for sizes in options.sizes:
@@ -226,7 +226,7 @@ class _Search:
     answer: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> _Found | None:
-        """Return what was found; None if the device cannot make the call."""
+        """Return the result, or None if the device cannot make the call."""
         by_rules = self._try({})
         if by_rules is None:
             return None
@@ -267,7 +267,7 @@ class _Search:
         return _Found(entry, by_rules, fastest)
 
     def _try(self, strategy: Strategy) -> _Timed | None:
-        """Time the call so; None if that was done before, does not fit, or answers otherwise than the rules' choice."""
+        """Time the call; None if that was done before, does not fit, or disagrees with the default strategies."""
         try:
             device = _opened(self.device, strategy)
         except (ValueError, TypeError):
@@ -296,7 +296,7 @@ class _Search:
         return all(Comparison.of(name, got[name], wanted).error <= bound for name, wanted in self.answer.items())
 
     def _again(self, *both: _Timed) -> tuple[_Timed, _Timed]:
-        """Time two strategies in turns: what disturbs one then disturbs the other too."""
+        """Time two strategies in turns, so that a disturbance affects both."""
         devices = [_opened(self.device, each.strategy) for each in both]
         try:
             calls = [self.call.on(device) for device in devices]
@@ -312,14 +312,14 @@ class _Search:
 
 
 def _opened(like: Device, strategy: Strategy) -> Device:
-    """Open a device that takes this strategy, or what its rules choose if there is none, whatever it was tuned with."""
+    """Open a device with this strategy, or with the default ones if there is none, without tuned entries."""
     device = Device(like.index, float32=like.float32, **strategy)  # type: ignore[arg-type]
     device._open(tuned=False)
     return device
 
 
 def _times(call: Callable[[], object], device: Device, seconds: float) -> list[float]:
-    """Return the seconds of calls on the device's own arrays, after those that prepare and wake it up."""
+    """Return the seconds of calls on device arrays, after calls that warm up the device."""
     awake = time.perf_counter() + (0.0 if device.type == "cpu" else _WARM_UP)
     call()
     while time.perf_counter() < awake:
@@ -334,7 +334,7 @@ def _times(call: Callable[[], object], device: Device, seconds: float) -> list[f
 
 
 def _sizes_of(strategy: Strategy, part: str, variants: Any) -> dict[str, int]:
-    """Return the sizes that belong to the strategy of that part: those that its variants name."""
+    """Return the parameters of the strategy of that part: those that its variants name."""
     names = {name for sizes in variants[part][strategy[part]] for name in sizes}
     return {name: int(size) for name, size in strategy.items() if name in names}
 
@@ -365,7 +365,7 @@ class _Progress:
     stream: TextIO | None  # None if the process has closed it
 
     def show(self, done: float, what: str) -> None:
-        """Show how much of the call's strategies is done."""
+        """Show how many of the call's strategies are done."""
         if self.stream is not None and self.stream.isatty():
             bar = "#" * int(20 * done)
             self.stream.write(f"\r\x1b[K[{bar:<20}] {self.title}: {what}"[:120])

@@ -41,11 +41,11 @@ def main() -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Give the parser the options of `run`."""
-    parser.add_argument("--output", type=Path, default=Path("demo.png"), help="where to write the plot (%(default)s)")
+    parser.add_argument("--output", type=Path, default=Path("demo.png"), help="path of the plot (%(default)s)")
     parser.add_argument(
         "--device",
         default=os.environ.get("VKRNN_DEVICE") or None,
-        help="position in vkrnn.devices() or a part of the name; if not given, all are checked and the first trains",
+        help="index in vkrnn.devices() or a part of the name (default: all are checked, and the first one trains)",
     )
     parser.add_argument("--steps", type=int, default=STEPS, help="training steps (%(default)s)")
 
