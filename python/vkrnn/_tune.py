@@ -215,7 +215,7 @@ class _Found:
 class _Search:
     """Times strategies of one call: first loop strategies with the default products, then product strategies.
 
-    If the options exclude the default strategies, every named one is timed in combination with each other.
+    If the options exclude the other part's current strategy, candidates are combined with every named one.
     """
 
     device: Device
@@ -240,14 +240,14 @@ class _Search:
         for part, other in (("schedule", "gemm"), ("gemm", "schedule")):
             found = fastest.strategy
             if found[other] in names[other]:
-                beside = [{other: found[other], **_sizes_of(found, other, variants)}]
+                partners = [{other: found[other], **_sizes_of(found, other, variants)}]
             else:
-                beside = [{other: name} for name in names[other]]
+                partners = [{other: name} for name in names[other]]
             candidates = [
                 {part: name, **sizes, **rest}
                 for name in names[part]
                 for sizes in variants[part][name]
-                for rest in beside
+                for rest in partners
             ]
             for number, candidate in enumerate(candidates):
                 self.progress.show((number + 1) / len(candidates), _long(candidate))

@@ -36,7 +36,7 @@ def path_of(profile: _core.Profile) -> Path | None:
 
 
 def load(profile: _core.Profile) -> _core.Tuning:
-    """Return what a device that is opened is to use: nothing where ``VKRNN_TUNING`` is 0."""
+    """Return the tuned strategies for a device to be opened, none if ``VKRNN_TUNING`` is 0."""
     wanted = os.environ.get("VKRNN_TUNING") != "0"
     return _core.make_tuning(read(profile) if wanted else [])
 
@@ -56,9 +56,8 @@ def read(profile: _core.Profile) -> list[Entry]:
         table = json.loads(text)
         if {**table, "calls": None} != {**_head(profile), "calls": None}:
             return _ignore(path, "it is of another device, driver or version of vkrnn")
-        entries: list[Entry] = [
-            {"float32": "ieee", **entry} for entry in table["calls"]
-        ]  # older tables have no precision
+        # Older tables have no precision.
+        entries: list[Entry] = [{"float32": "ieee", **entry} for entry in table["calls"]]
         _core.make_tuning(entries)
         for entry in entries:
             by_rules, tuned = entry["milliseconds"]
