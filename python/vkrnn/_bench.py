@@ -32,7 +32,7 @@ class Row:
 
 
 def run(device: Device, *, seconds: float = 0.3) -> Iterator[Row]:
-    """Time each operation for about so long with each, on the device; NumPy is the reference, in float64."""
+    """Time each operation on the device and with the other libraries; NumPy is the float64 reference."""
     torch = _torch()
     rng = np.random.default_rng(0)
     source, upstream = (rng.standard_normal((T, N, H), np.float32) for _ in range(2))
@@ -93,6 +93,6 @@ def _torch_calls(
 
 
 def _median(call: Callable[[], object], seconds: float) -> float:
-    """Return the median time in milliseconds of calls after the first, which prepares."""
+    """Return the median time in milliseconds of calls after the first, which warms up."""
     call()
     return 1e3 * statistics.median(time_calls(call, seconds))

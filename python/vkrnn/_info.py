@@ -21,7 +21,7 @@ _SHOWN = {"name", "type", "driver", "driver_version", "memory_bytes", "float64"}
 
 
 def describe() -> Iterator[str]:
-    """Go through the lines; devices are opened one after the other."""
+    """Yield the lines. Devices are opened one after the other."""
     yield f"vkrnn {_core.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
     yield f"{platform.platform()}, {sys.executable}"
     yield f"cache folder: {_core.cache_directory() or 'none: no home folder is known'}"

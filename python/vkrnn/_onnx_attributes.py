@@ -175,7 +175,7 @@ def descriptors_of(op: str, name: str, attributes: Mapping[str, Any]) -> tuple[d
 
 
 def _activations(op: str, name: str, given: Mapping[str, Any], directions: int) -> Iterator[dict[str, Any]]:
-    """Go through the directions' activations; alpha and beta are consumed in order by the functions that have them."""
+    """Yield the directions' activations. Functions that have alpha or beta consume these in order."""
     where = place(op, name, "activations")
     default = [function for function, _ in _FUNCTIONS[op]]
     functions = list(given.get("activations", default * directions))
@@ -205,7 +205,7 @@ def _activations(op: str, name: str, given: Mapping[str, Any], directions: int) 
 
 
 def _clip(op: str, name: str, given: Mapping[str, Any]) -> float:
-    """Return the descriptor's `clip`, in which 0 stands for none."""
+    """Return the descriptor's `clip`, which is 0 for none."""
     value = given.get("clip", math.inf)
     if not value > 0:
         raise ValueError(f"{place(op, name, 'clip')} expected a number above 0, got {value:g}")
@@ -213,7 +213,7 @@ def _clip(op: str, name: str, given: Mapping[str, Any]) -> float:
 
 
 def _decimal(op: str, name: str, key: str, value: float) -> float:
-    """Return the shortest decimal number that is the same in float32, which attributes are: 0.2, not 0.200000003."""
+    """Return the shortest decimal with the same float32 value, such as 0.2 and not 0.200000003."""
     if not math.isfinite(value):
         raise ValueError(f"{place(op, name, key)} expected a finite number, got {value:g}")
     return float(str(np.float32(value)))

@@ -41,7 +41,7 @@ class KeptNode:
         return len(self._node.parts) == 1
 
     def run(self, inputs: Sequence[Any]) -> tuple[Array | None, ...] | None:
-        """Return the node's outputs, None for those without a name; or None if this is no usual call."""
+        """Return the node's outputs, with None for unnamed ones, or None if the call is not supported."""
         for at, array in self._weights:
             if inputs[at] is not array:
                 return None

@@ -70,7 +70,7 @@ class RecurrentNode:
 
     @staticmethod
     def read(op: str, name: str, attributes: Mapping[str, Any], inputs: Mapping[str, Array]) -> RecurrentNode:
-        """Read the attributes, None standing for absent ones, and the inputs W, R, B, P that are there.
+        """Read the attributes, where None means absent, and those of W, R, B and P that are given.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class RecurrentNode:
         return RecurrentNode(op, name, directions, hidden, batch_first, tuple(parts))
 
     def state(self, array: Array, key: str, batch: int | None = None) -> Array:
-        """Return initial_h or initial_c, which `key` says, as the operations have it, [N, DH]."""
+        """Return initial_h or initial_c, as `key` says, as [N, DH]."""
         D, H = self.directions, self.hidden
         N = batch if batch is not None else (array.shape[0 if self.batch_first else 1] if array.ndim == 3 else 0)
         letters, shape = ("[N, D, H]", (N, D, H)) if self.batch_first else ("[D, N, H]", (D, N, H))

@@ -66,7 +66,7 @@ def _one_for_each_result(call: _core.CheckedCall, out: Any, prefix: str) -> list
 
 
 def _checked_kind(array: Any, where: str, *, on_devices: bool) -> Any:
-    """Return the array as the core sees it: without what a subclass of NumPy's overrides."""
+    """Return the array as the core sees it, without the overrides of a NumPy subclass."""
     kind, text = (Array, "a vkrnn.Array, as others are") if on_devices else (np.ndarray, "a numpy.ndarray")
     if not isinstance(array, kind) or isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{where} expected {text}, got {type(array).__name__}")

@@ -15,7 +15,7 @@ class _OutputError(Exception):
 
 
 def say(*lines: str) -> None:
-    """Write lines to standard output, at once; do nothing in a process that was started without one."""
+    """Write lines to standard output and flush it. Does nothing if the process has no standard output."""
     if sys.stdout is None:
         return
     try:

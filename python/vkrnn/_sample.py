@@ -39,7 +39,7 @@ class Sample:
         return {**draw_weights(rng, self.gates, features, hidden), "descriptor": self.descriptor}
 
     def saved_from(self, kept: Outputs[Any]) -> dict[str, Any]:
-        """Return what the gradients take of the forward results."""
+        """Return the forward results that the gradients take, by argument name."""
         return {name: getattr(kept, result) for name, result in self.saved.items()}
 
 
@@ -79,7 +79,7 @@ def draw_weights(rng: np.random.Generator, gates: int, features: int, hidden: in
 
 
 def time_calls(call: Callable[[], object], seconds: float) -> list[float]:
-    """Return the seconds that each of several calls took: as many as end in about so long, at least one."""
+    """Return the seconds of each of several calls: as many as fit in about this time, at least one."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while not times or time.perf_counter() < end:
