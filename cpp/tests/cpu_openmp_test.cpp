@@ -165,6 +165,15 @@ TEST_F(OnOpenMP, AForkedChildDoesNotUseIt) {
     EXPECT_EQ(status, 0);
 }
 
+// The library may have started threads for others in the parent, which a child does not have.
+TEST_F(OnOpenMP, AForkedChildDoesNotFindItsParentsLibrary) {
+    const pid_t child = fork();
+    if (child == 0) _exit(OpenMP::loaded() == nullptr ? 0 : 1);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+}
+
 TEST_F(OnOpenMP, RoundsAsTheCallingThreadDuringTheCall) {
     const auto upward_members = [] {
         std::atomic<unsigned> found = 0;

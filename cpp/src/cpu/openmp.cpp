@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pool.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -93,6 +94,8 @@ void OpenMP::leave() { entered = nullptr; }
 const OpenMP* OpenMP::current() { return entered != nullptr && entered->process_ == getpid() ? entered : nullptr; }
 
 const OpenMP* OpenMP::loaded() {
+    // The parent may have used the library before anything looked for it here.
+    if (cpu::forks() != 0) return nullptr;
     // Uses no lock, because another thread might hold it while the process is forked.
     static std::atomic<const OpenMP*> kept = nullptr;
     static std::atomic<unsigned long long> looked_after = 0;
@@ -110,7 +113,7 @@ const OpenMP* OpenMP::loaded() {
             }
         }
     }
-    return found != nullptr && found->process_ == getpid() ? found : nullptr;
+    return found;
 }
 
 bool OpenMP::has_worked() const {
