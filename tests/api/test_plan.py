@@ -323,11 +323,11 @@ buffers: 13.1 kB
   result    gradient of peephole              128 B
   result    gradient of init_state            96 B
   scratch   delta                             1.9 kB
-  scratch   transposed weight                 512 B
   scratch   operand                           480 B
   scratch   previous cell                     480 B
   scratch   carried cell                      96 B
   constant  parameters                        1.2 kB
+  scratch   transposed weight                 512 B
   constant  parameters                        1.2 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros

@@ -138,6 +138,10 @@ std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> c
     return plan_.kernels.size() - 1;
 }
 
+std::size_t PlanBuilder::cell_kernel(const std::string& driver, std::vector<std::uint32_t> constants) {
+    return kernel(std::string(plan_.spec.cell().shader) + "_" + driver, std::move(constants));
+}
+
 std::array<std::uint32_t, 3> PlanBuilder::groups(std::int64_t linear, std::int64_t z) const {
     const std::int64_t y = ceil_div(linear, abi::kGroupsInX);
     return {y == 1 ? u32(linear) : abi::kGroupsInX, u32(y), u32(z)};

@@ -36,7 +36,7 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
         views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(loop_flops(spec));
-    chosen.loop.forward(builder, inputs, views);
+    chosen.loop.run(builder, inputs, views);
     return builder.finish();
 }
 

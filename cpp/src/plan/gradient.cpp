@@ -41,7 +41,6 @@ private:
         // Without an input weight, the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? sequence("delta", G) : result(Argument::source);
         recurrent_delta_ = scales_product_ ? sequence("recurrent delta", G) : delta_;
-        weight_ = loop_.backward_weight(builder_);
         operand_ = sequence("operand", 1);
         if (phases_) scaled_operand_ = sequence("scaled operand", 1);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
@@ -81,7 +80,7 @@ private:
     }
 
     void prepare() {
-        loop_.recompute(builder_, {inputs_, step_block(), weight_});
+        loop_.recompute(builder_, inputs_, step_block());
         if (!scales_product_) return;
         Product q{rows_, H, H, D, {}, {}, {}};
         q.a = {operand_, 0, D * H, H, false, true};
@@ -92,7 +91,7 @@ private:
 
     void run_back() {
         builder_.count_flops(loop_flops(spec_));
-        loop_.backward(builder_, {inputs_, step_block(), weight_});
+        loop_.run(builder_, inputs_, step_block());
     }
 
     // Returns the deltas from slot `first` on as a left operand with rows and columns swapped, so that the product sums
@@ -186,7 +185,7 @@ private:
     const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 
-    std::size_t delta_ = 0, recurrent_delta_ = 0, weight_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
+    std::size_t delta_ = 0, recurrent_delta_ = 0, operand_ = 0, scaled_operand_ = 0, previous_cell_ = 0;
     std::size_t product_ = 0, carry_hidden_ = 0, carry_cell_ = 0;
 };
 

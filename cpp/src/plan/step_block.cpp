@@ -23,6 +23,8 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
     return order;
 }
 
+std::uint32_t keeps_training_state(const Spec& spec) { return !spec.gradients && spec.descriptor.has(Flag::training); }
+
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
 
 double step_flops(const Spec& spec) {

@@ -83,6 +83,9 @@ struct StepOptions {
 // zeros.
 std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
 
+// Returns whether the steps of a call store the training state, as a value for `keep`.
+std::uint32_t keeps_training_state(const Spec& spec);
+
 // Returns how many cell states of a step the gradient of the learned vectors needs: 0, 1 (c[k-1]) or 2 (c[k-1] and
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);

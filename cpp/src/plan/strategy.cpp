@@ -62,11 +62,15 @@ Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, cons
 template <class Part>
 const Part* best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
                     const Profile& profile, const StrategyChoice& fixed, Sizes& sizes) {
+    const auto is_better = [](const Offer& a, const Offer& b) {
+        return a.only_if_fixed == b.only_if_fixed ? !a.only_if_fixed && a.microseconds < b.microseconds
+                                                  : b.only_if_fixed;
+    };
     const Part* best = nullptr;
     Offer least;
     for (const Part* candidate : candidates) {
         std::optional<Offer> offer = candidate->offer(spec, profile, fixed.sizes);
-        if (!offer || (best != nullptr && offer->microseconds >= least.microseconds)) continue;
+        if (!offer || (best != nullptr && !is_better(*offer, least))) continue;
         best = candidate;
         least = std::move(*offer);
     }

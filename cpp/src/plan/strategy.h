@@ -14,8 +14,9 @@ namespace vkrnn {
 
 // A strategy's cost estimate for a call that it can run.
 struct Offer {
-    double microseconds = 0;  // estimated time of its part of the call; the lowest one wins
-    Sizes sizes = {};         // the tuning parameters that it would use
+    double microseconds = 0;     // estimated time of its part of the call; the lowest one wins
+    Sizes sizes = {};            // the tuning parameters that it would use
+    bool only_if_fixed = false;  // whether the strategy is used only if a caller fixes it
 };
 
 class Strategy {
@@ -55,14 +56,8 @@ public:
                          bool independent) const = 0;
 };
 
-// The tensors of a backward loop.
-struct BackwardPass {
-    const Inputs& inputs;
-    const StepBlock& views;  // everything that a step reads and writes, except the recurrent weight
-    std::size_t weight;      // what LoopStrategy::backward_weight returned
-};
-
-// Runs the time loop of a forward call or of a gradient call.
+// Runs the time loop of a forward call or of a gradient call. `views` has everything that a step reads and writes,
+// except the weights.
 class LoopStrategy : public Strategy {
 public:
     // Returns whether the forward loop computes x W^T. Otherwise the plan computes it for all steps before the loop,
@@ -73,18 +68,12 @@ public:
     // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
-    // Adds the forward loop. `views` has everything that a step reads and writes, except the weights.
-    virtual void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
+    // For gradient calls: adds steps that recompute the operands of the forward products for all time steps at once.
+    // The plan adds steps of its own between these and the loop.
+    virtual void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const = 0;
 
-    // The functions below add the backward loop in three parts. The plan adds buffers and steps of its own in between.
-
-    // Adds a buffer for the recurrent weight in the order in which the loop reads it. Returns kNoBuffer if none is
-    // needed.
-    virtual std::size_t backward_weight(PlanBuilder& /*builder*/) const { return kNoBuffer; }
-    // Adds steps that recompute the operands of the forward products for all time steps at once.
-    virtual void recompute(PlanBuilder& builder, const BackwardPass& pass) const = 0;
-    // Adds the loop that runs backwards over the time steps, and the gradient of the initial state.
-    virtual void backward(PlanBuilder& builder, const BackwardPass& pass) const = 0;
+    // Adds the loop over the time steps: forward, or backwards with the gradient of the initial state.
+    virtual void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const = 0;
 };
 
 // Return all strategies of a back end.

@@ -1,5 +1,7 @@
 #include "matrix_cost.h"
 
+#include "plan/gpu.h"
+
 namespace vkrnn {
 namespace {
 
@@ -60,13 +62,9 @@ bool weights_stay_in_cache(const Spec& spec) { return weight_bytes(spec, spec.G(
 
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, bool tagged) {
     double microseconds = 0;
-    if (spec.gradients) {
-        for (const Phase& phase : backward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, tagged, 1, phase.slots * spec.H);
-    } else {
-        for (const Phase& phase : forward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, tagged, phase.gates, spec.H);
-    }
+    for (const Phase& phase : phases_of(spec))
+        microseconds += spec.gradients ? phase_cost(shape, spec, profile, tagged, 1, phase.count * spec.H)
+                                       : phase_cost(shape, spec, profile, tagged, phase.count, spec.H);
     return microseconds;
 }
 

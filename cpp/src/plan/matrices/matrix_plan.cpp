@@ -57,15 +57,16 @@ bool is_bounded(const Spec& spec) {
     return bounds && std::ranges::all_of(*bounds, holds);
 }
 
-MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
-                       std::int64_t regions, std::int64_t slots, bool tagged)
+MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, bool tagged)
     : builder_(builder),
       spec_(builder.spec()),
       weight_(inputs[Argument::recurrent_weight]),
       side_(builder.profile().matrix_side),
       run_blocks_(ceil_div(spec_.H, side_)),
+      regions_(!spec_.gradients && spec_.two_phases() ? 3 : 2),
+      slots_(spec_.gradients ? spec_.G() : 1),
       views_(views),
-      shape_(shape),
+      shape_(shape_of(builder)),
       tagged_(tagged) {
     const std::size_t table = matrix_table(builder_);
     largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
@@ -79,79 +80,68 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
     }
     views_.matrix_table(table, largest_);
 
-    const std::int64_t k_blocks = slots * run_blocks_;
+    const std::int64_t k_blocks = slots_ * run_blocks_;
     const std::int64_t block_floats = side_ * side_ * loop_halves(spec_, tagged_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
-    const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions * region);
-    views_.matrix_operand(operand, regions, region, k_blocks);
+    const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions_ * region);
+    views_.matrix_operand(operand, regions_, region, k_blocks);
     if (spec_.gradients) {
-        const std::int64_t row = slots * unit_tiles(1), all = row_tiles() * row;
-        views_.tile_scales(builder_.scratch("operand scales", spec_.D() * regions * all), regions, all, row);
+        const std::int64_t row = slots_ * unit_tiles(1), all = row_tiles() * row;
+        views_.tile_scales(builder_.scratch("operand scales", spec_.D() * regions_ * all), regions_, all, row);
     }
-    start(regions, slots);
+    start();
 }
 
-MatrixPlan::Weights MatrixPlan::forward_weights(const Phase& phase) {
-    const std::int64_t H = spec_.H, products = phase.gates, columns = shape_.tile_columns(side_);
-    MatrixSource source = weights_source();
+MatrixPlan::Weights MatrixPlan::pack_weights(const Phase& phase) {
+    const std::int64_t H = spec_.H, columns = shape_.tile_columns(side_);
+    MatrixSource source;
+    source.buffer = weight_;
+    source.batches = spec_.D();
+    source.batch_stride = spec_.G() * H * H;
     source.i_count = H;
-    source.i_stride = H;
     source.length = H;
-    source.k_stride = 1;
-    source.tiles = {columns / products, columns, products, H * H, 0};
-    source.tiles.gate_order = gate_order(spec_, phase.first_gate, products);
-    return packed(phase, source, 0);
+    source.right = true;
+    if (spec_.gradients) {
+        source.offset = phase.first * H * H;
+        source.i_stride = 1;
+        source.runs = phase.count;
+        source.run_stride = H * H;
+        source.k_stride = H;
+    } else {
+        source.i_stride = H;
+        source.k_stride = 1;
+        source.tiles = {columns / phase.count, columns, phase.count, H * H, 0};
+        source.tiles.gate_order = gate_order(spec_, phase.first, phase.count);
+    }
+    const std::int64_t products = spec_.gradients ? 1 : phase.count;
+    const std::int64_t i_blocks = unit_tiles(products) * columns / side_;
+    return {pack_blocks(builder_, phase.label + " weights", source, i_blocks), products,
+            spec_.gradients ? phase.first * run_blocks_ : 0};
 }
 
-MatrixPlan::Weights MatrixPlan::backward_weights(const Phase& phase) {
-    const std::int64_t H = spec_.H;
-    MatrixSource source = weights_source();
-    source.offset = phase.first_slot * H * H;
-    source.i_count = H;
-    source.i_stride = 1;
-    source.runs = phase.slots;
-    source.run_stride = H * H;
-    source.length = H;
-    source.k_stride = H;
-    return packed(phase, source, phase.first_slot * run_blocks_);
-}
-
-MatrixPlan::Weights MatrixPlan::packed(const Phase& phase, const MatrixSource& source, std::int64_t first_block) {
-    const std::int64_t products = std::max<std::int64_t>(source.tiles.products, 1);
-    const std::int64_t i_blocks = unit_tiles(products) * shape_.tile_columns(side_) / side_;
-    return {pack_blocks(builder_, phase.label + " weights", source, i_blocks), products, first_block};
-}
-
-Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
-                          const std::vector<std::uint32_t>& more, bool tagged) {
+Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights,
+                          const std::vector<std::uint32_t>& more, bool tagged, std::uint32_t steps) {
     StepBlock views = views_;
     // Blocks are addressed in elements of four bytes. A 16-byte vector has four of them.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
                   weights.blocks.first);
     views.first_depth(weights.first_block);
-    const std::size_t params = builder_.constant("parameters", views.block());
-    std::vector<std::uint32_t> made = constants({phase.number, keep});
+    std::vector<std::uint32_t> made = constants({phase.number, keeps_training_state(spec_)});
     made[abi::kTagged] = tagged;
     made.insert(made.end(), more.begin(), more.end());
-    return step_dispatch(phase.label, step_kernel(builder_, driver, std::move(made)),
-                         builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), params);
+    const std::size_t kernel =
+        builder_.cell_kernel(driver + (spec_.gradients ? "_backward" : "_forward"), std::move(made));
+    return step_dispatch(builder_, phase.label, kernel,
+                         builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), views, steps);
 }
 
 std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
     return ceil_div(spec_.H, shape_.tile_columns(side_) / products);
 }
 
-MatrixSource MatrixPlan::weights_source() const {
-    MatrixSource source;
-    source.buffer = weight_;
-    source.batches = spec_.D();
-    source.batch_stride = spec_.G() * spec_.H * spec_.H;
-    source.right = true;
-    return source;
-}
-
 std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) const {
-    std::vector<std::uint32_t> made = step_constants(spec_, options, abi::kMatrixConstants);
+    std::vector<std::uint32_t> made = cell_constants(spec_, options);
+    made.resize(abi::kMatrixConstants);
     set_matrix_constants(made, loop_halves(spec_, tagged_), builder_.profile());
     made[abi::kLocalSize] = shape_.subgroups() * builder_.profile().subgroup_size;
     made[abi::kMatrixRows] = shape_.rows;
@@ -166,17 +156,16 @@ std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) con
 }
 
 // Adds the dispatch that fills the operand of the first step, with zeros past the last unit.
-void MatrixPlan::start(std::int64_t regions, std::int64_t slots) {
+void MatrixPlan::start() {
     std::vector<std::uint32_t> made = constants({});
     made[abi::kTagged] = tagged_;
     made[abi::kLocalSize] = abi::kElementwiseGroup;
-    made.push_back(u32(regions));
+    made.push_back(u32(regions_));
     made.push_back(!spec_.gradients);
-    const abi::StepPush push{place(builder_.constant("parameters", views_.block()), 0), 0, 0};
-    const std::int64_t elements = spec_.N * slots * run_blocks_ * side_;
+    const std::int64_t elements = spec_.N * slots_ * run_blocks_ * side_;
     builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
                       builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),
-                      make_block(push, abi::kStepPushPlaces));
+                      step_push(builder_, views_));
 }
 
 }  // namespace vkrnn

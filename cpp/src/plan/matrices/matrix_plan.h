@@ -2,9 +2,7 @@
 #pragma once
 
 #include "matrix_units.h"
-#include "plan/portable/step_kernels.h"
-#include "plan/strategy.h"
-#include "plan/tuning_parameters.h"
+#include "plan/portable/shader_loop.h"
 
 namespace vkrnn {
 
@@ -30,13 +28,11 @@ bool is_bounded(const Spec& spec);
 // Returns the shape that the plan's tuning parameters give.
 MatrixShape shape_of(const PlanBuilder& builder);
 
-// Plans one loop. `regions`: the number of steps whose operands are kept. `slots`: the slots of a unit in such an
-// operand. `tagged`: whether each word of the operand has a tag, which tells it from the word that an earlier step
-// stored there.
+// Plans one loop. `tagged`: whether each word of the operand has a tag, which tells it from the word that an earlier
+// step stored there.
 class MatrixPlan {
 public:
-    MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, const MatrixShape& shape,
-               std::int64_t regions, std::int64_t slots, bool tagged = false);
+    MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, bool tagged = false);
 
     [[nodiscard]] StepBlock& views() { return views_; }
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.tile_rows(side_)); }
@@ -46,25 +42,23 @@ public:
         MatrixBlocks blocks;
         std::int64_t products, first_block;
     };
-    Weights forward_weights(const Phase& phase);
-    Weights backward_weights(const Phase& phase);
+    Weights pack_weights(const Phase& phase);
 
-    // Returns a phase's dispatch. `more` are constants after those that all such kernels have. `tagged`: whether it
-    // waits until words have the step's tag.
-    Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, bool keep,
-                  const std::vector<std::uint32_t>& more = {}, bool tagged = false);
+    // Returns a phase's dispatch, which makes `steps` steps if they are several. `more` are constants after those that
+    // all such kernels have. `tagged`: whether it waits until words have the step's tag.
+    Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights,
+                  const std::vector<std::uint32_t>& more = {}, bool tagged = false, std::uint32_t steps = 0);
 
 private:
     [[nodiscard]] std::int64_t unit_tiles(std::int64_t products) const;
-    [[nodiscard]] MatrixSource weights_source() const;
     [[nodiscard]] std::vector<std::uint32_t> constants(const StepOptions& options) const;
-    void start(std::int64_t regions, std::int64_t slots);
-    Weights packed(const Phase& phase, const MatrixSource& source, std::int64_t first_block);
+    void start();
 
     PlanBuilder& builder_;
     const Spec& spec_;
     const std::size_t weight_;
     const std::int64_t side_, run_blocks_;
+    const std::int64_t regions_, slots_;  // steps whose operands are kept; slots of a unit in such an operand
     StepBlock views_;
     std::size_t largest_ = kNoBuffer;
     const MatrixShape shape_;

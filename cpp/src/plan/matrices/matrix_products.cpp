@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "matrix_units.h"
-#include "plan/portable/step_kernels.h"
+#include "plan/gpu.h"
 #include "plan/tuning_parameters.h"
 
 namespace vkrnn {
@@ -141,7 +141,7 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
     const bool rounds = spec.precision == Precision::tf32;
     const double rate = rounds ? kRoundedFlopsPerMicrosecond : kFlopsPerMicrosecond;
     const double microseconds = kMicrosecondsPerCall + product_flops(spec) / rate;
-    return Offer{on_gpu(profile, microseconds), sizes_of(shape)};
+    return Offer{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {

@@ -1,10 +1,10 @@
 #include "persistent_loop.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
 
 #include "matrix_cost.h"
+#include "plan/gpu.h"
 
 namespace vkrnn {
 namespace {
@@ -154,38 +154,6 @@ std::vector<MatrixShape> keeping_shapes() {
     return shapes;
 }
 
-// Adds the dispatches of all steps. Each is followed by one that runs the same steps again if the first gave up.
-void add_loop(PlanBuilder& builder, MatrixPlan& plan, const MatrixPlan::Weights& weights) {
-    const Spec& spec = builder.spec();
-    const Phase phase = (spec.gradients ? backward_phases(spec) : forward_phases(spec)).front();
-    const bool keep = !spec.gradients && spec.descriptor.has(Flag::training);
-    const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
-    const std::size_t meeting = builder.scratch("meeting", cells * abi::kMeetingBytes / std::int64_t{sizeof(float)});
-    builder.clear(meeting);
-    plan.views().meeting(meeting);
-
-    const MatrixShape shape = shape_of(builder);
-    const Layout layout(shape, spec, builder.profile(), builder.sizes(), kAllBlocks);
-    const bool to_initial = spec.gradients && spec.has(Argument::init_state);
-    const std::int64_t steps = std::min(spec.T, kMostSteps);
-    const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
-    Loop loop{ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
-    for (const bool alone : {false, true}) {
-        Dispatch made = plan.step(
-            phase, spec.gradients ? "persistent_backward" : "persistent_forward", weights, keep,
-            {u32(layout.kept_blocks), layout.streams, alone, keeping_of(builder.sizes()).most_turns, to_initial},
-            layout.tagged && !alone);
-        const std::uint32_t count = u32(steps);
-        std::memcpy(made.push.bytes.data() + abi::kStepsByte, &count, sizeof(count));
-        if (alone) {
-            made.label += ", again";
-            made.groups = builder.groups(plan.row_tiles(), spec.D());
-        }
-        loop.body.push_back(std::move(made));
-    }
-    builder.add(std::move(loop));
-}
-
 }  // namespace
 
 bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
@@ -206,12 +174,11 @@ std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
 }
 
 std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
-    if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
+    if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
-    if (!counts_steps_in_32_bits(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
-    const auto cheapest = [&](std::span<const MatrixShape> shapes, std::initializer_list<std::uint32_t> most_kept,
-                              const auto& step_cost) {
+    const auto cheapest_of = [&](std::span<const MatrixShape> shapes, std::initializer_list<std::uint32_t> most_kept,
+                                 const auto& step_cost) {
         std::optional<Offer> best;
         for (const MatrixShape& usual : shapes) {
             const MatrixShape shape = with_sizes(usual, wanted);
@@ -238,34 +205,49 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
         return loading_step_cost(shape, spec, profile, layout.tagged) - (gains ? kMicrosecondsOfKeeping : 0) +
                (weights_stay_in_cache(spec) ? -kMicrosecondsOfDispatch : kMicrosecondsBeyondCache);
     };
-    std::optional<Offer> best = cheapest(keeping_shapes(), {kAllBlocks}, keeping);
+    std::optional<Offer> best = cheapest_of(keeping_shapes(), {kAllBlocks}, keeping);
     // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, the tile matters
     // and not whether weights are kept. Backward steps gained next to nothing by loading their weights in this loop.
     if (!spec.gradients) {
-        const std::optional<Offer> loaded = cheapest(loading_shapes(), {1, kAllBlocks}, loading);
+        const std::optional<Offer> loaded = cheapest_of(loading_shapes(), {1, kAllBlocks}, loading);
         if (best && keeping_of(best->sizes).tagged != 0 && loaded)
             best->microseconds = std::min(best->microseconds, loaded->microseconds);
         else if (loaded)
             best = loaded;
     }
     if (!best) return best;
-    best->microseconds = on_gpu(profile, best->microseconds + kDispatchMicroseconds);
+    best->microseconds += kDispatchMicroseconds;
+    best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }
 
-void PersistentLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+// Adds the dispatches of all steps. Each is followed by one that runs the same steps again if the first gave up.
+void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, inputs, views, shape_of(builder), 2, 1, keeping_of(builder.sizes()).tagged != 0);
-    add_loop(builder, plan, plan.forward_weights(forward_phases(spec).front()));
-}
+    const Phase phase = phases_of(spec).front();
+    const Keeping keeping = keeping_of(builder.sizes());
+    MatrixPlan plan(builder, inputs, views, keeping.tagged != 0);
+    const MatrixPlan::Weights weights = plan.pack_weights(phase);
+    const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
+    const std::size_t meeting = builder.scratch("meeting", cells * abi::kMeetingBytes / std::int64_t{sizeof(float)});
+    builder.clear(meeting);
+    plan.views().meeting(meeting);
 
-void PersistentLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
-
-void PersistentLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
-    const Spec& spec = builder.spec();
-    MatrixPlan plan(builder, pass.inputs, pass.views, shape_of(builder), 2, spec.G(),
-                    keeping_of(builder.sizes()).tagged != 0);
-    add_loop(builder, plan, plan.backward_weights(backward_phases(spec).front()));
+    const Layout layout(shape_of(builder), spec, builder.profile(), builder.sizes(), kAllBlocks);
+    const bool to_initial = spec.gradients && spec.has(Argument::init_state);
+    const std::int64_t steps = std::min(spec.T, kMostSteps);
+    Loop loop = loop_over(spec, steps);
+    for (const bool alone : {false, true}) {
+        Dispatch made = plan.step(phase, "persistent", weights,
+                                  {u32(layout.kept_blocks), layout.streams, alone, keeping.most_turns, to_initial},
+                                  layout.tagged && !alone, u32(steps));
+        if (alone) {
+            made.label += ", again";
+            made.groups = builder.groups(plan.row_tiles(), spec.D());
+        }
+        loop.body.push_back(std::move(made));
+    }
+    builder.add(std::move(loop));
 }
 
 }  // namespace vkrnn

@@ -2,13 +2,13 @@
 // wait for each other between steps. They keep the weights, or a part of them, in registers.
 #pragma once
 
-#include "plan/strategy.h"
+#include "plan/portable/shader_loop.h"
 
 namespace vkrnn {
 
 // A subgroup that keeps only a part of its weights loads the others in every step. If a workgroup gives up waiting, a
 // slower dispatch runs the same steps again. It does not need two workgroups to run at the same time.
-class PersistentLoop : public LoopStrategy {
+class PersistentLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "persistent"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
@@ -16,9 +16,7 @@ public:
     [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
-    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
-    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
-    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 
 }  // namespace vkrnn

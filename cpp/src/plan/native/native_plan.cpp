@@ -87,9 +87,42 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
     work.live = live_rows(builder);
     work.has_lengths = spec.has(Argument::lengths);
     work.packed_views = block.packed_views();
-    const std::size_t kernel =
-        builder.kernel(std::string(spec.cell().shader) + "_" + driver, cell_constants(spec, {0, keep}));
+    const std::size_t kernel = builder.cell_kernel(driver, cell_constants(spec, {0, keep}));
     builder.add(Dispatch{label, kernel, {}, make_block(work, cpu::kLoopPlaces)});
+}
+
+void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
+    const Spec& spec = builder.spec();
+    const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
+    // A single step of few rows reads each weight about once, so writing panels would not pay off.
+    const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype);
+    const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight],
+                                     {H, H, D * G, H, 1, H * H}, optional);
+    views.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
+    cpu::LoopWork work{};
+    for (std::int64_t d = 0; d < D; ++d)
+        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * H);
+    if (spec.has(Argument::input_weight)) {
+        const std::size_t panels =
+            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I}, optional);
+        for (std::int64_t d = 0; d < D; ++d) {
+            work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
+            work.input_weight_rows[d] = builder.at(inputs[Argument::input_weight], d * G * H * I);
+        }
+        work.features = I;
+        views.features(abi::kProjected, inputs[Argument::source], I);
+        builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
+    }
+    order_rows(builder, inputs);
+    loop(builder, "time loop", "forward", views, keeps_training_state(spec), work);
+}
+
+void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
+    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
+    const std::size_t weights =
+        pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
+    views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
+    loop(builder, "time loop back", "backward", views, 0);
 }
 
 }  // namespace
@@ -167,44 +200,16 @@ std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*pr
     return Offer{};
 }
 
-void NativeLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
-    const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H, I = spec.I, G = spec.G(), D = spec.D(), lanes = lanes_of(builder);
-    // A single step of few rows reads each weight about once, so writing panels would not pay off.
-    const bool optional = spec.T == 1 && spec.N <= kFewRows && !is_half(spec.dtype);
-    const std::size_t weights = pack(builder, "pack recurrent_weight", inputs[Argument::recurrent_weight],
-                                     {H, H, D * G, H, 1, H * H}, optional);
-    views.weights(weights, 1, cpu::panel_elements(H, H, G, lanes), H);
-    cpu::LoopWork work{};
-    for (std::int64_t d = 0; d < D; ++d)
-        work.weight_rows[d] = builder.at(inputs[Argument::recurrent_weight], d * G * H * H);
-    if (spec.has(Argument::input_weight)) {
-        const std::size_t panels =
-            pack(builder, "pack input_weight", inputs[Argument::input_weight], {H, I, D * G, I, 1, H * I}, optional);
-        for (std::int64_t d = 0; d < D; ++d) {
-            work.input_weights[d] = builder.at(panels, d * cpu::panel_elements(H, I, G, lanes));
-            work.input_weight_rows[d] = builder.at(inputs[Argument::input_weight], d * G * H * I);
-        }
-        work.features = I;
-        views.features(abi::kProjected, inputs[Argument::source], I);
-        builder.count_flops(2.0 * static_cast<double>(spec.rows()) * static_cast<double>(D * G * H * I));
-    }
+void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     order_rows(builder, inputs);
-    loop(builder, "time loop", "forward", views, spec.descriptor.has(Flag::training), work);
+    loop(builder, "replay", "replay", views, weighed_cells(builder.spec()));
 }
 
-void NativeLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
-    order_rows(builder, pass.inputs);
-    loop(builder, "replay", "replay", pass.views, weighed_cells(builder.spec()));
-}
-
-void NativeLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
-    const std::int64_t H = builder.spec().H, G = builder.spec().G(), D = builder.spec().D();
-    const std::size_t weights =
-        pack(builder, "pack recurrent_weight", pass.inputs[Argument::recurrent_weight], {H, G * H, D, 1, H, G * H * H});
-    StepBlock views = pass.views;
-    views.weights(weights, 1, cpu::panel_elements(H, G * H, 1, lanes_of(builder)), G * H);
-    loop(builder, "time loop back", "backward", views, 0);
+void NativeLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+    if (builder.spec().gradients)
+        run_backward(builder, inputs, views);
+    else
+        run_forward(builder, inputs, views);
 }
 
 }  // namespace vkrnn

@@ -26,9 +26,8 @@ public:
                                              const Sizes& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }
     [[nodiscard]] bool skips_ended() const override { return true; }
-    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
-    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
-    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;
+    void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 
 }  // namespace vkrnn

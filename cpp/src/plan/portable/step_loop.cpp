@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "plan/tuning_parameters.h"
-#include "step_kernels.h"
+#include "plan/gpu.h"
 
 namespace vkrnn {
 namespace {
@@ -57,15 +56,15 @@ std::uint32_t rows_of(const PlanBuilder& builder) {
     return std::min(rows, std::bit_ceil(batch));
 }
 
-std::size_t loop_kernel(PlanBuilder& builder, const std::string& driver, const StepOptions& options) {
+std::size_t loop_kernel(PlanBuilder& builder, const Phase& phase) {
     const Spec& spec = builder.spec();
-    std::vector<std::uint32_t> constants = step_constants(spec, options, abi::kStepConstants);
+    std::vector<std::uint32_t> constants = cell_constants(spec, {phase.number, keeps_training_state(spec)});
     const StepShape shape = shape_of(builder);
     constants[abi::kLocalSize] = shape.workgroup;
     constants[abi::kLanes] = shape.lanes;
     constants[abi::kRows] = rows_of(builder);
     constants[abi::kVectorLoads] = spec.H % 4 == 0;
-    return step_kernel(builder, driver, std::move(constants));
+    return builder.cell_kernel(spec.gradients ? "backward" : "forward", std::move(constants));
 }
 
 // Returns the workgroups of one step, over all units, batch rows and directions.
@@ -76,17 +75,10 @@ std::array<std::uint32_t, 3> step_groups(const PlanBuilder& builder) {
     return builder.groups(unit_blocks * ceil_div(spec.N, rows_of(builder)), spec.D());
 }
 
-void transpose(PlanBuilder& builder, const std::string& label, std::size_t in, std::size_t out, std::int64_t rows,
-               std::int64_t columns, std::int64_t batches) {
-    abi::TransposePush push{};
-    push.in_ = builder.at(in, 0);
-    push.out_ = builder.at(out, 0);
-    push.rows = u32(rows);
-    push.columns = u32(columns);
-    builder.dispatch(label, builder.kernel("transpose", {}),
-                     builder.groups(ceil_div(rows * columns, abi::kElementwiseGroup), batches),
-                     make_block(push, abi::kTransposePlaces), true);
-}
+// The buffer with the recurrent weight as the backward loop reads it: [D, H, G * H].
+struct TransposedWeight {
+    std::size_t buffer = kNoBuffer;
+};
 
 }  // namespace
 
@@ -104,7 +96,7 @@ std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
 }
 
 std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
-    const auto dispatches = static_cast<double>(forward_phases(spec).size());
+    const auto dispatches = static_cast<double>(phases_of(spec).size());
     const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
                         recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
     StepShape shape = usual_shape(profile);
@@ -113,45 +105,35 @@ std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, c
     return Offer{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
 }
 
-void StepLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
+    ShaderLoop::recompute(builder, inputs, views);
     const Spec& spec = builder.spec();
-    views.weights(inputs[Argument::recurrent_weight], spec.G() * spec.H, spec.H, spec.H);
-    const std::size_t params = builder.constant("parameters", views.block());
-    Loop loop{spec.T, 0, 1, {}};
-    for (const Phase& phase : forward_phases(spec)) {
-        const std::size_t kernel = loop_kernel(builder, "forward", {phase.number, spec.descriptor.has(Flag::training)});
-        loop.body.push_back(step_dispatch(phase.label, kernel, step_groups(builder), params));
-    }
-    builder.add(std::move(loop));
+    const std::int64_t rows = spec.G() * spec.H;
+    const std::size_t out = builder.scratch("transposed weight", spec.D() * rows * spec.H);
+    builder.notes<TransposedWeight>().buffer = out;
+    abi::TransposePush push{};
+    push.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
+    push.out_ = builder.at(out, 0);
+    push.rows = u32(rows);
+    push.columns = u32(spec.H);
+    builder.dispatch("transpose", builder.kernel("transpose", {}),
+                     builder.groups(ceil_div(rows * spec.H, abi::kElementwiseGroup), spec.D()),
+                     make_block(push, abi::kTransposePlaces), true);
 }
 
-std::size_t StepLoop::backward_weight(PlanBuilder& builder) const {
-    const Spec& spec = builder.spec();
-    return builder.scratch("transposed weight", spec.D() * spec.G() * spec.H * spec.H);
-}
-
-void StepLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const {
-    const Spec& spec = builder.spec();
-    add_recompute(builder, pass);
-    transpose(builder, "transpose", pass.inputs[Argument::recurrent_weight], pass.weight, spec.G() * spec.H, spec.H,
-              spec.D());
-}
-
-void StepLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
+void StepLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const std::int64_t H = spec.H, G = spec.G();
-    Loop loop{spec.T, static_cast<std::int32_t>(spec.T - 1), -1, {}};
-    for (const Phase& phase : backward_phases(spec)) {
-        StepBlock views = pass.views;
-        views.skip_slots(abi::kRecurrentDelta, phase.first_slot);
-        views.weights(pass.weight, H, G * H, phase.slots * H, phase.first_slot * H);
-        const std::size_t params = builder.constant("parameters", views.block());
-        const std::size_t kernel = loop_kernel(builder, "backward", {phase.number, false});
-        loop.body.push_back(step_dispatch(phase.label, kernel, step_groups(builder), params));
-    }
-    Dispatch initial = at_step(loop.body.front(), "initial state", -1);
-    builder.add(std::move(loop));
-    if (spec.has(Argument::init_state)) builder.add(std::move(initial));
+    add_loop_of_phases(builder, [&](const Phase& phase) {
+        StepBlock of_phase = views;
+        if (spec.gradients) {
+            of_phase.skip_slots(abi::kRecurrentDelta, phase.first);
+            of_phase.weights(builder.notes<TransposedWeight>().buffer, H, G * H, phase.count * H, phase.first * H);
+        } else {
+            of_phase.weights(inputs[Argument::recurrent_weight], G * H, H, H);
+        }
+        return step_dispatch(builder, phase.label, loop_kernel(builder, phase), step_groups(builder), of_phase);
+    });
 }
 
 }  // namespace vkrnn

@@ -1,21 +1,19 @@
 // The time loop with one dispatch for each step, or two for cells with two phases. Runs on any Vulkan device.
 #pragma once
 
-#include "plan/strategy.h"
+#include "shader_loop.h"
 
 namespace vkrnn {
 
-class StepLoop : public LoopStrategy {
+class StepLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "steps"; }
     [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
     [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
-    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
-    std::size_t backward_weight(PlanBuilder& builder) const override;
-    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
-    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;
+    void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 
 }  // namespace vkrnn

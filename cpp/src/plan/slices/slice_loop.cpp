@@ -4,8 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "plan/portable/step_kernels.h"
-#include "plan/tuning_parameters.h"
+#include "plan/gpu.h"
 
 namespace vkrnn {
 namespace {
@@ -139,59 +138,6 @@ std::int64_t steps_of(const Layout& layout, const Profile& profile) {
     return std::clamp<std::int64_t>(profile.max_loop_iterations / iterations, 1, steps);
 }
 
-// Strides of the weight, in elements, to the next k, unit and slot of a product.
-struct WeightStrides {
-    std::int64_t in_k, in_unit, in_slot;
-};
-
-// Packs the weights, then adds the dispatches of all steps, from step `first` on. `increment` is 1 or -1.
-void add_loop(PlanBuilder& builder, const std::string& driver, const std::string& label, StepBlock views,
-              std::size_t weight, const WeightStrides& strides, std::int64_t first, std::int64_t increment, bool keep) {
-    const Spec& spec = builder.spec();
-    const Layout layout = layout_of(builder);
-    const std::size_t packed = builder.scratch("slice weights", spec.D() * layout.weights());
-    abi::SlicePackPush pack{};
-    pack.in_ = builder.at(weight, 0);
-    pack.out_ = builder.at(packed, 0);
-    pack.in_direction = spec.G() * spec.H * spec.H;
-    pack.in_k = strides.in_k;
-    pack.in_unit = strides.in_unit;
-    pack.in_slot = strides.in_slot;
-    pack.depth = u32(layout.depth);
-    pack.H = u32(spec.H);
-    pack.runs = u32(layout.runs);
-    pack.lanes = layout.shape.lanes;
-    pack.units = layout.shape.units;
-    pack.invocations = u32(layout.invocations);
-    pack.products = u32(layout.products);
-    pack.gate_order = gate_order(spec, 0, layout.products);
-    builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
-                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
-                     make_block(pack, abi::kSlicePackPlaces), true);
-
-    std::vector<std::uint32_t> constants = step_constants(spec, {0, keep}, abi::kSliceConstants);
-    constants[abi::kLocalSize] = u32(layout.invocations);
-    constants[abi::kSliceInvocations] = u32(layout.invocations);
-    constants[abi::kSliceLanes] = layout.shape.lanes;
-    constants[abi::kSliceUnits] = layout.shape.units;
-    constants[abi::kSliceRows] = layout.shape.rows;
-    constants[abi::kSliceRuns] = u32(layout.runs);
-    constants[abi::kRegisterFours] = u32(layout.register_fours);
-    constants[abi::kSharedFours] = u32(layout.shared_fours);
-    constants[abi::kToInitial] = spec.gradients && spec.has(Argument::init_state);
-
-    views.weights(packed, 1, layout.weights(), layout.depth);
-    const std::size_t params = builder.constant("parameters", views.block());
-    const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
-    Dispatch made = step_dispatch(label, step_kernel(builder, driver, std::move(constants)),
-                                  builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D()), params);
-    made.push = make_block(abi::StepPush{place(params, 0), 0, u32(steps)}, abi::kStepPushPlaces);
-    builder.add(Loop{ceil_div(spec.T, steps),
-                     static_cast<std::int32_t>(first),
-                     static_cast<std::int32_t>(increment * steps),
-                     {std::move(made)}});
-}
-
 }  // namespace
 
 // AMD GPUs are left out. Compilers for them keep hundreds of these weights in memory instead of registers, and that of
@@ -205,8 +151,7 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
 }
 
 std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
-    if (spec.dtype == Dtype::float64 || spec.two_phases()) return std::nullopt;
-    if (!counts_steps_in_32_bits(spec)) return std::nullopt;
+    if (!can_run_many_steps(spec)) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {2U, 4U, 8U, 16U})
@@ -220,23 +165,58 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
                 const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
                 if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
             }
+    if (!best) return best;
+    best->microseconds += kDispatchMicroseconds;
     // If the number of registers is unknown, weights that should be in registers might be spilled to memory.
-    if (best) best->microseconds = profile.registers != 0 ? best->microseconds + kDispatchMicroseconds : kOnlyWhenAsked;
+    best->only_if_fixed = profile.registers == 0;
     return best;
 }
 
-void SliceLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
+// Packs the weights, then adds the dispatches of all steps.
+void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
-    add_loop(builder, "slices_forward", "steps", views, inputs[Argument::recurrent_weight],
-             {1, spec.H, spec.H * spec.H}, 0, 1, spec.descriptor.has(Flag::training));
-}
+    const std::string label = spec.gradients ? "steps back" : "steps";
+    const Layout layout = layout_of(builder);
+    const std::size_t packed = builder.scratch("slice weights", spec.D() * layout.weights());
+    abi::SlicePackPush pack{};
+    pack.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
+    pack.out_ = builder.at(packed, 0);
+    pack.in_direction = spec.G() * spec.H * spec.H;
+    pack.in_k = spec.gradients ? spec.H : 1;
+    pack.in_unit = spec.gradients ? 1 : spec.H;
+    pack.in_slot = spec.gradients ? 0 : spec.H * spec.H;
+    pack.depth = u32(layout.depth);
+    pack.H = u32(spec.H);
+    pack.runs = u32(layout.runs);
+    pack.lanes = layout.shape.lanes;
+    pack.units = layout.shape.units;
+    pack.invocations = u32(layout.invocations);
+    pack.products = u32(layout.products);
+    pack.gate_order = gate_order(spec, 0, layout.products);
+    builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
+                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
+                     make_block(pack, abi::kSlicePackPlaces), true);
 
-void SliceLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
+    std::vector<std::uint32_t> constants = cell_constants(spec, {0, keeps_training_state(spec)});
+    constants.resize(abi::kSliceConstants);
+    constants[abi::kLocalSize] = u32(layout.invocations);
+    constants[abi::kSliceInvocations] = u32(layout.invocations);
+    constants[abi::kSliceLanes] = layout.shape.lanes;
+    constants[abi::kSliceUnits] = layout.shape.units;
+    constants[abi::kSliceRows] = layout.shape.rows;
+    constants[abi::kSliceRuns] = u32(layout.runs);
+    constants[abi::kRegisterFours] = u32(layout.register_fours);
+    constants[abi::kSharedFours] = u32(layout.shared_fours);
+    constants[abi::kToInitial] = spec.gradients && spec.has(Argument::init_state);
 
-void SliceLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
-    const Spec& spec = builder.spec();
-    add_loop(builder, "slices_backward", "steps back", pass.views, pass.inputs[Argument::recurrent_weight],
-             {spec.H, 1, 0}, spec.T - 1, -1, false);
+    views.weights(packed, 1, layout.weights(), layout.depth);
+    const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
+    const std::size_t kernel =
+        builder.cell_kernel(spec.gradients ? "slices_backward" : "slices_forward", std::move(constants));
+    Loop loop = loop_over(spec, steps);
+    loop.body.push_back(step_dispatch(
+        builder, label, kernel, builder.groups(ceil_div(spec.N, layout.shape.rows), spec.D()), views, u32(steps)));
+    builder.add(std::move(loop));
 }
 
 }  // namespace vkrnn

@@ -3,20 +3,18 @@
 // registers and shared memory of one multiprocessor.
 #pragma once
 
-#include "plan/strategy.h"
+#include "plan/portable/shader_loop.h"
 
 namespace vkrnn {
 
-class SliceLoop : public LoopStrategy {
+class SliceLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "slices"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
     [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
-    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
-    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
-    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 
 }  // namespace vkrnn

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/portable/step_kernels.h"
-#include "plan/tuning_parameters.h"
+#include "plan/gpu.h"
 
 namespace vkrnn {
 namespace {
@@ -98,13 +97,9 @@ double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profi
 
 double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile) {
     double microseconds = 0;
-    if (spec.gradients) {
-        for (const Phase& phase : backward_phases(spec))
-            microseconds += kBackward * phase_cost(shape, spec, profile, spec.H, 1, phase.slots * spec.H);
-    } else {
-        for (const Phase& phase : forward_phases(spec))
-            microseconds += phase_cost(shape, spec, profile, phase.gates * spec.H, phase.gates, spec.H);
-    }
+    for (const Phase& phase : phases_of(spec))
+        microseconds += spec.gradients ? kBackward * phase_cost(shape, spec, profile, spec.H, 1, phase.count * spec.H)
+                                       : phase_cost(shape, spec, profile, phase.count * spec.H, phase.count, spec.H);
     return microseconds;
 }
 
@@ -115,28 +110,25 @@ public:
         : builder_(builder), spec_(builder.spec()), shape_(with_sizes(kShapes[0], builder.sizes())), weight_(weight) {}
 
     // Adds a buffer for the operand: regions of [slots * H][rows].
-    void add_operand(StepBlock& views, std::int64_t regions, std::int64_t slots) {
-        const std::int64_t rows = row_tiles() * shape_.rows();
+    void add_operand(StepBlock& views) {
+        const std::int64_t regions = !spec_.gradients && spec_.two_phases() ? 3 : 2;
+        const std::int64_t slots = spec_.gradients ? spec_.G() : 1, rows = row_tiles() * shape_.rows();
         const std::size_t buffer = builder_.scratch("operand tiles", spec_.D() * regions * slots * spec_.H * rows);
         views.tile_operand(buffer, regions, slots, rows);
     }
 
     // Adds the dispatch that fills the operand of the first step.
     void start(const StepBlock& views) {
-        std::vector<std::uint32_t> constants = step_constants(spec_, {}, abi::kStepConstants);
+        std::vector<std::uint32_t> constants = cell_constants(spec_, {});
         constants[abi::kLocalSize] = abi::kElementwiseGroup;
-        const abi::StepPush push{place(builder_.constant("parameters", views.block()), 0), 0, 0};
         builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
                           builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
-                          make_block(push, abi::kStepPushPlaces), true);
+                          step_push(builder_, views), true);
     }
 
-    // Packs the weights of a phase before the loop, and returns its dispatch. `first` is the element of the weight at
-    // which a product begins. in_k, in_unit and in_slot are the strides to the next k, unit and slot.
-    struct Weights {
-        std::int64_t products, depth, first, in_k, in_unit, in_slot;
-    };
-    Dispatch phase(const Phase& phase, const std::string& driver, StepBlock views, bool keep, const Weights& weights) {
+    // Packs the weights of a phase before the loop, and returns its dispatch.
+    Dispatch phase(const Phase& phase, StepBlock views) {
+        const Weights weights = weights_of(phase);
         const std::int64_t units = shape_.columns() / weights.products;
         const std::int64_t tiles = ceil_div(spec_.H, units);
         const std::int64_t padded = ceil_div(weights.depth, shape_.depth_block) * shape_.depth_block;
@@ -157,22 +149,35 @@ public:
         push.columns = u32(shape_.columns());
         push.tiles = u32(tiles);
         push.products = u32(weights.products);
-        push.gate_order = gate_order(spec_, phase.first_gate, weights.products);
+        push.gate_order = gate_order(spec_, phase.first, weights.products);
         builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", {}),
                           builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()),
                           make_block(push, abi::kTilePackPlaces), true);
 
         views.weights(packed, tiles, tile, weights.depth);
-        const std::size_t params = builder_.constant("parameters", views.block());
-        const std::size_t kernel = step_kernel(builder_, driver, constants({phase.number, keep}));
-        return step_dispatch(phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), params);
+        if (spec_.gradients) views.first_depth(phase.first * spec_.H);
+        const std::size_t kernel =
+            builder_.cell_kernel(spec_.gradients ? "tiles_backward" : "tiles_forward", constants(phase));
+        return step_dispatch(builder_, phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), views);
     }
 
 private:
+    // A phase's products. `first` is the element of the weight at which they begin. in_k, in_unit and in_slot are the
+    // strides to the next k, unit and slot.
+    struct Weights {
+        std::int64_t products, depth, first, in_k, in_unit, in_slot;
+    };
+    [[nodiscard]] Weights weights_of(const Phase& phase) const {
+        const std::int64_t H = spec_.H;
+        if (spec_.gradients) return {1, phase.count * H, phase.first * H * H, H, 1, 0};
+        return {phase.count, H, 0, 1, H, H * H};
+    }
+
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
 
-    [[nodiscard]] std::vector<std::uint32_t> constants(const StepOptions& options) const {
-        std::vector<std::uint32_t> made = step_constants(spec_, options, abi::kTileConstants);
+    [[nodiscard]] std::vector<std::uint32_t> constants(const Phase& phase) const {
+        std::vector<std::uint32_t> made = cell_constants(spec_, {phase.number, keeps_training_state(spec_)});
+        made.resize(abi::kTileConstants);
         made[abi::kLocalSize] = shape_.invocations();
         made[abi::kThreadRows] = shape_.thread_rows;
         made[abi::kThreadColumns] = shape_.thread_columns;
@@ -210,50 +215,22 @@ std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
 
 std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
-    std::optional<Offer> best;
-    for (const TileShape& usual : kShapes) {
-        const TileShape shape = with_sizes(usual, wanted);
-        if (!fits(shape, element_bytes(spec), profile) || shape.columns() < most_products) continue;
-        // A shape that spills registers is used only if the caller asked for it.
-        if (shape == usual && !stays_in_registers(shape, element_bytes(spec), profile)) continue;
-        const double microseconds = static_cast<double>(spec.T) * step_cost(shape, spec, profile);
-        if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
-    }
-    if (best) best->microseconds = on_gpu(profile, best->microseconds);
+    // A shape that spills registers is used only if the caller asked for it.
+    const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {
+        return fits(shape, element_bytes(spec), profile) && shape.columns() >= most_products &&
+               (shape != usual || stays_in_registers(shape, element_bytes(spec), profile));
+    };
+    std::optional<Offer> best = cheapest<TileShape>(
+        spec, kShapes, wanted, fits_call, [&](const TileShape& shape) { return step_cost(shape, spec, profile); });
+    if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }
 
-void TileLoop::forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
-    const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H;
+void TileLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     TilePlan plan(builder, inputs[Argument::recurrent_weight]);
-    plan.add_operand(views, spec.two_phases() ? 3 : 2, 1);
-    plan.start(views);
-    Loop loop{spec.T, 0, 1, {}};
-    for (const Phase& phase : forward_phases(spec))
-        loop.body.push_back(plan.phase(phase, "tiles_forward", views, spec.descriptor.has(Flag::training),
-                                       {phase.gates, H, 0, 1, H, H * H}));
-    builder.add(std::move(loop));
-}
-
-void TileLoop::recompute(PlanBuilder& builder, const BackwardPass& pass) const { add_recompute(builder, pass); }
-
-void TileLoop::backward(PlanBuilder& builder, const BackwardPass& pass) const {
-    const Spec& spec = builder.spec();
-    const std::int64_t H = spec.H;
-    TilePlan plan(builder, pass.inputs[Argument::recurrent_weight]);
-    StepBlock all = pass.views;
-    plan.add_operand(all, 2, spec.G());
-    Loop loop{spec.T, static_cast<std::int32_t>(spec.T - 1), -1, {}};
-    for (const Phase& phase : backward_phases(spec)) {
-        StepBlock views = all;
-        views.first_depth(phase.first_slot * H);
-        loop.body.push_back(
-            plan.phase(phase, "tiles_backward", views, false, {1, phase.slots * H, phase.first_slot * H * H, H, 1, 0}));
-    }
-    Dispatch initial = at_step(loop.body.front(), "initial state", -1);
-    builder.add(std::move(loop));
-    if (spec.has(Argument::init_state)) builder.add(std::move(initial));
+    plan.add_operand(views);
+    if (!builder.spec().gradients) plan.start(views);
+    add_loop_of_phases(builder, [&](const Phase& phase) { return plan.phase(phase, views); });
 }
 
 }  // namespace vkrnn

@@ -2,11 +2,11 @@
 // tiles in shared memory and registers, with plain multiply-adds. Runs on any GPU.
 #pragma once
 
-#include "plan/strategy.h"
+#include "plan/portable/shader_loop.h"
 
 namespace vkrnn {
 
-class TileLoop : public LoopStrategy {
+class TileLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "tiles"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
@@ -14,9 +14,7 @@ public:
     [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
                                              const Sizes& wanted) const override;
-    void forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
-    void recompute(PlanBuilder& builder, const BackwardPass& pass) const override;
-    void backward(PlanBuilder& builder, const BackwardPass& pass) const override;
+    void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 
 }  // namespace vkrnn

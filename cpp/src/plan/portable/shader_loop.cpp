@@ -1,0 +1,64 @@
+#include "shader_loop.h"
+
+#include <cstring>
+
+namespace vkrnn {
+namespace {
+
+constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
+constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup; every device supports it
+
+}  // namespace
+
+void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const StepBlock& views) const {
+    const Spec& spec = builder.spec();
+    std::vector<std::uint32_t> constants = cell_constants(spec, {0, weighed_cells(spec)});
+    constants[abi::kLocalSize] = kReplayGroup;
+    builder.dispatch("replay", builder.cell_kernel("replay", std::move(constants)),
+                     builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
+                     step_push(builder, views));
+}
+
+std::vector<Phase> phases_of(const Spec& spec) {
+    const std::string label = spec.gradients ? "step back" : "step";
+    const std::int64_t candidate = spec.G() - 1;
+    if (!spec.two_phases()) return {{0, label, 0, spec.G()}};
+    return {{1, spec.gradients ? label : label + ": gates", 0, candidate}, {2, label + ": candidate", candidate, 1}};
+}
+
+Block step_push(PlanBuilder& builder, const StepBlock& views, std::uint32_t steps) {
+    const std::size_t params = builder.constant("parameters", views.block());
+    return make_block(abi::StepPush{place(params, 0), 0, steps}, abi::kStepPushPlaces);
+}
+
+Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel,
+                       std::array<std::uint32_t, 3> groups, const StepBlock& views, std::uint32_t steps) {
+    Dispatch made{label, kernel, groups, step_push(builder, views, steps)};
+    made.counter = abi::kStepCounter;
+    return made;
+}
+
+Loop loop_over(const Spec& spec, std::int64_t steps) {
+    const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
+    return {ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
+}
+
+void add_loop_of_phases(PlanBuilder& builder, const std::function<Dispatch(const Phase&)>& dispatch_of) {
+    const Spec& spec = builder.spec();
+    Loop loop = loop_over(spec);
+    for (const Phase& phase : phases_of(spec)) loop.body.push_back(dispatch_of(phase));
+    Dispatch initial = loop.body.front();
+    builder.add(std::move(loop));
+    if (!spec.gradients || !spec.has(Argument::init_state)) return;
+    const std::int32_t before_first = -1;
+    initial.label = "initial state";
+    std::memcpy(initial.push.bytes.data() + abi::kStepCounter, &before_first, sizeof(before_first));
+    builder.add(std::move(initial));
+}
+
+bool can_run_many_steps(const Spec& spec) {
+    return spec.dtype != Dtype::float64 && !spec.two_phases() &&
+           spec.N * spec.D() * spec.G() * spec.H <= kMostStepElements;
+}
+
+}  // namespace vkrnn
