@@ -270,6 +270,21 @@ TEST(GradientPlan, ResultsComeInTheDocumentedOrder) {
     EXPECT_EQ(names, expected);
 }
 
+// The text of a plan shows constants by name, those of each strategy among them.
+TEST(Plan, NamesTheConstantsOfItsKernels) {
+    Kernel kernel{"shader", {8, 0, 1, 0x3210, 0, 3, 0, 2, 0, 0}};
+    kernel.constants[4] = abi::to_words(0.25F)[0];
+    using As = ConstantName::As;
+    kernel.names = {
+        {5, "activations", As::activations}, {0, "rows"}, {1, "none"}, {2, "flag", As::flag}, {3, "order", As::slots},
+        {4, "number", As::float32}};
+    const std::vector<std::pair<std::string_view, ConstantValue>> wanted{
+        {"rows", 8U}, {"flag", true}, {"order", "0x3210"}, {"number", 0.25}, {"activations", "sigmoid none tanh"}};
+    EXPECT_EQ(named_constants(kernel), wanted);
+    kernel.constants = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    EXPECT_TRUE(named_constants(kernel).empty());
+}
+
 // Returns a kernel's constants except the floating-point ones, which have another type in float64.
 std::vector<std::uint32_t> without_numbers(std::vector<std::uint32_t> constants) {
     if (constants.size() >= abi::kStepConstants)

@@ -14,7 +14,9 @@ py::dict to_dict(const Plan& plan, const Dispatch& dispatch) {
     dict["kind"] = "dispatch";
     dict["label"] = dispatch.label;
     dict["shader"] = kernel.shader;
-    dict["constants"] = py::tuple(py::cast(kernel.constants));
+    py::dict constants;
+    for (const auto& [name, value] : named_constants(kernel)) constants[py::str(name)] = value;
+    dict["constants"] = constants;
     dict["groups"] = py::make_tuple(dispatch.groups[0], dispatch.groups[1], dispatch.groups[2]);
     return dict;
 }

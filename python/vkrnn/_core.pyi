@@ -35,7 +35,7 @@ class DispatchStep(TypedDict):
     kind: Literal["dispatch"]
     label: str
     shader: str
-    constants: tuple[int, ...]
+    constants: dict[str, bool | int | float | str]
     groups: tuple[int, int, int]
 
 @type_check_only

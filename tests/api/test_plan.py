@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -297,10 +298,12 @@ buffers: 8.2 kB
   constant  parameters                        1.2 kB
 steps: 6 dispatches, 10.6 kFLOP in products
   clear zeros
-  project                           gemm_tiled<0,0,0>  groups 1 x 1 x 1
+  project                           gemm_tiled  groups 1 x 1 x 1
   for k = 0, 1, ... (5 steps)
-    step                              lstm_forward<32,1,2,1,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
-"""  # noqa: E501
+    step                              lstm_forward  groups 2 x 1 x 2
+        workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, training, peephole,
+        activations sigmoid sigmoid tanh sigmoid tanh
+"""
 
 GRADIENTS = """\
 lstm_gradients  T=5 N=3 I=7 H=4 D=2
@@ -331,27 +334,59 @@ buffers: 13.1 kB
   constant  parameters                        1.2 kB
 steps: 13 dispatches, 21.1 kFLOP in products
   clear zeros
-  replay                            lstm_replay<128,0,0,0,0,0,12816,0,0,1,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 15 x 1 x 2
-  transpose                         transpose<>  groups 1 x 1 x 2  (no barrier)
+  replay                            lstm_replay  groups 15 x 1 x 2
+      workgroup 128, gate_order 0x3210, kept_cells 1, peephole, activations sigmoid sigmoid tanh sigmoid tanh
+  transpose                         transpose  groups 1 x 1 x 2  (no barrier)
   for k = 4, 3, ... (5 steps)
-    step back                         lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
-  initial state                     lstm_backward<32,1,2,1,0,0,12816,0,0,0,1,0,0,3,3,2,3,2,0,0,0,0,0,0,0,0,0,0,0,0>  groups 2 x 1 x 2
-  gradient of source                gemm_tiled<0,1,0>  groups 1 x 1 x 1
-  gradient of input_weight          gemm_tiled<1,1,0>  groups 1 x 1 x 1  (no barrier)
-  gradient of recurrent_weight      gemm_tiled<1,1,1>  groups 1 x 1 x 2  (no barrier)
-  gradient of bias                  reduce<0>  groups 1 x 1 x 1  (no barrier)
-  gradient of peephole              reduce<1>  groups 1 x 1 x 1  (no barrier)
-"""  # noqa: E501
+    step back                         lstm_backward  groups 2 x 1 x 2
+        workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, peephole,
+        activations sigmoid sigmoid tanh sigmoid tanh
+  initial state                     lstm_backward  groups 2 x 1 x 2
+      workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, peephole,
+      activations sigmoid sigmoid tanh sigmoid tanh
+  gradient of source                gemm_tiled  groups 1 x 1 x 1
+      b_columns
+  gradient of input_weight          gemm_tiled  groups 1 x 1 x 1  (no barrier)
+      a_columns, b_columns
+  gradient of recurrent_weight      gemm_tiled  groups 1 x 1 x 2  (no barrier)
+      a_columns, b_columns, vectors
+  gradient of bias                  reduce  groups 1 x 1 x 1  (no barrier)
+  gradient of peephole              reduce  groups 1 x 1 x 1  (no barrier)
+      factor
+"""
 
 
 def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:
-    """The whole text, for a small LSTM."""
+    """The whole text, for a small LSTM. Its steps are the example of the documentation."""
     assert str(plan(SMALL, portable, training=True)) == FORWARD
+    assert FORWARD[FORWARD.index("steps: ") :] in (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
 
 
 def test_the_text_of_a_gradient_plan(portable: vkrnn.Device) -> None:
     """The whole text, for the gradients of the same call."""
     assert str(plan(SMALL, portable, gradients=True)) == GRADIENTS
+
+
+def test_constants_have_names_and_values(portable: vkrnn.Device) -> None:
+    """In the steps as in the text: counts, flags, the order of the gates, activations, and numbers of either width."""
+    arrays = zeros(SMALL, gradients=False)
+    for dtype in (np.float32, np.float64) if portable.profile.float64 else (np.float32,):
+        given = {name: array.astype(dtype) for name, array in arrays.items()}
+        descriptor = SMALL.descriptor(training=True, clip=1.5)
+        planned = vkrnn.plan(vkrnn.lstm, **given, descriptor=descriptor, device=portable)
+        [step] = dispatches(planned)[1]
+        assert step["constants"] == {
+            "workgroup": 32,
+            "lanes": 1,
+            "rows": 2,
+            "vector_loads": True,
+            "gate_order": "0x3210",
+            "training": True,
+            "peephole": True,
+            "activations": "sigmoid sigmoid tanh sigmoid tanh",
+            "clip": 1.5,
+        }
+        assert "activations sigmoid sigmoid tanh sigmoid tanh, clip 1.5\n" in str(planned)
 
 
 def test_name_of_a_call_is_in_the_text(portable: vkrnn.Device) -> None:
@@ -372,4 +407,5 @@ def test_columns_are_separated(portable: vkrnn.Device) -> None:
         assert any(line.split()[0:1] == [role] and f" {name} " in line for line in text), name
     before, body, after = dispatches(planned)
     for step in (*before, *body, *after):
-        assert any(f" {step['label']} " in line and f" {step['shader']}<" in line for line in text), step["label"]
+        label, shader = f" {step['label']} ", f" {step['shader']}  groups"
+        assert any(label in line and shader in line for line in text), step["label"]

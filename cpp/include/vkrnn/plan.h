@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -79,12 +80,38 @@ struct PlanBuffer {
     bool operator==(const PlanBuffer&) const = default;
 };
 
+// The name of a specialization constant, and how to read its value.
+struct ConstantName {
+    enum class As : std::uint8_t {
+        count,
+        flag,
+        slots,        // the slot of gate g in hexadecimal digit g
+        activations,  // this constant and the next ones
+        float32,
+        float64,  // a number in two constants
+    };
+    std::uint32_t number = 0;
+    std::string_view name;
+    As as = As::count;
+};
+
 // A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
 struct Kernel {
     std::string shader;  // "gemm_register", "lstm_forward", ...; on the CPU, a kernel of cpu/kernel.h
     std::vector<std::uint32_t> constants;
-    auto operator<=>(const Kernel&) const = default;
+    std::vector<ConstantName> names = {};  // for a plan's text; equal kernels may have different ones
+
+    friend bool operator==(const Kernel& a, const Kernel& b) {
+        return a.shader == b.shader && a.constants == b.constants;
+    }
+    friend auto operator<=>(const Kernel& a, const Kernel& b) {
+        return std::tie(a.shader, a.constants) <=> std::tie(b.shader, b.constants);
+    }
 };
+
+// Returns the constants of a kernel that have a name and are not 0, by number.
+using ConstantValue = std::variant<bool, std::uint32_t, double, std::string>;
+std::vector<std::pair<std::string_view, ConstantValue>> named_constants(const Kernel& kernel);
 
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label

@@ -129,16 +129,16 @@ std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::si
     return buffer;
 }
 
-std::size_t PlanBuilder::kernel(std::string shader, std::vector<std::uint32_t> constants) {
+std::size_t PlanBuilder::kernel(std::string shader, Constants constants) {
     if (plan_.spec.dtype == Dtype::float64) shader += "_f64";
-    Kernel kernel{std::move(shader), std::move(constants)};
+    Kernel kernel = std::move(constants).kernel(std::move(shader));
     const auto found = std::find(plan_.kernels.begin(), plan_.kernels.end(), kernel);
     if (found != plan_.kernels.end()) return static_cast<std::size_t>(found - plan_.kernels.begin());
     plan_.kernels.push_back(std::move(kernel));
     return plan_.kernels.size() - 1;
 }
 
-std::size_t PlanBuilder::cell_kernel(const std::string& driver, std::vector<std::uint32_t> constants) {
+std::size_t PlanBuilder::cell_kernel(const std::string& driver, Constants constants) {
     return kernel(std::string(plan_.spec.cell().shader) + "_" + driver, std::move(constants));
 }
 

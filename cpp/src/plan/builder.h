@@ -8,8 +8,7 @@
 #include <stdexcept>
 #include <typeindex>
 
-#include "abi.h"
-#include "vkrnn/plan.h"
+#include "constants.h"
 
 namespace vkrnn {
 
@@ -84,9 +83,9 @@ public:
     // calls with the same array reuse the contents. The dispatches that fill the buffer must name it in `fills`.
     std::size_t packed(std::string name, std::int64_t elements, std::size_t from, std::vector<std::int64_t> layout,
                        bool optional = false);
-    std::size_t kernel(std::string shader, std::vector<std::uint32_t> constants);
+    std::size_t kernel(std::string shader, Constants constants);
     // Returns the kernel that a driver makes of the call's cell.
-    std::size_t cell_kernel(const std::string& driver, std::vector<std::uint32_t> constants);
+    std::size_t cell_kernel(const std::string& driver, Constants constants);
 
     // Add steps. An `independent` step may run concurrently with the step before it. It still waits at a barrier if it
     // uses a buffer that was first written since the last barrier.

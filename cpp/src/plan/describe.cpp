@@ -1,6 +1,9 @@
 // Prints a plan as text that shows what a call does and what it costs.
-#include <cmath>
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <iomanip>
+#include <span>
 #include <sstream>
 
 #include "vkrnn/plan.h"
@@ -20,6 +23,48 @@ std::string_view name_of(Role role) {
 
 namespace {
 
+// Returns the words of a constant's value.
+std::span<const std::uint32_t> words_of(const Kernel& kernel, const ConstantName& name) {
+    using As = ConstantName::As;
+    const bool is_real = name.as == As::float32 || name.as == As::float64;
+    const std::size_t count = name.as == As::activations ? kActivationSlots : is_real ? 2 : 1;
+    return std::span(kernel.constants).subspan(name.number, count);
+}
+
+ConstantValue value_of(std::span<const std::uint32_t> words, ConstantName::As as) {
+    using As = ConstantName::As;
+    std::ostringstream text;
+    switch (as) {
+        case As::count: break;
+        case As::flag: return words[0] != 0;
+        case As::slots: text << "0x" << std::hex << words[0]; return text.str();
+        case As::float32: return double{std::bit_cast<float>(words[0])};
+        case As::float64: return std::bit_cast<double>(std::array{words[0], words[1]});
+        case As::activations:
+            while (words.back() == 0) words = words.first(words.size() - 1);
+            for (const std::uint32_t each : words)
+                text << (text.tellp() > 0 ? " " : "") << name_of(static_cast<Activation>(each));
+            return text.str();
+    }
+    return words[0];
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string_view, ConstantValue>> named_constants(const Kernel& kernel) {
+    std::vector<ConstantName> names = kernel.names;
+    std::ranges::stable_sort(names, {}, &ConstantName::number);
+    std::vector<std::pair<std::string_view, ConstantValue>> shown;
+    for (const ConstantName& name : names) {
+        const std::span words = words_of(kernel, name);
+        if (std::ranges::any_of(words, [](std::uint32_t word) { return word != 0; }))
+            shown.emplace_back(name.name, value_of(words, name.as));
+    }
+    return shown;
+}
+
+namespace {
+
 std::string human(double value, const char* unit) {
     const char* const prefixes[] = {"", "k", "M", "G", "T", "P"};
     std::size_t prefix = 0;
@@ -32,15 +77,31 @@ std::string human(double value, const char* unit) {
     return text.str();
 }
 
-void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& dispatch, const char* indent) {
+// Writes the kernel's constants below its dispatch: "workgroup 32, rows 2, vector_loads".
+void describe_constants(std::ostream& out, const Kernel& kernel, const std::string& indent) {
+    constexpr std::size_t kMostColumns = 110;
+    std::string line;
+    for (const auto& [name, value] : named_constants(kernel)) {
+        std::ostringstream text;
+        text << name;
+        if (!std::holds_alternative<bool>(value)) std::visit([&](const auto& shown) { text << ' ' << shown; }, value);
+        if (!line.empty() && indent.size() + line.size() + text.str().size() > kMostColumns) {
+            out << indent << line << ",\n";
+            line.clear();
+        }
+        line += (line.empty() ? "" : ", ") + text.str();
+    }
+    if (!line.empty()) out << indent << line << '\n';
+}
+
+void describe_dispatch(std::ostream& out, const Plan& plan, const Dispatch& dispatch, const std::string& indent) {
     const Kernel& kernel = plan.kernels[dispatch.kernel];
-    out << indent << std::left << std::setw(33) << dispatch.label << ' ' << kernel.shader << '<';
-    for (std::size_t i = 0; i < kernel.constants.size(); ++i) out << (i ? "," : "") << kernel.constants[i];
-    out << '>';
+    out << indent << std::left << std::setw(33) << dispatch.label << ' ' << kernel.shader;
     const auto& [x, y, z] = dispatch.groups;
     if (x != 0) out << "  groups " << x << " x " << y << " x " << z;
     if (!dispatch.after) out << "  (no barrier)";
     out << '\n';
+    describe_constants(out, kernel, indent + "    ");
 }
 
 void describe_step(std::ostream& out, const Plan& plan, const Step& step) {

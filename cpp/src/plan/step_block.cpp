@@ -1,7 +1,5 @@
 #include "step_block.h"
 
-#include <algorithm>
-
 namespace vkrnn {
 
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
@@ -22,8 +20,6 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
         order |= static_cast<std::uint32_t>(slot_of(spec, static_cast<std::size_t>(first + i))) << (4 * i);
     return order;
 }
-
-std::uint32_t keeps_training_state(const Spec& spec) { return !spec.gradients && spec.descriptor.has(Flag::training); }
 
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
 
@@ -145,50 +141,5 @@ void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
 }
 
 Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
-
-static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
-static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kClipSlack && abi::kClipSlack + 2 == abi::kStepConstants);
-static_assert(abi::kNumber0 + 2 * kHardSigmoidAlphaSlot == abi::kHardSigmoidAlpha);
-static_assert(abi::kNumber0 + 2 * kHardSigmoidBetaSlot == abi::kHardSigmoidBeta);
-static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
-
-namespace {
-
-// Returns the relative tolerance between a gate in z_state and the same activation computed again: some units in the
-// last place, or the rounding error of a 16-bit type.
-double clip_slack(Dtype dtype) {
-    switch (dtype) {
-        case Dtype::float64: return 0x1p-49;
-        case Dtype::float16: return 0x1p-10;
-        case Dtype::bfloat16: return 0x1p-7;
-        default: return 0x1p-21;
-    }
-}
-
-}  // namespace
-
-std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options) {
-    std::vector<std::uint32_t> constants(abi::kStepConstants);
-    constants[abi::kHasMask] = spec.has(Argument::mask);
-    constants[abi::kPhase] = options.phase;
-    constants[abi::kGateOrder] = gate_order(spec, 0, spec.G());
-    constants[abi::kScalesProduct] = spec.scales_product();
-    constants[abi::kOptions] = spec.descriptor.cell_options();
-    constants[abi::kKeep] = options.keep;
-    constants[abi::kHasVectors] = spec.vectors() != nullptr;
-    constants[abi::kHasLengths] = spec.has(Argument::lengths);
-    const bool clips = spec.descriptor.numbers[kClipSlot] != 0;
-    constants[abi::kHasClip] = clips;
-    for (std::size_t i = 0; i < kActivationSlots; ++i)
-        constants[abi::kActivation0 + i] = static_cast<std::uint32_t>(spec.descriptor.activations[i]);
-    const auto set_number = [&](std::size_t first, double number) {
-        const auto words =
-            spec.dtype == Dtype::float64 ? abi::to_words(number) : abi::to_words(static_cast<float>(number));
-        std::ranges::copy(words, constants.begin() + static_cast<std::ptrdiff_t>(first));
-    };
-    for (std::size_t i = 0; i < kNumberSlots; ++i) set_number(abi::kNumber0 + 2 * i, spec.descriptor.numbers[i]);
-    if (clips) set_number(abi::kClipSlack, clip_slack(spec.dtype));
-    return constants;
-}
 
 }  // namespace vkrnn

@@ -74,18 +74,6 @@ private:
     std::uint32_t packed_views_ = 0;
 };
 
-// Choices that a strategy makes for a step kernel. All others follow from the spec.
-struct StepOptions {
-    std::uint32_t phase = 0;  // 0: the only one; 1, 2: first and second of two
-    std::uint32_t keep = 0;   // see abi::kKeep
-};
-// Returns the specialization constants that follow from the call, which are the same for every strategy. The others are
-// zeros.
-std::vector<std::uint32_t> cell_constants(const Spec& spec, const StepOptions& options);
-
-// Returns whether the steps of a call store the training state, as a value for `keep`.
-std::uint32_t keeps_training_state(const Spec& spec);
-
 // Returns how many cell states of a step the gradient of the learned vectors needs: 0, 1 (c[k-1]) or 2 (c[k-1] and
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);

@@ -29,8 +29,10 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
 
 void MatrixLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     MatrixPlan plan(builder, inputs, views);
-    add_loop_of_phases(builder,
-                       [&](const Phase& phase) { return plan.step(phase, "matrices", plan.pack_weights(phase)); });
+    add_loop_of_phases(builder, [&](const Phase& phase) {
+        const StepOptions options{phase.number, keeps_training_state(builder.spec())};
+        return plan.step(phase, "matrices", plan.pack_weights(phase), plan.constants(options, false));
+    });
 }
 
 }  // namespace vkrnn

@@ -119,18 +119,15 @@ MatrixPlan::Weights MatrixPlan::pack_weights(const Phase& phase) {
             spec_.gradients ? phase.first * run_blocks_ : 0};
 }
 
-Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights,
-                          const std::vector<std::uint32_t>& more, bool tagged, std::uint32_t steps) {
+Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const Weights& weights, Constants constants,
+                          std::uint32_t steps) {
     StepBlock views = views_;
     // Blocks are addressed in elements of four bytes. A 16-byte vector has four of them.
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
                   weights.blocks.first);
     views.first_depth(weights.first_block);
-    std::vector<std::uint32_t> made = constants({phase.number, keeps_training_state(spec_)});
-    made[abi::kTagged] = tagged;
-    made.insert(made.end(), more.begin(), more.end());
     const std::size_t kernel =
-        builder_.cell_kernel(driver + (spec_.gradients ? "_backward" : "_forward"), std::move(made));
+        builder_.cell_kernel(driver + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
     return step_dispatch(builder_, phase.label, kernel,
                          builder_.groups(row_tiles() * unit_tiles(weights.products), spec_.D()), views, steps);
 }
@@ -139,29 +136,28 @@ std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
     return ceil_div(spec_.H, shape_.tile_columns(side_) / products);
 }
 
-std::vector<std::uint32_t> MatrixPlan::constants(const StepOptions& options) const {
-    std::vector<std::uint32_t> made = cell_constants(spec_, options);
-    made.resize(abi::kMatrixConstants);
+Constants MatrixPlan::constants(const StepOptions& options, bool tagged) const {
+    Constants made = cell_constants(spec_, options);
     set_matrix_constants(made, loop_halves(spec_, tagged_), builder_.profile());
-    made[abi::kLocalSize] = shape_.subgroups() * builder_.profile().subgroup_size;
-    made[abi::kMatrixRows] = shape_.rows;
-    made[abi::kMatrixColumns] = shape_.columns;
-    made[abi::kRowGroups] = 1;
-    made[abi::kColumnGroups] = shape_.column_groups;
-    made[abi::kDepthGroups] = shape_.depth_groups;
-    made[abi::kBlocksAhead] = shape_.blocks_ahead;
-    made[abi::kMatrixSumSlots] = sum_slots(shape_, spec_, builder_.profile());
-    made[abi::kScaleCount] = u32(scale_count(shape_, spec_, builder_.profile()));
+    made.set(abi::kLocalSize, "workgroup", shape_.subgroups() * builder_.profile().subgroup_size)
+        .set(abi::kMatrixRows, "matrix_rows", shape_.rows)
+        .set(abi::kMatrixColumns, "matrix_columns", shape_.columns)
+        .set(abi::kRowGroups, {}, 1)
+        .set(abi::kColumnGroups, "column_groups", shape_.column_groups)
+        .set(abi::kDepthGroups, "depth_groups", shape_.depth_groups)
+        .set(abi::kBlocksAhead, "blocks_ahead", shape_.blocks_ahead)
+        .set(abi::kMatrixSumSlots, "sum_slots", sum_slots(shape_, spec_, builder_.profile()))
+        .set(abi::kScaleCount, "scale_count", u32(scale_count(shape_, spec_, builder_.profile())))
+        .flag(abi::kTagged, "tagged", tagged);
     return made;
 }
 
 // Adds the dispatch that fills the operand of the first step, with zeros past the last unit.
 void MatrixPlan::start() {
-    std::vector<std::uint32_t> made = constants({});
-    made[abi::kTagged] = tagged_;
-    made[abi::kLocalSize] = abi::kElementwiseGroup;
-    made.push_back(u32(regions_));
-    made.push_back(!spec_.gradients);
+    Constants made = constants({}, tagged_);
+    made.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup)
+        .set(abi::kMatrixConstants, "regions", u32(regions_))
+        .flag(abi::kMatrixConstants + 1, "forward", !spec_.gradients);
     const std::int64_t elements = spec_.N * slots_ * run_blocks_ * side_;
     builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
                       builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),

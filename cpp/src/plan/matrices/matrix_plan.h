@@ -44,14 +44,14 @@ public:
     };
     Weights pack_weights(const Phase& phase);
 
-    // Returns a phase's dispatch, which makes `steps` steps if they are several. `more` are constants after those that
-    // all such kernels have. `tagged`: whether it waits until words have the step's tag.
-    Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights,
-                  const std::vector<std::uint32_t>& more = {}, bool tagged = false, std::uint32_t steps = 0);
+    // Returns the constants of a phase's kernel. `tagged`: whether it waits until words have the step's tag.
+    [[nodiscard]] Constants constants(const StepOptions& options, bool tagged) const;
+    // Returns a phase's dispatch, which makes `steps` steps if they are several.
+    Dispatch step(const Phase& phase, const std::string& driver, const Weights& weights, Constants constants,
+                  std::uint32_t steps = 0);
 
 private:
     [[nodiscard]] std::int64_t unit_tiles(std::int64_t products) const;
-    [[nodiscard]] std::vector<std::uint32_t> constants(const StepOptions& options) const;
     void start();
 
     PlanBuilder& builder_;

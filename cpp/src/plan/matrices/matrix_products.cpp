@@ -180,15 +180,16 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.k_blocks = u32(split.k_blocks);
     push.chunk = u32(split.chunk);
     push.batches = u32(p.batches);
-    std::vector<std::uint32_t> constants(abi::kMatrixConstants);
+    Constants constants;
     set_matrix_constants(constants, {a.halves, b.halves}, profile);
-    constants[abi::kLocalSize] = profile.subgroup_size * shape.groups();
-    constants[abi::kMatrixRows] = shape.rows;
-    constants[abi::kMatrixColumns] = shape.columns;
-    constants[abi::kRowGroups] = shape.row_groups;
-    constants[abi::kColumnGroups] = shape.column_groups;
-    constants[abi::kDepthGroups] = 1;
-    constants[abi::kBlocksAhead] = 1;
+    constants.set(abi::kLocalSize, "workgroup", profile.subgroup_size * shape.groups())
+        .set(abi::kMatrixRows, "product_rows", shape.rows)
+        .set(abi::kMatrixColumns, "product_columns", shape.columns)
+        .set(abi::kRowGroups, "product_row_groups", shape.row_groups)
+        .set(abi::kColumnGroups, "product_column_groups", shape.column_groups)
+        .set(abi::kDepthGroups, {}, 1)
+        .set(abi::kBlocksAhead, {}, 1)
+        .flag(abi::kTagged, {}, false);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
                      builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches),
                      make_block(push, abi::kMatrixProductPlaces));

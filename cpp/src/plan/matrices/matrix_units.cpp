@@ -7,8 +7,8 @@ constexpr std::int64_t kVectorBytes = 16;
 
 std::int64_t side_of(const PlanBuilder& builder) { return builder.profile().matrix_side; }
 
-std::vector<std::uint32_t> matrix_constants(const PlanBuilder& builder, const Halves& halves = {}) {
-    std::vector<std::uint32_t> constants(abi::kMatrixRows);
+Constants matrix_constants(const PlanBuilder& builder, const Halves& halves = {}) {
+    Constants constants;
     set_matrix_constants(constants, halves, builder.profile());
     return constants;
 }
@@ -63,11 +63,11 @@ Halves loop_halves(const Spec& spec, bool tagged) {
     return {rounds && !tagged ? 1 : 2, rounds || is_half(spec.dtype) ? 1 : 2};
 }
 
-void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile) {
-    constants[abi::kMatrixSide] = profile.matrix_side;
-    constants[abi::kMatrixSubgroup] = profile.subgroup_size;
-    constants[abi::kLeftHalves] = u32(halves.left);
-    constants[abi::kRightHalves] = u32(halves.right);
+void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile) {
+    constants.set(abi::kMatrixSide, "side", profile.matrix_side)
+        .set(abi::kMatrixSubgroup, "subgroup", profile.subgroup_size)
+        .set(abi::kLeftHalves, "left_halves", u32(halves.left))
+        .set(abi::kRightHalves, "right_halves", u32(halves.right));
 }
 
 std::size_t matrix_table(PlanBuilder& builder) {
@@ -155,8 +155,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.columns = u32(source.tiles.columns);
     push.products = u32(source.tiles.products);
     push.gate_order = source.tiles.gate_order;
-    std::vector<std::uint32_t> constants = matrix_constants(builder, {blocks.halves, blocks.halves});
-    constants.push_back(source.right);
+    Constants constants = matrix_constants(builder, {blocks.halves, blocks.halves});
+    constants.flag(abi::kMatrixRows, "right", source.right);
     builder.dispatch(
         label, builder.kernel("matrix_pack", std::move(constants)),
         builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),

@@ -22,7 +22,7 @@ struct Halves {
 Halves loop_halves(const Spec& spec, bool tagged);
 
 // Sets the specialization constants that all kernels on matrix units have.
-void set_matrix_constants(std::vector<std::uint32_t>& constants, const Halves& halves, const Profile& profile);
+void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile);
 
 // Returns the buffer with the positions of elements in blocks. The first call adds it to the plan.
 std::size_t matrix_table(PlanBuilder& builder);

@@ -238,9 +238,13 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     Loop loop = loop_over(spec, steps);
     for (const bool alone : {false, true}) {
-        Dispatch made = plan.step(phase, "persistent", weights,
-                                  {u32(layout.kept_blocks), layout.streams, alone, keeping.most_turns, to_initial},
-                                  layout.tagged && !alone, u32(steps));
+        Constants constants = plan.constants({phase.number, keeps_training_state(spec)}, layout.tagged && !alone);
+        constants.set(abi::kKeptBlocks, "kept_blocks", u32(layout.kept_blocks))
+            .flag(abi::kStreams, "streams", layout.streams)
+            .flag(abi::kAlone, "alone", alone)
+            .set(abi::kMostTurns, "most_turns", keeping.most_turns)
+            .flag(abi::kPersistentToInitial, "to_initial", to_initial);
+        Dispatch made = plan.step(phase, "persistent", weights, std::move(constants), u32(steps));
         if (alone) {
             made.label += ", again";
             made.groups = builder.groups(plan.row_tiles(), spec.D());

@@ -63,8 +63,11 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     slabs = ceil_div(p.k, chunk);
 
     const bool vectors = aligned(p.a, p.m, p.k) && aligned(p.b, p.n, p.k);
-    std::vector<std::uint32_t> constants{p.a.columns, p.b.columns, vectors};
-    constants.insert(constants.end(), tile.constants.begin(), tile.constants.end());
+    Constants constants;
+    constants.flag(abi::kGemmAColumns, "a_columns", p.a.columns)
+        .flag(abi::kGemmBColumns, "b_columns", p.b.columns)
+        .flag(abi::kGemmVectors, "vectors", vectors);
+    if (tile.lanes != 0) constants.set(abi::kGemmLanes, "lanes", tile.lanes);
 
     Matrix c = p.c;
     if (slabs > 1) c = {builder.scratch(label + " slabs", slabs * p.batches * size), 0, p.n, size, false};
@@ -117,7 +120,8 @@ void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, c
         push.factor_direction = u32(sum.factor->direction);
         push.factor_gate = u32(sum.factor->gate);
     }
-    builder.dispatch(label, builder.kernel("reduce", {sum.factor.has_value()}),
+    builder.dispatch(label,
+                     builder.kernel("reduce", Constants().flag(abi::kReduceFactor, "factor", sum.factor.has_value())),
                      builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts),
                      make_block(push, abi::kReducePlaces), independent);
     if (parts == 1) return;
@@ -131,16 +135,18 @@ void PortableProducts::convert(PlanBuilder& builder, const std::string& label, c
     push.in_ = place(conversion.from, 0);
     push.out_ = place(conversion.to, 0);
     push.count = u32(conversion.elements);
-    const std::uint32_t bfloat = builder.spec().dtype == Dtype::bfloat16;
+    Constants constants;
+    constants.flag(abi::kConvertBfloat, "bfloat16", builder.spec().dtype == Dtype::bfloat16)
+        .flag(abi::kConvertNarrow, "narrow", conversion.narrow);
     const std::int64_t workgroups =
         ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
-    builder.dispatch(label, builder.kernel("convert", {bfloat, conversion.narrow}), builder.groups(workgroups),
+    builder.dispatch(label, builder.kernel("convert", std::move(constants)), builder.groups(workgroups),
                      make_block(push, abi::kConvertPlaces), independent);
 }
 
 PortableProducts::Tiles RegisterProducts::tiles(const Profile& profile) const {
     const std::int64_t n = std::int64_t{abi::kRegisterTileN} * profile.subgroup_size;
-    return {"gemm_register", abi::kRegisterTileM, n, false, {profile.subgroup_size}};
+    return {"gemm_register", abi::kRegisterTileM, n, false, profile.subgroup_size};
 }
 
 bool TiledProducts::runs_on(const Profile& profile) const {
@@ -148,7 +154,7 @@ bool TiledProducts::runs_on(const Profile& profile) const {
 }
 
 PortableProducts::Tiles TiledProducts::tiles(const Profile& /*profile*/) const {
-    return {"gemm_tiled", abi::kTiledTile, abi::kTiledTile, true, {}};
+    return {"gemm_tiled", abi::kTiledTile, abi::kTiledTile, true};
 }
 
 // Rough rates of one CPU and one data-center GPU; only their order matters. On a CPU, an invocation is one SIMD lane,

@@ -27,9 +27,9 @@ public:
 protected:
     struct Tiles {
         std::string shader;
-        std::int64_t m, n;                     // the tile of C that one workgroup computes
-        bool splits;                           // whether workgroups may split a tile along k if there are few tiles
-        std::vector<std::uint32_t> constants;  // of the shader, after those that all these shaders have
+        std::int64_t m, n;        // the tile of C that one workgroup computes
+        bool splits;              // whether workgroups may split a tile along k if there are few tiles
+        std::uint32_t lanes = 0;  // the constant kGemmLanes, if the shader has it
     };
     [[nodiscard]] virtual Tiles tiles(const Profile& profile) const = 0;
     [[nodiscard]] virtual double flops_per_microsecond(const Profile& profile) const = 0;

@@ -58,12 +58,12 @@ std::uint32_t rows_of(const PlanBuilder& builder) {
 
 std::size_t loop_kernel(PlanBuilder& builder, const Phase& phase) {
     const Spec& spec = builder.spec();
-    std::vector<std::uint32_t> constants = cell_constants(spec, {phase.number, keeps_training_state(spec)});
+    Constants constants = cell_constants(spec, {phase.number, keeps_training_state(spec)});
     const StepShape shape = shape_of(builder);
-    constants[abi::kLocalSize] = shape.workgroup;
-    constants[abi::kLanes] = shape.lanes;
-    constants[abi::kRows] = rows_of(builder);
-    constants[abi::kVectorLoads] = spec.H % 4 == 0;
+    constants.set(abi::kLocalSize, "workgroup", shape.workgroup)
+        .set(abi::kLanes, "lanes", shape.lanes)
+        .set(abi::kRows, "rows", rows_of(builder))
+        .flag(abi::kVectorLoads, "vector_loads", spec.H % 4 == 0);
     return builder.cell_kernel(spec.gradients ? "backward" : "forward", std::move(constants));
 }
 

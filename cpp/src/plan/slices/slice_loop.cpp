@@ -197,17 +197,16 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
                      builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
                      make_block(pack, abi::kSlicePackPlaces), true);
 
-    std::vector<std::uint32_t> constants = cell_constants(spec, {0, keeps_training_state(spec)});
-    constants.resize(abi::kSliceConstants);
-    constants[abi::kLocalSize] = u32(layout.invocations);
-    constants[abi::kSliceInvocations] = u32(layout.invocations);
-    constants[abi::kSliceLanes] = layout.shape.lanes;
-    constants[abi::kSliceUnits] = layout.shape.units;
-    constants[abi::kSliceRows] = layout.shape.rows;
-    constants[abi::kSliceRuns] = u32(layout.runs);
-    constants[abi::kRegisterFours] = u32(layout.register_fours);
-    constants[abi::kSharedFours] = u32(layout.shared_fours);
-    constants[abi::kToInitial] = spec.gradients && spec.has(Argument::init_state);
+    Constants constants = cell_constants(spec, {0, keeps_training_state(spec)});
+    constants.set(abi::kLocalSize, "workgroup", u32(layout.invocations))
+        .set(abi::kSliceInvocations, {}, u32(layout.invocations))
+        .set(abi::kSliceLanes, "slice_lanes", layout.shape.lanes)
+        .set(abi::kSliceUnits, "slice_units", layout.shape.units)
+        .set(abi::kSliceRows, "slice_rows", layout.shape.rows)
+        .set(abi::kSliceRuns, "slice_runs", u32(layout.runs))
+        .set(abi::kRegisterFours, "register_fours", u32(layout.register_fours))
+        .set(abi::kSharedFours, "shared_fours", u32(layout.shared_fours))
+        .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
 
     views.weights(packed, 1, layout.weights(), layout.depth);
     const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);

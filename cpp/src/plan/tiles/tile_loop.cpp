@@ -119,8 +119,8 @@ public:
 
     // Adds the dispatch that fills the operand of the first step.
     void start(const StepBlock& views) {
-        std::vector<std::uint32_t> constants = cell_constants(spec_, {});
-        constants[abi::kLocalSize] = abi::kElementwiseGroup;
+        Constants constants = cell_constants(spec_, {});
+        constants.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup);
         builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
                           builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
                           step_push(builder_, views), true);
@@ -175,17 +175,16 @@ private:
 
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
 
-    [[nodiscard]] std::vector<std::uint32_t> constants(const Phase& phase) const {
-        std::vector<std::uint32_t> made = cell_constants(spec_, {phase.number, keeps_training_state(spec_)});
-        made.resize(abi::kTileConstants);
-        made[abi::kLocalSize] = shape_.invocations();
-        made[abi::kThreadRows] = shape_.thread_rows;
-        made[abi::kThreadColumns] = shape_.thread_columns;
-        made[abi::kRowLanes] = shape_.row_lanes;
-        made[abi::kColumnLanes] = shape_.column_lanes;
-        made[abi::kTeams] = shape_.teams;
-        made[abi::kDepthBlock] = shape_.depth_block;
-        made[abi::kSumSlots] = sum_slots(shape_, element_bytes(spec_), builder_.profile());
+    [[nodiscard]] Constants constants(const Phase& phase) const {
+        Constants made = cell_constants(spec_, {phase.number, keeps_training_state(spec_)});
+        made.set(abi::kLocalSize, "workgroup", shape_.invocations())
+            .set(abi::kThreadRows, "thread_rows", shape_.thread_rows)
+            .set(abi::kThreadColumns, "thread_columns", shape_.thread_columns)
+            .set(abi::kRowLanes, "row_lanes", shape_.row_lanes)
+            .set(abi::kColumnLanes, "column_lanes", shape_.column_lanes)
+            .set(abi::kTeams, "teams", shape_.teams)
+            .set(abi::kDepthBlock, "depth_block", shape_.depth_block)
+            .set(abi::kSumSlots, "sum_slots", sum_slots(shape_, element_bytes(spec_), builder_.profile()));
         return made;
     }
 
