@@ -337,7 +337,7 @@ def open_device(selector: str | None) -> vkrnn.Device:
 
 def is_native(device: vkrnn.Device) -> bool:
     """Return whether this is the native CPU device; Vulkan has devices of type cpu, too."""
-    return device.driver == "native"
+    return device.backend == "native"
 
 
 def open_native(selector: str | None) -> vkrnn.Device:

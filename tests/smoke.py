@@ -38,7 +38,7 @@ def main() -> None:
     notices = {path.name for path in metadata.files("vkrnn") or () if "licenses" in path.parts}
     assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt"}
 
-    kinds = {device.driver != "native" for device in vkrnn.devices()}
+    kinds = {device.backend != "native" for device in vkrnn.devices()}
     assert options.vulkan != "there" or True in kinds, "no Vulkan device was found"
     assert options.vulkan != "absent" or kinds == {False}, "a Vulkan device was found"
     assert command(["check"]) == 0

@@ -35,6 +35,8 @@ const char* type_text(DeviceType type) {
     return "other";
 }
 
+const char* backend_text(Backend backend) { return backend == Backend::native ? "native" : "vulkan"; }
+
 // Converts a str to UTF-8. Lone surrogates, which UTF-8 cannot represent, are escaped.
 std::string utf8(py::handle text) { return py::bytes(text.attr("encode")("utf-8", "backslashreplace")); }
 
@@ -193,6 +195,7 @@ py::dict statistics(const Device& device) {
 
 void register_devices(py::module_& module) {
     py::class_<Profile>(module, "Profile", "What a device is and can do.")
+        .def_property_readonly("backend", [](const Profile& profile) { return backend_text(profile.backend); })
         .def_readonly("name", &Profile::name)
         .def_readonly("driver", &Profile::driver)
         .def_readonly("driver_version", &Profile::driver_version)

@@ -93,7 +93,7 @@ def _time(chosen: Sequence[Device]) -> int:
 
 def _tune_device(device: Device, options: argparse.Namespace) -> int:
     say(repr(device))
-    if device.driver == "native":
+    if device.backend == "native":
         say("The CPU has one strategy: there is nothing to tune.")
         return 0
     try:

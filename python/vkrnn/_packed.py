@@ -40,7 +40,7 @@ def call(function: Callable[..., Any], given: Mapping[str, Any], descriptor: Any
     The CPU computes packed sequences as they are. For other devices they are padded.
     """
     name = function.__name__
-    if resolve(None, f"[{name}]").driver == "native":
+    if resolve(None, f"[{name}]").backend == "native":
         return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)
     live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
     padded = {key: _pad(value, live) if key in _SEQUENCES else value for key, value in given.items()}

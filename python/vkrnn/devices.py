@@ -128,6 +128,11 @@ class Device:
         return self._profile.type
 
     @property
+    def backend(self) -> Literal["vulkan", "native"]:
+        """What runs the calls: ``vulkan``, or ``native`` for the CPU's own kernels."""
+        return self._profile.backend
+
+    @property
     def driver(self) -> str:
         """Short name of the driver; ``native`` for the CPU."""
         return self._profile.driver
@@ -178,7 +183,7 @@ class Device:
                 raise _core.DeviceError(f"{prefix} the device is closed; open a new vkrnn.Device")
             if self._opened is None:
                 try:
-                    use = tuned and self.driver != "native" and not self._options
+                    use = tuned and self.backend != "native" and not self._options
                     tuning = _tuning.load(self._profile) if use else _core.make_tuning([])
                     self._opened = self._opener.open(tuning)
                 finally:

@@ -131,7 +131,7 @@ class Stream(_core.Stream):
         """Show the layers, the batch, and how the device runs a step."""
         sizes = [arrays[0].shape[1] for arrays in self.read_state()]
         layers = " -> ".join(f"{name} {size}" for name, size in zip(self._names, sizes, strict=True))
-        how = "" if self._device.driver == "native" else " by ordinary calls; the CPU runs steps faster"
+        how = "" if self._device.backend == "native" else " by ordinary calls; the CPU runs steps faster"
         return (
             f"<vkrnn.Stream: {self.inputs} -> {layers}, batch {self.batch}, {self.dtype}, on {self._device.name}{how}>"
         )
@@ -200,7 +200,7 @@ def stream(
         raise ValueError(f"[stream] threads: expected at least 1, got {threads}")
     made = [_with_arrays(layer, number, dtype) for number, layer in enumerate(made)]
     chosen = _cpu() if device is None else resolve(device, "[stream]")
-    if chosen.driver != "native":
+    if chosen.backend != "native":
         _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
     return Stream(made, int(batch), chosen, threads or 0)
 
@@ -253,5 +253,5 @@ def _with_arrays(layer: Layer, number: int, dtype: npt.DTypeLike | None) -> Laye
 def _cpu() -> Device:
     """Return the native CPU, the one that calls use too."""
     profiles = _core.list_devices(complete=False)
-    index = next(index for index, profile in enumerate(profiles) if profile.driver == "native")
+    index = next(index for index, profile in enumerate(profiles) if profile.backend == "native")
     return resolve(index, "[stream]")

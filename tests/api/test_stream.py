@@ -284,7 +284,7 @@ def test_repr(lstm: vkrnn.Stream) -> None:
 
 def test_on_vulkan() -> None:
     """Other devices run steps as ordinary calls, and the repr says that the CPU is faster."""
-    device = next((each for each in vkrnn.devices() if each.driver != "native"), None)
+    device = next((each for each in vkrnn.devices() if each.backend != "native"), None)
     if device is None:
         pytest.skip("no Vulkan device")
     layers = [layer_of("lstm", 3, 5), layer_of("gru", 5, 4)]

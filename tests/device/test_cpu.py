@@ -69,6 +69,7 @@ def test_the_cpu_comes_after_gpus() -> None:
 def test_strategies_of_the_cpu(cpu: vkrnn.Device) -> None:
     """It has one for each part of a call, which can be named. Vulkan's strategies and parameters are refused."""
     assert cpu.strategies == {"schedule": ["native"], "gemm": ["native"]}
+    assert [device.backend for device in vkrnn.devices() if device.strategies == cpu.strategies] == ["native"]
     named = vkrnn.Device("cpu", schedule="native", gemm="native")
     call = {**inputs(SMALL), "descriptor": SMALL.descriptor()}
     assert vkrnn.plan(vkrnn.lstm, **call, device=named) == vkrnn.plan(vkrnn.lstm, **call, device=cpu)

@@ -305,7 +305,7 @@ def too_large(device: vkrnn.Device) -> dict[str, Array]:
     N = 100_000
     # Per step, N * H floats of output and, except on the native CPU, four times that for the projection. The call needs
     # at least twice the free memory.
-    T = max(1, int(2 * room() / ((1 if device.driver == "native" else 5) * 4 * N * H)) + 1)
+    T = max(1, int(2 * room() / ((1 if device.backend == "native" else 5) * 4 * N * H)) + 1)
     return {
         "source": np.zeros((T, N, 1), np.float32),
         "recurrent_weight": np.zeros((4 * H, H), np.float32),

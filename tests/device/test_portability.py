@@ -17,7 +17,7 @@ MESA = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"), None)
 
 CALL = """
 import numpy, vkrnn
-[name] = [device.name for device in vkrnn.devices() if device.driver != "native"]
+[name] = [device.name for device in vkrnn.devices() if device.backend != "native"]
 result = vkrnn.check(vkrnn.lstm, numpy.ones((5, 3, 16), "f4"), numpy.ones((16, 4), "f4"), device=name)
 print("llvmpipe" in name, result.ok)
 """

@@ -109,7 +109,7 @@ def test_a_fork_while_the_drivers_are_loaded(milliseconds: int) -> None:
 
 @needs_fork
 @pytest.mark.skipif(
-    all(device.driver == "native" or device.type != "cpu" for device in vkrnn.devices()),
+    all(device.backend == "native" or device.type != "cpu" for device in vkrnn.devices()),
     reason="needs llvmpipe: with NVIDIA's driver the child hangs",
 )
 @pytest.mark.parametrize("leaves", [True, False])

@@ -56,7 +56,7 @@ def test_info() -> None:
         assert ("float64" in own.split("dtypes: ")[1].splitlines()[0]) == device.profile.float64
         assert f"subgroup_size {device.profile.subgroup_size}" in own
         assert "an LSTM with T = 64, N = 8, I = H = 128: schedule " in own
-        assert ("heap 0: " in own) == (device.driver != "native")
+        assert ("heap 0: " in own) == (device.backend != "native")
 
 
 @pytest.mark.usefixtures("vulkan_build")

@@ -70,7 +70,7 @@ def test_devices() -> None:
     [by_name] = prepared.run(arrays)
     np.testing.assert_array_equal(by_position, by_name)
     assert (by_name < 0).all()
-    assert Backend.prepare(model).device.driver == "native"
+    assert Backend.prepare(model).device.backend == "native"
     [again] = Backend.run_model(model, arrays)
     np.testing.assert_array_equal(again, by_name)
     assert Backend.supports_device("CPU")

@@ -28,7 +28,7 @@ WAYS = ("native", *VULKAN_WAYS)
 
 def is_native(device: vkrnn.Device) -> bool:
     """Return whether the device is the native CPU device."""
-    return device.driver == "native"
+    return device.backend == "native"
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class Target:
     def is_costly(self) -> bool:
         """Return whether this is a CPU that runs GPU kernels, which its driver compiles slowly."""
         device = vkrnn.devices()[self.index]
-        return device.type == "cpu" and device.driver != "native"
+        return device.type == "cpu" and device.backend != "native"
 
     def opened(self) -> vkrnn.Device:
         """Open the device."""
