@@ -6,6 +6,7 @@
 #include "cpu/device.h"
 #include "reports.h"
 #include "vk/run/open.h"
+#include "vkrnn/costs.h"
 #include "vkrnn/device.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
@@ -83,6 +84,9 @@ std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fi
     if (index >= listed.profiles.size())
         throw DeviceError("expected a device from 0 to " + std::to_string(listed.profiles.size() - 1) + ", got " +
                           std::to_string(index));
+    const bool chooses = fixed == StrategyChoice{} && tuning.empty();
+    if (const std::string message = borrowed_costs(listed.profiles[index]); chooses && !message.empty())
+        report(Severity::info, message);
     if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(fixed);
     return vk::open(index - (index > listed.cpu ? 1 : 0), fixed, tuning);
 }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "plan/strategy.h"
+#include "vkrnn/costs.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -75,6 +76,37 @@ TEST(Strategy, OfAGpuIsUsedOnACpuOnlyOnRequest) {
     EXPECT_EQ(chosen(profile).schedule, "steps");
     for (const char* schedule : {"tiles", "slices", "matrices", "persistent"})
         EXPECT_EQ(chosen(profile, {schedule, "", {}}).schedule, schedule);
+}
+
+TEST(Strategy, IsChosenByTheCostsOfAnotherGpuWhereThereAreNone) {
+    Profile profile = with_matrix_units();
+    profile.name = "NVIDIA H100 80GB HBM3";
+    EXPECT_EQ(borrowed_costs(profile), "");
+    const std::vector<double> costs = cost_values(profile);
+    profile.name = "AMD Radeon RX 7900 XTX";
+    EXPECT_EQ(borrowed_costs(profile),
+              "no costs were measured on AMD Radeon RX 7900 XTX: strategies are chosen by those of an NVIDIA H200; "
+              "python -m vkrnn tune measures this device");
+    EXPECT_EQ(cost_values(profile), costs);
+    profile.type = DeviceType::cpu;
+    EXPECT_EQ(borrowed_costs(profile), "");
+    EXPECT_NE(cost_values(profile), costs);
+}
+
+// The strategies that a call gets have the lowest estimates.
+TEST(Strategy, HasTheEstimateThatItIsChosenBy) {
+    const Profile profile = with_matrix_units();
+    const std::vector<double> costs = cost_values(profile);
+    const auto schedule = [&](const char* name) {
+        const StrategyChoice fixed = chosen(profile, {name, "tiled", {}});
+        return estimate(small_call(), profile, fixed, costs).schedule;
+    };
+    EXPECT_GT(schedule("slices"), 0);
+    for (const char* name : {"steps", "tiles", "matrices", "persistent"}) EXPECT_LT(schedule("slices"), schedule(name));
+    std::vector<double> doubled = costs;
+    for (double& cost : doubled) cost *= 2;
+    const StrategyChoice fixed = chosen(profile, {"steps", "tiled", {}});
+    EXPECT_NE(estimate(small_call(), profile, fixed, doubled).schedule, schedule("steps"));
 }
 
 TEST(Strategy, IsAmongThoseListed) {

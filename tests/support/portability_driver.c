@@ -1,5 +1,5 @@
-// llvmpipe as a driver like MoltenVK, which implements a subset of Vulkan: its devices list VK_KHR_portability_subset
-// and cannot be opened without it. LLVMPIPE is the path of the real driver.
+// llvmpipe as a driver like MoltenVK, which implements a subset of Vulkan: its devices are GPUs that list
+// VK_KHR_portability_subset and cannot be opened without it. LLVMPIPE is the path of the real driver.
 #include <dlfcn.h>
 #include <string.h>
 #include <vulkan/vk_icd.h>
@@ -16,6 +16,18 @@ static void* llvmpipe(const char* name) {
 
 static PFN_vkEnumerateDeviceExtensionProperties real_extensions;
 static PFN_vkCreateDevice real_create_device;
+static PFN_vkGetPhysicalDeviceProperties real_properties;
+static PFN_vkGetPhysicalDeviceProperties2 real_properties2;
+
+static void properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties* found) {
+    real_properties(gpu, found);
+    found->deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+}
+
+static void properties2(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2* found) {
+    real_properties2(gpu, found);
+    found->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+}
 
 static VkResult extensions(VkPhysicalDevice gpu, const char* layer, uint32_t* count, VkExtensionProperties* list) {
     uint32_t others = 0;
@@ -53,6 +65,14 @@ EXPORT PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance instance, const c
     if (real != NULL && strcmp(name, "vkEnumerateDeviceExtensionProperties") == 0) {
         real_extensions = (PFN_vkEnumerateDeviceExtensionProperties)real;
         return (PFN_vkVoidFunction)extensions;
+    }
+    if (real != NULL && strcmp(name, "vkGetPhysicalDeviceProperties") == 0) {
+        real_properties = (PFN_vkGetPhysicalDeviceProperties)real;
+        return (PFN_vkVoidFunction)properties;
+    }
+    if (real != NULL && strcmp(name, "vkGetPhysicalDeviceProperties2") == 0) {
+        real_properties2 = (PFN_vkGetPhysicalDeviceProperties2)real;
+        return (PFN_vkVoidFunction)properties2;
     }
     if (real != NULL && strcmp(name, "vkCreateDevice") == 0) {
         real_create_device = (PFN_vkCreateDevice)real;

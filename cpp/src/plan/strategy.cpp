@@ -66,10 +66,11 @@ const Part* best_of(const Strategies<Part>& candidates, const std::string& optio
         return a.only_if_fixed == b.only_if_fixed ? !a.only_if_fixed && a.microseconds < b.microseconds
                                                   : b.only_if_fixed;
     };
+    const Costs& costs = costs_of(profile);
     const Part* best = nullptr;
     Offer least;
     for (const Part* candidate : candidates) {
-        std::optional<Offer> offer = candidate->offer(spec, profile, fixed.sizes);
+        std::optional<Offer> offer = candidate->offer(spec, profile, costs, fixed.sizes);
         if (!offer || (best != nullptr && !is_better(*offer, least))) continue;
         best = candidate;
         least = std::move(*offer);
@@ -138,6 +139,17 @@ void check_choice(const StrategyChoice& fixed, const Profile& profile) {
         for (const auto& [other, its_value] : known) options += ", " + other;
         throw TypeError("[Device] " + name + ": unknown option; the options are " + options);
     }
+}
+
+Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,
+                  std::span<const double> values) {
+    const Costs costs = costs_from(values);
+    const auto time_of = [&](const auto& candidates) {
+        const std::optional<Offer> offer = candidates.front()->offer(spec, profile, costs, fixed.sizes);
+        if (!offer) throw NotImplementedError("the strategy does not fit this call");
+        return offer->microseconds;
+    };
+    return {time_of(loop_candidates(fixed, profile)), time_of(product_candidates(fixed, profile))};
 }
 
 Chosen choose_strategies(const Spec& spec, const Profile& profile, const StrategyChoice& fixed, const Tuning& tuning) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "costs.h"
 #include "inputs.h"
 #include "vkrnn/strategy.h"
 #include "vkrnn/tuning.h"
@@ -42,7 +43,7 @@ public:
 
     // Returns the cost estimate for a call with the wanted tuning parameters, or nothing if the strategy cannot run the
     // call. The device must be able to run the strategy.
-    [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+    [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                                      const Sizes& wanted) const = 0;
 };
 

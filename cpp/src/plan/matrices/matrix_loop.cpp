@@ -16,13 +16,14 @@ std::vector<Sizes> MatrixLoop::variants(const Profile& /*profile*/) const {
     return found;
 }
 
-std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                       const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     std::optional<Offer> best = cheapest<MatrixShape>(
         spec, loading_shapes(), wanted,
         [&](const MatrixShape& shape, const MatrixShape& /*usual*/) { return fits(shape, spec, profile); },
-        [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, false); });
+        [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, costs.matrices, false); });
     if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }

@@ -9,12 +9,6 @@
 namespace vkrnn {
 namespace {
 
-// Rates measured on an H200.
-constexpr double kFlopsPerMicrosecond = 1e8;         // with three half-precision products
-constexpr double kRoundedFlopsPerMicrosecond = 3e8;  // with one; not measured by itself
-constexpr double kMicrosecondsPerCall = 30;          // to prepare the operands
-// The tiled kernel finishes products with fewer operations before their operands for matrix units would be ready.
-constexpr double kLeastFlops = 2e8;
 constexpr std::int64_t kMinChunk = 32;  // the least k blocks of a slab
 
 // The tile of C that a workgroup computes: matrices of a subgroup, and the most subgroups, along the rows and the
@@ -131,7 +125,8 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(with_checked_sizes(kUsual, wanted, profile));
 }
 
-std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                           const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     const Shape shape = with_sizes(kUsual, wanted);
     // Each subgroup passes a matrix of sums through shared memory.
@@ -139,8 +134,8 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
         std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
-    const double rate = rounds ? kRoundedFlopsPerMicrosecond : kFlopsPerMicrosecond;
-    const double microseconds = kMicrosecondsPerCall + product_flops(spec) / rate;
+    const double rate = rounds ? costs.products.rounded_flops_per_us : costs.products.matrix_flops_per_us;
+    const double microseconds = costs.products.matrix_call + product_flops(spec) / rate;
     return Offer{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
 }
 
@@ -148,7 +143,8 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Profile& profile = builder.profile();
     const double flops = 2.0 * static_cast<double>(p.batches * p.m * p.n) * static_cast<double>(p.k);
     // On a CPU, matrix units are only used in tests. They take products of any size there, so that tests reach them.
-    if (flops < kLeastFlops && profile.type != DeviceType::cpu) return tiled_.product(builder, label, p, independent);
+    if (flops < costs_of(profile).products.least_matrix_flops && profile.type != DeviceType::cpu)
+        return tiled_.product(builder, label, p, independent);
 
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);

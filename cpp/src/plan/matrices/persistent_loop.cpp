@@ -10,10 +10,6 @@ namespace vkrnn {
 namespace {
 
 constexpr MatrixShape kUsual{1, 1, 1, 8};
-// Limits up to which tags made GPUs faster. Forward: blocks of the state that the subgroups of one depth group load.
-// Backward: products of matrices of a workgroup.
-constexpr std::int64_t kMostTaggedBlocks = 4;
-constexpr std::int64_t kMostTaggedProductsBack = 64;
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;  // about a second on a GPU that reads memory in every spin iteration
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // because few workgroups run at once
@@ -45,44 +41,14 @@ Sizes all_sizes(const MatrixShape& shape, const Keeping& keeping) {
     return sizes;
 }
 
-// Fitted to measured times of several shapes: forward first to 61 on an H100, then both directions to those of 107
-// calls on an H200.
-constexpr double kMicrosecondsPerStep = 1.3;
-constexpr double kMicrosecondsToCount = 0.5;       // per step without tags, in which workgroups count who has stored
-constexpr double kMicrosecondsOfSixteen = 0.4;     // extra per step with 16 depth groups instead of 8
-constexpr double kMicrosecondsPerSum = 0.025;      // per matrix of sums that goes through shared memory
-constexpr double kSumsAtNoCost = 16;               // this many are free while subgroups wait for each other
-constexpr double kMicrosecondsPerBlock = 0.3;      // per block of a subgroup
-constexpr double kMicrosecondsPerBlockRow = 0.06;  // per block and row of matrices; loads are sequential
-constexpr double kBytesPerMicrosecond = 9e6;       // of all multiprocessors together
-constexpr double kFlopsPerMicrosecond = 1.65e6;    // of one multiprocessor
-constexpr double kMicrosecondsPerCell = 0.8;       // per further cell; the first one's loads wait for nothing
-constexpr double kMicrosecondsPerStepBack = 1.2;
-constexpr double kMicrosecondsPerProductBack = 0.032;   // per product of matrices on a multiprocessor
-constexpr double kMicrosecondsPerBlockBack = 0.06;      // per block of a subgroup, without tags
-constexpr double kMicrosecondsPerWaitingBlock = 0.002;  // per block and workgroup, with tags: waiting reloads it
-constexpr double kMicrosecondsOfSixteenBack = 0.2;      // extra per step with 16 depth groups, with tags
-constexpr double kBlocksInRegistersBack = 10;
-constexpr double kMicrosecondsPerMoreBlockBack = 0.25;  // per further block of a subgroup
-constexpr double kMicrosecondsPerTileBack = 0.6;        // per gate and matrix of cells after the first
-constexpr double kMicrosecondsPerDelta = 2.2;           // per gate and further cell: they do not fit in registers
-constexpr double kDispatchMicroseconds = 10;
-// Corrections to loading_step_cost(), which is about steps with a dispatch each, for a step that loads its weights in
-// this loop. OfDispatch: saved per step if the weights stay in the L2 cache. BeyondCache: added per step if they do
-// not. OfKeeping: saved if one column group keeps at most kMostGainfulBlocks blocks of two halves in registers.
-constexpr double kMicrosecondsOfDispatch = 1.4;
-constexpr double kMicrosecondsBeyondCache = 5;
-constexpr double kMicrosecondsOfKeeping = 0.4;
-constexpr std::int64_t kMostGainfulBlocks = 8;
-
 // What follows from a shape and a call: the workgroups, and what each invocation holds.
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
     bool streams;  // whether some weights are loaded in every step
     bool tagged;   // whether workgroups wait by tags, which is faster if a subgroup loads few blocks
 
-    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Sizes& wanted,
-           std::uint32_t most_kept) {
+    Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Persistent& costs,
+           const Sizes& wanted, std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const std::int64_t products = spec.gradients ? 1 : spec.G();
         const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
@@ -92,8 +58,9 @@ struct Layout {
         kept_blocks = std::min<std::int64_t>(all, with_sizes(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
         streams = kept_blocks < all;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
-        const bool few = spec.gradients ? loaded_blocks * shape.columns * shape.depth_groups <= kMostTaggedProductsBack
-                                        : loaded_blocks <= kMostTaggedBlocks;
+        const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
+        const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= costs.most_tagged_products
+                                        : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
         const bool gains = few && !streams && profile.type != DeviceType::cpu;
         tagged = with_sizes(Keeping{.tagged = gains}, wanted).tagged != 0;
         const Halves halves = loop_halves(spec, tagged);
@@ -115,20 +82,23 @@ struct Layout {
 };
 
 // Estimates the microseconds of a step that keeps all its weights in registers.
-double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile) {
+double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const Spec& spec, const Profile& profile,
+                         const Costs::Persistent& costs) {
     const std::int64_t side = profile.matrix_side, rows = shape.tile_rows(side);
     const std::int64_t depth_blocks = layout.kept_blocks * shape.depth_groups;
     const std::int64_t matrices = std::int64_t{shape.rows} * shape.columns * shape.column_groups;
     const auto kept = static_cast<double>(layout.kept_blocks), more_cells = static_cast<double>(layout.cells - 1);
     const bool sixteen = shape.depth_groups >= 16;
-    if (spec.gradients)
-        return kMicrosecondsPerStepBack + kMicrosecondsPerProductBack * static_cast<double>(matrices * depth_blocks) +
-               kMicrosecondsPerMoreBlockBack * std::max(0.0, kept - kBlocksInRegistersBack) +
-               (layout.tagged ? (sixteen ? kMicrosecondsOfSixteenBack : 0) +
-                                    kMicrosecondsPerWaitingBlock * kept * static_cast<double>(layout.groups)
-                              : kMicrosecondsPerBlockBack * kept) +
+    if (spec.gradients) {
+        const Costs::Persistent::Backward& pass = costs.backward;
+        return pass.step + pass.product * static_cast<double>(matrices * depth_blocks) +
+               pass.more_block * std::max(0.0, kept - pass.register_blocks) +
+               (layout.tagged
+                    ? (sixteen ? pass.sixteen : 0) + pass.waiting_block * kept * static_cast<double>(layout.groups)
+                    : pass.block * kept) +
                static_cast<double>(spec.G()) *
-                   (kMicrosecondsPerTileBack * static_cast<double>(matrices - 1) + kMicrosecondsPerDelta * more_cells);
+                   (pass.tile * static_cast<double>(matrices - 1) + pass.delta * more_cells);
+    }
     // A multiprocessor's own cache, which its column groups share, does not serve tagged words.
     // A state of one half is counted as two. The costs were fitted to two, and on an H200, tagged words, which have two
     // halves, were faster than words of one half without tags.
@@ -138,10 +108,10 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
     const auto bytes = static_cast<double>(2 * halves.left * loaded_rows * depth * layout.groups);
     const auto flops = static_cast<double>(2 * halves.products() * rows * shape.tile_columns(side) * depth);
     const auto sums = static_cast<double>(matrices * shape.depth_groups);
-    return bytes / kBytesPerMicrosecond + flops / kFlopsPerMicrosecond + kMicrosecondsPerStep +
-           (layout.tagged ? 0 : kMicrosecondsToCount) + (sixteen ? kMicrosecondsOfSixteen : 0) +
-           kMicrosecondsPerSum * std::max(0.0, sums - kSumsAtNoCost) +
-           (kMicrosecondsPerBlock + kMicrosecondsPerBlockRow * shape.rows) * kept + kMicrosecondsPerCell * more_cells;
+    const Costs::Persistent::Forward& pass = costs.forward;
+    return bytes / pass.bytes_per_us + flops / pass.flops_per_us + pass.step + (layout.tagged ? 0 : pass.count) +
+           (sixteen ? pass.sixteen : 0) + pass.sum * std::max(0.0, sums - pass.free_sums) +
+           (pass.block + pass.block_row * shape.rows) * kept + pass.cell * more_cells;
 }
 
 std::vector<MatrixShape> keeping_shapes() {
@@ -173,7 +143,8 @@ std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
     return found;
 }
 
-std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                           const Sizes& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
@@ -184,7 +155,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
             const MatrixShape shape = with_sizes(usual, wanted);
             if (!fits(shape, spec, profile)) continue;
             for (const std::uint32_t kept : most_kept) {
-                const Layout layout(shape, spec, profile, wanted, kept);
+                const Layout layout(shape, spec, profile, costs.persistent, wanted, kept);
                 if (!layout.fits(profile)) continue;
                 const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout);
                 if (best && best->microseconds <= microseconds) continue;
@@ -197,13 +168,16 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
         return best;
     };
     const auto keeping = [&](const MatrixShape& shape, const Layout& layout) {
-        return keeping_step_cost(shape, layout, spec, profile);
+        return keeping_step_cost(shape, layout, spec, profile, costs.persistent);
     };
     const auto loading = [&](const MatrixShape& shape, const Layout& layout) {
-        const bool gains = !layout.streams && layout.kept_blocks <= kMostGainfulBlocks && shape.column_groups == 1 &&
-                           loop_halves(spec, layout.tagged).right > 1;
-        return loading_step_cost(shape, spec, profile, layout.tagged) - (gains ? kMicrosecondsOfKeeping : 0) +
-               (weights_stay_in_cache(spec) ? -kMicrosecondsOfDispatch : kMicrosecondsBeyondCache);
+        const bool gains = !layout.streams &&
+                           static_cast<double>(layout.kept_blocks) <= costs.persistent.most_gainful_blocks &&
+                           shape.column_groups == 1 && loop_halves(spec, layout.tagged).right > 1;
+        return loading_step_cost(shape, spec, profile, costs.matrices, layout.tagged) -
+               (gains ? costs.persistent.saved_loads : 0) +
+               (weights_stay_in_cache(spec, costs.matrices) ? -costs.persistent.saved_dispatch
+                                                            : costs.persistent.beyond_cache);
     };
     std::optional<Offer> best = cheapest_of(keeping_shapes(), {kAllBlocks}, keeping);
     // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, the tile matters
@@ -216,7 +190,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
             best = loaded;
     }
     if (!best) return best;
-    best->microseconds += kDispatchMicroseconds;
+    best->microseconds += costs.persistent.dispatch;
     best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }
@@ -233,7 +207,8 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     builder.clear(meeting);
     plan.views().meeting(meeting);
 
-    const Layout layout(shape_of(builder), spec, builder.profile(), builder.sizes(), kAllBlocks);
+    const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
+                        builder.sizes(), kAllBlocks);
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     Loop loop = loop_over(spec, steps);

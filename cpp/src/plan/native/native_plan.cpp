@@ -128,7 +128,7 @@ void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
 }  // namespace
 
 // Returns no time, because the CPU has no other strategy to compare with.
-std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/,
+std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/, const Costs& /*costs*/,
                                            const Sizes& /*wanted*/) const {
     return Offer{};
 }
@@ -195,7 +195,7 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work, cpu::kConvertPlaces)});
 }
 
-std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/,
+std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/, const Costs& /*costs*/,
                                        const Sizes& /*wanted*/) const {
     return Offer{};
 }

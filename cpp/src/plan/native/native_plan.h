@@ -9,7 +9,7 @@ namespace vkrnn {
 class NativeProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                              const Sizes& wanted) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
@@ -22,7 +22,7 @@ public:
 class NativeLoop final : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                              const Sizes& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }
     [[nodiscard]] bool skips_ended() const override { return true; }

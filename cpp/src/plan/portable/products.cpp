@@ -14,9 +14,6 @@ constexpr std::int64_t kLimitedChunk = 32768;
 constexpr std::int64_t kRowsPerPart = 256;
 constexpr std::int64_t kMaxParts = 1024;
 
-// The fixed cost of a call's products, as a number of operations that take as long.
-constexpr double kLeastFlops = 1e7;
-
 // Returns whether an operand can be read four elements at a time.
 bool aligned(const Matrix& matrix, std::int64_t extent, std::int64_t k) {
     return matrix.ld % 4 == 0 && matrix.batch % 4 == 0 && matrix.offset % 4 == 0 &&
@@ -42,8 +39,9 @@ void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from,
     builder.row_sum(label, sum);
 }
 
-std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& profile, const Sizes& /*wanted*/) const {
-    return Offer{(kLeastFlops + product_flops(spec)) / flops_per_microsecond(profile)};
+std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& /*profile*/, const Costs& costs,
+                                             const Sizes& /*wanted*/) const {
+    return Offer{(costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
 }
 
 void PortableProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
@@ -155,16 +153,6 @@ bool TiledProducts::runs_on(const Profile& profile) const {
 
 PortableProducts::Tiles TiledProducts::tiles(const Profile& /*profile*/) const {
     return {"gemm_tiled", abi::kTiledTile, abi::kTiledTile, true};
-}
-
-// Rough rates of one CPU and one data-center GPU; only their order matters. On a CPU, an invocation is one SIMD lane,
-// and barriers are slow.
-double RegisterProducts::flops_per_microsecond(const Profile& profile) const {
-    return profile.type == DeviceType::cpu ? 2e4 : 1e7;
-}
-
-double TiledProducts::flops_per_microsecond(const Profile& profile) const {
-    return profile.type == DeviceType::cpu ? 1e4 : 2.5e7;
 }
 
 }  // namespace vkrnn

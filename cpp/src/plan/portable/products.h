@@ -21,7 +21,7 @@ public:
     void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                  bool independent) const override;
 
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile,
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                              const Sizes& wanted) const override;
 
 protected:
@@ -32,7 +32,7 @@ protected:
         std::uint32_t lanes = 0;  // the constant kGemmLanes, if the shader has it
     };
     [[nodiscard]] virtual Tiles tiles(const Profile& profile) const = 0;
-    [[nodiscard]] virtual double flops_per_microsecond(const Profile& profile) const = 0;
+    [[nodiscard]] virtual double flops_per_us(const Costs::Products& costs) const = 0;
 };
 
 // Each invocation computes a tile in its registers. A workgroup is one subgroup and needs no shared memory.
@@ -42,7 +42,9 @@ public:
 
 protected:
     [[nodiscard]] Tiles tiles(const Profile& profile) const override;
-    [[nodiscard]] double flops_per_microsecond(const Profile& profile) const override;
+    [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override {
+        return costs.register_flops_per_us;
+    }
 };
 
 // A workgroup computes a tile from operands in shared memory.
@@ -53,7 +55,7 @@ public:
 
 protected:
     [[nodiscard]] Tiles tiles(const Profile& profile) const override;
-    [[nodiscard]] double flops_per_microsecond(const Profile& profile) const override;
+    [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override { return costs.tiled_flops_per_us; }
 };
 
 }  // namespace vkrnn

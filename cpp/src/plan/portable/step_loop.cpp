@@ -8,11 +8,6 @@
 namespace vkrnn {
 namespace {
 
-// Rough rates of a data-center GPU.
-constexpr double kMicrosecondsPerDispatch = 4;  // of a small dispatch, with the barrier before it
-constexpr double kFlopsPerMicrosecond = 1e7;
-constexpr double kWeightBytesPerMicrosecond = 4e6;
-
 struct StepShape {
     std::uint32_t lanes;      // invocations that share one dot product of the recurrent product
     std::uint32_t rows;       // batch rows of an invocation
@@ -95,10 +90,11 @@ std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
     return found;
 }
 
-std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                     const Sizes& wanted) const {
     const auto dispatches = static_cast<double>(phases_of(spec).size());
-    const double step = dispatches * kMicrosecondsPerDispatch + step_flops(spec) / kFlopsPerMicrosecond +
-                        recurrent_bytes(spec) / kWeightBytesPerMicrosecond;
+    const double step = dispatches * costs.steps.dispatch + step_flops(spec) / costs.steps.flops_per_us +
+                        recurrent_bytes(spec) / costs.steps.weight_bytes_per_us;
     StepShape shape = usual_shape(profile);
     // In float64, sums of more rows need more registers than some compilers for these GPUs give an invocation.
     if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;

@@ -35,19 +35,6 @@ struct SliceShape {
 constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
 constexpr std::int64_t kFourBytes = 16;
 
-// Rates of one multiprocessor of an H200.
-constexpr double kCyclesPerMicrosecond = 1900;
-constexpr double kProductsPerCycle = 128;
-constexpr double kIssuesPerCycle = 4;  // subgroup instructions
-constexpr double kWaits = 250;         // cycles of a step: latencies of shared memory, the barrier, memory addresses
-constexpr double kWaitsPerActivation = 110;
-constexpr double kWaitsPerLevel = 30;       // of the sums over lanes
-constexpr double kWaitsPerProduct = 1.5;    // of one invocation
-constexpr double kCyclesPerFour = 4;        // of a subgroup's vec4 from shared memory
-constexpr double kCyclesPerOtherFour = 10;  // of weights that are read from global memory in every step
-constexpr double kDispatchMicroseconds = 4;
-constexpr std::int64_t kMostHeld = 44;  // vec4 of weights that an invocation can keep in registers
-
 // The layout of a call's work, forward or backward.
 struct Layout {
     SliceShape shape;
@@ -92,16 +79,16 @@ std::int64_t other_registers(const Layout& layout, const Spec& spec) {
 }
 
 // Returns how many vec4 of weights an invocation can keep in registers.
-std::uint32_t register_fours(const Spec& spec, const Profile& profile, SliceShape shape) {
+std::uint32_t register_fours(const Spec& spec, const Profile& profile, const Costs::Slices& costs, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, registers_of(profile) / layout.invocations / 8 * 8);
-    return static_cast<std::uint32_t>(
-        std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0, kMostHeld));
+    return static_cast<std::uint32_t>(std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0,
+                                                               static_cast<std::int64_t>(costs.most_held)));
 }
 
 // Estimates the microseconds of one step of all slices, which the busiest multiprocessor determines. Slices on the same
 // multiprocessor share its throughput, but their latencies overlap.
-double step_cost(const Layout& layout, const Spec& spec, const Profile& profile) {
+double step_cost(const Layout& layout, const Spec& spec, const Profile& profile, const Costs::Slices& costs) {
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
@@ -115,14 +102,16 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile)
     const auto other = static_cast<double>(layout.fours() - layout.register_fours - layout.shared_fours);
     const double activations = spec.gradients ? 1 : static_cast<double>(spec.G() + (spec.G() == 4 ? 1 : 0));
     const double chain = spec.gradients || spec.G() == 1 ? 1 : 2;
-    const double cell = 40 * activations + 12 * static_cast<double>(spec.G()) + 30;
-    const double waits = kWaits + chain * kWaitsPerActivation + levels * kWaitsPerLevel + products * kWaitsPerProduct;
+    const double cell =
+        costs.activation_issues * activations + costs.gate_issues * static_cast<double>(spec.G()) + costs.cell_issues;
+    const double waits =
+        costs.wait + chain * costs.activation_wait + levels * costs.level_wait + products * costs.product_wait;
     const double reads =
-        subgroups * (kCyclesPerFour * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_fours) +
-                     kCyclesPerOtherFour * other + static_cast<double>(layout.shuffles()));
-    const double works = std::max(subgroups * 32 * products / kProductsPerCycle, reads) +
-                         subgroups * cell * static_cast<double>(layout.cells()) / kIssuesPerCycle;
-    return (std::ceil(slices / at_once) * waits + slices * works) / kCyclesPerMicrosecond;
+        subgroups * (costs.four * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_fours) +
+                     costs.other_four * other + static_cast<double>(layout.shuffles()));
+    const double works = std::max(subgroups * 32 * products / costs.products_per_cycle, reads) +
+                         subgroups * cell * static_cast<double>(layout.cells()) / costs.issues_per_cycle;
+    return (std::ceil(slices / at_once) * waits + slices * works) / costs.cycles_per_us;
 }
 
 Layout layout_of(const PlanBuilder& builder) {
@@ -150,7 +139,8 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(with_checked_sizes(usual, wanted, profile));
 }
 
-std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                      const Sizes& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     std::optional<Offer> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
@@ -158,15 +148,16 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
                 SliceShape shape = with_sizes(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
                 if (shape.lanes > profile.subgroup_size) continue;
-                shape.register_fours = register_fours(spec, profile, shape);
+                shape.register_fours = register_fours(spec, profile, costs.slices, shape);
                 shape = with_sizes(shape, wanted);
                 const Layout layout(shape, spec, profile);
                 if (!layout.fits(profile)) continue;
-                const double microseconds = static_cast<double>(spec.T) * step_cost(layout, spec, profile);
+                const double microseconds =
+                    static_cast<double>(spec.T) * step_cost(layout, spec, profile, costs.slices);
                 if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
             }
     if (!best) return best;
-    best->microseconds += kDispatchMicroseconds;
+    best->microseconds += costs.slices.dispatch;
     // If the number of registers is unknown, weights that should be in registers might be spilled to memory.
     best->only_if_fixed = profile.registers == 0;
     return best;

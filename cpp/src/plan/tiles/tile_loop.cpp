@@ -49,13 +49,6 @@ constexpr TileShape kShapes[] = {
     {8, 8, 4, 2, 32, 4}, {8, 4, 4, 8, 8, 8}, {8, 8, 4, 4, 16, 4}, {8, 8, 4, 8, 8, 4},
 };
 
-// Rates of one multiprocessor of an H200, fitted to the steps of that version.
-constexpr double kMicrosecondsPerStep = 2.5;
-constexpr double kMicrosecondsPerGroup = 0.5;
-constexpr double kBackward = 1.2;  // relative to a forward step with the same products
-constexpr double kFlopsPerMicrosecond = 3.5e5;
-constexpr double kBytesPerMicrosecond = 4.2e4;
-
 std::int64_t element_bytes(const Spec& spec) { return static_cast<std::int64_t>(compute_bytes(spec.dtype)); }
 
 // Returns how many teams' sums are in shared memory at a time: all, or as many as take no more than the blocks do or a
@@ -84,22 +77,22 @@ bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profil
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
-double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, std::int64_t columns,
-                  std::int64_t products, std::int64_t depth) {
+double phase_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const Costs::Tiles& costs,
+                  std::int64_t columns, std::int64_t products, std::int64_t depth) {
     const std::int64_t units = shape.columns() / products;
     const std::int64_t groups = ceil_div(spec.N, shape.rows()) * ceil_div(columns / products, units) * spec.D();
     const auto busiest = static_cast<double>(ceil_div(groups, multiprocessors(profile)));
     const double flops = 2.0 * static_cast<double>(shape.rows() * shape.columns() * depth);
     const auto bytes = static_cast<double>((shape.rows() + shape.columns()) * depth * element_bytes(spec));
-    return kMicrosecondsPerStep +
-           busiest * (kMicrosecondsPerGroup + flops / kFlopsPerMicrosecond + bytes / kBytesPerMicrosecond);
+    return costs.step + busiest * (costs.group + flops / costs.flops_per_us + bytes / costs.bytes_per_us);
 }
 
-double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile) {
+double step_cost(const TileShape& shape, const Spec& spec, const Profile& profile, const Costs::Tiles& costs) {
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
-        microseconds += spec.gradients ? kBackward * phase_cost(shape, spec, profile, spec.H, 1, phase.count * spec.H)
-                                       : phase_cost(shape, spec, profile, phase.count * spec.H, phase.count, spec.H);
+        microseconds += spec.gradients
+                            ? costs.backward * phase_cost(shape, spec, profile, costs, spec.H, 1, phase.count * spec.H)
+                            : phase_cost(shape, spec, profile, costs, phase.count * spec.H, phase.count, spec.H);
     return microseconds;
 }
 
@@ -212,15 +205,17 @@ std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
     return found;
 }
 
-std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Sizes& wanted) const {
+std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                     const Sizes& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     // A shape that spills registers is used only if the caller asked for it.
     const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {
         return fits(shape, element_bytes(spec), profile) && shape.columns() >= most_products &&
                (shape != usual || stays_in_registers(shape, element_bytes(spec), profile));
     };
-    std::optional<Offer> best = cheapest<TileShape>(
-        spec, kShapes, wanted, fits_call, [&](const TileShape& shape) { return step_cost(shape, spec, profile); });
+    std::optional<Offer> best = cheapest<TileShape>(spec, kShapes, wanted, fits_call, [&](const TileShape& shape) {
+        return step_cost(shape, spec, profile, costs.tiles);
+    });
     if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }
