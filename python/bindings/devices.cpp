@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "bindings.h"
+#include "vkrnn/costs.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/profile.h"
@@ -134,6 +135,18 @@ Tuned make_tuning(const std::vector<py::dict>& entries) {
     for (const py::dict& entry : entries) tuned.calls.insert(read_tuned(entry));
     return tuned;
 }
+
+// Estimates the time of a call with a fixed strategy as a function of the costs.
+struct Estimator {
+    Spec spec;
+    Profile profile;
+    StrategyChoice fixed;
+
+    [[nodiscard]] std::pair<double, double> at(const std::vector<double>& values) const {
+        const Estimate times = estimate(spec, profile, fixed, values);
+        return {times.schedule, times.gemm};
+    }
+};
 
 // Converts names or variants of strategies to a dict from the option that takes them.
 template <typename Listed>
@@ -278,6 +291,15 @@ void register_devices(py::module_& module) {
 
 void register_tuned_calls(py::module_& module) {
     module.def("tuned_call", &tuned_call_of, py::arg("call"), py::arg("profile"), py::arg("tf32") = false);
+    module.def("cost_values", &cost_values, py::arg("profile"));
+    py::class_<Estimator>(module, "Estimator")
+        .def("__init__",
+             constructor<const CheckedCall&, const Profile&, const py::dict&, bool>(
+                 [](const CheckedCall& call, const Profile& profile, const py::dict& strategy, bool tf32) {
+                     return Estimator{spec_on(call, profile, tf32), profile, read_choice(strategy)};
+                 }),
+             Constructor{}, py::arg("call"), py::arg("profile"), py::arg("strategy"), py::arg("tf32") = false)
+        .def("__call__", &Estimator::at, py::arg("values"));
 }
 
 }  // namespace vkrnn::python

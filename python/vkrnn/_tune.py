@@ -7,7 +7,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -15,30 +15,19 @@ import numpy as np
 
 from vkrnn import _core, _tuning
 from vkrnn._calls import bind
-from vkrnn._foreign import bfloat16
+from vkrnn._measured import CELLS, PASSES, MeasuredCall, Strategy, draw_calls, open_with
 from vkrnn._output import table
-from vkrnn._sample import SAMPLES, Sample, time_calls
-from vkrnn.arrays import asarray
+from vkrnn._sample import time_calls
 from vkrnn.checks import TF32_TOLERANCE, Comparison
-from vkrnn.descriptors import GRUDescriptor
 from vkrnn.devices import Device
 from vkrnn.plans import plan
 
 __all__ = ["add_options", "check_options", "shown", "tune"]
 
-Strategy = Mapping[str, str | int]
-
-_CELLS: dict[str, Sample] = {sample.forward.__name__: sample for sample in SAMPLES}
-_GRU = _CELLS["gru"]
-_CELLS |= {
-    "gru": Sample(_GRU.forward, _GRU.backward, 3, GRUDescriptor(training=True), _GRU.saved),
-    "gru_reset_after": _GRU,
-}
 _SIZES = [(64, 8, 128, 128), (128, 32, 256, 256)]
 _LARGEST = 2**31 - 1  # limit of T, N, I and H
 _LONGEST = 3600  # seconds
 _SIZES_HELP = "of calls; 64,8,128,128 and 128,32,256,256 if not given"
-_PASSES = ("forward", "training", "gradients")
 # How much the results of two strategies may differ (see Comparison): by roundings of long sums only.
 _TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "float16": 2e-2, "bfloat16": 1e-1}
 _WARM_UP = 0.4  # seconds, because an idle GPU has a low clock rate
@@ -48,8 +37,8 @@ _WORTH = 1.03  # least speed-up over the default strategies for an entry, becaus
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options but for the device."""
     parser.add_argument("--sizes", nargs="+", type=_sizes, default=_SIZES, metavar="T,N,I,H", help=_SIZES_HELP)
-    parser.add_argument("--cells", nargs="+", choices=_CELLS, default=list(_CELLS), help="default: all")
-    parser.add_argument("--passes", nargs="+", choices=_PASSES, default=list(_PASSES), help="default: all")
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="default: all")
+    parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES), help="default: all")
     parser.add_argument("--dtypes", nargs="+", choices=_TOLERANCES, default=["float32"], help="default: float32")
     parser.add_argument("--schedules", nargs="+", metavar="NAME", help="loop strategies to try (default: all)")
     parser.add_argument("--gemms", nargs="+", metavar="NAME", help="product strategies to try (default: all)")
@@ -74,7 +63,8 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
     as_fast: list[_tuning.Entry] = []
     rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
     total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
-    for number, (label, call) in enumerate(_calls(device, options)):
+    calls = draw_calls(device.memory_bytes, options.cells, options.sizes, options.dtypes, options.passes)
+    for number, (label, call) in enumerate(calls):
         progress = _Progress(f"{number + 1}/{total} {label}", sys.stderr)
         found = None if call is None else _Search(device, call, options, progress).run()
         progress.clear()
@@ -124,81 +114,6 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(frozen=True)
-class _MeasuredCall:
-    """A call to be measured, with all arguments except the device."""
-
-    function: Callable[..., Any]
-    arguments: dict[str, Any]
-    dtype: str
-
-    def on(self, device: Device) -> Callable[[], Any]:
-        """Return the call with its arrays on the device."""
-        placed = {
-            name: asarray(value, device=device) if isinstance(value, np.ndarray) else value
-            for name, value in self.arguments.items()
-        }
-        return lambda: self.function(**placed)
-
-
-def _calls(device: Device, options: argparse.Namespace) -> Iterator[tuple[str, _MeasuredCall | None]]:
-    """Yield the calls with their labels; None for a call that does not fit the device or the host."""
-    rng = np.random.default_rng(0)
-    for name in options.cells:
-        for sizes in options.sizes:
-            try:
-                passes = _passes(_CELLS[name], sizes, rng, device.memory_bytes)
-            except MemoryError:
-                passes = {}
-            for dtype in options.dtypes:
-                for which in options.passes:
-                    label = f"{name} {which} {dtype} {','.join(map(str, sizes))}"
-                    if which not in passes:
-                        yield label, None
-                        continue
-                    function, arguments = passes[which]
-                    cast = {key: _cast(value, dtype) for key, value in arguments.items()}
-                    yield label, _MeasuredCall(function, cast, dtype)
-
-
-def _passes(
-    sample: Sample, sizes: tuple[int, int, int, int], rng: np.random.Generator, room: int
-) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """Draw the arguments of each pass. Raises MemoryError if those of float32 take more than `room` bytes."""
-    T, N, features, H = sizes
-    elements = T * N * (features + (sample.gates + 3) * H) + sample.gates * H * (features + H)
-    if 4 * elements > room:
-        raise MemoryError
-    given = sample.arguments(rng, features, H)
-    source, upstream = (rng.standard_normal((T, N, size), np.float32) for size in (features, H))
-    saved = {
-        # Contents do not matter for times, but strategies must agree on gradients of them.
-        "z_state": rng.standard_normal((T, N, sample.gates * H), np.float32),
-        "cell_output": rng.standard_normal((T, N, H), np.float32),
-        "output": rng.uniform(-1, 1, (T, N, H)).astype(np.float32),
-    }
-    kept = {argument: saved[result] for argument, result in sample.saved.items()}
-    forward = {"source": source, **given, "descriptor": _without_training(given["descriptor"])}
-    return {
-        "forward": (sample.forward, forward),
-        "training": (sample.forward, {"source": source, **given}),
-        "gradients": (sample.backward, {"source": source, "source_gradient": upstream, **kept, **given}),
-    }
-
-
-def _without_training(descriptor: Any) -> Any:
-    options = {name: getattr(descriptor, name) for name in type(descriptor).__dataclass_fields__}
-    return type(descriptor)(**{**options, "training": False})
-
-
-def _cast(value: Any, dtype: str) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    if dtype == "bfloat16":
-        return value.astype(bfloat16("[tune]"))
-    return value.astype(dtype)
-
-
-@dataclass(frozen=True)
 class _Timed:
     strategy: Strategy
     seconds: float
@@ -219,7 +134,7 @@ class _Search:
     """
 
     device: Device
-    call: _MeasuredCall
+    call: MeasuredCall
     options: argparse.Namespace
     progress: _Progress
     tried: set[tuple[tuple[str, str | int], ...]] = field(default_factory=set)
@@ -269,7 +184,7 @@ class _Search:
     def _try(self, strategy: Strategy) -> _Timed | None:
         """Time the call; None if that was done before, does not fit, or disagrees with the default strategies."""
         try:
-            device = _opened(self.device, strategy)
+            device = open_with(self.device, strategy)
         except (ValueError, TypeError):
             return None
         try:
@@ -296,8 +211,8 @@ class _Search:
         return all(Comparison.of(name, got[name], wanted).error <= bound for name, wanted in self.answer.items())
 
     def _again(self, *both: _Timed) -> tuple[_Timed, _Timed]:
-        """Time two strategies in turns, so that a disturbance affects both."""
-        devices = [_opened(self.device, each.strategy) for each in both]
+        """Time two strategies in turns: what disturbs one then disturbs the other too."""
+        devices = [open_with(self.device, each.strategy) for each in both]
         try:
             calls = [self.call.on(device) for device in devices]
             times: list[list[float]] = [[], []]
@@ -309,13 +224,6 @@ class _Search:
                 device.close()
         first, second = (_Timed(each.strategy, statistics.median(own)) for each, own in zip(both, times, strict=True))
         return first, second
-
-
-def _opened(like: Device, strategy: Strategy) -> Device:
-    """Open a device with this strategy, or with the default ones if there is none, without tuned entries."""
-    device = Device(like.index, float32=like.float32, **strategy)  # type: ignore[arg-type]
-    device._open(tuned=False)
-    return device
 
 
 def _times(call: Callable[[], object], device: Device, seconds: float) -> list[float]:
