@@ -53,10 +53,8 @@ lint: $(VENV)/.dev need-ci
 # Not part of lint, because it takes minutes. CPU kernels are left out, because Highway's vectors cause false reports.
 # Reading headers takes most of the time, so the files of a folder are checked as one, except by checks of the main file
 # only. Of these, the analyzer takes longest; `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
-# persistent_loop.cpp is separate, because its constants have the same names as its neighbours'.
 TIDY_ANALYZER := shallow
 TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
-TIDY_ALONE := cpp/src/plan/matrices/persistent_loop.cpp
 TIDY_FOLDERS := $(sort $(dir $(TIDY_FILES)))
 TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-deprecated-headers,readability-duplicate-include
 TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders/include \
@@ -68,11 +66,11 @@ tidy: need-ci
 
 tidy/%:
 	mkdir -p build/debug/$@
-	printf '#include "%s"\n' $(patsubst cpp/src/%,%,$(filter-out $(TIDY_ALONE),$(wildcard $(*)*.cpp))) > build/debug/$@all.cpp
+	printf '#include "%s"\n' $(patsubst cpp/src/%,%,$(wildcard $(*)*.cpp)) > build/debug/$@all.cpp
 	clang-tidy --quiet --checks='-clang-analyzer-*,-bugprone-suspicious-include' build/debug/$@all.cpp -- $(TIDY_FLAGS)
 
 tidy-file/%:
-	clang-tidy --quiet $(if $(filter $*,$(TIDY_ALONE)),,--checks='-*,$(TIDY_ONE_FILE)') $* -- $(TIDY_FLAGS) \
+	clang-tidy --quiet --checks='-*,$(TIDY_ONE_FILE)' $* -- $(TIDY_FLAGS) \
 		-Xclang -analyzer-config -Xclang mode=$(TIDY_ANALYZER)
 
 # Not part of test, because compiling takes minutes.

@@ -9,7 +9,7 @@
 namespace vkrnn {
 namespace {
 
-constexpr MatrixShape kUsual{1, 1, 1, 8};
+constexpr MatrixShape kUsualShape{1, 1, 1, 8};
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
 constexpr std::uint32_t kMostTurns = 1U << 20U;  // about a second on a GPU that reads memory in every spin iteration
 constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // because few workgroups run at once
@@ -129,7 +129,7 @@ std::vector<MatrixShape> keeping_shapes() {
 bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
 
 Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    return all_sizes(with_checked_sizes(kUsual, wanted, profile),
+    return all_sizes(with_checked_sizes(kUsualShape, wanted, profile),
                      with_checked_sizes(usual_keeping(profile), wanted, profile));
 }
 
