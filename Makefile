@@ -57,7 +57,7 @@ TIDY_ANALYZER := shallow
 TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
 TIDY_FOLDERS := $(sort $(dir $(TIDY_FILES)))
 TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-deprecated-headers,readability-duplicate-include
-TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders/include \
+TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders \
 	$$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
 
 tidy: need-ci

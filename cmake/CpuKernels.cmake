@@ -25,7 +25,7 @@ set(VKRNN_CPU_KERNELS ${PROJECT_SOURCE_DIR}/cpp/src/cpu/kernels)
 # Compiler options of a target's sources for each instruction set.
 function(vkrnn_set_cpu_options target)
     target_include_directories(${target} PRIVATE
-        ${VKRNN_CPU_KERNELS} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${PROJECT_SOURCE_DIR}/shaders/include)
+        ${VKRNN_CPU_KERNELS} ${PROJECT_SOURCE_DIR}/cpp/src ${PROJECT_SOURCE_DIR}/cpp/include ${PROJECT_SOURCE_DIR}/shaders)
     target_include_directories(${target} SYSTEM PRIVATE ${highway_include})
     if(VKRNN_CPU_TARGETS)
         set(unwanted 0)

@@ -1,19 +1,18 @@
 # Compiles GLSL to SPIR-V and embeds it in C++.
 #
-#   vkrnn_add_kernels(<target> <folder> [FLOAT64] [CELLS <other folder>] [PARTS <part>...])
+#   vkrnn_add_kernels(<target> <folder> [FLOAT64 <part>...] [FLOAT32 <part>...] [CELLS <other folder>])
 #
-# makes a static library that defines vkrnn::shader_code() for the kernels found under <folder>:
+# makes a static library that defines vkrnn::shader_code() for the kernels found in each part, a folder below <folder>:
 #
-#   *.comp, kernels/*.comp     one kernel each, named after the file
-#   drivers/*.glsl             one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>; with CELLS the
-#                              cells are those of the other folder
+#   *.comp             one kernel each, named after the file
+#   drivers/*.glsl     one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>; with CELLS the cells are
+#                      those of the other folder
 #
-# and the same for <folder>/<part> of each part.
+# Kernels of FLOAT64's parts are built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
 #
-# With FLOAT64, each kernel except those of parts is also built with VKRNN_FLOAT64 defined, as <kernel>_f64.
-#
-# Sources may include each other by their path below <folder> or below <folder>/include. Every kernel is compiled for
-# Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels that include it.
+# Sources include each other by their path below <folder>, and the cell that a kernel is built for as chosen_cell.glsl.
+# Every kernel is compiled for Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels
+# that include it.
 
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
@@ -22,7 +21,7 @@ set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
 function(vkrnn_compile_kernel kernel source folder stem)
     add_custom_command(
         OUTPUT ${stem}.spv ${stem}.h
-        COMMAND ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} -I${folder}/include ${ARGN}
+        COMMAND ${GLSLANG} --quiet --target-env vulkan1.3 -S comp -I${folder} ${ARGN}
                 --depfile ${stem}.d -o ${stem}.spv ${source}
         COMMAND ${SPIRV_VAL} --target-env vulkan1.3 --scalar-block-layout ${stem}.spv
         COMMAND ${CMAKE_COMMAND} -D SPIRV=${stem}.spv -D HEADER=${stem}.h -D NAME=${kernel} -P ${VKRNN_EMBED}
@@ -50,70 +49,69 @@ void main() {}
     endif()
 endfunction()
 
+# A step of vkrnn_add_kernels: adds the kernel of a file, for a cell if one is given, for each of the part's types.
+macro(vkrnn_add_kernel kernel file cell)
+    # file(CONFIGURE) does not touch files whose contents stay the same, so nothing is rebuilt needlessly.
+    set(source ${build}/${kernel}.comp)
+    file(CONFIGURE OUTPUT ${source} CONTENT
+"#version 460
+#extension GL_GOOGLE_include_directive : require
+#include \"${file}\"
+")
+    foreach(type "" ${other_types})
+        set(name ${kernel}${type})
+        set(options -I${cells_folder} -I${build}/cells/${cell})
+        if(type STREQUAL "_f64")
+            list(APPEND options -DVKRNN_FLOAT64)
+        endif()
+        vkrnn_compile_kernel(${name} ${source} ${folder} ${build}/${name} ${options})
+        list(APPEND headers ${build}/${name}.h)
+        string(APPEND SHADER_INCLUDES "#include \"${target}/${name}.h\"\n")
+        string(APPEND SHADER_ROWS "        {\"${name}\", code::${name}},\n")
+        math(EXPR SHADER_COUNT "${SHADER_COUNT} + 1")
+    endforeach()
+endmacro()
+
 function(vkrnn_add_kernels target folder)
-    cmake_parse_arguments(PARSE_ARGV 2 ARG "FLOAT64" "CELLS" "PARTS")
-    set(types "")
-    if(ARG_FLOAT64)
-        set(types FLOAT64)
-    endif()
+    cmake_parse_arguments(PARSE_ARGV 2 ARG "" "CELLS" "FLOAT32;FLOAT64")
     set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
-    file(MAKE_DIRECTORY ${build})
     set(cells_folder ${folder})
     if(ARG_CELLS)
         set(cells_folder ${ARG_CELLS})
     endif()
-    file(GLOB cells CONFIGURE_DEPENDS ${cells_folder}/cells/*.glsl)
-    file(GLOB kernels CONFIGURE_DEPENDS ${folder}/*.comp ${folder}/kernels/*.comp)
-    file(GLOB drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/drivers/*.glsl)
-    set(only_float32)
-    foreach(part ${ARG_PARTS})
-        file(GLOB part_kernels CONFIGURE_DEPENDS ${folder}/${part}/*.comp)
-        file(GLOB part_drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/${part}/drivers/*.glsl)
-        list(APPEND only_float32 ${part_kernels} ${part_drivers})
-        list(APPEND kernels ${part_kernels})
-        list(APPEND drivers ${part_drivers})
-    endforeach()
-
-    foreach(file ${cells})
+    set(cells)
+    file(GLOB files CONFIGURE_DEPENDS ${cells_folder}/cells/*.glsl)
+    foreach(file ${files})
         get_filename_component(cell ${file} NAME_WE)
-        foreach(driver_file ${drivers})
-            get_filename_component(driver ${driver_file} NAME_WE)
-            # file(CONFIGURE) does not touch files whose contents stay the same, so nothing is rebuilt needlessly.
-            set(source ${build}/${cell}_${driver}.comp)
-            file(CONFIGURE OUTPUT ${source} @ONLY CONTENT
-"#version 460
-#extension GL_GOOGLE_include_directive : require
-#include \"cells/@cell@.glsl\"
-#include \"@driver_file@\"
+        list(APPEND cells ${cell})
+        file(CONFIGURE OUTPUT ${build}/cells/${cell}/chosen_cell.glsl CONTENT
+"#ifndef VKRNN_CHOSEN_CELL_GLSL
+#define VKRNN_CHOSEN_CELL_GLSL
+#include \"cells/${cell}.glsl\"
+#endif
 ")
-            list(APPEND kernels ${source})
-            if(driver_file IN_LIST only_float32)
-                list(APPEND only_float32 ${source})
-            endif()
-        endforeach()
     endforeach()
 
     set(headers)
     set(SHADER_INCLUDES)
     set(SHADER_ROWS)
     set(SHADER_COUNT 0)
-    foreach(source ${kernels})
-        get_filename_component(stem ${source} NAME_WE)
-        foreach(type "" ${types})
-            if(type STREQUAL "FLOAT64" AND source IN_LIST only_float32)
-                continue()
-            endif()
-            set(kernel ${stem})
-            set(define)
-            if(type STREQUAL "FLOAT64")
-                set(kernel ${stem}_f64)
-                set(define -DVKRNN_FLOAT64)
-            endif()
-            vkrnn_compile_kernel(${kernel} ${source} ${folder} ${build}/${kernel} ${define} -I${cells_folder})
-            list(APPEND headers ${build}/${kernel}.h)
-            string(APPEND SHADER_INCLUDES "#include \"${target}/${kernel}.h\"\n")
-            string(APPEND SHADER_ROWS "        {\"${kernel}\", code::${kernel}},\n")
-            math(EXPR SHADER_COUNT "${SHADER_COUNT} + 1")
+    foreach(part ${ARG_FLOAT64} ${ARG_FLOAT32})
+        set(other_types)
+        if(part IN_LIST ARG_FLOAT64)
+            set(other_types _f64)
+        endif()
+        file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/${part}/*.comp)
+        foreach(file ${kernels})
+            get_filename_component(kernel ${file} NAME_WE)
+            vkrnn_add_kernel(${kernel} ${file} "")
+        endforeach()
+        file(GLOB drivers CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/${part}/drivers/*.glsl)
+        foreach(file ${drivers})
+            get_filename_component(driver ${file} NAME_WE)
+            foreach(cell ${cells})
+                vkrnn_add_kernel(${cell}_${driver} ${file} ${cell})
+            endforeach()
         endforeach()
     endforeach()
     configure_file(${VKRNN_SHADER_CODE_TEMPLATE} ${build}/shader_code.cpp @ONLY)

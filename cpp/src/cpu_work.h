@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "abi.h"
+#include "common/step_abi.h"
 
 namespace vkrnn::cpu {
 
@@ -17,7 +17,6 @@ struct OrderWork {
     std::int64_t T, N;
     std::uint32_t lines, padding;  // lines = 1: the table includes its lines
 };
-inline constexpr std::uint32_t kOrderPlaces = 2;
 
 // Returns the number of elements of that table.
 constexpr std::int64_t live_rows_elements(std::int64_t T, std::int64_t N, bool lines) {
@@ -39,7 +38,6 @@ struct PackWork {
     Stride in_n, in_k, in_batch;
     std::int64_t n, k, batches;
 };
-inline constexpr std::uint32_t kPackPlaces = 2;
 
 // Returns the number of elements of such panels.
 constexpr std::int64_t panel_elements(std::int64_t n, std::int64_t k, std::int64_t batches, std::int64_t lanes) {
@@ -57,7 +55,6 @@ struct ProductWork {
     std::int64_t m, n, k, batches;
     LiveWork of_live;
 };
-inline constexpr std::uint32_t kProductPlaces = 5;
 inline constexpr std::int64_t kPackedDepth = 4096;
 constexpr std::int64_t product_elements(std::int64_t n, std::int64_t k, std::int64_t lanes) {
     return panel_elements(n, k < kPackedDepth ? k : kPackedDepth, 1, lanes);
@@ -72,7 +69,6 @@ struct SumWork {
     LiveWork of_live;  // its `a` is for `in`; the factor is packed
     std::uint32_t has_factor, padding;
 };
-inline constexpr std::uint32_t kSumPlaces = 4;
 
 // Converts between float32 and a 16-bit type.
 struct ConvertWork {
@@ -80,7 +76,6 @@ struct ConvertWork {
     std::int64_t count;
     std::uint32_t bfloat, narrow;  // bfloat = 1: bfloat16, 0: float16; narrow = 1: from float32, 0: to float32
 };
-inline constexpr std::uint32_t kConvertPlaces = 2;
 
 // Runs the whole time loop. Weights are panels. The forward loop has panels for each direction and slot, with B = R of
 // that slot. The backward loop has panels for each direction, with B = R transposed and all slots along k. With an
@@ -99,7 +94,6 @@ struct LoopWork {
     std::uint32_t has_lengths;   // 1: there are lengths
     std::uint32_t packed_views;  // one bit per view, set if its sequence is packed
 };
-inline constexpr std::uint32_t kLoopPlaces = 7 + abi::kStepPlaces;
 
 // One time step of one batch row, for cells with a single phase. Members mean the same as in LoopWork. The cell states
 // are updated in place; the hidden state is not, because all units read it.

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu_work.h"
 #include "plan/step_block.h"
+#include "portable/portable_abi.h"
 #include "vkrnn/error.h"
 #include "vkrnn/plan.h"
 
@@ -114,6 +116,14 @@ Plan plan_of(Spec spec, Dtype dtype) {
 
 bool ends_with(const std::string& text, const std::string& end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+// Recording replaces the buffer references at the beginning of a kernel's parameters, and nothing else.
+TEST(Block, CountsItsPlaces) {
+    EXPECT_EQ(make_block(abi::GemmPush{}).places, 3U);  // then strides, of 64 bits, too
+    EXPECT_EQ(make_block(abi::StepPush{}).places, 1U);
+    EXPECT_EQ(make_block(abi::StepParams{}).places, 2 * abi::kViews + 3);
+    EXPECT_EQ(make_block(cpu::LoopWork{}).places, 7 + 2 * abi::kViews + 3);  // those of a struct within, too
 }
 
 TEST(RowOrder, FollowsTheSpecification) {

@@ -1,4 +1,5 @@
-// Tests that C++ and the built kernels agree on the structs of abi.h: every member is on both sides at the same offset.
+// Tests that C++ and the built kernels agree on the structs that they share: every member is on both sides at the same
+// offset.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "abi.h"
+#include "matrices/matrices_abi.h"
+#include "portable/portable_abi.h"
+#include "slices/slices_abi.h"
 #include "spirv_layout.h"
+#include "tiles/tiles_abi.h"
 #include "vkrnn/device.h"
 #include "vkrnn/shaders.h"
 
@@ -35,7 +39,7 @@ Struct layout(const char* name, Members... members) {
 
 #define MEMBER(type, member) (Member{#member, offsetof(abi::type, member), sizeof(abi::type::member)})
 
-// Every struct of abi.h with the C++ offsets of all members.
+// Every struct of the abi headers with the C++ offsets of all members.
 const std::vector<Struct>& structs() {
     static const std::vector<Struct> kStructs{
         layout<abi::GemmPush>("GemmPush", MEMBER(GemmPush, a), MEMBER(GemmPush, b), MEMBER(GemmPush, c),
@@ -118,7 +122,7 @@ TEST(ShaderLayout, OfPushConstants) {
     }
 }
 
-// StepParams and its members, which kernels read through addresses, have the names of abi.h, too.
+// StepParams and its members, which kernels read through addresses, have the names of step_abi.h, too.
 TEST(ShaderLayout, OfEveryStruct) {
     std::set<std::string> met;
     for (const std::string_view kernel : shader_names()) {

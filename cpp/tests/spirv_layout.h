@@ -47,7 +47,8 @@ public:
     [[nodiscard]] std::optional<Layout> push_constants() const {
         if (!push_pointer_) return std::nullopt;
         const auto& members = structs_.at(pointees_.at(*push_pointer_));
-        if (members.size() != 1) throw std::runtime_error("a block of push constants that is no struct of abi.h");
+        if (members.size() != 1)
+            throw std::runtime_error("a block of push constants that is no struct of an abi header");
         return layout(members[0]);
     }
 
@@ -115,7 +116,7 @@ private:
         return members.empty() ? 0 : members.back().offset + members.back().bytes;
     }
 
-    // Sizes of types other than numbers, arrays and structs are unknown; abi.h has none.
+    // Sizes of types other than numbers, arrays and structs are unknown; the abi headers have none.
     [[nodiscard]] std::uint64_t bytes_or_zero(Id type) const {
         const bool known = scalars_.contains(type) || structs_.contains(type) ||
                            (arrays_.contains(type) && array_strides_.contains(type));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "matrices/matrices_abi.h"
 #include "plan/strategy.h"
 #include "vkrnn/costs.h"
 #include "vkrnn/error.h"

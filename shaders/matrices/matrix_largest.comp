@@ -1,36 +1,34 @@
 // Finds the absmax of a buffer, its largest finite magnitude: see LargestPush.
-#version 460
-#extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
 
-layout(local_size_x = kLargestGroup) in;
-layout(push_constant, std430) uniform Push { LargestPush p; };
+WORKGROUP_SIZE(kLargestGroup)
+PUSH_CONSTANTS(LargestPush, p)
 
-shared uint all;
+SHARED(uint, all)
 
-uint magnitude(uint bits) {
+INLINE uint magnitude(uint bits) {
     bits &= 0x7fffffffu;
     return bits < 0x7f800000u ? bits : 0;
 }
 
 // Returns true if a number belongs to a step past the end of its batch row.
-bool past(uint at) {
+INLINE bool past(uint at) {
     uint row = at / p.row;
     return row / p.N >= Words(p.lengths + Address(row % p.N) * 4).value;
 }
 
-uint magnitude_at(uint at, uint bits) { return p.row != 0 && past(at) ? 0 : magnitude(bits); }
+INLINE uint magnitude_at(uint at, uint bits) { return p.row != 0 && past(at) ? 0 : magnitude(bits); }
 
 void main() {
     uint group = gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x;
     if (gl_LocalInvocationID.x == 0) all = 0;
     barrier();
     uint mine = 0;
-    [[unroll]] for (uint i = 0; i < kLargestEach; i += 4) {
+    UNROLL for (uint i = 0; i < kLargestEach; i += 4) {
         uint first = group * (kLargestGroup * kLargestEach) + (i / 4 * kLargestGroup + gl_LocalInvocationID.x) * 4;
         if (first + 4 <= p.count) {
             uvec4 four = Vectors(p.in_ + Address(first) * 4).value;
-            [[unroll]] for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
+            UNROLL for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
         } else {
             for (uint at = first; at < p.count; ++at)
                 mine = max(mine, magnitude_at(at, Words(p.in_ + Address(at) * 4).value));

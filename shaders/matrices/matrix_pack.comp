@@ -1,17 +1,15 @@
 // Packs float32 numbers into the blocks of an operand: see MatrixPackPush.
-#version 460
-#extension GL_GOOGLE_include_directive : require
 #include "matrices/units.glsl"
 
-layout(local_size_x = kPackGroup) in;
-layout(constant_id = kMatrixRows) const uint right = 0;   // 1: the right operand
-const uint halves = right != 0 ? right_halves : left_halves;
-layout(push_constant, std430) uniform Push { MatrixPackPush p; };
+WORKGROUP_SIZE(kPackGroup)
+SPECIALIZED(kMatrixRows, uint, right, 0)   // 1: the right operand
+CONSTANT uint halves = right != 0 ? right_halves : left_halves;
+PUSH_CONSTANTS(MatrixPackPush, p)
 
 // Returns a scaled number. Its magnitude is below 2^15, unless it belongs to a step past a row's length: the absmax
 // ignores these. Such numbers are clamped, because they must stay finite.
-float scaled(float value, float down) {
-    const float most = 65504.0;   // largest half-precision number
+INLINE float scaled(float value, float down) {
+    const float most = 65504.0f;   // largest half-precision number
     bool is_finite = (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u;
     return is_finite ? clamp(value * down, -most, most) : value;
 }
@@ -27,12 +25,12 @@ void main() {
     Address table = p.table + Address((right != 0 ? right_elements : left_elements) + lane * kMatrixElements) * 4;
     uvec4 table_words[2] = {Vectors(table).value, Vectors(table + 16).value};
     uint i_in[kMatrixElements], k_in[kMatrixElements];   // coordinates of this invocation's elements within a block
-    [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+    UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
         uint element = table_words[e / 4][e % 4];
         i_in[e] = element / side;
         k_in[e] = element % side;
     }
-    [[unroll]] for (uint each = 0; each < kPackEach; ++each) {
+    UNROLL for (uint each = 0; each < kPackEach; ++each) {
         uint at = first_block + each, i_block, k_block;
         if (at >= p.i_blocks * p.k_blocks) return;
         // Neighbouring invocations load from neighbouring addresses.
@@ -51,7 +49,7 @@ void main() {
         }
         Stride run = batch * p.in_batch + k_block / run_blocks * p.in_run;
         float values[kMatrixElements];
-        [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+        UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
             uint i = first_i + i_in[e], k = first_k + k_in[e];
             bool there = k < p.run_length;
             Stride from = run + k * p.in_k;
@@ -61,12 +59,12 @@ void main() {
                 i = first_i + column / p.products;
                 from += (p.gate_order >> (4 * (column % p.products)) & 15) * p.in_slot;
             }
-            values[e] = 0.0;
+            values[e] = 0.0f;
             if (there && i < p.i_count)
                 values[e] = uintBitsToFloat(Words(p.in_ + Address(from + i * p.in_i) * 4).value);
         }
         uvec4 high, low;
-        [[unroll]] for (uint word = 0; word < 4; ++word) {
+        UNROLL for (uint word = 0; word < 4; ++word) {
             float first = scaled(values[2 * word], down), second = scaled(values[2 * word + 1], down);
             high[word] = high_bits(first, halves) | high_bits(second, halves) << 16;
             low[word] = low_bits(first) | low_bits(second) << 16;

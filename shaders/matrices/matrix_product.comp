@@ -1,19 +1,17 @@
 // Computes the product of two operands in blocks: see MatrixProductPush.
-#version 460
-#extension GL_GOOGLE_include_directive : require
 #include "matrices/multiply.glsl"
 
-layout(local_size_x_id = kLocalSize) in;
-layout(push_constant, std430) uniform Push { MatrixProductPush p; };
+WORKGROUP_SIZE_ID(kLocalSize)
+PUSH_CONSTANTS(MatrixProductPush, p)
 
 // Tiles are counted band by band, so that workgroups that run at the same time share rows and columns in the cache.
-const uint band_tiles = 4;   // tiles of a band along m
-const uint groups = row_groups * column_groups;
-const uint block_fours = block_elements / 4;
-shared vec4 staged[groups * block_fours];   // one matrix per subgroup on its way to memory
+CONSTANT uint band_tiles = 4;   // tiles of a band along m
+CONSTANT uint groups = row_groups * column_groups;
+CONSTANT uint block_fours = block_elements / 4;
+SHARED_ARRAY(vec4, staged, [groups * block_fours])   // one matrix per subgroup on its way to memory
 
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Number { float value; };
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Numbers { float values[]; };
+REFERENCE(Number, float, value, 4)
+ARRAY_REFERENCE(Numbers, float, values, 16)
 
 void main() {
     uint group = gl_SubgroupID, lane = gl_SubgroupInvocationID;
@@ -44,23 +42,23 @@ void main() {
     float a_up = scale_up(Words(p.a_largest).value), b_up = scale_up(Words(p.b_largest).value);
     Address c = p.c + Address(batch * p.c_batch + slab * p.c_slab) * 4;
     uint first_i = i_block * side, first_j = j_block * side;
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-        [[unroll]] for (uint s = 0; s < matrix_columns; ++s) sums[r][s] = sums[r][s] * a_up * b_up;
+    UNROLL for (uint r = 0; r < matrix_rows; ++r)
+        UNROLL for (uint s = 0; s < matrix_columns; ++s) sums[r][s] = sums[r][s] * a_up * b_up;
     if ((i_tile + 1) * tile_m <= p.m && (j_tile + 1) * tile_n <= p.n && p.ldc % 4 == 0 && c % 16 == 0) {
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint s = 0; s < matrix_columns; ++s) {
                 Stride at = Stride(first_i + r * side) * p.ldc + first_j + s * side;
                 coopMatStore(sums[r][s], Numbers(c + Address(at) * 4).values, 0, p.ldc,
                              gl_CooperativeMatrixLayoutRowMajor);
             }
     } else {
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint s = 0; s < matrix_columns; ++s) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint s = 0; s < matrix_columns; ++s) {
                 subgroupBarrier();
                 coopMatStore(sums[r][s], staged, group * block_fours, side / 4, gl_CooperativeMatrixLayoutRowMajor);
                 subgroupMemoryBarrierShared();
                 subgroupBarrier();
-                [[unroll]] for (uint e = 0; e < kMatrixElements; ++e) {
+                UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
                     uint element = e * subgroup + lane;
                     uint i = first_i + r * side + element / side, j = first_j + s * side + element % side;
                     if (i < p.m && j < p.n)

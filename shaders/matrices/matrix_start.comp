@@ -2,12 +2,10 @@
 // zeros for all units instead, with a tag that no step waits for. For a forward loop, also stores the operand of the
 // first step, h0 * m[0].
 // Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction.
-#version 460
-#extension GL_GOOGLE_include_directive : require
-#include "matrices/tiles.glsl"
+#include "matrices/matrix_tiles.glsl"
 
-layout(constant_id = kMatrixConstants) const uint regions = 2;
-layout(constant_id = kMatrixConstants + 1u) const uint forward = 1;
+SPECIALIZED(kMatrixConstants, uint, regions, 2)
+SPECIALIZED(kMatrixConstants + 1u, uint, forward, 1)
 
 void main() {
     Params p = Params(push.params);
@@ -20,10 +18,10 @@ void main() {
         // The initial tag of a region differs from that of the first step stored in it.
         int first_step = forward != 0 ? int(region) : int(p.params.T) - 1 - int(region + p.params.T - 1 & 1);
         tag_stored = 1 - tag_of(first_step);
-        if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0);
-        uint scales = uint(p.params.strides[kTileScales].step[d]);
+        if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0f);
+        uint scales = uint(p.params.strides[kMatrixScales].step[d]);
         if (forward == 0 && tagged != 0 && at < scales)
-            Words(p.params.at[2 * kTileScales + d] + Address(region * scales + at) * 4).value = tag_stored;
+            Words(p.params.at[2 * kMatrixScales + d] + Address(region * scales + at) * 4).value = tag_stored;
     }
     if (forward != 0 && !padding) {
         float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);

@@ -3,14 +3,14 @@
 #define VKRNN_MATRIX_MULTIPLY_GLSL
 #include "matrices/units.glsl"
 
-layout(constant_id = kMatrixRows) const uint matrix_rows = 1;
-layout(constant_id = kMatrixColumns) const uint matrix_columns = 1;
-layout(constant_id = kRowGroups) const uint row_groups = 1;
-layout(constant_id = kColumnGroups) const uint column_groups = 1;
-layout(constant_id = kDepthGroups) const uint depth_groups = 1;
-layout(constant_id = kMatrixSumSlots) const uint sum_slots = 1;
-layout(constant_id = kScaleCount) const uint scale_count = 1;
-layout(constant_id = kBlocksAhead) const uint blocks_ahead = 1;
+SPECIALIZED(kMatrixRows, uint, matrix_rows, 1)
+SPECIALIZED(kMatrixColumns, uint, matrix_columns, 1)
+SPECIALIZED(kRowGroups, uint, row_groups, 1)
+SPECIALIZED(kColumnGroups, uint, column_groups, 1)
+SPECIALIZED(kDepthGroups, uint, depth_groups, 1)
+SPECIALIZED(kMatrixSumSlots, uint, sum_slots, 1)
+SPECIALIZED(kScaleCount, uint, scale_count, 1)
+SPECIALIZED(kBlocksAhead, uint, blocks_ahead, 1)
 
 // Where an operand's blocks are. Offsets are in 16-byte vectors.
 struct Blocks {
@@ -19,22 +19,22 @@ struct Blocks {
     uint i_apart;        // distance between i blocks; k blocks are consecutive
 };
 
-#ifdef TILE_SCALES
+#ifdef BACKWARD
 // Returns the scale of the left operand's k block, relative to the largest scale.
-float16_t left_factor(uint k_block);
+DECLARE(float16_t left_factor(uint k_block))
 #endif
 
 // Adds the products of one k block. Matrix units truncate sums instead of rounding them, and these errors would
 // accumulate over many blocks. Each block is therefore summed on its own and then added by an ordinary addition. This
 // is not done if both operands have one part only.
-void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
-                  inout SumMatrix sums[matrix_rows][matrix_columns]) {
-    [[unroll]] for (uint c = 0; c < matrix_columns; ++c) {
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) {
+INLINE void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
+                         inout SumMatrix sums[matrix_rows][matrix_columns]) {
+    UNROLL for (uint c = 0; c < matrix_columns; ++c) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r) {
             if (left_halves == 1 && right_halves == 1) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
             } else {
-                SumMatrix part = SumMatrix(0.0);
+                SumMatrix part = SumMatrix(0.0f);
                 if (left_halves > 1) part = coopMatMulAdd(a[r][left_halves - 1], b[c][0], part);
                 if (right_halves > 1) part = coopMatMulAdd(a[r][0], b[c][right_halves - 1], part);
                 sums[r][c] = sums[r][c] + coopMatMulAdd(a[r][0], b[c][0], part);
@@ -43,81 +43,81 @@ void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_c
     }
 }
 
-#define CLEAR_SUMS(SUMS)                                                                                              \
-    [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                                 \
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c) SUMS[r][c] = SumMatrix(0.0);
+#define CLEAR_SUMS(SUMS)                          \
+    UNROLL for (uint r = 0; r < matrix_rows; ++r) \
+        UNROLL for (uint c = 0; c < matrix_columns; ++c) SUMS[r][c] = SumMatrix(0.0f);
 
 // Blocks loaded ahead of their products. The two k blocks are in separate variables, because NVIDIA's driver keeps an
 // array in memory if the iteration of a loop indexes it.
 uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
 uvec4 right_0[matrix_columns][right_halves], right_1[matrix_columns][right_halves];
 
-#define LOAD_LEFT(TURN, K)                                                                                            \
-    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)                                                             \
-            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup +         \
+#define LOAD_LEFT(TURN, K)                                                                                    \
+    UNROLL for (uint h = 0; h < left_halves; ++h)                                                             \
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)                                                         \
+            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup + \
                                                           Stride(r) * left.i_apart, lane);
-#define LOAD_RIGHT(TURN, K)                                                                                           \
-    [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                                \
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)                                                          \
-            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup +     \
+#define LOAD_RIGHT(TURN, K)                                                                                       \
+    UNROLL for (uint h = 0; h < right_halves; ++h)                                                                \
+        UNROLL for (uint c = 0; c < matrix_columns; ++c)                                                          \
+            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup + \
                                                             Stride(c) * right.i_apart, lane);
 
-// The k blocks that a subgroup sums, from `begin` up to `end` by `step`, and the invocation's index in the subgroup.
+// The k blocks that a subgroup sums, from `begin` up to `end` by `stride`, and the invocation's index in the subgroup.
 struct Run {
-    uint begin, end, step, lane;
+    uint begin, end, stride, lane;
 };
 
 // Load the first k blocks of a run. The run must not be empty.
-void load_first_left(Blocks left, Run run) {
+INLINE void load_first_left(Blocks left, Run run) {
     uint lane = run.lane;
     LOAD_LEFT(0, run.begin)
-    if (blocks_ahead > 1) { LOAD_LEFT(1, min(run.begin + run.step, run.end - 1)) }
+    if (blocks_ahead > 1) { LOAD_LEFT(1, min(run.begin + run.stride, run.end - 1)) }
 }
-void load_first_right(Blocks right, Run run) {
+INLINE void load_first_right(Blocks right, Run run) {
     uint lane = run.lane;
     LOAD_RIGHT(0, run.begin)
-    if (blocks_ahead > 1) { LOAD_RIGHT(1, min(run.begin + run.step, run.end - 1)) }
+    if (blocks_ahead > 1) { LOAD_RIGHT(1, min(run.begin + run.stride, run.end - 1)) }
 }
 
-#ifdef TILE_SCALES
-#define SCALE_LEFT(K)                                                                                                 \
-    float16_t factor = left_factor(K);                                                                                \
-    [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                                 \
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
+#ifdef BACKWARD
+#define SCALE_LEFT(K)                             \
+    float16_t factor = left_factor(K);            \
+    UNROLL for (uint h = 0; h < left_halves; ++h) \
+        UNROLL for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
 #else
 #define SCALE_LEFT(K)
 #endif
 
 // Adds the product of k block K, which must be loaded, and loads the next block in its place. Past the end, it loads
 // the last block again, which is not used.
-#define ADD_BLOCK(TURN, K)                                                                                            \
-    {                                                                                                                 \
-        LeftMatrix a[matrix_rows][left_halves];                                                                       \
-        RightMatrix b[matrix_columns][right_halves];                                                                  \
-        [[unroll]] for (uint h = 0; h < left_halves; ++h)                                                             \
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])                 \
-        [[unroll]] for (uint h = 0; h < right_halves; ++h)                                                            \
-            [[unroll]] for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h])             \
-        SCALE_LEFT(K)                                                                                                 \
-        uint next = min((K) + run.step * blocks_ahead, run.end - 1);                                                  \
-        LOAD_LEFT(TURN, next)                                                                                         \
-        LOAD_RIGHT(TURN, next)                                                                                        \
-        multiply_add(a, b, sums);                                                                                     \
+#define ADD_BLOCK(TURN, K)                                                                            \
+    {                                                                                                 \
+        LeftMatrix a[matrix_rows][left_halves];                                                       \
+        RightMatrix b[matrix_columns][right_halves];                                                  \
+        UNROLL for (uint h = 0; h < left_halves; ++h)                                                 \
+            UNROLL for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])     \
+        UNROLL for (uint h = 0; h < right_halves; ++h)                                                \
+            UNROLL for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h]) \
+        SCALE_LEFT(K)                                                                                 \
+        uint next = min((K) + run.stride * blocks_ahead, run.end - 1);                                \
+        LOAD_LEFT(TURN, next)                                                                         \
+        LOAD_RIGHT(TURN, next)                                                                        \
+        multiply_add(a, b, sums);                                                                     \
     }
 
 // Adds the products of a run whose first k blocks have been loaded.
-void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_rows][matrix_columns]) {
+INLINE void add_run(Blocks left, Blocks right, Run run, inout SumMatrix sums[matrix_rows][matrix_columns]) {
     uint k = run.begin, lane = run.lane;
-    for (; k + (blocks_ahead - 1) * run.step < run.end; k += blocks_ahead * run.step) {
+    for (; k + (blocks_ahead - 1) * run.stride < run.end; k += blocks_ahead * run.stride) {
         ADD_BLOCK(0, k)
-        if (blocks_ahead > 1) ADD_BLOCK(1, k + run.step)
+        if (blocks_ahead > 1) ADD_BLOCK(1, k + run.stride)
     }
     if (blocks_ahead > 1 && k < run.end) ADD_BLOCK(0, k)
 }
 
 // Sums a run. Must not return early, because NVIDIA's driver would then keep the sums in memory.
-void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
+INLINE void multiply_blocks(Blocks left, Blocks right, Run run, out SumMatrix sums[matrix_rows][matrix_columns]) {
     CLEAR_SUMS(sums)
     if (run.begin < run.end) {
         load_first_left(left, run);

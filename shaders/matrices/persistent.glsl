@@ -9,26 +9,33 @@
 // too many spin iterations therefore gives up, and the others, left waiting, do the same. A second dispatch follows,
 // whose workgroups compute all columns of their rows, without a wait. If the first dispatch gave up, the second
 // runs all steps again; otherwise it returns at once.
-// Include tile_forward.glsl or tile_backward.glsl first.
-layout(constant_id = kKeptBlocks) const uint kept_blocks = 1;   // k blocks of weights that a subgroup keeps
-layout(constant_id = kStreams) const uint streams = 0;          // 1: it loads the other blocks in every step
-layout(constant_id = kAlone) const uint alone = 0;              // 1: this is the second dispatch
-layout(constant_id = kMostTurns) const uint most_turns = 0;
-layout(constant_id = kPersistentToInitial) const uint to_initial = 0;   // 1: backward goes on to step -1
+#ifndef VKRNN_PERSISTENT_GLSL
+#define VKRNN_PERSISTENT_GLSL
+#define FINDS_ELEMENT
+#define MATRIX_UNITS
+#define PERSISTENT
+#include "common/tile_cells.glsl"
+#include "matrices/found_element.glsl"
+
+SPECIALIZED(kKeptBlocks, uint, kept_blocks, 1)   // k blocks of weights that a subgroup keeps
+SPECIALIZED(kStreams, uint, streams, 0)          // 1: it loads the other blocks in every step
+SPECIALIZED(kAlone, uint, alone, 0)              // 1: this is the second dispatch
+SPECIALIZED(kMostTurns, uint, most_turns, 0)
+SPECIALIZED(kPersistentToInitial, uint, to_initial, 0)   // 1: backward goes on to step -1
 
 RightMatrix kept[kept_blocks][matrix_columns][right_halves];
-shared bool met;
+SHARED(bool, met)
 
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
 // line.
-Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
-Address counter(Params p, Tile tile) {
+INLINE Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
+INLINE Address counter(Params p, Tile tile) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
     return meeting(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kMeetingBytes;
 }
 
 // Signals that this tile's part of a step is stored.
-void arrive(Address at) {
+INLINE void arrive(Address at) {
     workgroup_barrier();
     if (invocation() == 0)
         atomicAdd(Words(at).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
@@ -36,12 +43,12 @@ void arrive(Address at) {
 }
 
 // Makes the second dispatch run all steps again.
-void give_up(Params p) {
+INLINE void give_up(Params p) {
     atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
 
 // Waits until `parts` parts are stored. Returns false if it gave up.
-bool wait(Params p, Address at, uint parts) {
+INLINE bool wait(Params p, Address at, uint parts) {
     if (invocation() == 0) {
         uint turns = 0;
         met = false;
@@ -56,12 +63,12 @@ bool wait(Params p, Address at, uint parts) {
     return met;
 }
 
-void keep_weights(Params p, Tile tile) {
+INLINE void keep_weights(Params p, Tile tile) {
     Blocks right = weight_blocks(p, tile);
-    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
-        [[unroll]] for (uint c = 0; c < matrix_columns; ++c)
-            [[unroll]] for (uint h = 0; h < right_halves; ++h) {
+        UNROLL for (uint c = 0; c < matrix_columns; ++c)
+            UNROLL for (uint h = 0; h < right_halves; ++h) {
                 Stride first = right.first + Stride(k * right_halves + h) * subgroup + Stride(c) * right.i_apart;
                 uvec4 block = load_block(right.base, first, lane());
                 FILL_MATRIX(kept[i][c][h], block)
@@ -70,24 +77,26 @@ void keep_weights(Params p, Tile tile) {
 }
 
 // Returns the k blocks whose weights this subgroup loads in every step.
-Run streamed(Params p) { return Run(depth_group() + kept_blocks * depth_groups, p.params.depth, depth_groups, lane()); }
-bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
+INLINE Run streamed(Params p) {
+    return Run(depth_group() + kept_blocks * depth_groups, p.params.depth, depth_groups, lane());
+}
+INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
 
 // Does the same as multiply, with the weights that this subgroup keeps and those whose first blocks have been loaded.
-void multiply_kept(Params p, Tile tile, uint region) {
+INLINE void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
-    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
         LeftMatrix a[matrix_rows][left_halves];
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint h = 0; h < left_halves; ++h) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint h = 0; h < left_halves; ++h) {
                 Stride first = left.first + Stride(k * left_halves + h) * subgroup + Stride(r) * left.i_apart;
                 uvec4 block = uvec4(0);   // past the end
                 if (k < p.params.depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)
-#ifdef TILE_SCALES
+#ifdef BACKWARD
                 if (k < p.params.depth) a[r][h] = a[r][h] * left_factor(k);
 #endif
             }
@@ -100,8 +109,8 @@ void multiply_kept(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
-#ifdef TILE_SCALES
-uint load_scale(Address at) {
+#ifdef BACKWARD
+INLINE uint load_scale(Address at) {
     uint turns = 0, scale;
     if (tagged == 0) {
         scale = Words(at).value;
@@ -121,37 +130,37 @@ uint load_scale(Address at) {
 // own words is ever stored. stored_at_end has the bits for the last block of a run, which may have fewer units.
 uint stored_words[matrix_rows][2], loaded_lane[matrix_rows][2], stored_at_end[2];
 
-void find_stored(Params p, Tile tile) {
+INLINE void find_stored(Params p, Tile tile) {
     uint units_at_end = p.params.H - (run_blocks(p) - 1) * side;
-    [[unroll]] for (uint v = 0; v < 2; ++v) {
+    UNROLL for (uint v = 0; v < 2; ++v) {
         stored_at_end[v] = 0;
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) stored_words[r][v] = 0;
-        [[unroll]] for (uint w = 0; w < 4; ++w) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r) stored_words[r][v] = 0;
+        UNROLL for (uint w = 0; w < 4; ++w) {
             uint entry = left_elements + lane() * kMatrixElements + element_of_word(v, w);
             uint element = table_entry(table_address(p), entry);
             if (element % side < units_at_end) stored_at_end[v] |= 1 << w;
-            [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint r = 0; r < matrix_rows; ++r)
                 if (tile.first_row + r * side + element / side < p.params.N) stored_words[r][v] |= 1 << w;
         }
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r) loaded_lane[r][v] = stored_words[r][v] != 0 ? lane() : 0;
+        UNROLL for (uint r = 0; r < matrix_rows; ++r) loaded_lane[r][v] = stored_words[r][v] != 0 ? lane() : 0;
     }
 }
 
-#ifdef TILE_SCALES
-const bool finds_views = false;   // backward this is not faster
-bool finds_element() { return one_cell; }
+#ifdef BACKWARD
+CONSTANT bool finds_views = false;   // backward this is not faster
+INLINE bool finds_element() { return one_cell; }
 #else
 // Forward, computing the views beforehand is 5 to 15 % faster if weights and words take 48 registers per invocation,
 // and as much slower if they take 64.
-const bool finds_views = kept_blocks * (2 * matrix_rows + right_halves * matrix_columns) <= 12;
+CONSTANT bool finds_views = kept_blocks * (2 * matrix_rows + right_halves * matrix_columns) <= 12;
 // Excludes calls such as an LSTM with H=256 in a 16-bit type without training: it took 2.4 us per step on an H100 with
 // the values computed beforehand, and 2.0 us on an H200 without.
-bool finds_element() { return one_cell && (right_halves > 1 || kept_blocks > 1 || keep != 0); }
+INLINE bool finds_element() { return one_cell && (right_halves > 1 || kept_blocks > 1 || keep != 0); }
 #endif
 
 // Computes what is the same in all steps of this invocation's only cell, and where it stores its element of the
 // operand.
-void find_own(Params p, Tile tile) {
+INLINE void find_own(Params p, Tile tile) {
     Element e;
     own_found = one_cell;
     own_slot_bytes = run_blocks(p) * block_bytes;
@@ -164,15 +173,15 @@ void find_own(Params p, Tile tile) {
     views_found = finds_element() && finds_views;
 }
 
-layout(buffer_reference, std430, buffer_reference_align = 16) volatile buffer TaggedVectors { uvec4 value; };
+VOLATILE_REFERENCE(TaggedVectors, uvec4, value, 16)
 
 // Loads the words of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
 // is safe because each word has its own tag.
-void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][2]) {
-    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][2]) {
+    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint v = 0; v < 2; ++v) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint v = 0; v < 2; ++v) {
                 Stride first = left.first + Stride(k * 2 + v) * subgroup + Stride(r) * left.i_apart;
                 words[i][r][v] = TaggedVectors(vector_address(left.base, first + loaded_lane[r][v])).value;
             }
@@ -180,26 +189,26 @@ void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows
 }
 
 // Returns true if all words have the step's tag.
-bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
+INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
     uint outdated = 0;
-    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
         bool at_end = (k + 1) % run_blocks(p) == 0;
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint v = 0; v < 2; ++v) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint v = 0; v < 2; ++v) {
                 uint stored = stored_words[r][v] & (at_end ? stored_at_end[v] : 15);
-                [[unroll]] for (uint w = 0; w < 4; ++w) outdated |= (words[i][r][v][w] ^ tag_loaded) & stored >> w;
+                UNROLL for (uint w = 0; w < 4; ++w) outdated |= (words[i][r][v][w] ^ tag_loaded) & stored >> w;
             }
     }
     return (outdated & 1) == 0;
 }
 
 // Does the same as multiply_kept, once all words have arrived.
-void multiply_tagged(Params p, Tile tile, uint region) {
+INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     uvec4 words[kept_blocks][matrix_rows][2];
     load_tagged(p, left, words);
-#ifdef TILE_SCALES
+#ifdef BACKWARD
     find_scales(p, tile, region);
 #endif
     uint turns = 0;
@@ -210,28 +219,44 @@ void multiply_tagged(Params p, Tile tile, uint region) {
     if (turns == most_turns) met = false;
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
-    [[unroll]] for (uint i = 0; i < kept_blocks; ++i) {
+    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
         LeftMatrix a[matrix_rows][left_halves];
-        [[unroll]] for (uint r = 0; r < matrix_rows; ++r)
-            [[unroll]] for (uint pair = 0; pair < 4; ++pair) {
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            UNROLL for (uint pair = 0; pair < 4; ++pair) {
                 uint v = pair & 1, w = pair & 2;
                 uint first = words[i][r][v][w], second = words[i][r][v][w | 1];
                 f16vec2 high = unpackFloat2x16(first & 0xffffu | second << 16);
                 f16vec2 low = unpackFloat2x16(first >> 16 | second & 0xffff0000u);
                 bool there = k < p.params.depth;
-                a[r][0][2 * pair] = there ? high.x : float16_t(0.0);
-                a[r][0][2 * pair + 1] = there ? high.y : float16_t(0.0);
-                a[r][left_halves - 1][2 * pair] = there ? low.x : float16_t(0.0);
-                a[r][left_halves - 1][2 * pair + 1] = there ? low.y : float16_t(0.0);
+                a[r][0][2 * pair] = there ? high.x : float16_t(0.0f);
+                a[r][0][2 * pair + 1] = there ? high.y : float16_t(0.0f);
+                a[r][left_halves - 1][2 * pair] = there ? low.x : float16_t(0.0f);
+                a[r][left_halves - 1][2 * pair + 1] = there ? low.y : float16_t(0.0f);
             }
-#ifdef TILE_SCALES
+#ifdef BACKWARD
         if (k < p.params.depth) { SCALE_LEFT(k) }
 #endif
         multiply_add(a, kept[i], found);
     }
     share_sums(found);
 }
+
+#ifdef BACKWARD
+INLINE void start_alone(Params p, Tile tile) {}   // the last step has no product
+#else
+// Stores the operand of the first step, for a workgroup that runs all steps of its rows.
+INLINE void start_alone(Params p, Tile tile) {
+    find_scales(p, tile, 0);
+    for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
+        uint n = tile.first_row + at / p.params.H, j = at % p.params.H;
+        if (n >= p.params.N) break;
+        Real first = load_view(p, kInitHidden, tile.direction, 0, n, 0, j) * load_mask(p, tile.direction, 0, n, j);
+        store_operand(p, tile.direction, 0, n, 0, j, first);
+    }
+    workgroup_barrier();
+}
+#endif
 
 void main() {
     Params p = Params(push.params);
@@ -240,7 +265,7 @@ void main() {
     Address own_counter = counter(p, tile);
     uint tiles = unit_tiles(p);
     int steps = int(push.steps);
-#ifdef TILE_SCALES
+#ifdef BACKWARD
     // A step waits for the tag of step + loaded_from and stores the tag of step + stored_to.
     const int loaded_from = 1, stored_to = 0;
     int begin = int(p.params.T) - 1, increment = -1, end = max(push.step - steps, -1);
@@ -262,7 +287,7 @@ void main() {
     }
     keep_weights(p, tile);
     find_own(p, tile);
-#ifndef TILE_SCALES
+#ifndef BACKWARD
     find_scales(p, tile, 0);
 #endif
     if (tagged != 0) {
@@ -289,7 +314,7 @@ void main() {
             if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));
             if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
             if (has_product(p, step)) {
-#ifdef TILE_SCALES
+#ifdef BACKWARD
                 find_scales(p, tile, operand_region(step));
 #endif
                 multiply_kept(p, tile, operand_region(step));
@@ -299,3 +324,5 @@ void main() {
         }
     }
 }
+
+#endif

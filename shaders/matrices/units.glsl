@@ -1,97 +1,99 @@
 // Shared by all kernels on matrix units: blocks of half-precision numbers, their scales, and the matrix types of a
-// subgroup. See abi.h for the order in memory.
+// subgroup. See matrices_abi.h for the order in memory.
 #ifndef VKRNN_MATRIX_UNITS_GLSL
 #define VKRNN_MATRIX_UNITS_GLSL
+#ifndef __cplusplus
 #pragma use_vulkan_memory_model
-#extension GL_EXT_buffer_reference : require
-#extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
-#extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-#include "abi.h"
+#endif
+#include "common/language.glsl"
+#include "matrices/matrices_abi.h"
 
-layout(constant_id = kMatrixSide) const uint side = 16;
-layout(constant_id = kMatrixSubgroup) const uint subgroup = 32;
-layout(constant_id = kLeftHalves) const uint left_halves = 2;
-layout(constant_id = kRightHalves) const uint right_halves = 2;
+SPECIALIZED(kMatrixSide, uint, side, 16)
+SPECIALIZED(kMatrixSubgroup, uint, subgroup, 32)
+SPECIALIZED(kLeftHalves, uint, left_halves, 2)
+SPECIALIZED(kRightHalves, uint, right_halves, 2)
 
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Vectors { uvec4 value; };
-layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint value; };
-layout(buffer_reference, std430, buffer_reference_align = 2) buffer Half { uint16_t value; };
+REFERENCE(Vectors, uvec4, value, 16)
+REFERENCE(Words, uint, value, 4)
+REFERENCE(Half, uint16_t, value, 2)
 
 #define LeftMatrix coopmat<float16_t, gl_ScopeSubgroup, side, side, gl_MatrixUseA>
 #define RightMatrix coopmat<float16_t, gl_ScopeSubgroup, side, side, gl_MatrixUseB>
 #define SumMatrix coopmat<float, gl_ScopeSubgroup, side, side, gl_MatrixUseAccumulator>
 
-const uint block_elements = side * side;
-const uint left_elements = 0, left_positions = block_elements;             // offsets of the table's four parts
-const uint right_elements = 2 * block_elements, right_positions = 3 * block_elements;
+CONSTANT uint block_elements = side * side;
+CONSTANT uint left_elements = 0, left_positions = block_elements;             // offsets of the table's four parts
+CONSTANT uint right_elements = 2 * block_elements, right_positions = 3 * block_elements;
 
-uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
+INLINE uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
 
 // scale_down returns a power of two that brings numbers up to the magnitude `largest` (the bits of a float) below 2^15;
 // scale_up returns its inverse. Numbers down to 2^-21 times the largest then keep all digits of both parts.
-const uint kScaleExponent = 14;
-uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
-float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
-float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
+CONSTANT uint kScaleExponent = 14;
+INLINE uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
+INLINE float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
+INLINE float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
 
 // Returns the largest power of two that is not above a magnitude, given as the bits of a float.
-float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
+INLINE float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
 
-float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0; }
+INLINE float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0f; }
 
 // The high and low part of a scaled number. The high part is rounded to half precision with integer operations, because
 // compilers optimize a conversion to half precision and back away.
 // If there are two parts, an infinity or NaN goes to the low part, and the high part becomes 1 with its sign. The
 // product of two low parts is never computed. A high part is multiplied by low parts of other numbers, which would turn
 // an infinity into NaN.
-float rounded(float value, uint halves) {
+INLINE float rounded(float value, uint halves) {
     uint bits = floatBitsToUint(value);
     if ((bits & 0x7fffffffu) < 0x7f800000u) return uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu);
-    return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0)) : value;
+    return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0f)) : value;
 }
-uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0)); }
-uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0)); }
+INLINE uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0f)); }
+INLINE uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0f)); }
 
 // A word of a tagged operand has both parts of a scaled number. The lower 16 bits are the high part, whose last bit is
 // the tag. The upper 16 bits are the low part, which corrects what the tag changed.
-uint tagged_word(float value, uint tag) {
+INLINE uint tagged_word(float value, uint tag) {
     uint bits = floatBitsToUint(value), high;
     if ((bits & 0x7fffffffu) < 0x7f800000u) {
         uint nearest = (bits - (tag << 13) + 0x2000u & ~0x3fffu) + (tag << 13);
-        high = packHalf2x16(vec2(uintBitsToFloat(nearest), 0.0)) & 0xfffeu | tag;
+        high = packHalf2x16(vec2(uintBitsToFloat(nearest), 0.0f)) & 0xfffeu | tag;
     } else {
-        high = packHalf2x16(vec2(rounded(value, 2), 0.0)) | tag;
+        high = packHalf2x16(vec2(rounded(value, 2), 0.0f)) | tag;
     }
-    return packHalf2x16(vec2(0.0, value - unpackHalf2x16(high).x)) & 0xffff0000u | high;
+    return packHalf2x16(vec2(0.0f, value - unpackHalf2x16(high).x)) & 0xffff0000u | high;
 }
 
 // An invocation's words of a tagged block are two vectors, with elements 0, 1, 4, 5 and 2, 3, 6, 7. If a block has 16
 // rows, each of them is from one row. element_of_word returns the element of a word. word_address returns the address
 // of the word at a position of the table.
-uint element_of_word(uint vector, uint word) { return word & 1 | (word & 2) << 1 | vector << 1; }
-Address word_address(Address base, Stride block, uint position) {
+INLINE uint element_of_word(uint vector, uint word) { return word & 1 | (word & 2) << 1 | vector << 1; }
+INLINE Address word_address(Address base, Stride block, uint position) {
     uint element = position % kMatrixElements, lane = position / kMatrixElements;
     return base + Address((block * 2 + (element >> 1 & 1)) * subgroup + lane) * 16 +
            ((element & 4) >> 1 | element & 1) * 4;
 }
 
-Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
+INLINE Address vector_address(Address base, Stride index) { return base + Address(index) * 16; }
 
 // Loads this invocation's vector of the block whose first vector is at index `first`.
-uvec4 load_block(Address base, Stride first, uint lane) { return Vectors(vector_address(base, first + lane)).value; }
+INLINE uvec4 load_block(Address base, Stride first, uint lane) {
+    return Vectors(vector_address(base, first + lane)).value;
+}
 
-#define FILL_MATRIX(MATRIX, VECTOR)                                   \
-    [[unroll]] for (uint word = 0; word < 4; ++word) {                \
-        f16vec2 pair = unpackFloat2x16(VECTOR[word]);                 \
-        MATRIX[2 * word] = pair.x;                                    \
-        MATRIX[2 * word + 1] = pair.y;                                \
+#define FILL_MATRIX(MATRIX, VECTOR)                   \
+    UNROLL for (uint word = 0; word < 4; ++word) {    \
+        f16vec2 pair = unpackFloat2x16(VECTOR[word]); \
+        MATRIX[2 * word] = pair.x;                    \
+        MATRIX[2 * word + 1] = pair.y;                \
     }
 
 #endif

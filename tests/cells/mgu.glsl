@@ -4,7 +4,7 @@
 //   scaled product (scales_product):   c = tanh(x'_c + r_c f). One phase.
 // Zoneout (Krueger et al., 2016, arXiv 1606.01305) is applied as its expectation, as at inference.
 // State: h. The training state has f and c.
-#include "cell.glsl"
+#include "common/cell.glsl"
 #define CELL_GATES 2
 #define CELL_STATES 1
 #define CELL_VECTORS 0
@@ -15,20 +15,20 @@ CELL_CONSTANT(kActivation0, forget_activation)
 CELL_CONSTANT(kActivation0 + 1, candidate_activation)
 CELL_NUMBER(0, zoneout)
 
-void cell_forward_first(const Real x[2], const Real r[2], out Real kept[2]) {
+INLINE void cell_forward_first(const Real x[2], const Real r[2], out Real kept[2]) {
     kept[0] = activate(forget_activation, x[0] + r[0]);
-    kept[1] = 0.0;
+    kept[1] = 0.0f;
 }
 
-void cell_forward_second(const Real x[2], const Real r[2], const Real before[1], out Real after[1],
-                         inout Real kept[2]) {
+INLINE void cell_forward_second(const Real x[2], const Real r[2], const Real before[1], out Real after[1],
+                                inout Real kept[2]) {
     kept[1] = activate(candidate_activation, x[1] + r[1]);
-    Real share = (1.0 - zoneout()) * kept[0];
-    after[0] = (1.0 - share) * before[0] + share * kept[1];
+    Real share = (1.0f - zoneout()) * kept[0];
+    after[0] = (1.0f - share) * before[0] + share * kept[1];
 }
 
-void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real before[1],
-                  out Real after[1], out Real kept[2]) {
+INLINE void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real before[1],
+                         out Real after[1], out Real kept[2]) {
     cell_forward_first(x, r, kept);
     Real scaled[2];
     scaled[1] = r[1] * kept[0];
@@ -36,20 +36,21 @@ void cell_forward(const Real x[2], const Real r[2], const Real v[2], const Real 
 }
 
 // If a step has two phases, this first one computes only that part of df which comes from f as the update gate.
-void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
-                   const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {
-    Real share = (1.0 - zoneout()) * kept[0];
+INLINE void cell_backward(const Real kept[2], const Real v[2], const Real before[1], const Real after[1], Real q,
+                          const Real up[1], out Real dx[2], out Real dr[2], out Real carry[1]) {
+    Real share = (1.0f - zoneout()) * kept[0];
     dx[1] = up[0] * share * derivative(candidate_activation, kept[1]);
-    Real df = up[0] * (1.0 - zoneout()) * (kept[1] - before[0]);
+    Real df = up[0] * (1.0f - zoneout()) * (kept[1] - before[0]);
     if (scales_product != 0) df += dx[1] * q;
     dx[0] = df * derivative(forget_activation, kept[0]);
     dr[0] = dx[0];
     dr[1] = scales_product != 0 ? dx[1] * kept[0] : dx[1];
-    carry[0] = up[0] * (1.0 - share);
+    carry[0] = up[0] * (1.0f - share);
 }
 
 // du is the gradient of the candidate's operand h[k-1] m f.
-void cell_backward_second(const Real kept[2], Real du, Real operand, Real m, inout Real df[1], inout Real carry[1]) {
+INLINE void cell_backward_second(const Real kept[2], Real du, Real operand, Real m, inout Real df[1],
+                                 inout Real carry[1]) {
     df[0] += du * operand * derivative(forget_activation, kept[0]);
     carry[0] += du * kept[0] * m;
 }

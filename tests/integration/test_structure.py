@@ -46,7 +46,7 @@ def find_header(name: str, folder: Path) -> str | None:
     """Return the path of an included header, or None if it is not the project's."""
     shaders = CPP.parent / "shaders"
     roots = {"": CPP / "src", "vkrnn/": CPP / "include/vkrnn", "abi/": shaders}
-    for path in (folder / name, CPP / "src" / name, CPP / "include" / name, shaders / name, shaders / "include" / name):
+    for path in (folder / name, CPP / "src" / name, CPP / "include" / name, shaders / name):
         for prefix, root in roots.items():
             if path.is_file() and path.resolve().is_relative_to(root):
                 return prefix + (path.name if prefix == "abi/" else path.resolve().relative_to(root).as_posix())

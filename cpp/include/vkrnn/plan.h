@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -20,8 +22,8 @@
 
 namespace vkrnn {
 
-// A buffer reference: a byte of one of a plan's buffers, in 64 bits. It stands in a struct of abi.h until the plan is
-// recorded. Recording replaces it by the device address.
+// A buffer reference: a byte of one of a plan's buffers, in 64 bits. It stands in a struct that a kernel is given (see
+// shaders/common/abi.h) until the plan is recorded. Recording replaces it by the device address.
 using Place = std::uint64_t;
 constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
     return (static_cast<Place>(buffer) << 48) | byte_offset;
@@ -43,9 +45,29 @@ inline Place place_at(const Block& block, std::size_t i) {
     return at;
 }
 
+// Converts to a Place and to nothing else.
+struct AnyPlace {
+    template <std::same_as<Place> T>
+    operator T() const;  // NOLINT(google-explicit-constructor): places_of asks what converts without a word
+};
+
+template <class Struct, std::size_t... i>
+consteval bool begins_with_places(std::index_sequence<i...> /*counted*/) {
+    return requires { Struct{(static_cast<void>(i), AnyPlace{})...}; };
+}
+
+// Returns the number of buffer references, in arrays or not, that come before a struct's other members.
+template <class Struct, std::uint32_t found = 0>
+consteval std::uint32_t places_of() {
+    if constexpr (begins_with_places<Struct>(std::make_index_sequence<found + 1>{}))
+        return places_of<Struct, found + 1>();
+    else
+        return found;
+}
+
 template <class Struct>
-Block make_block(const Struct& value, std::uint32_t places) {
-    Block block{std::vector<std::byte>(sizeof(Struct)), places};
+Block make_block(const Struct& value) {
+    Block block{std::vector<std::byte>(sizeof(Struct)), places_of<Struct>()};
     std::memcpy(block.bytes.data(), &value, sizeof(Struct));
     return block;
 }

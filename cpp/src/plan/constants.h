@@ -1,7 +1,7 @@
 // Specialization constants of a kernel: the values by number, and the names that a plan's text shows.
 #pragma once
 
-#include "abi.h"
+#include "common/abi.h"
 #include "vkrnn/plan.h"
 
 namespace vkrnn {

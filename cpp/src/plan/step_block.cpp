@@ -110,28 +110,15 @@ void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t
     params_.depth = static_cast<std::uint32_t>(depth);
 }
 
-void StepBlock::tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows) {
-    const std::int64_t region = slots * spec_.H * rows;
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileOperand, d, buffer, d * regions * region, region);
-    strides(abi::kTileOperand, 1, spec_.H * rows, rows);
+void StepBlock::regions(abi::uint view, std::size_t buffer, std::int64_t count, std::int64_t region, std::int64_t row,
+                        std::int64_t slot, std::int64_t unit) {
+    for (std::int64_t d = 0; d < spec_.D(); ++d) set(view, d, buffer, d * count * region, region);
+    strides(view, row, slot, unit);
 }
 
-void StepBlock::matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileOperand, d, buffer, d * regions * region, region);
-    strides(abi::kTileOperand, 0, k_blocks, 0);
+void StepBlock::address(abi::uint view, std::int64_t direction, std::size_t buffer) {
+    set(view, direction, buffer, 0, 0);
 }
-
-void StepBlock::tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d) set(abi::kTileScales, d, buffer, d * regions * region, region);
-    strides(abi::kTileScales, row, 0, 0);
-}
-
-void StepBlock::matrix_table(std::size_t table, std::size_t largest) {
-    set(abi::kMatrixTable, 0, table, 0, 0);
-    set(abi::kMatrixTable, 1, largest, 0, 0);
-}
-
-void StepBlock::meeting(std::size_t buffer) { set(abi::kMeeting, 0, buffer, 0, 0); }
 
 void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
     const std::int64_t elements = slots * params_.strides[view].slot;
@@ -140,6 +127,6 @@ void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
             static_cast<std::uint64_t>(elements) * compute_bytes(spec_.dtype);
 }
 
-Block StepBlock::block() const { return make_block(params_, abi::kStepPlaces); }
+Block StepBlock::block() const { return make_block(params_); }
 
 }  // namespace vkrnn

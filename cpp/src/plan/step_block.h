@@ -2,6 +2,7 @@
 #pragma once
 
 #include "builder.h"
+#include "common/step_abi.h"
 
 namespace vkrnn {
 
@@ -40,16 +41,13 @@ public:
     void weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                  std::int64_t offset = 0);
 
-    // The operand of a step's tiles: regions of [slots * H][rows], one after the other
-    void tile_operand(std::size_t buffer, std::int64_t regions, std::int64_t slots, std::int64_t rows);
-    // The operand on matrix units: regions of `region` elements of four bytes, with `k_blocks` blocks along k
-    void matrix_operand(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t k_blocks);
-    // The scales of a tile operand: regions of `region` elements, `row` of them for each tile of batch rows
-    void tile_scales(std::size_t buffer, std::int64_t regions, std::int64_t region, std::int64_t row);
-    // The buffers of matrix_table() and add_largest() in matrices/matrix_units.h
-    void matrix_table(std::size_t table, std::size_t largest);
-    // The counters with which the workgroups of the persistent loop wait for each other
-    void meeting(std::size_t buffer);
+    // A strategy's own view of regions, `count` of `region` elements for each direction, one after the other. Its
+    // stride in time leads from region to region.
+    void regions(abi::uint view, std::size_t buffer, std::int64_t count, std::int64_t region, std::int64_t row,
+                 std::int64_t slot, std::int64_t unit);
+    // A strategy's own view for what has no elements by row and unit: the address of a buffer, in place of the tensor
+    // of one direction
+    void address(abi::uint view, std::int64_t direction, std::size_t buffer);
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 

@@ -1,5 +1,4 @@
 // to[i] = from[i] + kAmount, for i < count.
-#version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 

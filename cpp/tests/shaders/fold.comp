@@ -1,5 +1,4 @@
 // state = state * 5 + step: tells whether every step ran, and in which order.
-#version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "abi.h"
+#include "common/abi.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

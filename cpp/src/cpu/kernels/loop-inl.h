@@ -54,7 +54,7 @@ private:
     std::int64_t together_, groups_, count_;
 };
 
-// A tensor's address and strides in one direction: see abi.h.
+// A tensor's address and strides in one direction: see step_abi.h.
 template <class T>
 struct View {
     T* at;

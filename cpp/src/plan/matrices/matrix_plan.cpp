@@ -78,16 +78,18 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
             find_largest(builder_, "largest mask", inputs[Argument::mask], sequence, largest_, abi::kLargestMask);
         }
     }
-    views_.matrix_table(table, largest_);
+    views_.address(abi::kMatrixTable, 0, table);
+    views_.address(abi::kMatrixTable, 1, largest_);
 
     const std::int64_t k_blocks = slots_ * run_blocks_;
     const std::int64_t block_floats = side_ * side_ * loop_halves(spec_, tagged_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
     const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions_ * region);
-    views_.matrix_operand(operand, regions_, region, k_blocks);
+    views_.regions(abi::kMatrixOperand, operand, regions_, region, 0, k_blocks, 0);
     if (spec_.gradients) {
         const std::int64_t row = slots_ * unit_tiles(1), all = row_tiles() * row;
-        views_.tile_scales(builder_.scratch("operand scales", spec_.D() * regions_ * all), regions_, all, row);
+        views_.regions(abi::kMatrixScales, builder_.scratch("operand scales", spec_.D() * regions_ * all), regions_,
+                       all, row, 0, 0);
     }
     start();
 }

@@ -187,8 +187,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         .set(abi::kBlocksAhead, {}, 1)
         .flag(abi::kTagged, {}, false);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
-                     builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches),
-                     make_block(push, abi::kMatrixProductPlaces));
+                     builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches), make_block(push));
     if (split.slabs > 1)
         add_parts(builder, label + ": add slabs", c.buffer, split.slabs, p.batches * size, p.c.buffer, p.c.offset);
 }

@@ -77,8 +77,8 @@ std::size_t matrix_table(PlanBuilder& builder) {
     const std::int64_t side = side_of(builder);
     table = builder.scratch(label, 4 * side * side);
     const abi::TablePush push{builder.at(*table, 0)};
-    builder.dispatch(label, builder.kernel("matrix_table", matrix_constants(builder)), {1, 1, 1},
-                     make_block(push, abi::kTablePlaces), true);
+    builder.dispatch(label, builder.kernel("matrix_table", matrix_constants(builder)), {1, 1, 1}, make_block(push),
+                     true);
     return *table;
 }
 
@@ -102,7 +102,7 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
     }
     const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
     builder.dispatch(label, builder.kernel("matrix_largest", matrix_constants(builder)), builder.groups(groups),
-                     make_block(push, abi::kLargestPlaces), at > 0, fills);
+                     make_block(push), at > 0, fills);
 }
 
 MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const MatrixSource& source,
@@ -161,7 +161,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
         label, builder.kernel("matrix_pack", std::move(constants)),
         builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),
                        source.batches),
-        make_block(push, abi::kMatrixPackPlaces), false, fills);
+        make_block(push), false, fills);
     return blocks;
 }
 

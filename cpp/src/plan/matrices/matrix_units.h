@@ -1,6 +1,7 @@
 // Shared by the strategies on matrix units: operands as blocks of half-precision numbers.
 #pragma once
 
+#include "matrices/matrices_abi.h"
 #include "plan/strategy.h"
 
 namespace vkrnn {

@@ -205,7 +205,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
     const std::size_t meeting = builder.scratch("meeting", cells * abi::kMeetingBytes / std::int64_t{sizeof(float)});
     builder.clear(meeting);
-    plan.views().meeting(meeting);
+    plan.views().address(abi::kMeeting, 0, meeting);
 
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
                         builder.sizes(), kAllBlocks);

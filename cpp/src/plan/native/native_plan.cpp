@@ -37,7 +37,7 @@ std::size_t pack(PlanBuilder& builder, const std::string& label, std::size_t fro
     work.n = panels.n;
     work.k = panels.k;
     work.batches = panels.batches;
-    Dispatch made{label, builder.kernel("pack", {}), {}, make_block(work, cpu::kPackPlaces)};
+    Dispatch made{label, builder.kernel("pack", {}), {}, make_block(work)};
     made.fills = buffer;
     builder.add(std::move(made));
     return buffer;
@@ -63,7 +63,7 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
     work.T = spec.T;
     work.N = spec.N;
     work.lines = lines;
-    builder.add(Dispatch{"order rows", builder.kernel("order_rows", {}), {}, make_block(work, cpu::kOrderPlaces)});
+    builder.add(Dispatch{"order rows", builder.kernel("order_rows", {}), {}, make_block(work)});
 }
 
 Place live_rows(PlanBuilder& builder) { return builder.at(builder.notes<LiveRows>().table, 0); }
@@ -88,7 +88,7 @@ void loop(PlanBuilder& builder, const std::string& label, const std::string& dri
     work.has_lengths = spec.has(Argument::lengths);
     work.packed_views = block.packed_views();
     const std::size_t kernel = builder.cell_kernel(driver, cell_constants(spec, {0, keep}));
-    builder.add(Dispatch{label, kernel, {}, make_block(work, cpu::kLoopPlaces)});
+    builder.add(Dispatch{label, kernel, {}, make_block(work)});
 }
 
 void run_forward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
@@ -157,7 +157,7 @@ void NativeProducts::product(PlanBuilder& builder, const std::string& label, con
     work.batches = p.batches;
     work.live = live_rows(builder);
     if (p.a.sequence) work.of_live = live_work(builder, p.a.buffer, p.b.buffer, p.c.buffer, p.a.columns);
-    builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work, cpu::kProductPlaces)});
+    builder.add(Dispatch{label, builder.kernel("product", {}), {}, make_block(work)});
 }
 
 void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum,
@@ -181,7 +181,7 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
     work.directions = sum.directions;
     work.gates = sum.gates;
     work.width = sum.width;
-    builder.add(Dispatch{label, builder.kernel("sum_rows", {}), {}, make_block(work, cpu::kSumPlaces)});
+    builder.add(Dispatch{label, builder.kernel("sum_rows", {}), {}, make_block(work)});
 }
 
 void NativeProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
@@ -192,7 +192,7 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     work.count = conversion.elements;
     work.bfloat = builder.spec().dtype == Dtype::bfloat16;
     work.narrow = conversion.narrow;
-    builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work, cpu::kConvertPlaces)});
+    builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work)});
 }
 
 std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/, const Costs& /*costs*/,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "portable/portable_abi.h"
+
 namespace vkrnn {
 namespace {
 
@@ -87,7 +89,7 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
     push.chunk = u32(chunk);
     push.batches = u32(p.batches);
     builder.dispatch(label, builder.kernel(std::move(tile.shader), std::move(constants)),
-                     builder.groups(count, slabs * p.batches), make_block(push, abi::kGemmPlaces), independent);
+                     builder.groups(count, slabs * p.batches), make_block(push), independent);
     if (slabs == 1) return;
 
     add_parts(builder, label + ": add slabs", c.buffer, slabs, p.batches * size, p.c.buffer, p.c.offset);
@@ -120,8 +122,7 @@ void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, c
     }
     builder.dispatch(label,
                      builder.kernel("reduce", Constants().flag(abi::kReduceFactor, "factor", sum.factor.has_value())),
-                     builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts),
-                     make_block(push, abi::kReducePlaces), independent);
+                     builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts), make_block(push), independent);
     if (parts == 1) return;
 
     add_parts(builder, label + ": add parts", out, parts, columns, sum.out, sum.out_offset);
@@ -139,7 +140,7 @@ void PortableProducts::convert(PlanBuilder& builder, const std::string& label, c
     const std::int64_t workgroups =
         ceil_div(conversion.elements, std::int64_t{abi::kElementwiseGroup} * abi::kConvertEach);
     builder.dispatch(label, builder.kernel("convert", std::move(constants)), builder.groups(workgroups),
-                     make_block(push, abi::kConvertPlaces), independent);
+                     make_block(push), independent);
 }
 
 PortableProducts::Tiles RegisterProducts::tiles(const Profile& profile) const {

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "plan/gpu.h"
+#include "portable/portable_abi.h"
 
 namespace vkrnn {
 namespace {
@@ -113,8 +114,7 @@ void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepB
     push.rows = u32(rows);
     push.columns = u32(spec.H);
     builder.dispatch("transpose", builder.kernel("transpose", {}),
-                     builder.groups(ceil_div(rows * spec.H, abi::kElementwiseGroup), spec.D()),
-                     make_block(push, abi::kTransposePlaces), true);
+                     builder.groups(ceil_div(rows * spec.H, abi::kElementwiseGroup), spec.D()), make_block(push), true);
 }
 
 void StepLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

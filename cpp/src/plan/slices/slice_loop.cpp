@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plan/gpu.h"
+#include "slices/slices_abi.h"
 
 namespace vkrnn {
 namespace {
@@ -185,8 +186,8 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     pack.products = u32(layout.products);
     pack.gate_order = gate_order(spec, 0, layout.products);
     builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
-                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()),
-                     make_block(pack, abi::kSlicePackPlaces), true);
+                     builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()), make_block(pack),
+                     true);
 
     Constants constants = cell_constants(spec, {0, keeps_training_state(spec)});
     constants.set(abi::kLocalSize, "workgroup", u32(layout.invocations))

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/gpu.h"
+#include "tiles/tiles_abi.h"
 
 namespace vkrnn {
 namespace {
@@ -107,7 +108,7 @@ public:
         const std::int64_t regions = !spec_.gradients && spec_.two_phases() ? 3 : 2;
         const std::int64_t slots = spec_.gradients ? spec_.G() : 1, rows = row_tiles() * shape_.rows();
         const std::size_t buffer = builder_.scratch("operand tiles", spec_.D() * regions * slots * spec_.H * rows);
-        views.tile_operand(buffer, regions, slots, rows);
+        views.regions(abi::kTileOperand, buffer, regions, slots * spec_.H * rows, 1, spec_.H * rows, rows);
     }
 
     // Adds the dispatch that fills the operand of the first step.
@@ -144,8 +145,8 @@ public:
         push.products = u32(weights.products);
         push.gate_order = gate_order(spec_, phase.first, weights.products);
         builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", {}),
-                          builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()),
-                          make_block(push, abi::kTilePackPlaces), true);
+                          builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()), make_block(push),
+                          true);
 
         views.weights(packed, tiles, tile, weights.depth);
         if (spec_.gradients) views.first_depth(phase.first * spec_.H);

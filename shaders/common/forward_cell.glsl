@@ -1,0 +1,97 @@
+// A forward step of one element of the state. load_cell reads all inputs except the recurrent products, form_cell
+// computes the new state from those products, and store_cell stores it.
+#ifndef VKRNN_FORWARD_CELL_GLSL
+#define VKRNN_FORWARD_CELL_GLSL
+#include "chosen_cell.glsl"
+#include "common/step.glsl"
+#include "common/vectors.glsl"
+
+#define PRODUCTS CELL_GATES
+// The gates whose recurrent products this phase computes.
+#ifdef CELL_SCALE
+CONSTANT uint first_product = phase == 2 ? CELL_CANDIDATE : 0;
+CONSTANT uint end_product = phase == 1 ? CELL_CANDIDATE : CELL_GATES;
+#else
+CONSTANT uint first_product = 0;
+CONSTANT uint end_product = CELL_GATES;
+#endif
+
+struct CellInputs {
+    Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
+    Real mask;   // mask on the operand of the next product
+};
+
+INLINE CellInputs load_cell(Params p, Element e) {
+    CellInputs inputs;
+    for (uint g = 0; g < CELL_GATES; ++g) inputs.x[g] = inputs.v[g] = inputs.kept[g] = 0.0f;
+    for (uint g = first_product; g < end_product; ++g) {
+        uint slot = slot_of(g);
+        inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot, e.j) +
+                      load_view(p, kBias, e.direction, 0, 0, slot, e.j);
+    }
+    for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = FIND_VECTOR(p, e, i);
+    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
+    for (uint s = 1; s < CELL_STATES; ++s)
+        inputs.before[s] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
+    for (uint g = 0; g < first_product; ++g)
+        inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+    int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
+    inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
+    return inputs;
+}
+
+INLINE void clear_step(Params p, Element e) {
+    if (phase == 1) return;
+    clear_view(p, kHidden, e.direction, e.k, e.n, 0, e.j);
+    for (uint s = 1; s < CELL_STATES; ++s) clear_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j);
+    if (keep != 0)
+        for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+}
+
+// The results of a step. `operand` is the operand of the next product; it is 0 if the row has ended.
+struct CellResults {
+    bool ended;
+    Real kept[CELL_GATES], after[CELL_STATES], operand;
+};
+
+// Computes the new state from the recurrent products r.
+INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
+    CellResults made;
+    made.ended = has_ended(p, e.n, e.k);
+    COPY(made.kept, inputs.kept);
+#ifdef CELL_SCALE
+    if (phase == 1)
+        cell_forward_first(inputs.x, r, made.kept);
+    else if (phase == 2)
+        cell_forward_second(inputs.x, r, inputs.before, made.after, made.kept);
+    else
+#endif
+        cell_forward(inputs.x, r, inputs.v, inputs.before, made.after, made.kept);
+    made.operand = made.after[0] * inputs.mask;
+#ifdef CELL_SCALE
+    if (phase == 1) made.operand = inputs.before[0] * inputs.mask * made.kept[CELL_SCALE];
+#endif
+    if (made.ended) made.operand = 0.0f;
+    return made;
+}
+
+INLINE void store_cell(Params p, Element e, CellResults made) {
+    if (made.ended) {
+        clear_step(p, e);
+        return;
+    }
+#ifdef CELL_SCALE
+    if (phase == 1) {
+        for (uint g = 0; g < CELL_CANDIDATE; ++g)
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+        return;
+    }
+#endif
+    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
+    if (keep != 0)
+        for (uint g = first_product; g < CELL_GATES; ++g)
+            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+}
+
+#endif

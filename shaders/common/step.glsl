@@ -1,0 +1,119 @@
+// Shared by all step kernels: their constants, and access to the views of a call's tensors.
+#ifndef VKRNN_STEP_GLSL
+#define VKRNN_STEP_GLSL
+#include "common/memory.glsl"
+#include "common/step_abi.h"
+
+WORKGROUP_SIZE_ID(kLocalSize)
+SPECIALIZED(kLanes, uint, lanes, 1)
+SPECIALIZED(kRows, uint, rows, 1)
+SPECIALIZED(kVectorLoads, uint, vector_loads, 0)
+SPECIALIZED(kHasMask, uint, has_mask, 0)
+SPECIALIZED(kPhase, uint, phase, 0)
+SPECIALIZED(kGateOrder, uint, gate_order, 0x3210)
+SPECIALIZED(kKeep, uint, keep, 0)
+SPECIALIZED(kHasLengths, uint, has_lengths, 0)
+
+PARAMETERS(Params, StepParams, params, 8)
+READONLY_REFERENCE(Integer, int, value, 4)
+PUSH_CONSTANTS(StepPush, push)
+
+// Unit j of batch row n at step k.
+struct Element {
+    uint direction, n, j;
+    int k;
+};
+
+INLINE uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
+
+// A driver that runs many steps of one element, and accesses no other, may first compute what is the same in all of
+// them. It then defines FINDS_ELEMENT: see find_element in matrices/found_element.glsl. element_found means that
+// found_length, the length of the element's row, is set. views_found means that the other variables are set. For each
+// view of a forward step, they are its address at step 0 and slot 0, and the distances in bytes between its steps and
+// between its slots.
+#ifdef FINDS_ELEMENT
+bool element_found = false, views_found = false;
+int found_length, found_step[kOwnView];
+uint found_slot[kOwnView];
+Address found_at[kOwnView];
+
+// Returns true if find_views covers a view: those that differ by step and that a forward step reads or writes.
+INLINE bool is_found(uint view) {
+    return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell;
+}
+#endif
+
+// Returns the number of steps of a batch row.
+INLINE int length_of(Params p, uint n) {
+    int steps = int(p.params.T);
+#ifdef FINDS_ELEMENT
+    if (element_found)
+        steps = found_length;
+    else
+#endif
+    if (has_lengths != 0)
+        steps = Integer(p.params.lengths + Address(n) * 4).value;
+    return steps;
+}
+
+// Returns true if a step is past the end of a batch row.
+INLINE bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
+
+INLINE Address time_address(Params p, uint view, uint direction, int step, uint n) {
+    return element(p.params.at[2 * view + direction],
+                   step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
+}
+
+// Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
+// end it returns the address of the row's last step; callers ignore the value read there.
+INLINE Address row_address(Params p, uint view, uint direction, int step, uint n) {
+    if (has_lengths != 0) {
+        int end = length_of(p, n);
+        step = min(step, end - 1);
+        if (p.params.strides[view].step[direction] < 0) step += int(p.params.T) - end;
+    }
+    return time_address(p, view, direction, step, n);
+}
+INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
+    return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
+}
+
+// Return the distance in bytes between steps, and between slots. Strategies that use these refuse calls for which 32
+// bits are too few.
+INLINE int step_bytes(Params p, uint view, uint direction) {
+    return int(p.params.strides[view].step[direction]) * int(kElementBytes);
+}
+INLINE uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
+
+INLINE Address view_address(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    Address at;
+#ifdef FINDS_ELEMENT
+    if (views_found && is_found(view)) {
+        if (has_lengths != 0) step = min(step, found_length - 1);
+        at = found_at[view] + Address(int64_t(step) * found_step[view]) + slot * found_slot[view];
+    } else
+#endif
+    at = unit_address(p, view, row_address(p, view, direction, step, n), slot, j);
+    return at;
+}
+INLINE Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    return load(view_address(p, view, direction, step, n, slot, j), 0);
+}
+INLINE void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
+    store(view_address(p, view, direction, step, n, slot, j), 0, value);
+}
+// Stores zero for a step past the end of batch row n. In both directions, such a step stands for time step `step`.
+INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
+    store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
+}
+INLINE Real load_mask(Params p, uint direction, int step, uint n, uint j) {
+    return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0f;
+}
+// Loads the state before step `step`.
+INLINE Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
+    return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
+                     : load_view(p, sequence, direction, step - 1, n, slot, j);
+}
+
+#endif

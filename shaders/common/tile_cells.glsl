@@ -1,0 +1,19 @@
+// A step of a tile's rows and units, apart from the recurrent product: forward, or backward in a driver that defines
+// BACKWARD first.
+#ifndef VKRNN_TILE_CELLS_GLSL
+#define VKRNN_TILE_CELLS_GLSL
+#ifdef BACKWARD
+#include "common/tile_backward.glsl"
+#else
+#include "common/tile_forward.glsl"
+#endif
+
+// Loads the inputs of an invocation's cell before the product is computed, if it has only one cell.
+INLINE CellInputs load_early(Params p, Tile tile, int step) {
+    Element e;
+    CellInputs inputs;
+    if (one_cell && find_cell(p, tile, invocation(), step, e)) inputs = load_cell(p, e);
+    return inputs;
+}
+
+#endif

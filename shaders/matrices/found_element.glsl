@@ -1,0 +1,24 @@
+// Computes once what is the same in all steps of an element: see FINDS_ELEMENT in common/step.glsl.
+#ifndef VKRNN_FOUND_ELEMENT_GLSL
+#define VKRNN_FOUND_ELEMENT_GLSL
+#include "common/vectors.glsl"
+
+// Computes the addresses and distances of the views of a forward step for an element.
+INLINE void find_views(Params p, Element e) {
+    UNROLL for (uint view = 0; view < kOwnView; ++view)
+        if (is_found(view)) {
+            found_at[view] = unit_address(p, view, row_address(p, view, e.direction, 0, e.n), 0, e.j);
+            found_step[view] = step_bytes(p, view, e.direction);
+            found_slot[view] = slot_bytes(p, view);
+        }
+}
+
+// Computes what is the same in all steps. `views` includes the addresses of a forward step's views, which take many
+// registers.
+INLINE void find_element(Params p, Element e, const bool views) {
+    found_length = length_of(p, e.n);
+    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) found_vectors[i] = load_vector(p, e, i);
+    if (views) find_views(p, e);
+}
+
+#endif

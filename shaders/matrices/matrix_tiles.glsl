@@ -1,0 +1,254 @@
+// Computes one tile of a step's product on matrix units. The subgroups of a workgroup divide the columns and k among
+// themselves. Their sums are added up in shared memory.
+// The operand is stored in regions, as in tiles/tiles.glsl, but in blocks. Its k consist of one run of whole blocks
+// per slot, with a k for each unit. Rows past the last one have arbitrary contents; their sums are not used. Units past
+// the last one are zeros.
+#ifndef VKRNN_MATRIX_TILES_GLSL
+#define VKRNN_MATRIX_TILES_GLSL
+#ifdef BACKWARD
+#include "chosen_cell.glsl"
+#endif
+#include "common/step.glsl"
+#include "matrices/multiply.glsl"
+
+CONSTANT uint tile_rows = matrix_rows * side;
+CONSTANT uint group_columns = matrix_columns * side;
+CONSTANT uint tile_columns = group_columns * column_groups;
+CONSTANT uint invocations = subgroup * column_groups * depth_groups;
+CONSTANT uint row_fours = tile_columns / 4 + 1;   // per row of sums; the extra one lets rows begin in different banks
+SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_fours])
+
+INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
+
+// A barrier after which all invocations of the workgroup see each other's stores.
+INLINE void workgroup_barrier() {
+    controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsBuffer | gl_StorageSemanticsShared,
+                   gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
+}
+
+INLINE Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
+INLINE uint largest(Params p, uint which) {
+    return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value;
+}
+INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
+
+// Sums are multiplied by these factors one after the other, because the product of both may be too small for a float.
+float weights_up, operand_up;
+#ifdef BACKWARD
+float slot_scales[4];   // by slot: factor of an operand's elements before they are split
+#else
+float operand_down;     // factor of all elements of the operand before they are split
+#endif
+
+INLINE uint k_blocks(Params p) { return p.params.strides[kMatrixOperand].slot; }   // k blocks of the whole operand
+INLINE uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }      // k blocks of one slot
+
+INLINE Address region_address(Params p, uint direction, uint region) {
+    return p.params.at[2 * kMatrixOperand + direction] +
+           Address(region * p.params.strides[kMatrixOperand].step[direction]) * 4;
+}
+
+// In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
+// another tag than the words that were there before.
+SPECIALIZED(kTagged, uint, tagged, 0)
+uint tag_stored = 0, tag_loaded = 0;
+// Returns the tag of the words that step `step` uses in region step & 1.
+INLINE uint tag_of(int step) { return uint(step) >> 1 & 1; }
+
+INLINE void store_word(Address at, uint word) {
+    atomicStore(Words(at).value, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+}
+
+CONSTANT uint block_bytes = left_halves * subgroup * 16;
+
+INLINE Address operand_address(Params p, Address region, uint n, uint slot, uint j) {
+    Stride block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
+    uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
+    return tagged != 0 ? word_address(region, block, position)
+                       : region + Address(block) * block_bytes + Address(position) * 2;
+}
+
+INLINE void put_operand(Address at, float scaled) {
+    if (tagged != 0) {
+        store_word(at, tagged_word(scaled, tag_stored));
+    } else {
+        Half(at).value = uint16_t(high_bits(scaled, left_halves));
+        if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
+    }
+}
+
+// Where this invocation stores slot 0 of its only cell, by region. Valid if own_found.
+bool own_found = false;
+Address own_0, own_1;
+uint own_slot_bytes;
+
+#ifdef BACKWARD
+SHARED_ARRAY(uint, largest_deltas, [CELL_GATES])
+SHARED(uint, reference)              // the absmax of the deltas that the product takes
+SHARED_ARRAY(float, factors, [scale_count])  // scales of the operand's tiles, relative to that of `reference`
+
+INLINE Address scales_address(Params p, uint direction, uint region, uint row_tile) {
+    Stride at = region * p.params.strides[kMatrixScales].step[direction] +
+                Stride(row_tile) * p.params.strides[kMatrixScales].row;
+    return p.params.at[2 * kMatrixScales + direction] + Address(at) * 4;
+}
+INLINE uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
+
+// Loads a scale. In a tagged loop it first waits until the scale has been stored: see persistent.glsl.
+#ifdef PERSISTENT
+DECLARE(uint load_scale(Address at))
+#else
+INLINE uint load_scale(Address at) { return Words(at).value; }
+#endif
+
+uint product_run_blocks, product_unit_tiles;
+INLINE float16_t left_factor(uint k_block) {
+    uint tile = k_block / product_run_blocks * product_unit_tiles + k_block % product_run_blocks * side / tile_columns;
+    return float16_t(factors[tile]);
+}
+
+// Prepares left_factor for a product with `depth` k blocks of a region, starting at k block `first`.
+INLINE void find_factors(Params p, uint direction, uint region, uint row_tile, uint first, uint depth) {
+    product_run_blocks = run_blocks(p);
+    product_unit_tiles = unit_tiles(p);
+    uint count = depth / product_run_blocks * product_unit_tiles;
+    Address scales = scales_address(p, direction, region, row_tile) +
+                     Address(first / product_run_blocks * product_unit_tiles) * 4;
+    if (invocation() == 0) reference = 0;
+    barrier();
+    uint mine = 0;
+    for (uint i = invocation(); i < count; i += invocations) mine = max(mine, load_scale(scales + Address(i) * 4));
+    mine = subgroupMax(mine);
+    if (subgroupElect()) atomicMax(reference, mine);
+    barrier();
+    for (uint i = invocation(); i < count; i += invocations)
+        factors[i] = scale_up(load_scale(scales + Address(i) * 4)) * scale_down(reference);
+    barrier();
+}
+#endif
+
+struct Tile {
+    uint direction, first_row, column_tile;
+};
+
+// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
+INLINE Tile this_tile(Params p) {
+    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
+    uint group = linear_group();
+    return Tile(gl_WorkGroupID.z, group % row_tiles * tile_rows, group / row_tiles);
+}
+
+#ifdef BACKWARD
+// Sets the scales of this tile's deltas, by gate. `mine` has the invocation's largest magnitudes. A negative one means
+// that another phase computes the gate's deltas.
+INLINE void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
+    if (invocation() < CELL_GATES) largest_deltas[invocation()] = 0;
+    barrier();
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
+        uint largest = subgroupMax(floatBitsToUint(max(mine[g], 0.0f)));
+        if (subgroupElect()) atomicMax(largest_deltas[g], largest);
+    }
+    barrier();
+    Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
+        bool formed = mine[g] >= 0.0f;
+        // Only the exponent of a scale matters, so its last bit can hold the tag.
+        if (formed && invocation() == 0)
+            store_word(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4,
+                       tagged != 0 ? largest_deltas[g] & ~1u | tag_stored : largest_deltas[g]);
+        if (formed) slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
+    }
+}
+#endif
+
+// Computes the scales of a region's product, which tile_sum and store_operand use.
+INLINE void find_scales(Params p, Tile tile, uint region) {
+    weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
+#ifdef BACKWARD
+    find_factors(p, tile.direction, region, tile.first_row / tile_rows, p.params.first_depth, p.params.depth);
+    operand_up = scale_up(reference);
+#else
+    uint state = at_least_1(largest(p, kLargestState));
+    float mask = bound(at_least_1(largest(p, kLargestMask)));
+    operand_up = scale_up(state) * mask;
+    operand_down = scale_down(state) / mask;
+#endif
+}
+
+// The position of an invocation's subgroup in the tile, and of the invocation in its subgroup.
+INLINE uint lane() { return invocation() % subgroup; }
+INLINE uint column_group() { return invocation() / subgroup % column_groups; }
+INLINE uint depth_group() { return invocation() / subgroup / column_groups; }
+
+CONSTANT uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // per block
+
+INLINE Blocks operand_blocks(Params p, Tile tile, uint region) {
+    return Blocks(region_address(p, tile.direction, region),
+                  (Stride(tile.first_row / side) * k_blocks(p) + p.params.first_depth) * left_vectors,
+                  k_blocks(p) * left_vectors);
+}
+INLINE Blocks weight_blocks(Params p, Tile tile) {
+    Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
+    return Blocks(p.params.weights[tile.direction], first * p.params.depth * right_vectors,
+                  p.params.depth * right_vectors);
+}
+
+INLINE uint sums_at(uint slot, uint r, uint c) {
+    return (slot * tile_rows + r * side) * row_fours + (column_group() * group_columns + c * side) / 4;
+}
+INLINE void store_sums(SumMatrix found[matrix_rows][matrix_columns], uint slot) {
+    UNROLL for (uint r = 0; r < matrix_rows; ++r)
+        UNROLL for (uint c = 0; c < matrix_columns; ++c)
+            coopMatStore(found[r][c], sums, sums_at(slot, r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
+}
+
+// Stores the tile's sums in shared memory for tile_sum. If there is only room for the sums of half of the depth groups,
+// the sums of the other half are added to these first.
+INLINE void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
+    if (sum_slots < depth_groups) {
+        if (depth_group() >= sum_slots) store_sums(found, depth_group() - sum_slots);
+        barrier();
+        if (depth_group() < sum_slots)
+            UNROLL for (uint r = 0; r < matrix_rows; ++r)
+                UNROLL for (uint c = 0; c < matrix_columns; ++c) {
+                    SumMatrix other;
+                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_fours,
+                                gl_CooperativeMatrixLayoutRowMajor);
+                    found[r][c] = found[r][c] + other;
+                }
+        subgroupBarrier();
+    }
+    if (depth_group() < sum_slots) store_sums(found, depth_group());
+    barrier();
+}
+
+INLINE void multiply(Params p, Tile tile, uint region) {
+    find_scales(p, tile, region);
+    SumMatrix found[matrix_rows][matrix_columns];
+    Run run = Run(depth_group(), p.params.depth, depth_groups, lane());
+    multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), run, found);
+    share_sums(found);
+}
+
+INLINE float tile_sum(uint row, uint column) {
+    float sum = 0.0f;
+    UNROLL for (uint slot = 0; slot < sum_slots; ++slot)
+        sum += sums[(slot * tile_rows + row) * row_fours + column / 4][column % 4];
+    return sum * weights_up * operand_up;
+}
+
+INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, float value) {
+#ifdef BACKWARD
+    float down = slot_scales[slot];
+#else
+    float down = operand_down;
+#endif
+    Address at;
+    if (own_found)
+        at = (region == 0 ? own_0 : own_1) + slot * own_slot_bytes;
+    else
+        at = operand_address(p, region_address(p, direction, region), n, slot, j);
+    put_operand(at, value * down);
+}
+
+#endif

@@ -1,0 +1,54 @@
+// Recomputes the operand of each step's recurrent product, h[k-1] * m[k], from the training state, and stores it in
+// source order for the gradients of the weights. For peephole weights it also stores c[k-1], and c[k] if one of them
+// weighs c[k]. Runs before the backward loop, for all steps at once.
+// Workgroups: x and y count (batch row of a step, unit block), unit blocks fastest; z is the direction.
+#include "chosen_cell.glsl"
+#include "common/step.glsl"
+
+INLINE void replay(Params p, uint d, uint n, uint j, int k) {
+    if (has_ended(p, n, k)) {
+        clear_view(p, kOperand, d, k, n, 0, j);
+#ifdef CELL_SCALE
+        if (scales_product == 0) clear_view(p, kScaledOperand, d, k, n, 0, j);
+#endif
+#if CELL_STATES > 1
+        for (uint s = 0; s < keep; ++s) clear_view(p, kPreviousCell, d, k, n, s, j);
+#endif
+        return;
+    }
+
+    Real hidden;
+#ifdef CELL_KEEPS_HIDDEN
+    hidden = load_previous(p, kHidden, kInitHidden, d, k, n, 0, j);
+#else
+    if (k == 0) {
+        hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
+    } else {
+        Real kept[CELL_GATES], after[CELL_STATES];
+        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k - 1, n, slot_of(g), j);
+        after[0] = 0.0f;
+        for (uint s = 1; s < CELL_STATES; ++s) after[s] = load_view(p, kCell, d, k - 1, n, s - 1, j);
+        hidden = cell_hidden(kept, after);
+    }
+#endif
+    Real operand = hidden * load_mask(p, d, k, n, j);
+    store_view(p, kOperand, d, k, n, 0, j, operand);
+#ifdef CELL_SCALE
+    if (scales_product == 0)
+        store_view(p, kScaledOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(CELL_SCALE), j));
+#endif
+#if CELL_STATES > 1
+    if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, 0, j));
+    if (keep == 2) store_view(p, kPreviousCell, d, k, n, 1, j, load_view(p, kCell, d, k, n, 0, j));
+#endif
+}
+
+void main() {
+    Params p = Params(push.params);
+    uint H = p.params.H, N = p.params.N;
+    uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
+    uint group = linear_group();
+    uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint row = group / blocks;
+    if (j < H && row / N < p.params.T) replay(p, gl_WorkGroupID.z, row % N, j, int(row / N));
+}

@@ -1,0 +1,68 @@
+// What C++ and the portable kernels share: products, sums, transposes and conversions. See common/abi.h.
+#ifndef VKRNN_PORTABLE_ABI_H
+#define VKRNN_PORTABLE_ABI_H
+#include "common/abi.h"
+
+#ifdef __cplusplus
+namespace vkrnn::abi {
+#endif
+
+// Matrix product: C(m, n) = sum over k of A(m, k) B(n, k), per batch.
+// Specialization constants.
+const uint kGemmAColumns = 0u;      // 1: A is stored with m contiguous (element k * lda + m), else m * lda + k
+const uint kGemmBColumns = 1u;      // the same for B, with n instead of m
+const uint kGemmVectors = 2u;       // 1: all sizes and strides are multiples of 4 elements
+const uint kGemmLanes = 3u;         // register products: invocations per workgroup, which is one subgroup
+// Size of a tile of C: of one invocation in register products, of one workgroup in tiled products.
+const uint kRegisterTileM = 16u;
+const uint kRegisterTileN = 4u;
+const uint kTiledTile = 64u;
+const uint kTiledInvocations = 256u;   // per workgroup of tiled products
+
+// Long sums are split into slabs of k, each of which has its own copy of C.
+// Workgroups: x and y count the tiles of C, n fastest; z = slab * batches + batch.
+struct GemmPush {
+    Address a, b, c;                    // batch 0
+    Stride a_batch, b_batch, c_batch;   // elements from one batch to the next
+    Stride c_slab;                      // elements from one slab to the next
+    uint m, n, k;
+    uint lda, ldb, ldc;
+    uint chunk;                         // slab s sums k in [s * chunk, min(k, (s + 1) * chunk))
+    uint batches;
+};
+
+// Sums over rows: out(part, c) = sum over the part's rows of in(row, c) [* factor(row, c)].
+// Column c is (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
+// Specialization constants.
+const uint kReduceFactor = 0u;      // 1: multiply by `factor`
+// Workgroups: x and y count groups of columns, one column per invocation; z is the part.
+struct ReducePush {
+    Address in_, factor, out_;
+    uint rows, part;                    // rows in total; rows per part
+    uint width, gates, directions;      // columns = directions * gates * width
+    uint in_row, in_direction, in_gate;             // strides in elements
+    uint factor_row, factor_direction, factor_gate;
+};
+
+// Transpose of each matrix of a batch.
+struct TransposePush {
+    Address in_, out_;
+    uint rows, columns;
+};
+
+// Conversion between float32 and a 16-bit type.
+// Specialization constants.
+const uint kConvertBfloat = 0u;     // 1: bfloat16, else float16
+const uint kConvertNarrow = 1u;     // 1: from float32 to 16 bits, else to float32
+const uint kConvertEach = 8u;       // elements per invocation
+// Workgroups: x and y count groups of invocations. Both addresses are multiples of 4 bytes.
+struct ConvertPush {
+    Address in_, out_;
+    uint count;
+    uint padding;
+};
+
+#ifdef __cplusplus
+}  // namespace vkrnn::abi
+#endif
+#endif

@@ -1,0 +1,93 @@
+// The recurrent product of one step: the dot products of rows of the weights with rows of the operand, for one unit and
+// `rows` batch rows. The work is shared among invocations in one of two ways:
+//   lanes > 1   `lanes` invocations split each dot product and then add up their parts. For GPUs: loads of a row of the
+//               weights are coalesced.
+//   lanes == 1  Every invocation has its own unit. The subgroup loads the operand together and broadcasts it. For CPU
+//               devices: a load from a different address in each invocation becomes one load per invocation there.
+// All loops except the one over the operand are unrolled, because some drivers end loops after a certain total number
+// of iterations.
+#ifndef VKRNN_PRODUCT_GLSL
+#define VKRNN_PRODUCT_GLSL
+#include "common/cell_step.glsl"
+
+struct Position {
+    uint direction;
+    uint unit;      // may be past the last one: clamp it before loading
+    uint row;       // the first of `rows` batch rows
+    uint lane;      // index among the invocations that share a dot product
+};
+
+// Workgroups: x and y count (unit block, row block), unit blocks fastest; z is the direction.
+INLINE Position position(uint units, uint batch) {
+    uint local = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+    uint block = gl_WorkGroupSize.x / lanes;
+    uint blocks = (units + block - 1) / block;
+    uint group = linear_group();
+    return Position(gl_WorkGroupID.z, group % blocks * block + local / lanes, group / blocks * rows, local % lanes);
+}
+
+// Loads four elements of a row of `depth` elements, with zeros past its end.
+INLINE Real4 load_four(Address row, uint first, uint depth) {
+    if (vector_loads != 0) return load4(row, first);
+    Real4 run;
+    UNROLL for (uint i = 0; i < 4; ++i) run[i] = first + i < depth ? load(row, min(first + i, depth - 1)) : 0.0f;
+    return run;
+}
+
+// The operand of a step's product: the rows of a view at `step`, multiplied by the mask of `mask_step` if `masked`.
+struct Operand {
+    uint view;
+    int step;
+    bool masked;
+    int mask_step;
+};
+
+INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
+    Real4 run = load_four(row_address(p, operand.view, direction, operand.step, n), first, p.params.depth);
+    if (operand.masked)
+        UNROLL for (uint i = 0; i < 4; ++i)
+            run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
+    return run;
+}
+
+CONSTANT bool broadcast = lanes == 1 && rows > 1;
+CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the total, which keeps the rounding error small
+
+// Computes sums[r][g], the dot product of operand row (at.row + r) and the weights row at element offset
+// weight_rows[g], for first_product <= g < end_product.
+INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS],
+                    out Real sums[rows][PRODUCTS]) {
+    uint fours = (p.params.depth + 3) / 4;
+    uint last_row = p.params.N - 1;
+    UNROLL for (uint r = 0; r < rows; ++r)
+        UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0f;
+    for (uint block = 0; block < fours; block += kSumBlock * lanes) {
+        Real part[rows][PRODUCTS];
+        UNROLL for (uint r = 0; r < rows; ++r)
+            UNROLL for (uint g = 0; g < PRODUCTS; ++g) part[r][g] = 0.0f;
+        uint end = min(fours, block + kSumBlock * lanes);
+        for (uint four = block + at.lane; four < end; four += lanes) {
+            Real4 w[PRODUCTS];
+            UNROLL for (uint g = first_product; g < end_product; ++g)
+                w[g] = load_four(element(p.params.weights[at.direction], weight_rows[g]), four * 4, p.params.depth);
+            Real4 shared_run;
+            if (broadcast) {
+                uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);
+                shared_run = load_operand(p, operand, at.direction, mine, four * 4);
+            }
+            UNROLL for (uint r = 0; r < rows; ++r) {
+                Real4 run = broadcast ? subgroupBroadcast(shared_run, r)
+                                     : load_operand(p, operand, at.direction, min(at.row + r, last_row), four * 4);
+                UNROLL for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
+            }
+        }
+        UNROLL for (uint r = 0; r < rows; ++r)
+            UNROLL for (uint g = first_product; g < end_product; ++g) sums[r][g] += part[r][g];
+    }
+    for (uint apart = lanes / 2; apart > 0; apart /= 2)
+        UNROLL for (uint r = 0; r < rows; ++r)
+            UNROLL for (uint g = first_product; g < end_product; ++g)
+                sums[r][g] += subgroupShuffleXor(sums[r][g], apart);
+}
+
+#endif

@@ -1,0 +1,124 @@
+// The forward steps of a slice. Per cell they compute the same as form_cell and store_cell of forward_cell.glsl.
+#include "slices/slices.glsl"
+
+// All inputs of a step besides the state, loaded `turns` steps ahead.
+Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
+Address projected_at[cells], mask_at[cells];   // at the step to load next; the mask's is one step later
+int projected_step, mask_step;
+uint projected_slot;
+
+// What a step writes.
+Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
+Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step to store next
+int hidden_step, state_step, saved_step;
+uint saved_slot, state_slot;
+
+Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
+
+// Sets what is the same for all cells.
+INLINE void find_steps(Params p, Place place) {
+    projected_step = step_bytes(p, kProjected, place.direction);
+    hidden_step = step_bytes(p, kHidden, place.direction);
+    mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
+    state_step = CELL_STATES > 1 ? step_bytes(p, kCell, place.direction) : 0;
+    saved_step = keep != 0 ? step_bytes(p, kSaved, place.direction) : 0;
+    projected_slot = slot_bytes(p, kProjected);
+    saved_slot = keep != 0 ? slot_bytes(p, kSaved) : 0;
+    state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
+}
+
+// Loads the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the next
+// product.
+INLINE void read_ahead(const uint turn, const uint cell, int step) {
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g)
+        x_ahead[turn][cell][g] = load(gate_at(projected_at[cell], g, projected_slot), 0);
+    move(projected_at[cell], projected_step, step + 1 < ends[cell]);
+    mask_ahead[turn][cell] = 1.0f;
+    if (has_mask != 0) {
+        mask_ahead[turn][cell] = load(mask_at[cell], 0);
+        move(mask_at[cell], mask_step, step + 2 < ends[cell]);
+    }
+}
+
+INLINE void start_cell(Params p, Place place, const uint cell, int first) {
+    find_cell(p, place, cell);
+    Element e = element_of(p, place, cell, first);
+    int end = ends[cell];
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
+        bias[cell][g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
+        v[cell][g] = 0.0f;
+    }
+    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = load_vector(p, e, i);
+    projected_at[cell] = find(p, kProjected, e, first, end);
+    hidden_at[cell] = find(p, kHidden, e, first, end);
+    if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
+    if (keep != 0) saved_at[cell] = find(p, kSaved, e, first, end);
+    if (CELL_STATES > 1) cell_at[cell] = find(p, kCell, e, first, end);
+    before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
+    UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+        before[cell][s] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
+    if (there[cell]) set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
+    UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
+}
+
+// Computes the new state and the next operand. Everything else is stored later, because the next step's products wait
+// for the operand.
+INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
+    Real x[CELL_GATES], after[CELL_STATES];
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) x[g] = x_ahead[turn][cell][g] + bias[cell][g];
+    cell_forward(x, sums[cell], v[cell], before[cell], after, kept[cell]);
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
+    bool ended = has_lengths != 0 && k >= ends[cell];
+    if (there[cell])
+        set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0f : after[0] * mask_ahead[turn][cell]);
+}
+
+// Stores the results that the next step does not wait for.
+INLINE void store_cell(Params p, Place place, const uint cell, int k) {
+    if (has_lengths != 0 && k >= ends[cell]) {
+        if (there[cell]) clear_step(p, element_of(p, place, cell, k));
+        return;
+    }
+    if (there[cell]) {
+        store(hidden_at[cell], 0, before[cell][0]);
+        UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+            store(state_at(cell_at[cell], s, state_slot), 0, before[cell][s]);
+        if (keep != 0)
+            UNROLL for (uint g = 0; g < CELL_GATES; ++g)
+                store(gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
+    }
+    move(hidden_at[cell], hidden_step, true);
+    if (CELL_STATES > 1) move(cell_at[cell], state_step, true);
+    if (keep != 0) move(saved_at[cell], saved_step, true);
+}
+
+INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
+    if (k < end) {
+        multiply(p, place, turn % 2);
+        form_cell(place, turn, 0, k);
+        UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
+        barrier();
+        store_cell(p, place, 0, k);
+        read_ahead(turn, 0, k + int(turns));
+        UNROLL for (uint cell = 1; cell < cells; ++cell) {
+            store_cell(p, place, cell, k);
+            read_ahead(turn, cell, k + int(turns));
+        }
+    }
+}
+
+void main() {
+    Params p = Params(push.params);
+    Place place = this_place();
+    int first = push.step, end = min(first + int(push.steps), int(p.params.T));
+    start_slice(p, place);
+    find_steps(p, place);
+    start_cell(p, place, 0, first);
+    UNROLL for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first);
+    barrier();
+
+    for (int k = first; k < end; k += int(turns)) {
+        make_step(p, place, 0, k, end);
+        make_step(p, place, 1, k + 1, end);
+    }
+}

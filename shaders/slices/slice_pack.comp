@@ -1,0 +1,21 @@
+// Packs weights for slices: see SlicePackPush in slices_abi.h.
+#include "common/memory.glsl"
+#include "slices/slices_abi.h"
+
+WORKGROUP_SIZE(kElementwiseGroup)
+PUSH_CONSTANTS(SlicePackPush, p)
+
+void main() {
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint count = p.runs * p.units * p.products * p.invocations * 4;
+    if (at >= count) return;
+    uint invocation = at / 4 % p.invocations, four = at / 4 / p.invocations;
+    uint run = four / p.products / p.units;
+    uint k = (run * p.lanes + invocation % p.lanes) * 4 + at % 4;
+    uint unit = invocation / p.lanes * p.units + four / p.products % p.units;
+    uint slot = p.gate_order >> (4 * (four % p.products)) & 15;
+    Real value = 0.0f;
+    if (unit < p.H && k < p.depth)
+        value = load(p.in_, gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
+    store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
+}

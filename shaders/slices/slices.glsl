@@ -1,0 +1,156 @@
+// A slice consists of some batch rows of one direction. One workgroup runs all of a slice's steps, so that workgroups
+// never wait for each other. The operand of a step's products is in shared memory, in two sides: a step reads one and
+// fills the other for the next step, so that one barrier per step is enough. The weights never change. An invocation
+// therefore loads as many as possible of its weights only once: the first into registers, further ones into shared
+// memory.
+#ifndef VKRNN_SLICES_GLSL
+#define VKRNN_SLICES_GLSL
+#include "common/cell_step.glsl"
+#include "slices/slices_abi.h"
+
+SPECIALIZED(kSliceLanes, uint, slice_lanes, 1)
+SPECIALIZED(kSliceUnits, uint, slice_units, 1)
+SPECIALIZED(kSliceRows, uint, slice_rows, 1)
+SPECIALIZED(kSliceRuns, uint, slice_runs, 1)
+SPECIALIZED(kRegisterFours, uint, register_fours, 0)
+SPECIALIZED(kSharedFours, uint, shared_fours, 0)
+SPECIALIZED(kSliceInvocations, uint, invocations, 1)
+
+CONSTANT uint row_fours = slice_runs * slice_lanes;      // of one row of the operand
+CONSTANT uint side_fours = slice_rows * row_fours;
+// slice_lanes lanes split the dot products of slice_units units. They also divide the cells of these units in all rows
+// among themselves, of which there are shared_cells. Either each lane has several cells, or the first lanes have one
+// each.
+CONSTANT uint shared_cells = slice_rows * slice_units;
+CONSTANT uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
+CONSTANT uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has at most 128 invocations
+// Steps per iteration of the time loop. An invocation also loads its inputs this many steps ahead.
+CONSTANT uint turns = 2;
+
+SHARED_ARRAY(Real4, sides, [2 * side_fours])
+SHARED_ARRAY(Real4, shared_weights, [shared_fours > 0 ? shared_fours * invocations : 1])
+
+// State that lives across steps, here and in the drivers, consists of scalars and arrays of scalars only. After
+// inlining and unrolling, all their indices are constants, so they stay in registers. A compiler may keep structs and
+// arrays of structs in memory, and then every step would wait for memory.
+Real4 register_weights[register_fours > 0 ? register_fours : 1];
+bool there[cells];                // whether the invocation has this cell
+int ends[cells];                  // length of the cell's batch row
+Real sums[cells][PRODUCTS];       // results of the last product
+
+// The position of an invocation. Invocations that share units are consecutive within a subgroup.
+struct Place {
+    uint invocation, lane;
+    uint direction, first_row;   // of the slice
+    uint first_unit;             // of the units that the lanes share
+    uint own_cell;               // index of the invocation's first cell among the shared cells
+    bool owns;                   // whether the invocation has a cell at all
+};
+
+// Workgroups: x and y count slices; z is the direction.
+INLINE Place this_place() {
+    uint invocation = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+    uint lane = invocation % slice_lanes;
+    uint own_cell = 0;
+    UNROLL for (uint level = 0; level < kMostLevels; ++level)
+        if ((lane & 1 << level) != 0) own_cell += shared_cells >> (level + 1);
+    return Place(invocation, lane, gl_WorkGroupID.z, linear_group() * slice_rows,
+                 invocation / slice_lanes * slice_units, own_cell, lane < shared_cells);
+}
+
+// Return the row within the slice, and the unit, of an invocation's cell.
+INLINE uint row_of(Place place, const uint cell) { return (place.own_cell + cell) / slice_units; }
+INLINE uint unit_of(Place place, const uint cell) { return place.first_unit + (place.own_cell + cell) % slice_units; }
+
+// Returns the element of an invocation's cell. If there is no such cell, the nearest element stands in for it; its
+// results are not stored.
+INLINE Element element_of(Params p, Place place, const uint cell, int step) {
+    return Element(place.direction, min(place.first_row + row_of(place, cell), p.params.N - 1),
+                   min(unit_of(place, cell), p.params.H - 1), step);
+}
+
+INLINE void find_cell(Params p, Place place, const uint cell) {
+    uint n = place.first_row + row_of(place, cell);
+    there[cell] = place.owns && n < p.params.N && unit_of(place, cell) < p.params.H;
+    ends[cell] = length_of(p, min(n, p.params.N - 1));
+}
+
+// Returns the address of a cell's element of a view at a step, or at the row's last step if the step is past it. Called
+// before the loop: reading the parameters and computing most of an address would otherwise take most of a step.
+INLINE Address find(Params p, uint view, Element e, int step, int end) {
+    step = min(step, end - 1);
+    if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
+    return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
+}
+
+INLINE void move(INOUT(Address) at, int bytes, bool moves) {
+    if (moves) at += Address(int64_t(bytes));
+}
+
+INLINE Address gate_at(Address at, uint gate, uint bytes) { return at + Address(slot_of(gate) * bytes); }
+// `state` is a cell state.
+INLINE Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }
+
+// Prepares the first step: loads the weights that stay, and fills the operand with zeros.
+INLINE void start_slice(Params p, Place place) {
+    Address weights = p.params.weights[place.direction];
+    UNROLL for (uint four = 0; four < register_fours; ++four)
+        register_weights[four] = load4(weights, (four * invocations + place.invocation) * 4);
+    UNROLL for (uint four = 0; four < shared_fours; ++four)
+        shared_weights[four * invocations + place.invocation] =
+            load4(weights, ((register_fours + four) * invocations + place.invocation) * 4);
+    for (uint four = place.invocation; four < 2 * side_fours; four += invocations) sides[four] = Real4(0);
+    barrier();
+}
+
+INLINE void set_operand(const uint side, Place place, const uint cell, uint k, Real value) {
+    sides[side * side_fours + row_of(place, cell) * row_fours + k / 4][k % 4] = value;
+}
+
+// Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
+INLINE void multiply(Params p, Place place, const uint side) {
+    Address weights = p.params.weights[place.direction];
+    Real all[shared_cells][PRODUCTS];
+    UNROLL for (uint cell = 0; cell < shared_cells; ++cell)
+        UNROLL for (uint g = 0; g < PRODUCTS; ++g) all[cell][g] = 0.0f;
+    UNROLL for (uint run = 0; run < slice_runs; ++run) {
+        Real4 operand[slice_rows], weight[slice_units][PRODUCTS];
+        UNROLL for (uint r = 0; r < slice_rows; ++r)
+            operand[r] = sides[side * side_fours + r * row_fours + run * slice_lanes + place.lane];
+        UNROLL for (uint u = 0; u < slice_units; ++u)
+            UNROLL for (uint g = 0; g < PRODUCTS; ++g) {
+                uint four = (run * slice_units + u) * PRODUCTS + g;
+                if (four < register_fours)
+                    weight[u][g] = register_weights[four];
+                else if (four < register_fours + shared_fours)
+                    weight[u][g] = shared_weights[(four - register_fours) * invocations + place.invocation];
+                else
+                    weight[u][g] = load4(weights, (four * invocations + place.invocation) * 4);
+            }
+        // In this order, consecutive multiply-adds do not depend on each other.
+        UNROLL for (uint c = 0; c < 4; ++c)
+            UNROLL for (uint cell = 0; cell < shared_cells; ++cell)
+                UNROLL for (uint g = 0; g < PRODUCTS; ++g)
+                    all[cell][g] += operand[cell / slice_units][c] * weight[cell % slice_units][g][c];
+    }
+
+    // Adds up the sums of all lanes in a butterfly. While lanes have several cells, each lane of a pair adds up one
+    // half of the cells.
+    UNROLL for (uint level = 0; level < kMostLevels; ++level)
+        if (1 << level < slice_lanes) {
+            const uint apart = 1 << level, keeps = shared_cells / apart / 2;
+            bool upper = (place.lane & apart) != 0;
+            UNROLL for (uint g = 0; g < PRODUCTS; ++g) {
+                if (keeps == 0) all[0][g] += subgroupShuffleXor(all[0][g], apart);
+                UNROLL for (uint cell = 0; cell < shared_cells / 2; ++cell)
+                    if (cell < keeps) {
+                        Real low = all[cell][g], high = all[cell + keeps][g];
+                        all[cell][g] = (upper ? high : low) + subgroupShuffleXor(upper ? low : high, apart);
+                    }
+            }
+        }
+    UNROLL for (uint cell = 0; cell < cells; ++cell)
+        UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[cell][g] = all[cell][g];
+}
+
+#endif

@@ -1,0 +1,13 @@
+// Stores the operand of the first step's product, h0 * m[0], before a forward loop of tiles.
+// Workgroups: x and y count groups of (unit, row), rows fastest; z is the direction.
+#include "common/step.glsl"
+#include "tiles/tiles_abi.h"
+
+void main() {
+    Params p = Params(push.params);
+    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint n = at % p.params.N, j = at / p.params.N, d = gl_WorkGroupID.z;
+    if (j >= p.params.H) return;
+    Real value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
+    store(unit_address(p, kTileOperand, p.params.at[2 * kTileOperand + d], 0, j), n, value);
+}
