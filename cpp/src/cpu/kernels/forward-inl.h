@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "loop-inl.h"
+#include "units-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
@@ -17,9 +18,9 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 template <class C, class T>
 class Forward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::kVectors, Base::L,
-        Base::member_, Base::mine_, Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_,
-        Base::two_phases_, Base::units_, Base::views_, Base::W, Base::work_;
+    using Base::cell_, Base::has_mask_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_,
+        Base::position, Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_,
+        Base::views_, Base::W, Base::work_;
     using typename Base::Real;
 
 public:
@@ -190,51 +191,32 @@ private:
     template <int First, int End, int Phase>
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
                          const T* candidate) {
-        const T* const learned = row(abi::kVectors, 0, 0);
-        const T* const hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
-        T* const hidden = row(abi::kHidden, k, n);
-        T* const saved = row(abi::kSaved, k, n);
-        const T* cell_before = nullptr;
-        T* cell_state = nullptr;
+        ForwardRow<T> at{};
+        at.vectors = row(abi::kVectors, 0, 0);
+        at.hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
+        at.hidden = row(abi::kHidden, k, n);
+        at.saved = row(abi::kSaved, k, n);
         if constexpr (kStates > 1) {
-            cell_before = previous(abi::kCell, abi::kInitCell, k, n);
-            cell_state = row(abi::kCell, k, n);
+            at.cell_before = previous(abi::kCell, abi::kInitCell, k, n);
+            at.cell = row(abi::kCell, k, n);
         }
-        const bool keeps = keep_ != 0 || Phase == 1;
-        const Stride v_slot = views_[abi::kVectors].slot, s_slot = views_[abi::kSaved].slot;
-        const Stride c_slot = views_[abi::kCell].slot;
-        const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
+        if constexpr (Phase == 1) at.scaled_operand = row(abi::kScaledOperand, k, n);
+        at.vectors_slot = views_[abi::kVectors].slot;
+        at.before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
+        at.cell_slot = views_[abi::kCell].slot;
+        at.saved_slot = views_[abi::kSaved].slot;
+        at.keeps = keep_ != 0 || Phase == 1;
         const Range units = this->units_of(vectors);
         for (std::int64_t j = units.begin; j < units.end; j += W) {
-            const std::int64_t count = std::min(W, units.end - j), at = j - units.begin;
-            Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
+            const Units<T> some{std::min(W, units.end - j)};
+            Real x[kGates], r[kGates], mask = 1.0;
             for (int g = First; g < End; ++g) {
-                x[g] = load(sums + (g - First) * sums_gate + at, count);
+                x[g] = some.load(sums + (g - First) * sums_gate + (j - units.begin));
                 r[g] = 0.0;
             }
-            if (candidate != nullptr) r[End - 1] = load(candidate + at, count);
-            // With one vector for each gate, vectors are in the order of gates in memory. A single vector is in slot 0.
-            for (int i = 0; i < kVectors; ++i)
-                learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
-            before[0] = load(hidden_before + j, count);
-            for (int s = 1; s < kStates; ++s) before[s] = load(cell_before + (s - 1) * before_slot + j, count);
-
-            if constexpr (Phase == 1) {
-                cell_.cell_forward_first(x, r, kept);
-                store(before[0] * this->mask(k, n, j, count) * kept[C::kScale], row(abi::kScaledOperand, k, n) + j,
-                      count);
-            } else {
-                if constexpr (Phase == 2) {
-                    for (int g = 0; g < First; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);
-                    cell_.cell_forward_second(x, r, before, after, kept);
-                } else {
-                    cell_.cell_forward(x, r, learn, before, after, kept);
-                }
-                store(after[0], hidden + j, count);
-                for (int s = 1; s < kStates; ++s) store(after[s], cell_state + (s - 1) * c_slot + j, count);
-            }
-            if (keeps)
-                for (int g = First; g < End; ++g) store(kept[g], saved + slot_[g] * s_slot + j, count);
+            if (candidate != nullptr) r[End - 1] = some.load(candidate + (j - units.begin));
+            if constexpr (Phase == 1) mask = this->mask(k, n, j, some.count);
+            step_units<First, End, Phase>(cell_, at, slot_, j, some, x, r, mask);
         }
     }
 

@@ -10,6 +10,7 @@
 #endif
 
 #include "product-inl.h"
+#include "units-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
@@ -71,7 +72,7 @@ constexpr bool is_one_run(std::int64_t depth) {
 template <class C, class T>
 class RowStep {
     static constexpr std::int64_t L = kLanes<T>, W = 2 * L;
-    static constexpr int kGates = C::kGates, kStates = C::kStates, kVectors = C::kVectors;
+    static constexpr int kGates = C::kGates;
     using Real = Lanes<T>;
 
 public:
@@ -215,36 +216,38 @@ private:
     static HWY_INLINE Real lanes(const Vector<T> (&vectors)[U]) {
         return {vectors[0], vectors[U - 1]};
     }
+    // Units of U vectors.
     template <int U>
-    static HWY_INLINE Real load_some(const T* p, std::int64_t count) {
-        if constexpr (U == 2) return load(p, count);
-        const auto vector = load_vector(p, count);
-        return {vector, vector};
-    }
-    template <int U>
-    static HWY_INLINE void store_some(Real value, T* p, std::int64_t count) {
-        if constexpr (U == 2) return store(value, p, count);
-        store_vector(value.low, p, count);
-    }
+    struct SomeUnits {
+        std::int64_t count;
+        HWY_INLINE Real load(const T* p) const {
+            if constexpr (U == 2) return HWY_NAMESPACE::load(p, count);
+            const auto vector = load_vector(p, count);
+            return {vector, vector};
+        }
+        HWY_INLINE void store(Real value, T* p) const {
+            if constexpr (U == 2) return HWY_NAMESPACE::store(value, p, count);
+            store_vector(value.low, p, count);
+        }
+    };
 
     // Everything is inlined, because only then does the compiler remove the unused half of a single vector.
     template <int U>
     HWY_FLATTEN void cell(std::int64_t j, std::int64_t count, const Sums<U>& sums, const Vector<T> (&scaled)[U]) {
-        Real x[kGates], r[kGates], learn[kGates], kept[kGates], before[kStates], after[kStates];
+        Real x[kGates], r[kGates];
         for (int g = 0; g < kGates; ++g) {
             x[g] = lanes<U>(sums[g]);
             r[g] = 0.0;
         }
         if (scales_apart()) r[kGates - 1] = lanes<U>(scaled);
-        const T* const learned = pointer<const T>(work_.vectors) + j;
-        for (int i = 0; i < kVectors; ++i)
-            learn[i] = load_some<U>(learned + (kVectors > 1 ? slot_[i] : 0) * work_.vectors_slot, count);
-        before[0] = load_some<U>(pointer<const T>(work_.hidden_before) + j, count);
-        T* const cell_state = pointer<T>(work_.cell) + j;
-        for (int s = 1; s < kStates; ++s) before[s] = load_some<U>(cell_state + (s - 1) * units_, count);
-        cell_.cell_forward(x, r, learn, before, after, kept);
-        store_some<U>(after[0], pointer<T>(work_.hidden) + j, count);
-        for (int s = 1; s < kStates; ++s) store_some<U>(after[s], cell_state + (s - 1) * units_, count);
+        ForwardRow<T> at{};
+        at.vectors = pointer<const T>(work_.vectors);
+        at.vectors_slot = work_.vectors_slot;
+        at.hidden_before = pointer<const T>(work_.hidden_before);
+        at.hidden = pointer<T>(work_.hidden);
+        at.cell_before = at.cell = pointer<T>(work_.cell);
+        at.before_slot = at.cell_slot = units_;
+        step_units<0, kGates, 0>(cell_, at, slot_, j, SomeUnits<U>{count}, x, r, Real(1.0));
     }
 
     const StepWork& work_;
