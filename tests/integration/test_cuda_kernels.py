@@ -1,0 +1,20 @@
+"""The kernels' sources compile as CUDA C++, too: see shaders/common/language.glsl. No GPU is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import nvrtc
+
+pytestmark = pytest.mark.skipif(nvrtc.find() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+
+# Strategies whose kernels are built for float64, too: see CMakeLists.txt.
+FLOAT64 = ("portable/", "slices/", "tiles/")
+
+
+@pytest.mark.parametrize(("file", "cell"), [(file, cell) for _, file, cell in nvrtc.kernels()])
+def test_kernels_compile_as_cuda(file: str, cell: str) -> None:
+    """Every kernel compiles without a change, for each of its types."""
+    for float64 in (False, True)[: 1 + file.startswith(FLOAT64)]:
+        cubin, log = nvrtc.compile_kernel(file, cell, float64=float64)
+        assert cubin, log
