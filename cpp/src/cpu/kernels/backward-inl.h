@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "loop-inl.h"
+#include "units-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
@@ -89,8 +90,7 @@ private:
         } else {
             if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
             Real kept[kGates], after[kStates];
-            const T* const saved = row(abi::kSaved, k - 1, n);
-            for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
+            load_kept<kGates>(row(abi::kSaved, k - 1, n), views_[abi::kSaved].slot, slot_, j, Units<T>{count}, kept);
             for (int s = 1; s < kStates; ++s)
                 after[s] = load(row(abi::kCell, k - 1, n) + (s - 1) * views_[abi::kCell].slot + j, count);
             return cell_.cell_hidden(kept, after);
@@ -101,9 +101,9 @@ private:
 template <class C, class T>
 class Backward : Loop<C, T> {
     using Base = Loop<C, T>;
-    using Base::cell_, Base::kGates, Base::kStates, Base::kVectors, Base::L, Base::member_, Base::mine_, Base::position,
-        Base::previous, Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_,
-        Base::W, Base::work_;
+    using Base::cell_, Base::kGates, Base::kStates, Base::L, Base::member_, Base::mine_, Base::position, Base::previous,
+        Base::row, Base::scales_product_, Base::slot_, Base::two_phases_, Base::units_, Base::views_, Base::W,
+        Base::work_;
     using typename Base::Real;
 
 public:
@@ -182,87 +182,62 @@ private:
         const bool last = k == this->length_of(n) - 1;
         T* const carry_hidden = row(abi::kCarryHidden, 0, n);
         const T* const handed_down = last ? row(abi::kLastHidden, 0, n) : carry_hidden;
+        const auto carried = [&](std::int64_t j, Units<T> some) HWY_ATTR {
+            const Real down = some.load(handed_down + j);
+            if (last) return down;
+            return down + some.load(sums + (j - units.begin)) * this->mask(k + 1, n, j, some.count);
+        };
         if (k < 0) {
             for (std::int64_t j = units.begin; j < units.end; j += W) {
-                const std::int64_t count = std::min(W, units.end - j);
-                const Real through = load(sums + (j - units.begin), count);
-                store(load(carry_hidden + j, count) + through * this->mask(0, n, j, count), carry_hidden + j, count);
+                const Units<T> some{std::min(W, units.end - j)};
+                some.store(carried(j, some), carry_hidden + j);
             }
             return;
         }
-        const T* const upstream = row(abi::kUpstream, k, n);
-        const T* const saved = row(abi::kSaved, k, n);
-        const T* const learned = row(abi::kVectors, 0, 0);
-        T* const delta = row(abi::kDelta, k, n);
-        T* const recurrent = row(abi::kRecurrentDelta, k, n);
-        const T *hidden_before = nullptr, *candidate = nullptr, *cell_before = nullptr, *cell_after = nullptr;
-        const T* cell_down = nullptr;
-        T* carry_cell = nullptr;
-        const Stride before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k), c_slot = views_[abi::kCell].slot;
-        const Stride carry_slot = views_[abi::kCarryCell].slot;
-        const Stride down_slot = views_[last ? abi::kLastCell : abi::kCarryCell].slot;
-        if constexpr (C::kKeepsHidden) hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
-        if constexpr (C::kHasCandidate) candidate = row(abi::kProduct, k, n);
+        BackwardRow<T> at{};
+        at.upstream = row(abi::kUpstream, k, n);
+        at.saved = row(abi::kSaved, k, n);
+        at.vectors = row(abi::kVectors, 0, 0);
+        at.delta = row(abi::kDelta, k, n);
+        at.recurrent_delta = row(abi::kRecurrentDelta, k, n);
+        at.carry_hidden = carry_hidden;
+        if constexpr (C::kKeepsHidden) at.hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
+        if constexpr (C::kHasCandidate) at.product = row(abi::kProduct, k, n);
         if constexpr (kStates > 1) {
-            cell_before = previous(abi::kCell, abi::kInitCell, k, n);
-            cell_after = row(abi::kCell, k, n);
-            carry_cell = row(abi::kCarryCell, 0, n);
-            cell_down = last ? row(abi::kLastCell, 0, n) : carry_cell;
+            at.cell_before = previous(abi::kCell, abi::kInitCell, k, n);
+            at.cell = row(abi::kCell, k, n);
+            at.carry_cell = row(abi::kCarryCell, 0, n);
+            at.cell_down = last ? row(abi::kLastCell, 0, n) : at.carry_cell;
         }
-        const Stride s_slot = views_[abi::kSaved].slot, v_slot = views_[abi::kVectors].slot;
-        const Stride d_slot = views_[abi::kDelta].slot, r_slot = views_[abi::kRecurrentDelta].slot;
+        at.saved_slot = views_[abi::kSaved].slot;
+        at.vectors_slot = views_[abi::kVectors].slot;
+        at.before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
+        at.cell_slot = views_[abi::kCell].slot;
+        at.down_slot = views_[last ? abi::kLastCell : abi::kCarryCell].slot;
+        at.carry_slot = views_[abi::kCarryCell].slot;
+        at.delta_slot = views_[abi::kDelta].slot;
+        at.recurrent_delta_slot = views_[abi::kRecurrentDelta].slot;
+        at.scales_product = scales_product_;
         for (std::int64_t j = units.begin; j < units.end; j += W) {
-            const std::int64_t count = std::min(W, units.end - j);
-            Real kept[kGates], learn[kGates], before[kStates], after[kStates], up[kStates];
-            up[0] = load(handed_down + j, count);
-            if (!last) {
-                const Real through = load(sums + (j - units.begin), count);
-                up[0] += through * this->mask(k + 1, n, j, count);
-            }
-            up[0] += load(upstream + j, count);
-            for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * s_slot + j, count);
-            for (int i = 0; i < kVectors; ++i)
-                learn[i] = load(learned + (kVectors > 1 ? slot_[i] : 0) * v_slot + j, count);
-            before[0] = after[0] = 0.0;
-            Real q = 0.0;
-            if constexpr (C::kKeepsHidden) before[0] = load(hidden_before + j, count);
-            if constexpr (C::kHasCandidate)
-                if (scales_product_) q = load(candidate + j, count);
-            for (int s = 1; s < kStates; ++s) {
-                up[s] = load(cell_down + (s - 1) * down_slot + j, count);
-                before[s] = load(cell_before + (s - 1) * before_slot + j, count);
-                after[s] = load(cell_after + (s - 1) * c_slot + j, count);
-            }
-            Real dx[kGates], dr[kGates], carry[kStates];
-            cell_.cell_backward(kept, learn, before, after, q, up, dx, dr, carry);
-            for (int g = 0; g < kGates; ++g) store(dx[g], delta + slot_[g] * d_slot + j, count);
-            if constexpr (C::kHasCandidate)
-                if (scales_product_)
-                    for (int g = 0; g < kGates; ++g) store(dr[g], recurrent + slot_[g] * r_slot + j, count);
-            store(carry[0], carry_hidden + j, count);
-            for (int s = 1; s < kStates; ++s) store(carry[s], carry_cell + (s - 1) * carry_slot + j, count);
+            const Units<T> some{std::min(W, units.end - j)};
+            step_units_back(cell_, at, slot_, j, some, carried(j, some));
         }
     }
 
-    // The second phase adds the gradient through the gate that scales the candidate's operand.
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         if constexpr (C::kHasCandidate) {
+            BackwardRow<T> at{};
+            at.saved = row(abi::kSaved, k, n);
+            at.operand = row(abi::kOperand, k, n);
+            at.delta = row(abi::kDelta, k, n);
+            at.carry_hidden = row(abi::kCarryHidden, 0, n);
+            at.saved_slot = views_[abi::kSaved].slot;
+            at.delta_slot = views_[abi::kDelta].slot;
             const Range units = this->units_of(vectors);
-            const T* const saved = row(abi::kSaved, k, n);
-            const T* const operand = row(abi::kOperand, k, n);
-            T* const delta = row(abi::kDelta, k, n) + slot_[C::kScale] * views_[abi::kDelta].slot;
-            T* const carry_hidden = row(abi::kCarryHidden, 0, n);
             for (std::int64_t j = units.begin; j < units.end; j += W) {
-                const std::int64_t count = std::min(W, units.end - j);
-                Real kept[kGates], carry[kStates], scale_delta[1];
-                for (int g = 0; g < kGates; ++g) kept[g] = load(saved + slot_[g] * views_[abi::kSaved].slot + j, count);
-                carry[0] = load(carry_hidden + j, count);
-                scale_delta[0] = load(delta + j, count);
-                const Real through = load(sums + (j - units.begin), count);
-                cell_.cell_backward_second(kept, through, load(operand + j, count), this->mask(k, n, j, count),
-                                           scale_delta, carry);
-                store(scale_delta[0], delta + j, count);
-                store(carry[0], carry_hidden + j, count);
+                const Units<T> some{std::min(W, units.end - j)};
+                second_units_back(cell_, at, slot_, j, some, some.load(sums + (j - units.begin)),
+                                  this->mask(k, n, j, some.count));
             }
         }
     }

@@ -1,5 +1,5 @@
-// A cell's forward step for some units of a batch row: loads what the cell reads, computes it, and stores what it
-// gives. The time loop and the step of a stream share it. Included once for each instruction set.
+// A cell's step for some units of a batch row: loads what the cell reads, computes it, and stores what it gives. The
+// time loops and the step of a stream find the rows and compute the products. Included once for each instruction set.
 #if defined(VKRNN_CPU_UNITS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef VKRNN_CPU_UNITS_INL_H
 #undef VKRNN_CPU_UNITS_INL_H
@@ -20,6 +20,21 @@ struct Units {
     HWY_INLINE void store(Lanes<T> value, T* p) const { HWY_NAMESPACE::store(value, p, count); }
 };
 
+// Loads the training state of gates [0, End).
+template <int End, class T, int Gates, class Some>
+HWY_INLINE void load_kept(const T* saved, Stride saved_slot, const std::int64_t (&slot)[Gates], std::int64_t j,
+                          Some units, Lanes<T> (&kept)[Gates]) {
+    for (int g = 0; g < End; ++g) kept[g] = units.load(saved + slot[g] * saved_slot + j);
+}
+
+// Loads the learned vectors. If each gate has one, they are in the order of gates in memory; a single one is in slot 0.
+template <class C, class T, class Some>
+HWY_INLINE void load_vectors(const T* vectors, Stride vectors_slot, const std::int64_t (&slot)[C::kGates],
+                             std::int64_t j, Some units, Lanes<T> (&loaded)[C::kGates]) {
+    for (int i = 0; i < C::kVectors; ++i)
+        loaded[i] = units.load(vectors + (C::kVectors > 1 ? slot[i] : 0) * vectors_slot + j);
+}
+
 // Where a batch row has a step's inputs and results: the addresses of unit 0, and the strides between slots. What a
 // cell does not have may be null.
 template <class T>
@@ -35,11 +50,9 @@ struct ForwardRow {
 template <int First, int End, int Phase, class C, class T, class Some>
 HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t (&slot)[C::kGates], std::int64_t j,
                            Some units, const Lanes<T> (&x)[C::kGates], const Lanes<T> (&r)[C::kGates], Lanes<T> mask) {
-    constexpr int kStates = C::kStates, kVectors = C::kVectors;
+    constexpr int kStates = C::kStates;
     Lanes<T> vectors[C::kGates], kept[C::kGates], before[kStates], after[kStates];
-    // With one vector for each gate, vectors are in the order of gates in memory. A single vector is in slot 0.
-    for (int i = 0; i < kVectors; ++i)
-        vectors[i] = units.load(row.vectors + (kVectors > 1 ? slot[i] : 0) * row.vectors_slot + j);
+    load_vectors<C>(row.vectors, row.vectors_slot, slot, j, units, vectors);
     before[0] = units.load(row.hidden_before + j);
     for (int s = 1; s < kStates; ++s) before[s] = units.load(row.cell_before + (s - 1) * row.before_slot + j);
 
@@ -48,7 +61,7 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
         units.store(before[0] * mask * kept[C::kScale], row.scaled_operand + j);
     } else {
         if constexpr (Phase == 2) {
-            for (int g = 0; g < First; ++g) kept[g] = units.load(row.saved + slot[g] * row.saved_slot + j);
+            load_kept<First>(row.saved, row.saved_slot, slot, j, units, kept);
             cell.cell_forward_second(x, r, before, after, kept);
         } else {
             cell.cell_forward(x, r, vectors, before, after, kept);
@@ -58,6 +71,60 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
     }
     if (row.keeps)
         for (int g = First; g < End; ++g) units.store(kept[g], row.saved + slot[g] * row.saved_slot + j);
+}
+
+// The same for a backward step. `down` is the gradient of the cell states from the later step, `carry` that for the
+// earlier one.
+template <class T>
+struct BackwardRow {
+    const T *upstream, *saved, *vectors, *hidden_before, *cell_before, *cell, *cell_down, *product, *operand;
+    T *delta, *recurrent_delta, *carry_hidden, *carry_cell;
+    Stride saved_slot, vectors_slot, before_slot, cell_slot, down_slot, carry_slot, delta_slot, recurrent_delta_slot;
+    bool scales_product;
+};
+
+// `carried` is the gradient of h from the later step.
+template <class C, class T>
+HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::int64_t (&slot)[C::kGates],
+                                std::int64_t j, Units<T> units, Lanes<T> carried) {
+    constexpr int kGates = C::kGates, kStates = C::kStates;
+    Lanes<T> kept[kGates], vectors[kGates], before[kStates], after[kStates], up[kStates], q = 0.0;
+    up[0] = carried + units.load(row.upstream + j);
+    load_kept<kGates>(row.saved, row.saved_slot, slot, j, units, kept);
+    load_vectors<C>(row.vectors, row.vectors_slot, slot, j, units, vectors);
+    before[0] = after[0] = 0.0;
+    if constexpr (C::kKeepsHidden) before[0] = units.load(row.hidden_before + j);
+    if constexpr (C::kHasCandidate)
+        if (row.scales_product) q = units.load(row.product + j);
+    for (int s = 1; s < kStates; ++s) {
+        up[s] = units.load(row.cell_down + (s - 1) * row.down_slot + j);
+        before[s] = units.load(row.cell_before + (s - 1) * row.before_slot + j);
+        after[s] = units.load(row.cell + (s - 1) * row.cell_slot + j);
+    }
+    Lanes<T> dx[kGates], dr[kGates], carry[kStates];
+    cell.cell_backward(kept, vectors, before, after, q, up, dx, dr, carry);
+    for (int g = 0; g < kGates; ++g) units.store(dx[g], row.delta + slot[g] * row.delta_slot + j);
+    if constexpr (C::kHasCandidate)
+        if (row.scales_product)
+            for (int g = 0; g < kGates; ++g)
+                units.store(dr[g], row.recurrent_delta + slot[g] * row.recurrent_delta_slot + j);
+    units.store(carry[0], row.carry_hidden + j);
+    for (int s = 1; s < kStates; ++s) units.store(carry[s], row.carry_cell + (s - 1) * row.carry_slot + j);
+}
+
+// The second of two phases adds the gradient through the gate that scales the candidate's operand, of which `through`
+// is the gradient.
+template <class C, class T>
+HWY_INLINE void second_units_back(C& cell, const BackwardRow<T>& row, const std::int64_t (&slot)[C::kGates],
+                                  std::int64_t j, Units<T> units, Lanes<T> through, Lanes<T> mask) {
+    T* const delta = row.delta + slot[C::kScale] * row.delta_slot + j;
+    Lanes<T> kept[C::kGates], carry[C::kStates], scale_delta[1];
+    load_kept<C::kGates>(row.saved, row.saved_slot, slot, j, units, kept);
+    carry[0] = units.load(row.carry_hidden + j);
+    scale_delta[0] = units.load(delta);
+    cell.cell_backward_second(kept, through, units.load(row.operand + j), mask, scale_delta, carry);
+    units.store(scale_delta[0], delta);
+    units.store(carry[0], row.carry_hidden + j);
 }
 
 }  // namespace vkrnn::cpu::HWY_NAMESPACE
