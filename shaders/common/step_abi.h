@@ -61,7 +61,6 @@ struct StepPush {
     uint steps;                        // the most steps that the dispatch makes, for kernels that make several
 };
 const uint kStepCounter = 8u;          // byte offset of `step`
-const uint kStepsByte = 12u;           // byte offset of `steps`
 
 // Specialization constants of the step kernels.
 const uint kLocalSize = 0u;            // invocations of a workgroup

@@ -191,21 +191,20 @@ private:
     template <int First, int End, int Phase>
     HWY_INLINE void step(std::int64_t k, std::int64_t n, Range vectors, const T* sums, std::int64_t sums_gate,
                          const T* candidate) {
-        ForwardRow<T> at{};
-        at.vectors = row(abi::kVectors, 0, 0);
-        at.hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n);
-        at.hidden = row(abi::kHidden, k, n);
-        at.saved = row(abi::kSaved, k, n);
-        if constexpr (kStates > 1) {
-            at.cell_before = previous(abi::kCell, abi::kInitCell, k, n);
-            at.cell = row(abi::kCell, k, n);
-        }
-        if constexpr (Phase == 1) at.scaled_operand = row(abi::kScaledOperand, k, n);
-        at.vectors_slot = views_[abi::kVectors].slot;
-        at.before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
-        at.cell_slot = views_[abi::kCell].slot;
-        at.saved_slot = views_[abi::kSaved].slot;
-        at.keeps = keep_ != 0 || Phase == 1;
+        const ForwardRow<T> at{
+            .vectors = row(abi::kVectors, 0, 0),
+            .hidden_before = previous(abi::kHidden, abi::kInitHidden, k, n),
+            .cell_before = kStates > 1 ? previous(abi::kCell, abi::kInitCell, k, n) : nullptr,
+            .hidden = row(abi::kHidden, k, n),
+            .cell = kStates > 1 ? row(abi::kCell, k, n) : nullptr,
+            .saved = row(abi::kSaved, k, n),
+            .scaled_operand = Phase == 1 ? row(abi::kScaledOperand, k, n) : nullptr,
+            .vectors_slot = views_[abi::kVectors].slot,
+            .before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k),
+            .cell_slot = views_[abi::kCell].slot,
+            .saved_slot = views_[abi::kSaved].slot,
+            .keeps = keep_ != 0 || Phase == 1,
+        };
         const Range units = this->units_of(vectors);
         for (std::int64_t j = units.begin; j < units.end; j += W) {
             const Units<T> some{std::min(W, units.end - j)};
