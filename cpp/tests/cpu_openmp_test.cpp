@@ -94,6 +94,7 @@ TEST_F(OnOpenMP, CallsRunOnItsThreadsWhileTheseOccupyTheProcessors) {
             while (std::chrono::steady_clock::now() < end) continue;
         });
         OpenMP::leave();
+        openmp_contention.end();  // other programs may have used the processors meanwhile
     };
     work();
     EXPECT_EQ(threads_of(3), own);

@@ -13,7 +13,7 @@
 #include "cpu_work.h"
 #include "host_memory.h"
 #include "messages.h"
-#include "plan/scratch.h"
+#include "scratch.h"
 #include "steps.h"
 #include "team.h"
 #include "vkrnn/error.h"
