@@ -13,8 +13,8 @@ constexpr std::uint64_t kLeastShared = 1 << 20;
 
 // Sizes that no device has saturate, so that they are refused later.
 std::uint64_t room_of(const PlanBuffer& buffer, std::uint64_t alignment) {
-    constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max() / 2;
-    return (std::min(std::max<std::uint64_t>(buffer.bytes, 1), kMost) + alignment - 1) / alignment * alignment;
+    constexpr std::uint64_t kLargestBuffer = std::numeric_limits<std::uint64_t>::max() / 2;
+    return (std::min(std::max<std::uint64_t>(buffer.bytes, 1), kLargestBuffer) + alignment - 1) / alignment * alignment;
 }
 
 std::uint64_t sum_of(std::uint64_t a, std::uint64_t b) { return a > ~b ? ~std::uint64_t{0} : a + b; }

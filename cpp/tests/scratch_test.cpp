@@ -156,7 +156,10 @@ TEST(Scratch, IsSplitIntoPiecesOfTheLargestAllocation) {
 // The first dispatch need not wait, and reaches a buffer through a constant.
 TEST(Scratch, IsNotSharedWithABufferThatAConstantRefersTo) {
     constexpr std::uint64_t kBytes = 1 << 20;
-    const auto referring_to = [](std::size_t buffer) { return make_block(place(buffer, 0), 1); };
+    struct Push {
+        Place buffer;
+    };
+    const auto referring_to = [](std::size_t buffer) { return make_block(Push{place(buffer, 0)}); };
     Plan plan;
     plan.buffers = {{"parameters", Role::constant, 8, referring_to(1)},
                     {"found through it", Role::scratch, kBytes},
