@@ -2,6 +2,7 @@
 # make test    run the tests, Python's and C++'s
 # make lint    check formatting, style and types
 # make bench   run the benchmarks
+# make xla     get XLA's headers, for JAX's programs, into build/xla
 # make wheel   build a wheel for this interpreter and Linux, into dist/
 # make sdist   pack the sources, into dist/
 # make format  format everything
@@ -21,10 +22,14 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find CMakeLists.txt pyproject.toml cmake cpp/include cpp/src python shaders -type f -not -name '*.pyc')
 CPP := $(shell find cpp/include cpp/src cpp/tests python/bindings tests/cells -name '*.h' -o -name '*.cpp')
 # The package is always built in one folder, so that everything is compiled once.
-BUILD_OPTIONS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
+ALWAYS := -C build-dir=build/release -C cmake.define.VKRNN_WERROR=ON -C cmake.define.VKRNN_VULKAN=ON
+# A wheel has the handler for JAX's programs; other builds have it if `make xla` has got XLA's headers.
+XLA := $(CURDIR)/build/xla
+WHEEL_OPTIONS := $(ALWAYS) -C cmake.define.VKRNN_XLA=ON -C cmake.define.XLA_HEADERS=$(XLA)
+BUILD_OPTIONS := $(if $(wildcard $(XLA)),$(WHEEL_OPTIONS),$(ALWAYS))
 export PYTHON
 
-.PHONY: demo test test-cpp test-python lint tidy format bench wheel sdist site notebooks clean
+.PHONY: demo test test-cpp test-python lint tidy format bench xla wheel sdist site notebooks clean
 .PHONY: tsan need-build need-test need-ci
 .DELETE_ON_ERROR:
 
@@ -88,9 +93,9 @@ bench: $(VENV)/.demo
 	$(BIN)/python -m bench.cells $(BENCH_ARGS)
 
 # auditwheel tags the wheel for the oldest Linux that has its libraries, and fails if there is none.
-wheel: $(VENV)/.dev
+wheel: $(VENV)/.dev xla
 	rm -rf build/wheel dist/*.whl
-	$(BIN)/python -m build --wheel --no-isolation $(BUILD_OPTIONS) --outdir build/wheel
+	$(BIN)/python -m build --wheel --no-isolation $(WHEEL_OPTIONS) --outdir build/wheel
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
 	$(BIN)/twine check --strict dist/*.whl
 
@@ -121,6 +126,11 @@ $(VENV)/.created:
 $(VENV)/.%: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation $(BUILD_OPTIONS) ".[$*]"
 	touch $@
+
+xla: $(XLA)
+
+$(XLA): | $(VENV)/.created
+	sh .ci/xla $(BIN)/python $@
 
 need-test need-ci: need-%:
 	sh .ci/need $*

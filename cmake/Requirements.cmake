@@ -1,26 +1,30 @@
-# Finds what the build needs, and decides whether Vulkan is part of it.
+# Finds what the build needs, and decides whether Vulkan and XLA are part of it.
 #
 # One error names all missing packages with the command that installs them. Enables C++ and sets:
 #
 #   VKRNN_WITH_VULKAN     whether Vulkan devices are built
 #   VKRNN_MISSING_VULKAN  with VKRNN_VULKAN=AUTO, what is missing and how to install it; else empty
-#   HIGHWAY_HEADERS, EIGEN_HEADERS, VULKAN_HEADERS, GLSLANG, SPIRV_VAL
+#   VKRNN_WITH_XLA        whether the Python module has the handler for XLA that vkrnn.jax uses
+#   HIGHWAY_HEADERS, EIGEN_HEADERS, VULKAN_HEADERS, XLA_HEADERS, GLSLANG, SPIRV_VAL
 #                         their paths
 
-# Adds <what> and its Debian package to the lists <group> and <group>_packages if it was not found.
-macro(vkrnn_require group found what package)
+# Adds <what> and its Debian package, if there is one, to the lists <group> and <group>_packages if it was not found.
+macro(vkrnn_require group found what)
     if(NOT ${found})
         list(APPEND ${group} "${what}")
-        list(APPEND ${group}_packages ${package})
+        list(APPEND ${group}_packages ${ARGN})
     endif()
 endmacro()
 
 # Sets <result> to a text that names <what> and how to install <packages>.
 function(vkrnn_describe_missing result what packages)
     list(JOIN what "\n  " what)
-    list(JOIN packages " " packages)
-    string(CONCAT text "  ${what}\n" "On Debian or Ubuntu:\n  apt install ${packages}\n"
-                       "Elsewhere, install these projects with their headers, which are often packages named -dev or -devel.")
+    set(text "  ${what}")
+    if(packages)
+        list(JOIN packages " " packages)
+        string(APPEND text "\nOn Debian or Ubuntu:\n  apt install ${packages}\nElsewhere, install these projects with "
+                           "their headers, which are often packages named -dev or -devel.")
+    endif()
     set(${result} ${text} PARENT_SCOPE)
 endfunction()
 
@@ -52,6 +56,23 @@ if(VKRNN_PYTHON)
     endif()
     find_package(pybind11 CONFIG QUIET HINTS ${pybind11_hint})
     vkrnn_require(needed pybind11_FOUND "pybind11" pybind11-dev)
+endif()
+set(VKRNN_WITH_XLA OFF)
+if(VKRNN_PYTHON AND VKRNN_XLA)
+    if(XLA_HEADERS AND NOT EXISTS ${XLA_HEADERS}/xla/ffi/api/ffi.h)
+        unset(XLA_HEADERS CACHE)  # pip builds in an environment that it removes afterwards
+    endif()
+    if(Python_EXECUTABLE)
+        set(find_jaxlib "from importlib.util import find_spec; print(*find_spec('jaxlib').submodule_search_locations, sep=';')")
+        execute_process(COMMAND ${Python_EXECUTABLE} -c "${find_jaxlib}" OUTPUT_VARIABLE jaxlib ERROR_QUIET
+                        OUTPUT_STRIP_TRAILING_WHITESPACE)
+    endif()
+    find_path(XLA_HEADERS xla/ffi/api/ffi.h HINTS ${jaxlib} PATH_SUFFIXES include NO_CMAKE_FIND_ROOT_PATH)
+    if(XLA_HEADERS)
+        set(VKRNN_WITH_XLA ON)
+    elseif(NOT VKRNN_XLA STREQUAL "AUTO")
+        vkrnn_require(needed XLA_HEADERS "XLA's headers (xla/ffi/api/ffi.h): pip install jaxlib")
+    endif()
 endif()
 if(VKRNN_TESTS)
     find_path(GTEST_HEADERS gtest/gtest.h NO_CMAKE_FIND_ROOT_PATH)

@@ -20,6 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vulkan", choices=("there", "absent"), help="fail unless Vulkan's devices are")
     parser.add_argument("--torch", choices=("before", "after"), help="import PyTorch before or after vkrnn")
+    parser.add_argument("--jax", action="store_true", help="call vkrnn in a compiled program of JAX")
     options = parser.parse_args()
 
     torch = importlib.import_module("torch") if options.torch == "before" else None
@@ -38,12 +39,27 @@ def main() -> None:
     notices = {path.name for path in metadata.files("vkrnn") or () if "licenses" in path.parts}
     assert notices == {"LICENSE", "README.txt", "Apache-2.0.txt", "pybind11.txt"}
 
+    assert vkrnn._core.xla_handler() is not None, "the wheel has no handler for JAX's programs"
+
     kinds = {device.backend != "native" for device in vkrnn.devices()}
     assert options.vulkan != "there" or True in kinds, "no Vulkan device was found"
     assert options.vulkan != "absent" or kinds == {False}, "a Vulkan device was found"
     assert command(["check"]) == 0
     if torch is not None:
         compare_with(torch)
+    if options.jax:
+        compile_a_program()
+
+
+def compile_a_program() -> None:
+    """Let a program of JAX call the handler, which XLA must accept."""
+    import jax
+
+    import vkrnn.jax
+
+    source, weight = jax.numpy.ones((5, 3, 8)), jax.numpy.full((8, 2), 0.1)
+    assert vkrnn.jax.ffi_problem() == ""
+    assert (jax.jit(vkrnn.jax.lstm)(source, weight).output == vkrnn.jax.lstm(source, weight).output).all()
 
 
 def compare_with(torch: Any) -> None:

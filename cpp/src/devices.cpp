@@ -91,4 +91,6 @@ std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fi
     return vk::open(index - (index > listed.cpu ? 1 : 0), fixed, tuning);
 }
 
+std::shared_ptr<Device> Device::open_cpu() { return std::make_shared<cpu::CpuDevice>(StrategyChoice{}); }
+
 }  // namespace vkrnn

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace vkrnn {
 namespace {
@@ -16,17 +17,22 @@ std::optional<std::string> read(const char* name) {
 
 }  // namespace
 
-EnvironmentCopy::EnvironmentCopy(std::span<const char* const> names) : names_(names), before_(latest) {
-    for (std::size_t i = 0; i < names.size(); ++i) values_.at(i) = read(names[i]);
+EnvironmentValues::EnvironmentValues(std::span<const char* const> all) : names(all) {
+    for (std::size_t i = 0; i < names.size(); ++i) values.at(i) = read(names[i]);
+}
+
+EnvironmentCopy::EnvironmentCopy(EnvironmentValues values) : read_(std::move(values)), before_(latest) {
     latest = this;
 }
 
 EnvironmentCopy::~EnvironmentCopy() { latest = before_; }
 
 std::optional<std::string> environment_variable(const char* name) {
-    if (latest != nullptr)
-        for (std::size_t i = 0; i < latest->names_.size(); ++i)
-            if (std::strcmp(latest->names_[i], name) == 0) return latest->values_[i];
+    if (latest != nullptr) {
+        const EnvironmentValues& copy = latest->read_;
+        for (std::size_t i = 0; i < copy.names.size(); ++i)
+            if (std::strcmp(copy.names[i], name) == 0) return copy.values[i];
+    }
     return read(name);
 }
 

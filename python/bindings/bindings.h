@@ -128,6 +128,12 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
 // that.
 Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32);
 
+// Returns the argument of this name. Throws TypeError, with a message that begins with `prefix`, if there is none.
+Argument argument_named(std::string_view name, const std::string& prefix);
+
+// Throws if a plan disagrees with the call about the size of an array, because it would read or write beyond it.
+void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes);
+
 // A layer as passed from Python: the cell's name, a dict of arrays, the descriptor.
 using PythonLayer = std::tuple<std::string, py::dict, py::object>;
 
@@ -138,6 +144,10 @@ std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std
 // Poll of all calls. Returns whether a call should stop, because the interpreter has received a signal or is about to
 // end. Only the main thread checks for signals, and takes the GIL for it.
 bool interrupted();
+
+// The part of interrupted() that does not need the GIL: returns whether the calling thread should stop because the
+// interpreter is about to end.
+bool ending_without_gil();
 
 // Marks a thread as inside the core while the object lives. Create it with the GIL held.
 //
@@ -153,6 +163,15 @@ public:
     ~Inside();
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
+};
+
+// Does the same for a thread of another library, which may not hold the GIL. The thread never falls asleep.
+class InsideWithoutGil {
+public:
+    InsideWithoutGil();
+    ~InsideWithoutGil();
+    InsideWithoutGil(const InsideWithoutGil&) = delete;
+    InsideWithoutGil& operator=(const InsideWithoutGil&) = delete;
 };
 
 // Releases the GIL while the object lives.
@@ -186,6 +205,7 @@ void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 void register_layers(py::module_& module);
 void register_streams(py::module_& module);
+void register_xla(py::module_& module);
 
 // Makes uses of the module's classes that would crash pybind11 raise a TypeError. Call this after all other functions.
 void secure_classes(const py::module_& module);

@@ -29,16 +29,22 @@ py::array plain(const py::array& array) {
     return py::module_::import("numpy").attr("require")(array, native_dtype(array), "CA");
 }
 
-namespace {
-
-std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
-
-Argument find_argument(const std::string& name, const std::string& prefix) {
+Argument argument_named(std::string_view name, const std::string& prefix) {
     for (std::size_t i = 0; i < kArguments; ++i) {
         if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
     }
-    throw TypeError(prefix + " " + name + ": unknown argument");
+    throw TypeError(prefix + " " + std::string(name) + ": unknown argument");
 }
+
+void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
+    if (buffer.bytes != bytes) {
+        throw std::logic_error("buffer '" + buffer.name + "' of the plan and its array differ in size");
+    }
+}
+
+namespace {
+
+std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
 const Cell& require_cell(const std::string& name) {
     const Cell* found = find_cell(name);
@@ -50,13 +56,6 @@ const py::object& array_of(const CheckedCall& checked, Argument argument) {
     const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::object>::first);
     if (found == checked.arrays.end()) throw std::logic_error("the plan reads an argument that the call does not have");
     return found->second;
-}
-
-// Throws if a plan disagrees with the call about a size. It would read or write beyond an array.
-void require_bytes(const PlanBuffer& buffer, std::uint64_t bytes) {
-    if (buffer.bytes != bytes) {
-        throw std::logic_error("buffer '" + buffer.name + "' of the plan and its array differ in size");
-    }
 }
 
 // Returns the location of an array on the call's device. Memory of another device has no address there.
@@ -209,7 +208,7 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
     Arguments infos;
     for (const auto& [key, value] : arguments) {
         const auto name = key.cast<std::string>();
-        const Argument argument = find_argument(name, prefix);
+        const Argument argument = argument_named(name, prefix);
         if (py::isinstance<Array>(value)) {
             const auto& array = value.cast<const Array&>();
             if (checked.owner.is_none()) {

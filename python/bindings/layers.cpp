@@ -12,12 +12,6 @@ namespace {
 
 const std::string kLayers = "[layers] ";
 
-Argument weight_named(const std::string& name, const std::string& prefix) {
-    for (std::size_t i = 0; i < kArguments; ++i)
-        if (name_of(static_cast<Argument>(i)) == name) return static_cast<Argument>(i);
-    throw TypeError(prefix + name + ": unknown argument");
-}
-
 Dtype dtype_named(const std::string& name, const std::string& where) {
     for (const Dtype dtype : kDtypes)
         if (name_of(dtype) == name) return dtype;
@@ -162,7 +156,7 @@ std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std
             kept.push_back(plain(py::reinterpret_borrow<py::array>(value)));
             const py::array& array = kept.back();
             const Dtype dtype = dtype_named(dtype_name(array.dtype()), where + " " + name + ": ");
-            layer.weights[weight_named(name, where + " ")] = {
+            layer.weights[argument_named(name, where)] = {
                 array.data(), {array.shape(), array.shape() + array.ndim()}, dtype};
         }
         made.push_back(std::move(layer));

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_core, module) {
     register_calls(module);
     register_layers(module);
     register_streams(module);
+    register_xla(module);
     register_tuned_calls(module);
     secure_classes(module);
 }

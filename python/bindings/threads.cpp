@@ -28,8 +28,8 @@ using namespace std::chrono_literals;
 // After this time the process ends anyway, in case a driver hangs.
 constexpr auto kLongestEnd = 10s;
 
-std::atomic<int> inside = 0;      // objects of class Inside, except in threads that sleep for ever
-thread_local int depth = 0;       // objects of class Inside in this thread
+std::atomic<int> inside = 0;      // objects of Inside and InsideWithoutGil, except in threads that sleep for ever
+thread_local int depth = 0;       // the same in this thread
 std::set<unsigned long> stopped;  // identifies threads; does not change once `ending` is set
 std::atomic<bool> ending = false;
 
@@ -67,6 +67,16 @@ Inside::~Inside() {
     --depth;
 }
 
+InsideWithoutGil::InsideWithoutGil() {
+    ++depth;
+    ++inside;
+}
+
+InsideWithoutGil::~InsideWithoutGil() {
+    --inside;
+    --depth;
+}
+
 Unlocked::Unlocked() : state_(PyEval_SaveThread()) {}
 
 Unlocked::~Unlocked() {
@@ -81,6 +91,8 @@ Unlocked::~Unlocked() {
     PyEval_RestoreThread(state_);
 #endif
 }
+
+bool ending_without_gil() { return is_to_stay(); }
 
 bool interrupted() {
     if (is_to_stay()) return true;

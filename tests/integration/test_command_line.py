@@ -42,6 +42,9 @@ def test_info() -> None:
     assert lines[0].startswith(f"vkrnn {vkrnn.__version__}, Python {sys.version.split()[0]}, NumPy {np.__version__}")
     assert f"cache folder: {_core.cache_directory()}" in lines
     assert "VKRNN_NUM_THREADS=2" in text
+    absent = _core.xla_handler() is None
+    assert ("programs of JAX: call back into Python: vkrnn was built without XLA's headers" in lines) == absent
+    assert ("programs of JAX: call the CPU device" in lines) != absent
     for device in vkrnn.devices():
         own = text.split(f"\n{device.index}: {device.name}\n")[1].split("\n\n")[0]
         expected = [

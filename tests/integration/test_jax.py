@@ -12,6 +12,7 @@ import pytest
 import vkrnn
 from cases import GATES, OPTIONAL, Case, by_id, gradient_inputs, gradient_names, inputs, lengths_of
 from comparison import assert_close
+from jax_ways import both_ways, take
 from oracles import require
 from scale import sample
 from tolerances import FLOAT32, JAX_IN_FLOAT64
@@ -32,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 EVERYTHING = {cell: frozenset(OPTIONAL[cell]) for cell in GATES}
 FIRST = frozenset(["input_weight"])
 every_cell = pytest.mark.parametrize("cell", GATES)
-both_ways = pytest.mark.parametrize("lengths", [False, True], ids=["full", "with lengths"])
+with_and_without_lengths = pytest.mark.parametrize("lengths", [False, True], ids=["full", "with lengths"])
 
 
 def cases_of(cell: str) -> Iterator[Case]:
@@ -134,9 +135,11 @@ def plain(case: Case, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @every_case
+@with_and_without_lengths
 @both_ways
-def test_values_and_gradients(case: Case, *, lengths: bool) -> None:
+def test_values_and_gradients(case: Case, way: str, monkeypatch: pytest.MonkeyPatch, *, lengths: bool) -> None:
     """Both equal vkrnn's functions bit for bit, also under jit."""
+    take(way, monkeypatch)
     given = arguments_of(case, lengths=lengths)
     wanted = getattr(vkrnn, case.cell)(**given, descriptor=case.descriptor())
     for found in (call(case, given), jax.jit(lambda given: call(case, given))(given)):
@@ -199,9 +202,10 @@ def test_16_bits(cell: str, dtype: Any) -> None:
     case = Case(cell, T, N, I, H, OPTIONS[cell], FIRST)
     given = arguments_of(case, lengths=False, dtype=dtype)
     wanted = getattr(vkrnn, cell)(**given, descriptor=case.descriptor()).output
-    output = np.asarray(call(case, given).output)
-    assert output.dtype == wanted.dtype == dtype
-    assert np.array_equal(output, wanted)
+    for results in (call(case, given), jax.jit(lambda given: call(case, given))(given)):
+        output = np.asarray(results.output)
+        assert output.dtype == wanted.dtype == dtype
+        assert np.array_equal(output, wanted)
     above = {name: jnp.zeros_like(array) for name, array in call(case, given)._asdict().items()}
     above["output"] = jnp.ones_like(output)
     found = gradients_by_jax(case, given, above)
@@ -223,17 +227,19 @@ MAPPED = ("rows", "weights", "everything", "everything, mask too")
 
 
 @pytest.mark.parametrize(
-    ("cell", "mapped", "way"),
+    ("cell", "mapped", "direction"),
     [
         (cell, mapped, ("reverse", "bidirectional")[(i + k) % 2])
         for i, cell in enumerate(GATES)
         for k, mapped in enumerate(MAPPED)
     ],
 )
-def test_vmap(cell: str, mapped: str, way: str) -> None:
+@both_ways
+def test_vmap(cell: str, mapped: str, direction: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each example gives the same values and gradients as alone, also in nested vmaps."""
+    take(way, monkeypatch)
     present = EVERYTHING[cell] - (frozenset() if "mask" in mapped else {"mask"})
-    case = Case(cell, T, N, I, H, OPTIONS[cell] | {way: True}, present)
+    case = Case(cell, T, N, I, H, OPTIONS[cell] | {direction: True}, present)
     given = examples(case, 6)
     rows = {"source", "init_state", "init_cell", "lengths"}
     moving = {"rows": rows, "weights": set(given[0]) - rows}.get(mapped, set(given[0]))
@@ -272,9 +278,11 @@ def test_jacobian(cell: str) -> None:
 
 
 @every_cell
+@with_and_without_lengths
 @both_ways
-def test_empty_batch(cell: str, *, lengths: bool) -> None:
+def test_empty_batch(cell: str, way: str, monkeypatch: pytest.MonkeyPatch, *, lengths: bool) -> None:
     """With N = 0, results are empty and gradients of weights are zeros."""
+    take(way, monkeypatch)
     case = Case(cell, T, 0, I, H, OPTIONS[cell] | {"bidirectional": True}, EVERYTHING[cell] - {"mask"})
     given = arguments_of(case, lengths=False) | ({"lengths": np.zeros(0, np.int32)} if lengths else {})
     own = {name: given[name] for name in gradient_names(case)}
@@ -348,16 +356,11 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         NotImplementedError,
         "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only",
     ),
-    "export": (
-        lambda: export.export(jax.jit(small))(),
-        NotImplementedError,
-        "[vkrnn.jax.lstm] jax.export: a program that calls vkrnn cannot be exported, because the call runs in Python "
-        "on the host",
-    ),
     "symbolic shape": (
-        lambda: jax.eval_shape(ours.lstm, jax.ShapeDtypeStruct(export.symbolic_shape("t, 2, 4"), np.float32), WEIGHT),
-        NotImplementedError,
-        "[vkrnn.jax.lstm] source: symbolic shapes are not supported, got (t, 2, 4)",
+        lambda: jax.eval_shape(ours.lstm, jax.ShapeDtypeStruct(export.symbolic_shape("2, n, i"), np.float32), WEIGHT),
+        ValueError,
+        "[lstm] source: expected shape [T, N, 4H] = [2, n, 4], got [2, n, i] (T = 2 from source.shape[0], N = n from "
+        "source.shape[1], H = 1 from recurrent_weight.shape[0] / 4; without input_weight the source holds the gates)",
     ),
 }
 
@@ -371,26 +374,42 @@ def test_errors(mistake: str) -> None:
     assert str(caught.value) == message
 
 
+def test_export_of_a_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused: another process has no such function of Python."""
+    take("callback", monkeypatch)
+    with pytest.raises(NotImplementedError) as caught:
+        export.export(jax.jit(lambda: small()))()  # one that JAX has not compiled yet
+    assert str(caught.value) == (
+        "[vkrnn.jax.lstm] jax.export: a program that calls vkrnn cannot be exported, because the call runs in Python "
+        "on the host (a test wants it so)"
+    )
+
+
 @pytest.mark.parametrize(
-    ("function", "message"),
+    ("function", "kinds", "message"),
     [
         (
             lambda ends: small(lengths=ends),
-            "ValueError: [lstm] lengths: expected 1 to T = 3, got 4 at [1]",
+            ("INVALID_ARGUMENT", "ValueError"),
+            "[lstm] lengths: expected 1 to T = 3, got 4 at [1]",
         ),
         (
             lambda _: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),
-            "NotImplementedError: [vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each "
-            "direction's last step only",
+            ("UNIMPLEMENTED", "NotImplementedError"),
+            "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only",
         ),
     ],
     ids=["lengths", "other cells than the last"],
 )
-def test_errors_at_run_time(function: Any, message: str) -> None:
+@both_ways
+def test_errors_at_run_time(
+    function: Any, kinds: tuple[str, str], message: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JAX's error ends with vkrnn's message."""
+    take(way, monkeypatch)
     with pytest.raises(jax.errors.JaxRuntimeError) as caught:
-        jax.block_until_ready(jax.jit(function)(jnp.array([1, 4])))
-    assert message in str(caught.value).splitlines()
+        jax.block_until_ready(jax.jit(lambda ends: function(ends))(jnp.array([1, 4])))
+    assert f"{kinds[way == 'callback']}: {message}" in str(caught.value).splitlines()
 
 
 def test_forward_mode() -> None:

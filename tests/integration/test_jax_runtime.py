@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import vkrnn
+from jax_ways import both_ways, require_ffi
 from oracles import require
 
 jax = require("jax")
@@ -105,9 +106,11 @@ def test_the_process_ends_during_calls() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs os.sched_setaffinity")
-def test_calls_in_flight_on_one_processor() -> None:
+@both_ways
+def test_calls_in_flight_on_one_processor(way: str) -> None:
     """Calls finish if XLA has one thread only, because they need no second one."""
-    run_program("""
+    run_program(
+        """
         import os
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         import jax, numpy as np, vkrnn.jax
@@ -115,10 +118,13 @@ def test_calls_in_flight_on_one_processor() -> None:
         call = jax.jit(jax.value_and_grad(loss))
         source, weight = np.ones((60, 32, 128), np.float32), np.zeros((128, 128), np.float32)
         jax.block_until_ready([call(source, weight + i) for i in range(10)])
-    """)
+    """,
+        way,
+    )
 
 
-def test_several_devices_of_jax() -> None:
+@both_ways
+def test_several_devices_of_jax(way: str) -> None:
     """Sharded arguments are gathered; under shard_map each device computes its share."""
     run_program(
         """
@@ -140,6 +146,13 @@ def test_several_devices_of_jax() -> None:
         second = jax.devices()[1]
         assert output(jax.device_put(source, second), weight).devices() == {second}
 
+        for out in (rows, P()):
+            found = jax.jit(output, out_shardings=NamedSharding(mesh, out))(shards, weight)
+            assert found.sharding == NamedSharding(mesh, out)
+            same(found, wanted[0])
+        halves = np.stack([source[:, :2], source[:, 2:]])
+        same(np.concatenate(jax.pmap(output, in_axes=(0, None))(halves, weight), axis=1), wanted[0])
+
         if hasattr(jax, "shard_map") and hasattr(jax.lax, "pcast"):
             def divided(function, out_specs):
                 return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=(rows, P()), out_specs=out_specs))
@@ -153,14 +166,18 @@ def test_several_devices_of_jax() -> None:
             else:
                 raise AssertionError("a sharded result was taken for a replicated one")
     """,
+        way,
         XLA_FLAGS="--xla_force_host_platform_device_count=2",
     )
 
 
-def run_program(text: str, **environment: str) -> None:
-    """Run a program, which must end without an error, in a process of its own."""
+def run_program(text: str, way: str, **environment: str) -> None:
+    """Run a program, which must end without an error, in a process of its own. Its calls under jit take a way."""
+    if way == "ffi":
+        require_ffi()
+    absent = "import vkrnn._core; vkrnn._core.xla_handler = lambda: None\n"
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(text)],
+        [sys.executable, "-c", ("" if way == "ffi" else absent) + textwrap.dedent(text)],
         capture_output=True,
         text=True,
         check=False,

@@ -13,6 +13,7 @@ from statistics import geometric_mean
 
 import pytest
 
+from jax_ways import require_ffi
 from oracles import require
 from vkrnn import mpsgraph
 
@@ -65,6 +66,8 @@ def test_examples_run(page: Path) -> None:
     """The examples print what the page shows."""
     if page in NEEDED:
         require(NEEDED[page])
+    if page == DOCS / "jax.md":
+        require_ffi()
     results = doctest.testfile(str(page), module_relative=False)
     assert results.attempted >= WITH_EXAMPLES[page]
     assert results.failed == 0

@@ -126,6 +126,8 @@ public:
     // Opens the device at `index` of list_devices(). Calls use the strategies in `fixed`. If `fixed` is empty, they use
     // the strategies that `tuning` has for them. Throws DeviceError.
     static std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed = {}, const Tuning& tuning = {});
+    // Opens the CPU without listing the devices. Throws DeviceError.
+    static std::shared_ptr<Device> open_cpu();
     virtual ~Device() = default;
 
     [[nodiscard]] virtual const Profile& profile() const = 0;

@@ -18,13 +18,23 @@ inline constexpr std::array<const char*, 10> kDeviceVariables{
     "VKRNN_CACHE_DIR",  "XDG_CACHE_HOME",   "HOME",
     "LOCALAPPDATA"};
 
+// The values that environment variables had when the object was made. `names` must outlive it.
+struct EnvironmentValues {
+    explicit EnvironmentValues(std::span<const char* const> all);
+
+    std::span<const char* const> names;
+    std::array<std::optional<std::string>, kDeviceVariables.size()> values;
+};
+
 // A copy of some environment variables. While it exists, the core reads these variables from the copy in calls of the
 // same thread. Without a copy, the core calls std::getenv, which may crash while another thread changes the
 // environment. A program with such threads makes a copy before each call, when no thread can change the environment; a
-// Python module does so while it holds the GIL. Copies of one thread are destroyed in reverse order.
+// Python module does so while it holds the GIL, or it takes values that it read earlier. Copies of one thread are
+// destroyed in reverse order.
 class EnvironmentCopy {
 public:
-    explicit EnvironmentCopy(std::span<const char* const> names);
+    explicit EnvironmentCopy(std::span<const char* const> names) : EnvironmentCopy(EnvironmentValues(names)) {}
+    explicit EnvironmentCopy(EnvironmentValues values);
     ~EnvironmentCopy();
     EnvironmentCopy(const EnvironmentCopy&) = delete;
     EnvironmentCopy& operator=(const EnvironmentCopy&) = delete;
@@ -32,8 +42,7 @@ public:
 private:
     friend std::optional<std::string> environment_variable(const char* name);
 
-    std::span<const char* const> names_;
-    std::array<std::optional<std::string>, kDeviceVariables.size()> values_;
+    const EnvironmentValues read_;
     const EnvironmentCopy* const before_;
 };
 

@@ -8,8 +8,8 @@ Results(lstm: output [5, 3, 2] float32)
 >>> jax.grad(lambda weight: vkrnn.jax.lstm(source, weight).output.sum())(weight).shape
 (8, 2)
 
-vkrnn computes on the host, with NumPy arrays. Under ``jit``, JAX's program calls back into Python. `docs/jax.md` says
-what works and what does not.
+vkrnn computes on the host. Compiled programs call the CPU device through XLA's foreign function interface, or call back
+into Python where `ffi_problem` says why that is so. `docs/jax.md` says what works and what does not.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ try:
     import jax.numpy as jnp
     from jax.custom_derivatives import SymbolicZero
 
-    from vkrnn._jax_primitive import HostCall, on_the_host, vary_alike
+    from vkrnn.jax._ffi import ffi_problem
+    from vkrnn.jax._host import HostCall
+    from vkrnn.jax._primitive import bind, vary_alike
+    from vkrnn.jax._sizes import StandIns
 except ImportError as error:
     raise ImportError(f"vkrnn.jax needs the package jax ({error}): pip install 'vkrnn[jax]'") from error
 
-__all__ = ["gru", "lstm", "single_gate_rnn"]
+__all__ = ["ffi_problem", "gru", "lstm", "single_gate_rnn"]
 
 # JAX's threads must not be in a Python callback when the interpreter ends.
 atexit.register(lambda: jax.block_until_ready(jax.live_arrays()))
@@ -81,8 +84,8 @@ def single_gate_rnn(
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
         As in `vkrnn.single_gate_rnn`, when the call is traced. Under ``jit``, errors that only running the call can
-        find are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for
-        second derivatives and for `jax.export`.
+        find are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and
+        for second derivatives.
     """
     return _traced(Outputs, "single_gate_rnn", locals())
 
@@ -118,8 +121,8 @@ def lstm(
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
         As in `vkrnn.lstm`, when the call is traced. Under ``jit``, errors that only running the call can find are
-        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for second
-        derivatives and for `jax.export`.
+        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and for
+        second derivatives.
     """
     return _traced(LSTMOutputs, "lstm", locals())
 
@@ -152,8 +155,8 @@ def gru(
     ------
     TypeError, ValueError, NotImplementedError, DeviceError
         As in `vkrnn.gru`, when the call is traced. Under ``jit``, errors that only running the call can find are
-        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask`, for second
-        derivatives and for `jax.export`.
+        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and for
+        second derivatives.
     """
     return _traced(Outputs, "gru", locals())
 
@@ -165,11 +168,6 @@ def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
         if arguments[name] is None:
             raise TypeError(f"[vkrnn.jax.{cell}] {name}: expected an array, got None")
     given = {name: jnp.asarray(value) for name, value in arguments.items() if value is not None}
-    for name, value in given.items():
-        if not all(isinstance(size, int) for size in value.shape):
-            raise NotImplementedError(
-                f"[vkrnn.jax.{cell}] {name}: symbolic shapes are not supported, got {value.shape}"
-            )
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
     checked = _checked(cell, given, descriptor, device)
@@ -182,21 +180,23 @@ def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
 
 def _checked(cell: str, given: Arrays, descriptor: Any, device: DeviceLike | None) -> BoundCall:
     """Check a call by its shapes and dtypes, and by the numbers of `lengths` where they are known already."""
-    like = {name: _like(value, name) for name, value in given.items()}
-    return BoundCall.of(cell, like | {"descriptor": descriptor, "device": device})
+    sizes = StandIns(given)
+    like: dict[str, Any] = {name: _like(name, value, sizes) for name, value in given.items()}
+    with sizes.in_messages():
+        return BoundCall.of(cell, like | {"descriptor": descriptor, "device": device})
 
 
-def _like(value: Any, name: str) -> Array:
-    if name == "lengths" and not isinstance(value, jax.core.Tracer):
+def _like(name: str, value: Any, sizes: StandIns) -> Array:
+    if name == "lengths" and not sizes and not isinstance(value, jax.core.Tracer):
         return np.asarray(value)
-    return np.broadcast_to(np.ones((), value.dtype), value.shape)
+    return np.broadcast_to(np.ones((), value.dtype), sizes.numbers(value.shape))
 
 
 def _forward(call: HostCall, given: Arrays) -> dict[str, Any]:
     checked = _checked(call.cell, given, call.descriptor, call.device).call
-    dtype = given["source"].dtype
-    shapes = zip(checked.result_names, checked.result_shapes, strict=True)
-    return on_the_host(call, given, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes})
+    sizes, dtype = StandIns(given), given["source"].dtype
+    shapes = zip(checked.result_names, map(sizes.symbols, checked.result_shapes), strict=True)
+    return bind(call, given, {name: jax.ShapeDtypeStruct(shape, dtype) for name, shape in shapes})
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -224,7 +224,7 @@ def _differentiate(call: HostCall, kept: tuple[Arrays, Arrays], above: Arrays) -
     cell = _CELLS[call.cell]
     wanted = {name: given[name] for name in cell.gradient_order if name in given}
     backward = replace(call, function=cell.gradients_name)
-    found = on_the_host(backward, {**given, **results, **zeros, **own}, wanted)
+    found = bind(backward, {**given, **results, **zeros, **own}, wanted)
     return ({name: found.get(name) for name in given},)  # None is no gradient: mask, lengths
 
 

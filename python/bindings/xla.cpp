@@ -1,0 +1,298 @@
+// The handler of vkrnn's calls in programs that XLA has compiled: `vkrnn.jax` registers it with XLA's foreign function
+// interface (FFI). It runs on XLA's threads, without the GIL and without Python.
+//
+// A call has these attributes. They stay as they are, because exported programs contain them:
+//   cell, gradients      the operation: "lstm", false
+//   arguments, results   the names of the operands and of the results, in their order, separated by commas
+//   descriptor           a dictionary of the descriptor's properties; those that are left out have their defaults
+//   device               a number from xla_device(), or 0 for a CPU device of the handler's own
+#include <xla/ffi/api/ffi.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+
+#include "bindings.h"
+#include "vkrnn/environment.h"
+#include "vkrnn/error.h"
+#include "vkrnn/last_cells.h"
+
+namespace vkrnn::python {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr std::array<const char*, 3> kVariables{"VKRNN_CPU_TARGET", kCallVariables[0], kCallVariables[1]};
+const std::string kWhere = "[vkrnn.jax] ";
+
+// What Python's side gives the handler.
+struct Given {
+    std::mutex mutex;
+    std::vector<std::weak_ptr<Device>> devices;            // number 1 is the first
+    std::shared_ptr<const EnvironmentValues> environment;  // read while Python held the GIL, never null for the handler
+};
+
+Given& given() {
+    static auto& all = *new Given;  // never destroyed, because XLA's threads may still run while the process ends
+    return all;
+}
+
+void read_environment() {
+    auto values = std::make_shared<const EnvironmentValues>(kVariables);
+    const std::lock_guard lock(given().mutex);
+    given().environment = std::move(values);
+}
+
+// Returns the number of a device in the programs of this process.
+std::int64_t number_of(const std::shared_ptr<Device>& device) {
+    read_environment();
+    const std::lock_guard lock(given().mutex);
+    auto& all = given().devices;
+    auto found = std::ranges::find_if(all, [&](const auto& each) { return each.lock() == device; });
+    if (found == all.end()) found = all.insert(all.end(), device);
+    return found - all.begin() + 1;
+}
+
+std::shared_ptr<Device> device_of(std::int64_t number) {
+    if (number == 0) {
+        static const auto& own = *new std::shared_ptr<Device>(Device::open_cpu());
+        return own;
+    }
+    const std::lock_guard lock(given().mutex);
+    const auto& all = given().devices;
+    const bool known = number > 0 && number <= static_cast<std::int64_t>(all.size());
+    auto device = known ? all[static_cast<std::size_t>(number - 1)].lock() : nullptr;
+    if (device == nullptr) throw DeviceError(kWhere + "the program's device is not one of this process");
+    return device;
+}
+
+template <class T>
+T attribute(const ffi::Dictionary& attributes, std::string_view name) {
+    const auto found = attributes.get<T>(name);
+    if (found.has_error()) throw ValueError(kWhere + std::string(name) + ": " + found.error().message());
+    return *found;
+}
+
+std::vector<std::string_view> names_in(std::string_view text) {
+    std::vector<std::string_view> names;
+    while (!text.empty()) {
+        names.push_back(text.substr(0, text.find(',')));
+        text.remove_prefix(std::min(text.size(), names.back().size() + 1));
+    }
+    return names;
+}
+
+Descriptor read_properties(const Cell& cell, const ffi::Dictionary& given) {
+    Descriptor descriptor = default_descriptor(cell.kind);
+    std::size_t known = 0;
+    for (const Property& property : cell.properties) {
+        if (!given.contains(property.name)) continue;
+        ++known;
+        if (const auto* activation = std::get_if<ActivationProperty>(&property.kind)) {
+            const auto chosen = static_cast<Activation>(attribute<std::int64_t>(given, property.name));
+            if (name_of(chosen).empty())
+                throw ValueError(kWhere + std::string(property.name) + ": there is no such activation");
+            descriptor.activations.at(activation->slot) = chosen;
+        } else if (const auto* number = std::get_if<NumberProperty>(&property.kind)) {
+            descriptor.numbers.at(number->slot) = attribute<double>(given, property.name);
+        } else {
+            descriptor.set(std::get<Flag>(property.kind), attribute<bool>(given, property.name));
+        }
+    }
+    if (known != given.size())
+        throw ValueError(kWhere + "descriptor: the program has a property that this version of vkrnn does not know");
+    return descriptor;
+}
+
+std::string dtype_of(const ffi::AnyBuffer& buffer) {
+    switch (buffer.element_type()) {
+        case ffi::DataType::F16: return "float16";
+        case ffi::DataType::BF16: return "bfloat16";
+        case ffi::DataType::F32: return "float32";
+        case ffi::DataType::F64: return "float64";
+        case ffi::DataType::S8: return "int8";
+        case ffi::DataType::S16: return "int16";
+        case ffi::DataType::S32: return "int32";
+        case ffi::DataType::S64: return "int64";
+        case ffi::DataType::U8: return "uint8";
+        case ffi::DataType::U16: return "uint16";
+        case ffi::DataType::U32: return "uint32";
+        case ffi::DataType::U64: return "uint64";
+        default: return "XLA's number " + std::to_string(static_cast<int>(buffer.element_type()));
+    }
+}
+
+template <class Integer>
+std::vector<std::int64_t> integers_of(const ffi::AnyBuffer& buffer) {
+    const auto* const first = static_cast<const Integer*>(buffer.untyped_data());
+    std::vector<std::int64_t> integers;
+    // A number too large for an int64 becomes a negative one; either is refused.
+    for (std::size_t i = 0; i < buffer.element_count(); ++i) integers.push_back(static_cast<std::int64_t>(first[i]));
+    return integers;
+}
+
+std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer) {
+    switch (buffer.element_type()) {
+        case ffi::DataType::S8: return integers_of<std::int8_t>(buffer);
+        case ffi::DataType::S16: return integers_of<std::int16_t>(buffer);
+        case ffi::DataType::S32: return integers_of<std::int32_t>(buffer);
+        case ffi::DataType::S64: return integers_of<std::int64_t>(buffer);
+        case ffi::DataType::U8: return integers_of<std::uint8_t>(buffer);
+        case ffi::DataType::U16: return integers_of<std::uint16_t>(buffer);
+        case ffi::DataType::U32: return integers_of<std::uint32_t>(buffer);
+        case ffi::DataType::U64: return integers_of<std::uint64_t>(buffer);
+        default: return {};
+    }
+}
+
+// The operands of a call: addresses of XLA's buffers, or of copies in the form that the core takes.
+class Operands {
+public:
+    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const std::string& prefix) {
+        for (const std::string_view name : names_in(names)) {
+            const auto buffer = buffers.get<ffi::AnyBuffer>(infos_.size());
+            if (buffer.has_error()) throw ValueError(prefix + " " + std::string(name) + ": the operand is missing");
+            const Argument argument = argument_named(name, prefix);
+            const auto shape = buffer->dimensions();
+            TensorInfo info{dtype_of(*buffer), {shape.begin(), shape.end()}};
+            if (argument == Argument::lengths) {
+                info.integers = read_integers(*buffer);
+                lengths_.assign(info.integers.begin(), info.integers.end());
+                data_[argument] = lengths_.data();
+            } else {
+                data_[argument] = buffer->untyped_data();
+            }
+            infos_[argument] = std::move(info);
+        }
+        if (infos_.size() != buffers.size()) throw ValueError(prefix + " arguments: some operands have no name");
+    }
+
+    // Checks the call. Frameworks have gradients of all cells, [T, N, DH]; those of the last ones are copied.
+    Call check(const Descriptor& descriptor, bool gradients, const std::string& prefix) {
+        const auto cells = infos_.find(Argument::cell_gradient);
+        if (cells == infos_.end()) return check_call(descriptor, gradients, infos_);
+        const TensorShape all = cells->second.shape;
+        if (all.size() != 3) throw ValueError(prefix + " cell_gradient: expected 3 axes");
+        cells->second.shape.erase(cells->second.shape.begin());
+        const Call call = check_call(descriptor, gradients, infos_);
+        const Spec& spec = call.spec;
+        if (all[0] != spec.T) throw ValueError(prefix + " cell_gradient: expected T steps");
+        const auto lengths = infos_.find(Argument::lengths);
+        CellGradients all_cells{.data = data_[Argument::cell_gradient],
+                                .T = spec.T,
+                                .N = spec.N,
+                                .D = spec.D(),
+                                .H = spec.H,
+                                .element_bytes = storage_bytes(spec.dtype),
+                                .lengths = {}};
+        if (lengths != infos_.end()) all_cells.lengths = lengths->second.integers;
+        last_cells_.resize(storage_bytes(spec.dtype) * static_cast<std::size_t>(spec.N * spec.D() * spec.H));
+        copy_last_cells(all_cells, last_cells_.data(), "[vkrnn.jax." + std::string(spec.cell().name) + "]");
+        data_[Argument::cell_gradient] = last_cells_.data();
+        return call;
+    }
+
+    [[nodiscard]] const void* at(Argument argument) const { return data_.at(argument); }
+
+private:
+    Arguments infos_;
+    std::map<Argument, const void*> data_;
+    std::vector<std::int32_t> lengths_;  // the device reads what was checked
+    std::vector<std::byte> last_cells_;
+};
+
+// Returns the addresses of the results in the order that the call has them in. Throws if one is not as the call says.
+std::vector<ResultLocation> result_locations(const Call& call, const ffi::RemainingRets& buffers,
+                                             std::string_view names, const std::string& prefix) {
+    const std::vector<std::string_view> given = names_in(names);
+    std::vector<ResultLocation> locations;
+    for (const ResultInfo& result : call.results) {
+        const auto at = static_cast<std::size_t>(std::ranges::find(given, result.name) - given.begin());
+        auto buffer = buffers.get<ffi::AnyBuffer>(at);
+        const bool fits = buffer.has_value() && dtype_of(**buffer) == name_of(call.spec.dtype) &&
+                          std::ranges::equal((*buffer)->dimensions(), result.shape);
+        if (!fits)
+            throw ValueError(prefix + " " + result.name + ": the program has no result of the call's shape and dtype");
+        locations.push_back({(*buffer)->untyped_data()});
+    }
+    if (call.results.size() != buffers.size()) throw ValueError(prefix + " results: the call has not all of them");
+    return locations;
+}
+
+void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
+    const auto cell_name = attribute<std::string_view>(attributes, "cell");
+    const Cell* const cell = find_cell(cell_name);
+    if (cell == nullptr) throw ValueError(kWhere + "there is no cell '" + std::string(cell_name) + "'");
+    const bool gradients = attribute<bool>(attributes, "gradients");
+    const std::string prefix = message_prefix(*cell, gradients, {});
+    const Descriptor descriptor = read_properties(*cell, attribute<ffi::Dictionary>(attributes, "descriptor"));
+
+    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), prefix);
+    const Call call = operands.check(descriptor, gradients, prefix);
+    const std::vector<ResultLocation> to =
+        result_locations(call, results, attribute<std::string_view>(attributes, "results"), prefix);
+
+    const std::shared_ptr<Device> device = device_of(attribute<std::int64_t>(attributes, "device"));
+    const std::shared_ptr<const Plan> plan = device->plan(call.spec);
+    std::uint64_t bytes = plan->bytes();
+    std::vector<InputLocation> inputs;
+    for (const auto& [argument, index] : plan->inputs) {
+        inputs.push_back({operands.at(argument)});
+        bytes -= plan->buffers.at(index).bytes;
+    }
+    for (std::size_t i = 0; i < to.size(); ++i) {
+        const PlanBuffer& buffer = plan->buffers.at(plan->results.at(i));
+        const auto elements = static_cast<std::uint64_t>(elements_of(call.results[i].shape));
+        require_bytes(buffer, elements * storage_bytes(call.spec.dtype));
+        bytes -= buffer.bytes;
+    }
+    device->require_room(*plan, bytes, prefix);
+    device->run(plan, inputs, to, true, prefix, &ending_without_gil);
+}
+
+ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
+                  const ffi::Dictionary& attributes) {
+    const InsideWithoutGil inside;
+    try {
+        std::shared_ptr<const EnvironmentValues> environment;
+        {
+            const std::lock_guard lock(given().mutex);
+            environment = given().environment;
+        }
+        const EnvironmentCopy copy(*environment);
+        run(arguments, results, attributes);
+        return ffi::Error::Success();
+    } catch (const TypeError& error) {
+        return {ffi::ErrorCode::kInvalidArgument, error.what()};
+    } catch (const ValueError& error) {
+        return {ffi::ErrorCode::kInvalidArgument, error.what()};
+    } catch (const NotImplementedError& error) {
+        return {ffi::ErrorCode::kUnimplemented, error.what()};
+    } catch (const MemoryError& error) {
+        return {ffi::ErrorCode::kResourceExhausted, error.what()};
+    } catch (const std::bad_alloc&) {
+        return {ffi::ErrorCode::kResourceExhausted, "vkrnn: out of host memory"};
+    } catch (const DeviceError& error) {
+        return {ffi::ErrorCode::kFailedPrecondition, error.what()};
+    } catch (const Interrupted&) {
+        return {ffi::ErrorCode::kCancelled, "vkrnn: the process is about to end"};
+    } catch (const std::exception& error) {
+        return {ffi::ErrorCode::kInternal, error.what()};
+    }
+}
+
+XLA_FFI_DEFINE_HANDLER(handler, handle, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+
+}  // namespace
+
+void register_xla(py::module_& module) {
+    module.def("xla_handler", []() -> py::object {
+        read_environment();
+        return py::capsule(reinterpret_cast<void*>(handler));
+    });
+    module.def("xla_device", &number_of, py::arg("device"));
+}
+
+}  // namespace vkrnn::python

@@ -1,0 +1,66 @@
+"""Calls of vkrnn on the host, with NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vkrnn._calls import run
+from vkrnn._last_cells import last_cells
+from vkrnn.devices import Device
+from vkrnn.jax._examples import compute_examples
+from vkrnn.results import Results
+
+__all__ = ["HostCall", "Kinds", "compute"]
+
+Array = npt.NDArray[Any]
+Kinds: TypeAlias = tuple[tuple[str, Any], ...]
+"""Names of results, and their shapes with dtypes."""
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """A call of vkrnn without its arrays: JAX compares and hashes it."""
+
+    function: str
+    cell: str
+    descriptor: Any
+    device: Device
+
+    @property
+    def gradients(self) -> bool:
+        """Whether it is one of the functions of gradients."""
+        return self.function != self.cell
+
+
+def compute(*arrays: Array, call: HostCall, names: Sequence[str], results: Kinds) -> tuple[Array, ...]:
+    """Return the results of a call with `arrays`, which have the `names`."""
+    if any(array.size == 0 for array in arrays):  # no batch rows, or a vmap over no examples
+        return tuple(np.zeros(kind.shape, kind.dtype) for _, kind in results)
+
+    def one(given: Mapping[str, Array]) -> dict[str, Array]:
+        return _compute_one(call, given)
+
+    given = dict(zip(names, map(np.asarray, arrays), strict=True))
+    found = compute_examples(one, given, as_rows=not call.gradients, loop=_loop, numpy=np)
+    return tuple(found[name] for name, _ in results)
+
+
+def _loop(function: Callable[[Mapping[str, Array]], dict[str, Array]], arrays: Mapping[str, Array]) -> dict[str, Array]:
+    (count,) = {len(array) for array in arrays.values()}
+    each = [function({name: array[at] for name, array in arrays.items()}) for at in range(count)]
+    return {name: np.stack([found[name] for found in each]) for name in each[0]}
+
+
+def _compute_one(call: HostCall, given: Mapping[str, Array]) -> dict[str, Array]:
+    arguments = {**given, "descriptor": call.descriptor, "device": call.device}
+    if "cell_gradient" in arguments:
+        directions = 2 if call.descriptor.bidirectional else 1
+        arguments["cell_gradient"] = last_cells(
+            arguments["cell_gradient"], directions, arguments.get("lengths"), "[vkrnn.jax.lstm]"
+        )
+    return run(Results, call.function, arguments)._asdict()

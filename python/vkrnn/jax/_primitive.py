@@ -1,0 +1,135 @@
+"""The JAX primitive through which `vkrnn.jax` calls vkrnn.
+
+Outside of `jax.jit` it calls vkrnn's functions with NumPy arrays, and nothing is compiled. A compiled program calls the
+CPU device itself if `_ffi` can make that so, and otherwise calls back into Python.
+
+`jax.pure_callback` would do for that, but it copies the callback's arguments into arrays of JAX. A large copy needs a
+thread of XLA's pool, and the callback occupies one of these threads while it waits: if there is no other, it waits
+forever. The callback of this primitive gets NumPy arrays and never waits for JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from vkrnn.jax import _ffi
+from vkrnn.jax._host import HostCall, Kinds, compute
+
+__all__ = ["bind", "vary_alike"]
+
+
+def bind(call: HostCall, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of a call with the arrays `given`; they have names, shapes and dtypes `like` these."""
+    results = tuple((name, jax.core.ShapedArray(value.shape, value.dtype)) for name, value in like.items())
+    found = _primitive.bind(*given.values(), call=call, names=tuple(given), results=results)
+    varying = frozenset().union(*map(_varying, given.values()))
+    return {name: _vary(value, varying) for name, value in zip(like, found, strict=True)}
+
+
+def vary_alike(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of a call in a `jax.shard_map`, all of which vary over the axes over which one does.
+
+    Each device then has gradients of its own. JAX adds them up where an argument did not vary before.
+    """
+    varying = frozenset().union(*map(_varying, given.values()))
+    return {name: _vary(value, varying) for name, value in given.items()}
+
+
+def _varying(value: Any) -> frozenset[str]:
+    """Return the axes of a `jax.shard_map` over which a value varies; none if this JAX cannot say so."""
+    if not isinstance(value, jax.core.Tracer) or not hasattr(jax.lax, "pcast"):
+        return frozenset()
+    kind = jax.typeof(value)
+    axes: frozenset[str] = kind.vma if hasattr(kind, "vma") else kind.mat.varying  # JAX 0.8 has the one, 0.10 the other
+    return axes
+
+
+def _vary(value: Any, axes: frozenset[str]) -> Any:
+    missing = axes - _varying(value)
+    return jax.lax.pcast(value, tuple(missing), to="varying") if missing else value
+
+
+def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
+    """Compute outside of `jax.jit`. Results stay on the device that the arguments are committed to, if it is one."""
+    found = compute(*jax.device_get(arrays), **parameters)
+    for word, wanted, is_it in (
+        ("nan", jax.config.jax_debug_nans, np.isnan),
+        ("inf", jax.config.jax_debug_infs, np.isinf),
+    ):
+        if wanted and any(is_it(array).any() for array in found):
+            raise FloatingPointError(f"[vkrnn.jax.{parameters['call'].cell}] invalid value ({word}) encountered")
+    committed = {device for array in arrays if _is_committed(array) for device in array.devices()}
+    where = committed.pop() if len(committed) == 1 else None
+    return [jax.device_put(array, where) for array in found]
+
+
+def _is_committed(array: Any) -> bool:
+    return bool(getattr(array, "committed", getattr(array, "_committed", False)))  # JAX 0.4 has the second
+
+
+def _types(*_: Any, results: Kinds, **__: Any) -> list[Any]:
+    return [kind for _, kind in results]
+
+
+def _map(arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, **more: Any) -> tuple[Any, Any]:
+    """Put an axis in front of all arrays: that of the examples, or one of size 1."""
+    pairs = list(zip(arrays, axes, strict=True))
+    (examples,) = {array.shape[axis] for array, axis in pairs if axis is not None}
+    front = [jnp.expand_dims(array, 0) if axis is None else jnp.moveaxis(array, axis, 0) for array, axis in pairs]
+    mapped = tuple((name, jax.core.ShapedArray((examples, *kind.shape), kind.dtype)) for name, kind in results)
+    return _primitive.bind(*front, results=mapped, **more), (0,) * len(mapped)
+
+
+def _refuse(_primals: Any, _tangents: Any, *, call: HostCall, **_: Any) -> Any:
+    raise NotImplementedError(f"[vkrnn.jax.{call.cell}] gradients of gradients: vkrnn has first derivatives only")
+
+
+def _is_exported(context: Any) -> bool:
+    return bool(getattr(context.module_context.lowering_parameters, "for_export", False))
+
+
+def _lower(context: Any, *operands: Any, **parameters: Any) -> Any:
+    """Make the program call back into Python."""
+    if _is_exported(context):
+        raise NotImplementedError(
+            f"[vkrnn.jax.{parameters['call'].cell}] jax.export: a program that calls vkrnn cannot be exported, because "
+            f"the call runs in Python on the host ({_ffi.ffi_problem() or 'it is not one of the CPU device'})"
+        )
+    callback = functools.partial(compute, **parameters)
+    # The operation has no sharding: XLA gathers its operands, and each device makes the whole call.
+    found, _, _ = mlir.emit_python_callback(
+        context, callback, None, list(operands), context.avals_in, context.avals_out, has_side_effect=False
+    )
+    return found
+
+
+def _lower_for_cpu(context: Any, *operands: Any, call: HostCall, **parameters: Any) -> Any:
+    """Make the program call the CPU device, if the call runs on that."""
+    if not _ffi.handles(call):
+        return _lower(context, *operands, call=call, **parameters)
+    exported = _is_exported(context)
+    if not exported:
+        context.module_context.add_keepalive(call.device)  # the handler has weak references only
+    caller = _ffi.make_caller(call, **parameters, exported=exported)
+    return mlir.lower_fun(caller, multiple_results=True)(context, *operands)
+
+
+_primitive = Primitive("vkrnn")
+_primitive.multiple_results = True
+_primitive.def_impl(_run_now)
+_primitive.def_abstract_eval(_types)
+batching.primitive_batchers[_primitive] = _map
+ad.primitive_jvps[_primitive] = _refuse
+# On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
+_uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
+mlir.register_lowering(_primitive, _lower, **_uncached)
+mlir.register_lowering(_primitive, _lower_for_cpu, platform="cpu")
