@@ -33,7 +33,8 @@ def _register() -> str:
     try:
         importlib.import_module("jax.ffi")  # which older versions of JAX lack
         # JAX would wait with this until its CPU backend starts, which then failed if XLA refused the handler's version.
-        xla_client.register_custom_call_handler("cpu", xla_client._xla.register_custom_call_target)  # noqa: SLF001
+        client: Any = xla_client  # whose private names depend on the version
+        client.register_custom_call_handler("cpu", client._xla.register_custom_call_target)
         jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
     except (ImportError, AttributeError, RuntimeError, ValueError) as error:
         return f"JAX {jax.__version__}: {error}"
