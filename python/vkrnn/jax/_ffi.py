@@ -34,7 +34,7 @@ def _register() -> str:
         importlib.import_module("jax.ffi")  # which older versions of JAX lack
         # JAX would wait with this until its CPU backend starts, which then failed if XLA refused the handler's version.
         client: Any = xla_client  # whose private names depend on the version
-        client.register_custom_call_handler("cpu", client._xla.register_custom_call_target)
+        client.register_custom_call_handler("cpu", client._xla.register_custom_call_target)  # noqa: SLF001
         jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
     except (ImportError, AttributeError, RuntimeError, ValueError) as error:
         return f"JAX {jax.__version__}: {error}"
