@@ -25,7 +25,7 @@ _ACTIVATIONS = {
 _KERAS_2_HARD_SIGMOID = "keras.src.legacy.backend.hard_sigmoid"  # tf.keras.backend.hard_sigmoid
 _KINDS = tuple(_ACTIVATIONS)
 # Both layers of a Bidirectional must agree in these, because one call has one descriptor and one set of shapes.
-_SHARED = ("units", "use_bias", "reset_after")
+_SHARED = ("units", "use_bias", "reset_after", "recurrent_dropout")
 
 
 def from_keras(layer: Any) -> Layer:
@@ -34,7 +34,8 @@ def from_keras(layer: Any) -> Layer:
     The source is [T, N, I], where Keras has [N, T, I]. The layer returns the whole sequence; ``return_sequences`` and
     ``return_state`` are ignored. With ``go_backwards``, results are in the order in which they were computed, as in
     Keras. Options that act in training only are ignored (dropout, regularizers, constraints), and so are options that
-    do not change results (``unroll``, ``implementation``, ``use_cudnn``, ``seed``).
+    do not change results (``unroll``, ``implementation``, ``use_cudnn``, ``seed``). The layer keeps
+    ``recurrent_dropout`` for `to_torch`.
 
     Parameters
     ----------
@@ -56,6 +57,9 @@ def from_keras(layer: Any) -> Layer:
     ``hard_sigmoid`` is min(1, max(0, x / 6 + 0.5)) in Keras 3, and was min(1, max(0, 0.2 x + 0.5)) in Keras 2. If Keras
     3 loads a model that Keras 2 saved, it uses its own. For the results of Keras 2, set ``hard_sigmoid_alpha`` of the
     layer's descriptor to 0.2.
+
+    For ``recurrent_dropout``, an ``LSTM`` or ``GRU`` of Keras draws a mask for each gate. vkrnn draws one for all
+    gates, which are the tied weights of Gal and Ghahramani (2016). With the same masks, both compute the same.
     """
     keras = importlib.import_module("keras")
     if type(layer) is keras.layers.Bidirectional:
@@ -77,10 +81,11 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
     }
     bias = np.array(keras.ops.convert_to_numpy(cell.bias)) if cell.use_bias else None
     activations, hard_sigmoid = _from_keras_activations(keras, kind, cell)
+    dropout = _recurrent_dropout(kind, cell)
     activation = activations["activation"]
     if kind == "SimpleRNN":
         descriptor: Any = SingleGateRNNDescriptor(reverse=layer.go_backwards, activation=activation, **hard_sigmoid)
-        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor)
+        return Layer(operations.single_gate_rnn, arguments | _bias(bias), descriptor, dropout)
     gate = activations["recurrent_activation"]
     if kind == "LSTM":
         descriptor = LSTMDescriptor(
@@ -92,7 +97,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
             activation=activation,
             **hard_sigmoid,
         )
-        return Layer(operations.lstm, arguments | _bias(bias), descriptor)
+        return Layer(operations.lstm, arguments | _bias(bias), descriptor, dropout)
     descriptor = GRUDescriptor(
         reverse=layer.go_backwards,
         reset_after=cell.reset_after,
@@ -107,7 +112,7 @@ def _from_keras_layer(keras: Any, layer: Any) -> Layer:
         arguments["secondary_bias"] = inside[2 * H :].copy()
     else:
         arguments |= _bias(bias)
-    return Layer(operations.gru, arguments, descriptor)
+    return Layer(operations.gru, arguments, descriptor, dropout)
 
 
 def _cell_of(keras: Any, layer: Any) -> tuple[str, Any]:
@@ -159,7 +164,7 @@ def _from_keras_bidirectional(keras: Any, layer: Any) -> Layer:
         if both[0].dtype != both[1].dtype:
             _refuse_to_differ("dtype", *(str(array.dtype) for array in both))
         arguments[name] = np.stack(both) if name == "recurrent_weight" else np.concatenate(both)
-    return Layer(forward.function, arguments, replace(forward.descriptor, bidirectional=True))
+    return replace(forward, arguments=arguments, descriptor=replace(forward.descriptor, bidirectional=True))
 
 
 def _refuse_to_differ(option: str, forward: str, backward: str) -> None:
@@ -206,6 +211,12 @@ def _name(function: Any) -> str:
     """Return a function's name with its module, so that it differs from the name of a function of Keras."""
     name = getattr(function, "__qualname__", None)
     return repr(function) if name is None else f"{function.__module__}.{name}"
+
+
+def _recurrent_dropout(kind: str, cell: Any) -> float:
+    """Return the probability with which Keras drops; its LSTM and GRU drop nothing if it is 1."""
+    p = float(cell.recurrent_dropout)
+    return 0.0 if p == 1 and kind != "SimpleRNN" else p
 
 
 def _bias(bias: Array | None) -> dict[str, Array]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vkrnn import operations
 from vkrnn._layer import Layer
-from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout
+from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
 from vkrnn.descriptors import Activation
 from vkrnn.results import Outputs
 
@@ -20,7 +20,7 @@ __all__ = ["from_torch", "to_torch"]
 
 Array = npt.NDArray[Any]
 
-_FORWARDS = ("torch.nn.modules.rnn", "vkrnn.torch._modules")  # modules whose `forward` is known
+_FORWARDS = ("torch.nn.modules.rnn", "vkrnn.torch._recurrent")  # modules whose `forward` is known
 _MATRICES = ("weight_ih", "weight_hh")
 _BIASES = ("bias_ih", "bias_hh")
 _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
@@ -28,18 +28,11 @@ _CLASSES: Mapping[Callable[..., Outputs[Any]], str] = {
     operations.gru: "GRU",
     operations.single_gate_rnn: "RNN",
 }
-_WEIGHTS = {"recurrent_weight", "input_weight", "bias", "secondary_bias"}
-# Options without effect on the module, except for the order of its gates. Peepholes are refused as arguments.
-_FREE = {
-    "bidirectional",
-    "training",
-    "produce_cell",
-    "forget_gate_last",
-    "reset_gate_first",
-    "output_peephole_new_cell",
-    "hard_sigmoid_alpha",
-    "hard_sigmoid_beta",
-}
+_WEIGHTS = {"recurrent_weight", "input_weight", "bias", "secondary_bias", "peephole"}
+# Options of a call, or of the order of the gates in memory. Modules of torch and of vkrnn have no such options.
+_OF_CALLS = {"reverse", "bidirectional", "training", "produce_cell", "forget_gate_last", "reset_gate_first"}
+# Options that have no effect without another one.
+_DEPENDENT = {"output_peephole_new_cell", "hard_sigmoid_alpha", "hard_sigmoid_beta"}
 _SUFFIXES = ("", "_reverse")
 
 
@@ -47,7 +40,7 @@ def from_torch(module: Any) -> list[Layer]:
     """Return the layers of a ``torch.nn.LSTM``, ``GRU`` or ``RNN``, first to last, with copies of its weights.
 
     The output of a layer is the source of the next one. Sources are [T, N, I], even if the module is ``batch_first``.
-    Dropout between layers is left to you.
+    Dropout between layers is left to you. Options of vkrnn's modules are those of the layers.
 
     Parameters
     ----------
@@ -86,20 +79,23 @@ def from_torch(module: Any) -> list[Layer]:
     def weight(name: str, number: int) -> Array:
         return np.concatenate([to_array(getattr(module, f"{name}_l{number}{end}").detach().cpu()) for end in suffixes])
 
+    ours = owner.__module__ == _FORWARDS[1]
+    how = module.descriptor if ours else descriptor(module.mode, bidirectional=bool(module.bidirectional))
     layers = []
     for number in range(module.num_layers):
         weight_ih, weight_hh = (weight(name, number) for name in _MATRICES)
         bias_ih, bias_hh = (weight(name, number) if module.bias else None for name in _BIASES)
-        arguments = from_torch_layout(module.mode, (weight_ih, weight_hh, bias_ih, bias_hh))
-        how = descriptor(module.mode, bidirectional=bool(module.bidirectional))
-        layers.append(Layer(FORWARD[module.mode], arguments, how))
+        peephole = weight("peephole", number) if ours and module.peephole else None
+        arguments = from_torch_layout((weight_ih, weight_hh, bias_ih, bias_hh, peephole), how)
+        layers.append(Layer(FORWARD[module.mode], arguments, how, module.recurrent_dropout if ours else 0.0))
     return layers
 
 
 def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     """Return a ``torch.nn.LSTM``, ``GRU`` or ``RNN`` that computes what the layers do, one after the other.
 
-    Gates are reordered as in PyTorch. Its second bias is zeros, except for the candidate of a GRU.
+    If PyTorch lacks an option of the layers, it is the ``vkrnn.torch.LSTM``, ``GRU`` or ``RNN`` that has it.
+    Gates are reordered as in PyTorch. The second bias is zeros, except for the candidate of a GRU with ``reset_after``.
 
     Parameters
     ----------
@@ -114,8 +110,7 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
         If there is no layer, if layers differ in more than their weights, or if a layer does not take the output of the
         one before.
     NotImplementedError
-        If PyTorch has no equivalent: reverse order in one direction, other activations, a peephole, a GRU without
-        ``reset_after`` or with ``flip_z``, no input weight. The message names it.
+        If neither has an equivalent: reverse order in one direction, no input weight. The message names it.
     """
     every: list[Layer] = list(layers) if isinstance(layers, (list, tuple)) else [cast("Layer", layers)]
     for layer in every:
@@ -127,13 +122,15 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     if not every:
         raise ValueError("[to_torch] layers: expected at least one, got none")
     first = every[0]
-    mode = _mode_of(first)
     D = 1 + first.descriptor.bidirectional
     for number, layer in enumerate(every):
         _check_layer(number, layer, first, D)
     recurrent, name = first.arguments["recurrent_weight"], _CLASSES[first.function]
-    options = {"nonlinearity": mode.removeprefix("RNN_").lower()} if name == "RNN" else {}
-    module = getattr(torch.nn, name)(
+    options = _module_options(every)
+    owner = importlib.import_module("vkrnn.torch") if options else torch.nn
+    if name == "RNN" and first.descriptor.activation == Activation.RELU:
+        options["nonlinearity"] = "relu"
+    module = getattr(owner, name)(
         first.arguments["input_weight"].shape[-1],
         recurrent.shape[-1],
         len(every),
@@ -144,31 +141,26 @@ def to_torch(layers: Layer | Sequence[Layer]) -> Any:
     )
     with torch.no_grad():
         for number, layer in enumerate(every):
-            for weight, array in _torch_weights(layer, mode, bias=module.bias).items():
+            for weight, array in _torch_weights(layer, name, bias=module.bias, peephole="peephole" in options).items():
                 for suffix, half in zip(_SUFFIXES[:D], np.split(array, D), strict=True):
                     getattr(module, f"{weight}_l{number}{suffix}").copy_(to_tensor(np.ascontiguousarray(half)))
     return module
 
 
-def _mode_of(layer: Layer) -> str:
-    """Return the mode of the equivalent torch module."""
-    name, given = _CLASSES[layer.function], layer.descriptor
-    mode = name
-    if name == "RNN":
-        if given.activation not in (Activation.TANH, Activation.RELU):
-            raise NotImplementedError(
-                f"[to_torch] activation: torch.nn.RNN supports only tanh and relu, got {given.activation!r}"
-            )
-        mode = f"RNN_{given.activation.name}"
-    wanted = descriptor(mode, bidirectional=given.bidirectional)
-    free = _FREE | ({"reverse"} if given.bidirectional else set())  # where it has no effect
-    for field in fields(given):
-        expected, got = getattr(wanted, field.name), getattr(given, field.name)
-        if field.name not in free and got != expected:
-            raise NotImplementedError(
-                f"[to_torch] {field.name}: torch.nn.{name} supports only {expected!r}, got {got!r}"
-            )
-    return mode
+def _module_options(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the options that vkrnn's module needs and PyTorch's lacks, or none if PyTorch's computes the same."""
+    first, given = layers[0], layers[0].descriptor
+    name = _CLASSES[first.function]
+    if given.reverse and not given.bidirectional:
+        raise NotImplementedError(f"[to_torch] reverse: torch.nn.{name} supports only False, got True")
+    mode = name if name != "RNN" else "RNN_RELU" if given.activation == Activation.RELU else "RNN_TANH"
+    torchs = descriptor(mode, bidirectional=given.bidirectional)
+    own = {field.name: getattr(given, field.name) for field in fields(given) if field.name not in _OF_CALLS}
+    peephole = any("peephole" in layer.arguments for layer in layers)
+    differs = any(value != getattr(torchs, option) for option, value in own.items() if option not in _DEPENDENT)
+    if not (differs or peephole or first.recurrent_dropout):
+        return {}
+    return own | {"recurrent_dropout": first.recurrent_dropout} | ({"peephole": True} if peephole else {})
 
 
 def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
@@ -186,6 +178,10 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
             f"{where} expected {first.function.__name__} with {first.descriptor!r}, as layer 0, got "
             f"{layer.function.__name__} with {layer.descriptor!r}"
         )
+    if layer.recurrent_dropout != first.recurrent_dropout:
+        raise ValueError(
+            f"{where} recurrent_dropout: expected {first.recurrent_dropout}, as layer 0, got {layer.recurrent_dropout}"
+        )
     recurrent, wanted = given["recurrent_weight"], first.arguments["recurrent_weight"]
     if (recurrent.shape, recurrent.dtype) != (wanted.shape, wanted.dtype):
         raise ValueError(
@@ -199,26 +195,32 @@ def _check_layer(number: int, layer: Layer, first: Layer, D: int) -> None:
         )
 
 
-def _torch_weights(layer: Layer, mode: str, *, bias: bool) -> dict[str, Array]:
-    """Return the weights by torch's names, with gates in torch's order and the rows of both directions."""
+def _torch_weights(layer: Layer, name: str, *, bias: bool, peephole: bool) -> dict[str, Array]:
+    """Return the weights by the module's names, with gates in torch's order and the rows of both directions."""
     given, R = layer.arguments, layer.arguments["recurrent_weight"]
-    G, H = GATES[mode], R.shape[-1]
+    H = R.shape[-1]
+    G = R.shape[-2] // H
     rows = R.size // H
     order = list(range(G))
-    if mode == "LSTM" and layer.descriptor.forget_gate_last:  # i, z, f, o
+    if name == "LSTM" and layer.descriptor.forget_gate_last:  # i, z, f, o
         order = [0, 2, 1, 3]
-    if mode == "GRU" and not layer.descriptor.reset_gate_first:  # z, r, o
+    if name == "GRU" and not layer.descriptor.reset_gate_first:  # z, r, o
         order = [1, 0, 2]
 
     def ordered(array: Array, *columns: int) -> Array:
         return array.reshape(-1, G, H, *columns)[:, order].reshape(rows, *columns)
 
+    def vector(argument: str) -> Array:
+        return ordered(given[argument]) if argument in given else np.zeros(rows, R.dtype)
+
     input_weight = given["input_weight"]
     weights = {"weight_ih": ordered(input_weight, input_weight.shape[-1]), "weight_hh": ordered(R, H)}
     if bias:
         inside = np.zeros((rows // (G * H), G, H), R.dtype)
-        if mode == "GRU" and "secondary_bias" in given:
+        if "secondary_bias" in given and layer.descriptor.reset_after:
             inside[:, 2] = given["secondary_bias"].reshape(-1, H)
-        weights["bias_ih"] = ordered(given["bias"]) if "bias" in given else np.zeros(rows, R.dtype)
+        weights["bias_ih"] = vector("bias")
         weights["bias_hh"] = inside.reshape(rows)
+    if peephole:
+        weights["peephole"] = vector("peephole")
     return weights

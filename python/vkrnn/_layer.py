@@ -24,6 +24,8 @@ class Layer:
     arguments : dict of str to numpy.ndarray
         The weights, by the names of the function's parameters.
     descriptor : LSTMDescriptor or GRUDescriptor or SingleGateRNNDescriptor
+    recurrent_dropout : float, default 0.0
+        Probability of zeroing a unit of the state in training, for `to_torch`. A call of the layer drops nothing.
 
     Examples
     --------
@@ -37,6 +39,7 @@ class Layer:
     function: Callable[..., Outputs[Any]]
     arguments: dict[str, npt.NDArray[Any]]
     descriptor: Any
+    recurrent_dropout: float = 0.0
 
     def __call__(self, source: Any, **more: Any) -> Outputs[Any]:
         """Call the function. `more` adds arguments or replaces the layer's own."""
@@ -45,4 +48,5 @@ class Layer:
     def __repr__(self) -> str:
         """Return names, shapes and the descriptor."""
         shapes = ", ".join(f"{name} {list(array.shape)} {array.dtype}" for name, array in self.arguments.items())
-        return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r})"
+        dropout = f"; recurrent_dropout={self.recurrent_dropout}" if self.recurrent_dropout else ""
+        return f"Layer({self.function.__name__}: {shapes}; {self.descriptor!r}{dropout})"

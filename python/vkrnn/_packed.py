@@ -37,10 +37,10 @@ _SEQUENCES = frozenset(
 def call(function: Callable[..., Any], given: Mapping[str, Any], descriptor: Any) -> Any:
     """Return what `function`, one of the six, returns for arguments whose sequences are packed; so are its results.
 
-    The CPU computes packed sequences as they are. For other devices they are padded.
+    The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are padded.
     """
     name = function.__name__
-    if resolve(None, f"[{name}]").backend == "native":
+    if resolve(None, f"[{name}]").backend == "native" and "mask" not in given:
         return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)
     live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
     padded = {key: _pad(value, live) if key in _SEQUENCES else value for key, value in given.items()}

@@ -1,9 +1,13 @@
-"""The operations of vkrnn for torch's RNN, LSTM and GRU, with descriptors and weights in NumPy."""
+"""The operations of vkrnn for torch's RNN, LSTM and GRU, with descriptors and weights in NumPy.
+
+A `mode` is that of torch's module, such as "GRU". Options that torch's module lacks follow: "GRU reset_after=False".
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +17,22 @@ from vkrnn import gradients, operations
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Gradients, Outputs
 
-__all__ = ["BACKWARD", "FORWARD", "GATES", "descriptor", "from_torch_layout", "gradients_to_torch_layout"]
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "GATES",
+    "descriptor",
+    "from_torch_layout",
+    "gradients_to_torch_layout",
+    "options_beyond_torch",
+    "torch_mode",
+]
 
 Array = npt.NDArray[Any]
-Weights = tuple[Array, Array, Array | None, Array | None]
-"""torch's weight_ih [DGH, I], weight_hh [DGH, H], bias_ih and bias_hh [DGH]; the rows of both directions."""
+Weights = tuple[Array, Array, Array | None, Array | None, Array | None]
+"""weight_ih [DGH, I], weight_hh [DGH, H], bias_ih and bias_hh [DGH] of torch, and vkrnn's peephole [DGH].
+
+Each has the rows of both directions."""
 
 FORWARD: Mapping[str, Callable[..., Outputs[Any]]] = {
     "LSTM": operations.lstm,
@@ -39,46 +54,74 @@ GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 @functools.cache
 def descriptor(mode: str, *, bidirectional: bool, training: bool = False, produce_cell: bool = False) -> Any:
-    """Return the descriptor of a torch module's `mode`; `produce_cell` is the LSTM's."""
-    if mode == "LSTM":
-        return LSTMDescriptor(bidirectional=bidirectional, training=training, produce_cell=produce_cell)
-    if mode == "GRU":
-        return GRUDescriptor(bidirectional=bidirectional, training=training, reset_gate_first=True, reset_after=True)
-    activation = Activation(mode.removeprefix("RNN_"))
-    return SingleGateRNNDescriptor(bidirectional=bidirectional, training=training, activation=activation)
+    """Return the descriptor of a mode; `produce_cell` is the LSTM's."""
+    name, *options = mode.split()
+    found: Any
+    if name == "LSTM":
+        found = LSTMDescriptor(bidirectional=bidirectional, training=training, produce_cell=produce_cell)
+    elif name == "GRU":
+        found = GRUDescriptor(bidirectional=bidirectional, training=training, reset_gate_first=True, reset_after=True)
+    else:
+        activation = Activation(name.removeprefix("RNN_"))
+        found = SingleGateRNNDescriptor(bidirectional=bidirectional, training=training, activation=activation)
+    return replace(found, **dict(_option(found, option) for option in options))
 
 
-def from_torch_layout(mode: str, weights: Weights) -> dict[str, Array]:
-    """Return torch's weights as keyword arguments. The two matrices are views of torch's, the biases are not.
+def _option(given: Any, option: str) -> tuple[str, Any]:
+    """Return the name and the value of an option as `options_beyond_torch` writes it."""
+    name, _, text = option.partition("=")
+    default = getattr(given, name)
+    return name, text == "True" if isinstance(default, bool) else float(text) if isinstance(default, float) else text
 
-    torch has two biases. They are added, except for a GRU's candidate, where the reset gate is applied between them.
+
+def options_beyond_torch(mode: str, chosen: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the options in which a descriptor differs from that of torch's module: both values by name."""
+    torchs = descriptor(torch_mode(mode), bidirectional=chosen.bidirectional)
+    found = {}
+    for field in fields(chosen):
+        both = [getattr(each, field.name) for each in (torchs, chosen)]
+        if both[0] != both[1]:
+            only, own = (value.name.lower() if isinstance(value, Activation) else value for value in both)
+            found[field.name] = only, own
+    return found
+
+
+def torch_mode(mode: str) -> str:
+    """Return a mode without options."""
+    return mode.partition(" ")[0]
+
+
+def from_torch_layout(weights: Weights, how: Any) -> dict[str, Array]:
+    """Return torch's weights as keyword arguments of a call with the descriptor `how`.
+
+    The two matrices are views of torch's, the biases are not. torch has two biases. They are added, except for a GRU's
+    candidate if the reset gate is applied between them.
     """
-    weight_ih, weight_hh, bias_ih, bias_hh = weights
-    rows, H = weight_hh.shape
-    G = GATES[mode]
-    D = rows // (G * H)
-    given = {"recurrent_weight": weight_hh if D == 1 else weight_hh.reshape(D, G * H, H), "input_weight": weight_ih}
+    weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
+    D, H = 1 + how.bidirectional, weight_hh.shape[1]
+    given = {"recurrent_weight": weight_hh if D == 1 else weight_hh.reshape(D, -1, H), "input_weight": weight_ih}
+    if peephole is not None:
+        given["peephole"] = peephole
     if bias_ih is None or bias_hh is None:
         return given
     given["bias"] = bias_ih + bias_hh
-    if mode == "GRU":
+    if getattr(how, "reset_after", False):
         candidate = np.s_[:, 2]
-        given["bias"].reshape(D, G, H)[candidate] = bias_ih.reshape(D, G, H)[candidate]
-        given["secondary_bias"] = bias_hh.reshape(D, G, H)[candidate].flatten()
+        given["bias"].reshape(D, 3, H)[candidate] = bias_ih.reshape(D, 3, H)[candidate]
+        given["secondary_bias"] = bias_hh.reshape(D, 3, H)[candidate].flatten()
     return given
 
 
-def gradients_to_torch_layout(mode: str, given: Mapping[str, Array]) -> list[Array]:
-    """Return gradients with respect to the keyword arguments as those with respect to torch's weights.
+def gradients_to_torch_layout(given: Mapping[str, Array]) -> list[Array | None]:
+    """Return gradients with respect to the keyword arguments as those with respect to `Weights`.
 
     There is one for each weight, and the gradients of the two biases share no memory.
     """
     R = given["recurrent_weight"]
     H = R.shape[-1]
-    weights = [given["input_weight"], R.reshape(-1, H)]
-    if "bias" not in given:
-        return weights
-    inside = given["bias"].copy()
-    if mode == "GRU":
-        inside.reshape(-1, GATES[mode], H)[:, 2] = given["secondary_bias"].reshape(-1, H)
-    return [*weights, given["bias"], inside]
+    outside, inside = given.get("bias"), None
+    if outside is not None:
+        inside = outside.copy()
+        if "secondary_bias" in given:
+            inside.reshape(-1, 3, H)[:, 2] = given["secondary_bias"].reshape(-1, H)
+    return [given["input_weight"], R.reshape(-1, H), outside, inside, given.get("peephole")]

@@ -23,7 +23,6 @@ from vkrnn import _core, mpsgraph
 from vkrnn.descriptors import ActivationName
 
 FOLDER = Path(__file__).resolve().parents[1] / "typing"
-RIGHT, WRONG = FOLDER / "right.py", FOLDER / "wrong.py"
 MODULES = (vkrnn, vkrnn.reference, vkrnn.mpsgraph, vkrnn.convert, vkrnn.results)
 BASES = sorted({method.base for method in mpsgraph.METHODS})
 
@@ -97,24 +96,25 @@ def test_py_typed_is_installed() -> None:
     assert (Path(vkrnn.__file__).parent / "py.typed").is_file()
 
 
-def run(*arguments: str) -> str:
+def run(files: tuple[Path, Path], *arguments: str) -> str:
     """Run a checker with default settings on both files and return its output."""
-    command = [sys.executable, "-m", *arguments, str(RIGHT), str(WRONG)]
+    command = [sys.executable, "-m", *arguments, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr  # it found mistakes
     return done.stdout
 
 
-def mypy() -> dict[tuple[str, int], str]:
+def mypy(files: tuple[Path, Path]) -> dict[tuple[str, int], str]:
     """Return mypy's messages by file and line."""
-    text = run("mypy", "--strict", "--config-file=", f"--cache-dir={FOLDER.parents[1] / '.cache' / 'mypy'}")
+    cache = FOLDER.parents[1] / ".cache" / "mypy"
+    text = run(files, "mypy", "--strict", "--config-file=", f"--cache-dir={cache}")
     found = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", text, re.MULTILINE)
     return {(name, int(line)): message for name, line, message in found}
 
 
-def pyright() -> dict[tuple[str, int], str]:
+def pyright(files: tuple[Path, Path]) -> dict[tuple[str, int], str]:
     """Return pyright's messages by file and line."""
-    report = json.loads(run("pyright", "--outputjson", "--pythonpath", sys.executable))
+    report = json.loads(run(files, "pyright", "--outputjson", "--pythonpath", sys.executable))
     return {
         (Path(each["file"]).name, each["range"]["start"]["line"] + 1): each["message"]
         for each in report["generalDiagnostics"]
@@ -122,18 +122,23 @@ def pyright() -> dict[tuple[str, int], str]:
 
 
 @pytest.mark.parametrize("checker", [mypy, pyright], ids=["mypy", "pyright"])
-def test_checkers_find_the_marked_lines(checker: Any) -> None:
+@pytest.mark.parametrize(("suffix", "package", "mistakes"), [("", "numpy", 30), ("_torch", "torch", 12)])
+def test_checkers_find_the_marked_lines(checker: Any, suffix: str, package: str, mistakes: int) -> None:
     """They report every marked line and no other."""
     require(checker.__name__)
-    lines = WRONG.read_text().splitlines()
-    marked = {(WRONG.name, number) for number, line in enumerate(lines, 1) if line.endswith("  # wrong")}
-    found = checker()
-    assert len(marked) > 30
+    require(package)
+    right, wrong = (FOLDER / f"{name}{suffix}.py" for name in ("right", "wrong"))
+    lines = wrong.read_text().splitlines()
+    marked = {(wrong.name, number) for number, line in enumerate(lines, 1) if line.endswith("  # wrong")}
+    found = checker((right, wrong))
+    assert len(marked) > mistakes
     assert {place: message for place, message in found.items() if place not in marked} == {}
     assert marked - set(found) == set()
 
 
 @pytest.mark.skipif(find_spec("typing_extensions") is None, reason="typing_extensions is not installed")
-def test_typed_code_runs() -> None:
-    """The file that checkers accept runs without errors."""
-    runpy.run_path(str(RIGHT))
+@pytest.mark.parametrize(("suffix", "package"), [("", "numpy"), ("_torch", "torch")])
+def test_typed_code_runs(suffix: str, package: str) -> None:
+    """The files that checkers accept run without errors."""
+    require(package)
+    runpy.run_path(str(FOLDER / f"right{suffix}.py"))

@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,22 +118,8 @@ LSTM, GRU, RNN = vkrnn.LSTMDescriptor, vkrnn.GRUDescriptor, vkrnn.SingleGateRNND
     [
         (some_layer(vkrnn.lstm, LSTM(reverse=True), 4), "reverse: torch.nn.LSTM supports only False, got True"),
         (
-            some_layer(vkrnn.lstm, LSTM(activation="relu"), 4),
-            "activation: torch.nn.LSTM supports only Activation.TANH, got Activation.RELU",
-        ),
-        (
-            some_layer(vkrnn.single_gate_rnn, RNN(activation="sigmoid"), 1),
-            "activation: torch.nn.RNN supports only tanh and relu, got Activation.SIGMOID",
-        ),
-        (some_layer(vkrnn.gru, GRU(), 3), "reset_after: torch.nn.GRU supports only True, got False"),
-        (
-            some_layer(vkrnn.gru, GRU(reset_after=True, flip_z=True), 3),
-            "flip_z: torch.nn.GRU supports only False, got True",
-        ),
-        (some_layer(vkrnn.lstm, LSTM(clip=2), 4), "clip: torch.nn.LSTM supports only 0.0, got 2.0"),
-        (
-            some_layer(vkrnn.lstm, LSTM(), 4, peephole=(20,)),
-            "layer 0: peephole: torch's modules do not have this weight",
+            some_layer(vkrnn.lstm, LSTM(), 4, init_state=(1, 5)),
+            "layer 0: init_state: torch's modules do not have this weight",
         ),
     ],
     ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
@@ -142,6 +129,67 @@ def test_no_equivalent_in_torch(layer: Layer, message: str) -> None:
     """The message names the option for which torch has no equivalent."""
     with pytest.raises(NotImplementedError, match=f"^{re.escape(f'[to_torch] {message}')}$"):
         to_torch(layer)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shown"),
+    [
+        (some_layer(vkrnn.lstm, LSTM(activation="relu"), 4), "LSTM(3, 5, activation='relu')"),
+        (some_layer(vkrnn.lstm, LSTM(clip=2), 4), "LSTM(3, 5, clip=2.0)"),
+        (
+            some_layer(vkrnn.lstm, LSTM(forget_gate_last=True), 4, peephole=(20,)),
+            "LSTM(3, 5, peephole=True)",
+        ),
+        (
+            some_layer(vkrnn.lstm, LSTM(output_peephole_new_cell=True), 4, peephole=(20,)),
+            "LSTM(3, 5, peephole=True, output_peephole_new_cell=True)",
+        ),
+        (
+            some_layer(vkrnn.single_gate_rnn, RNN(activation="hard_sigmoid", hard_sigmoid_alpha=0.3), 1),
+            "RNN(3, 5, activation='hard_sigmoid', hard_sigmoid_alpha=0.3)",
+        ),
+        (some_layer(vkrnn.single_gate_rnn, RNN(clip=0.5), 1), "RNN(3, 5, clip=0.5)"),
+        (some_layer(vkrnn.gru, GRU(), 3), "GRU(3, 5, reset_after=False)"),
+        (some_layer(vkrnn.gru, GRU(), 3, secondary_bias=(5,)), "GRU(3, 5, reset_after=False)"),
+        (some_layer(vkrnn.gru, GRU(reset_after=True, flip_z=True), 3, secondary_bias=(5,)), "GRU(3, 5, flip_z=True)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_to_torch(torch: Any, layer: Layer, shown: str) -> None:
+    """Options that torch's modules have not are those of a module of vkrnn.torch, and of layers that are made of it."""
+    source = np.random.default_rng(0).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
+    wanted = layer(source).output
+    module = to_torch(layer)
+    assert type(module).__module__ == "vkrnn.torch"
+    assert repr(module) == shown
+    assert scaled_error(module(torch.from_numpy(source))[0].detach().numpy(), wanted) < FLOAT32
+    assert scaled_error(run(from_torch(module), source), wanted) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LSTM", {"peephole": True, "cell_gate_activation": "relu"}),
+        ("GRU", {"reset_after": False}),
+        ("RNN", {"activation": "sigmoid"}),
+    ],
+)
+@both_ways
+@with_bias
+def test_modules_with_options_and_back(
+    torch: Any, kind: str, options: dict[str, Any], *, bidirectional: bool, bias: bool
+) -> None:
+    """A module of vkrnn.torch becomes layers with its options, and these become the module again."""
+    ours = importlib.import_module("vkrnn.torch")
+    module = getattr(ours, kind)(3, 5, 2, bias=bias, bidirectional=bidirectional, recurrent_dropout=0.25, **options)
+    source = torch.rand(7, 4, 3) - 0.5
+    wanted = module.eval()(source)[0].detach().numpy()
+    layers = from_torch(module)
+    assert [layer.recurrent_dropout for layer in layers] == [0.25, 0.25]
+    assert scaled_error(run(layers, source.numpy()), wanted) < FLOAT32
+    back = to_torch(layers)
+    assert repr(back) == repr(module)
+    assert scaled_error(back.eval()(source)[0].detach().numpy(), wanted) < FLOAT32
 
 
 @pytest.mark.usefixtures("torch")
@@ -159,6 +207,11 @@ def test_layers_that_do_not_fit() -> None:
     other = some_layer(vkrnn.single_gate_rnn, RNN(activation="tanh"), 1, input_weight=(5, 5))
     with pytest.raises(ValueError, match=re.escape("[to_torch] layer 1: expected lstm with LSTMDescriptor(")):
         to_torch([first, other])
+    above = some_layer(vkrnn.lstm, LSTM(), 4, input_weight=(20, 5))
+    with pytest.raises(
+        ValueError, match=re.escape("[to_torch] layer 1: recurrent_dropout: expected 0.0, as layer 0, got 0.5")
+    ):
+        to_torch([first, replace(above, recurrent_dropout=0.5)])
     without = replace(first, arguments={"recurrent_weight": first.arguments["recurrent_weight"]})
     with pytest.raises(
         NotImplementedError,
@@ -247,13 +300,100 @@ def test_masks_of_keras_are_lengths(keras: Any) -> None:
     assert scaled_error(repeated, wanted) < ONNX
 
 
-def test_keras_to_torch(keras: Any, torch: Any) -> None:
-    """A Keras layer can be converted to a torch module."""
-    layer = keras_layer(keras, "GRU", {})
-    source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
-    wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
-    found = to_torch(from_keras(layer))(torch.from_numpy(source))[0].detach().numpy()
-    assert scaled_error(found, wanted) < ONNX
+def test_documented_conversion(keras: Any, torch: Any) -> None:
+    """The example of docs/torch.md gives the module that stands beside it."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "torch.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (program,) = (block for block in blocks if "keras.layers" in block)
+    names: dict[str, Any] = {"keras": keras, "vkrnn": vkrnn}
+    exec(program, names)  # noqa: S102 - of our own
+    assert repr(names["gru"]) == program.rpartition("# ")[2].strip()
+    assert names["gru"](torch.zeros(5, 1, 3))[0].shape == (5, 1, 16)
+
+
+RECURRENT_DROPOUT: list[tuple[str, dict[str, Any]]] = [
+    ("LSTM", {}),
+    ("LSTM", {"recurrent_activation": "hard_sigmoid"}),
+    ("GRU", {}),
+    ("GRU", {"reset_after": False}),
+    ("SimpleRNN", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), RECURRENT_DROPOUT, ids=lambda value: value if isinstance(value, str) else ",".join(value)
+)
+@both_ways
+@with_bias
+def test_keras_recurrent_dropout_to_torch(
+    keras: Any,
+    torch: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    options: dict[str, Any],
+    *,
+    bidirectional: bool,
+    bias: bool,
+) -> None:
+    """A Keras layer with recurrent dropout becomes a module that trains with the same masks as it does."""
+    T, N, H, p = 7, 4, 5, 0.4
+    options = {**options, "recurrent_dropout": p, "use_bias": bias}
+    layer = keras_layer(keras, kind, options)
+    if bidirectional:
+        layer = keras.layers.Bidirectional(layer)
+    rng = np.random.default_rng(7)
+    source = torch.from_numpy(rng.uniform(-1, 1, (N, T, 3)).astype(np.float32)).requires_grad_()
+    layer.build(source.shape)
+    module = to_torch(from_keras(layer))
+    assert type(module).__module__ == "vkrnn.torch"
+    assert module.recurrent_dropout == p
+    parts = [layer.forward_layer, layer.backward_layer] if bidirectional else [layer]
+    masks = [torch.from_numpy(((rng.uniform(size=(N, H)) > p) / (1 - p)).astype(np.float32)) for _ in parts]
+    for part, mask in zip(parts, masks, strict=True):
+        gates = {"LSTM": 4, "GRU": 3}.get(kind)
+        part.cell._recurrent_dropout_mask = mask if gates is None else [mask] * gates
+    monkeypatch.setattr(type(module), "_mask", lambda *_: torch.cat(masks, dim=1).unsqueeze(0))
+    above = torch.from_numpy(rng.uniform(-1, 1, (N, T, H * len(parts))).astype(np.float32))
+    wanted = layer(source, training=True)
+    assert scaled_error(wanted.detach().numpy(), layer(source).detach().numpy()) > 0.01
+    again = source.detach().requires_grad_()
+    found = module(again.transpose(0, 1))[0].transpose(0, 1)
+    assert scaled_error(found.detach().numpy(), wanted.detach().numpy()) < ONNX
+    variables = [variable for part in parts for variable in part.trainable_weights]
+    gradients = torch.autograd.grad((wanted * above).sum(), [source, *(each.value for each in variables)])
+    (found * above).sum().backward()
+    assert scaled_error(again.grad.numpy(), gradients[0].numpy()) < ONNX
+    for variable, gradient in zip(variables, gradients[1:], strict=True):
+        variable.assign(gradient)
+    for name, weight in to_torch(from_keras(layer)).named_parameters():
+        if not name.startswith("bias"):  # Keras has another number of biases
+            error = scaled_error(getattr(module, name).grad.numpy(), weight.detach().numpy())
+            assert error < ONNX, name
+
+
+def test_scale_of_keras_masks(keras: Any, torch: Any) -> None:
+    """Keras' masks have the two values of ours. Its LSTM and GRU drop nothing if the probability is 1."""
+    cell = keras.layers.LSTMCell(400, recurrent_dropout=0.2)
+    mask = cell.get_recurrent_dropout_mask(keras.ops.ones((1, 400)))[0]
+    ours = importlib.import_module("vkrnn.torch").LSTM(3, 400, recurrent_dropout=0.2)._mask(torch.ones(1, 1, 3), 1)
+    assert set(mask.unique().tolist()) == set(ours.unique().tolist()) == {0.0, 1.25}
+    for kind, p in (("LSTM", 0.0), ("GRU", 0.0), ("SimpleRNN", 1.0)):
+        layer = keras_layer(keras, kind, {"recurrent_dropout": 1.0})
+        layer.build((None, None, 3))
+        assert from_keras(layer).recurrent_dropout == p
+
+
+def test_keras_variants_to_torch(keras: Any, torch: Any) -> None:
+    """Layers whose variants torch's modules have not become modules of vkrnn.torch."""
+    for kind, options in KERAS:
+        for bidirectional in (False, True):
+            layer = keras_layer(keras, kind, options)
+            if bidirectional:
+                layer = keras.layers.Bidirectional(layer)
+            source = np.random.default_rng(7).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
+            wanted = keras.ops.convert_to_numpy(layer(source.swapaxes(0, 1))).swapaxes(0, 1)
+            found = to_torch(from_keras(layer))(torch.from_numpy(source))[0].detach().numpy()
+            assert scaled_error(found, wanted) < ONNX
 
 
 def test_keras_options_that_change_nothing(keras: Any) -> None:
@@ -306,6 +446,11 @@ def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
         ("LSTM", {"use_bias": False}, "use_bias: {same}, got True in forward_layer and False in backward_layer"),
         ("GRU", {"units": 6}, "units: {same}, got 5 in forward_layer and 6 in backward_layer"),
         ("GRU", {"reset_after": False}, "reset_after: {same}, got True in forward_layer and False in backward_layer"),
+        (
+            "LSTM",
+            {"recurrent_dropout": 0.5},
+            "recurrent_dropout: {same}, got 0.0 in forward_layer and 0.5 in backward_layer",
+        ),
         ("GRU", {"dtype": "float64"}, "dtype: {same}, got float32 in forward_layer and float64 in backward_layer"),
         (
             "SimpleRNN",
@@ -314,7 +459,7 @@ def refusal(layer: Any, shape: tuple[int | None, ...] = (None, None, 3)) -> str:
             "keras.src.activations.activations.relu in backward_layer",
         ),
     ],
-    ids=["use_bias", "units", "reset_after", "dtype", "activation"],
+    ids=["use_bias", "units", "reset_after", "recurrent_dropout", "dtype", "activation"],
 )
 def test_keras_directions_that_differ(keras: Any, kind: str, options: dict[str, Any], message: str) -> None:
     """If the layers of a Bidirectional differ in an option, the message names it with both values."""

@@ -21,6 +21,7 @@ from tolerances import DTYPES, FLOAT32
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
+from torch_modules import fed_to, initial, states, work  # noqa: E402
 from vkrnn.torch import _ops  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
@@ -39,40 +40,6 @@ def pair(kind: str, **options: Any) -> tuple[Any, Any]:
     mine = getattr(ours, kind)(**options)
     mine.load_state_dict(theirs.state_dict())
     return theirs, mine
-
-
-def states(found: Any) -> tuple[Any, ...]:
-    """Return the last or initial states as a tuple."""
-    return found if isinstance(found, tuple) else (found,)
-
-
-def initial(module: Any, rows: int | None, dtype: Any = None) -> Any:
-    """Draw hx for a module. Without `rows`, it is for an input without a batch."""
-    shape = (module.num_layers * (1 + module.bidirectional), *(() if rows is None else (rows,)), module.hidden_size)
-    drawn = tuple(torch.rand(shape, dtype=dtype) - 0.5 for _ in range(1 + (module.mode == "LSTM")))
-    return drawn if module.mode == "LSTM" else drawn[0]
-
-
-def work(module: Any, given: Any, hx: Any, seed: int = 1) -> dict[str, Any]:
-    """Run a module forward and backward. Return outputs and gradients of the input, hx and the parameters."""
-    dtype = module.weight_hh_l0.dtype
-    packed = isinstance(given, torch.nn.utils.rnn.PackedSequence)
-    data = (given.data if packed else given).detach().to(dtype).requires_grad_()
-    source = given._replace(data=data) if packed else data
-    if hx is not None:
-        hx = tuple(state.detach().to(dtype).requires_grad_() for state in states(hx))
-    output, last = module(source, hx if hx is None or len(hx) == 2 else hx[0])
-    results = {"output": output.data if packed else output}
-    results |= {f"last {number}": state for number, state in enumerate(states(last))}
-    generator = torch.Generator().manual_seed(seed)
-    upstream = {name: torch.rand(found.shape, generator=generator) - 0.5 for name, found in results.items()}
-    kept = {"output": output.data if packed else output} | {n: r for n, r in results.items() if n != "output"}
-    inputs = {"input": data} | {f"hx {n}": state for n, state in enumerate(hx or ())} | dict(module.named_parameters())
-    gradients = torch.autograd.grad(
-        [kept[name] for name in kept], list(inputs.values()), [upstream[name].to(dtype) for name in kept]
-    )
-    results |= {f"gradient of {name}": found for name, found in zip(inputs, gradients, strict=True)}
-    return {name: found.detach().double().numpy() for name, found in results.items()}
 
 
 def configurations() -> Iterator[Any]:
@@ -94,24 +61,6 @@ def configurations() -> Iterator[Any]:
         sizes = (draw.randint(1, 12), draw.choice([1, 2, 3, 8]))
         hx, dtype = draw.random() < 0.5, draw.choice(["float32", "float32", "float64"])
         yield pytest.param(kind, options, fed, sizes, hx, dtype, id=f"{number} {kind} {fed} {dtype}")
-
-
-def fed_to(module: Any, fed: str, T: int, N: int) -> Any:
-    """Draw an input."""
-    features = module.input_size
-    if fed == "unbatched":
-        return torch.rand(T, features) - 0.5
-    first, second = (N, T) if module.batch_first else (T, N)
-    batch = torch.rand(first, second, features) - 0.5
-    if fed == "batched":
-        return batch
-    lengths = torch.randint(1, T + 1, (N,))
-    lengths[torch.randint(0, N, ())] = T
-    if fed == "packed":
-        lengths = lengths.sort(descending=True).values
-    return torch.nn.utils.rnn.pack_padded_sequence(
-        batch, lengths, batch_first=module.batch_first, enforce_sorted=fed == "packed"
-    )
 
 
 @pytest.mark.parametrize(("kind", "options", "fed", "sizes", "hx", "dtype"), list(configurations()))

@@ -16,26 +16,41 @@ from vkrnn._torch_layout import GATES  # noqa: E402
 from vkrnn.torch import _ops  # noqa: E402
 
 T, N, I, H = 4, 3, 2, 5
-CASES = [(True, True, False), (False, False, False), (True, True, True)]
+CASES = [(True, True, False, False), (False, False, False, False), (True, True, True, False), (True, True, False, True)]
 every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 every_mode = pytest.mark.parametrize("mode", GATES)
 both_ways = pytest.mark.parametrize("D", [1, 2], ids=["one way", "bidirectional"])
 every_case = pytest.mark.parametrize(
-    ("bias", "hx", "lengths"), CASES, ids=["everything", "nothing optional", "with lengths"]
+    ("bias", "hx", "lengths", "options"),
+    CASES,
+    ids=["all of PyTorch's", "nothing optional", "with lengths", "with options"],
 )
 # torch checks an operator's structure. RNN_RELU has that of RNN_TANH, and each argument and direction is in
 # one of these.
 every_structure = pytest.mark.parametrize(
-    ("D", "bias", "hx", "lengths"),
-    [(1, True, True, False), (2, False, False, False), (2, True, True, True)],
-    ids=["one way, everything", "bidirectional, nothing optional", "bidirectional, with lengths"],
+    ("D", "bias", "hx", "lengths", "options"),
+    [
+        (1, True, True, False, False),
+        (2, False, False, False, False),
+        (2, True, True, True, False),
+        (2, True, True, False, True),
+    ],
+    ids=["one way, all of PyTorch's", "bidirectional, nothing optional", "bidirectional, with lengths", "with options"],
 )
 every_operator = pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
 # Warnings of PyTorch's compiler.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
-def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool = True) -> list[Any]:
+OPTIONS = {
+    "LSTM": " output_peephole_new_cell=True clip=0.9",
+    "GRU": " reset_after=False flip_z=True clip=0.9",
+    "RNN_TANH": " activation=sigmoid",
+    "RNN_RELU": " activation=none",
+}
+
+
+def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, training: bool = True) -> list[Any]:
     """Return the arguments of the operator `layer`, which require gradients if it is for training."""
     torch.manual_seed(0)
 
@@ -46,38 +61,46 @@ def draw(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bo
     biases = [some(rows), some(rows)] if bias else [None, None]
     h_0, c_0 = some(D, N, H) if hx else None, some(D, N, H) if hx and mode == "LSTM" else None
     ends = torch.tensor([4, 1, 3]) if lengths else None
-    return [some(T, N, I), some(rows, I), some(rows, H), *biases, h_0, c_0, ends, mode, training]
+    peephole = some(rows) if options and mode == "LSTM" else None
+    mask = some(1, N, D * H).detach() if options else None
+    mode += OPTIONS[mode] if options else ""
+    weights = [some(rows, I), some(rows, H), *biases, peephole]
+    return [some(T, N, I), *weights, h_0, c_0, mask, ends, mode, training]
 
 
 @every_operator
 @every_structure
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-def test_opcheck_forward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, training: bool) -> None:
+def test_opcheck_forward(
+    mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool, training: bool
+) -> None:
     """Schema, fake tensors, autograd and dispatch of the forward operator pass torch's checks."""
-    torch.library.opcheck(_ops.layer, draw(mode, D, bias=bias, hx=hx, lengths=lengths, training=training))
+    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options, training=training)
+    torch.library.opcheck(_ops.layer, given)
 
 
 @every_operator
 @every_structure
-def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool) -> None:
+def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool) -> None:
     """So do those of the gradient operator, which has no gradients itself."""
-    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths)
+    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options)
     with torch.no_grad():
         output, h_n, c_n, z_state, cells = _ops.layer(*given)
     above = [torch.rand_like(output), torch.rand_like(h_n), torch.rand_like(c_n) if mode == "LSTM" else None]
-    *tensors, _, _ = (value.detach() if isinstance(value, torch.Tensor) else value for value in given)
-    torch.library.opcheck(_ops.layer_backward, [*above, z_state, cells if mode == "LSTM" else output, *tensors, mode])
+    *again, _ = (value.detach() if isinstance(value, torch.Tensor) else value for value in given)
+    torch.library.opcheck(_ops.layer_backward, [*above, z_state, cells if mode == "LSTM" else output, *again])
 
 
 @every_mode
 @both_ways
 @every_case
-def test_gradcheck(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool) -> None:
+def test_gradcheck(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool) -> None:
     """Gradients agree with finite differences in float64."""
-    *tensors, ends, _, _ = draw(mode, D, bias=bias, hx=hx, lengths=lengths)
+    given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options)
+    tensors, others = given[:8], given[8:]
 
-    def function(*given: Any) -> tuple[Any, ...]:
-        return tuple(_ops.layer(*given, ends, mode, True)[: 3 if mode == "LSTM" else 2])  # noqa: FBT003
+    def function(*tensors: Any) -> tuple[Any, ...]:
+        return tuple(_ops.layer(*tensors, *others)[: 3 if mode == "LSTM" else 2])
 
     assert torch.autograd.gradcheck(function, tensors)
 

@@ -1,6 +1,7 @@
 """PyTorch's LSTM, GRU and RNN, computed by vkrnn. Needs the extra ``torch``.
 
-Each is a subclass of PyTorch's module, with the same constructor, arguments, results and state_dict::
+Each is a subclass of PyTorch's module, with the same arguments, results and state_dict. The constructors take options
+of vkrnn as further keyword arguments::
 
     from vkrnn.torch import LSTM
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))

@@ -17,20 +17,29 @@ from torch.autograd import forward_ad
 from vkrnn.torch._ops import layer, layer_backward
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__ = ["FORWARD_MODE", "at_lower_levels", "differentiable", "library", "one_by_one"]
+__all__ = ["ReverseModeOnly", "at_lower_levels", "differentiable", "library", "one_by_one"]
 
 _NOTHING = torch.empty(0, device="cpu")
 _GRADIENTS_OF_GRADIENTS = (
     "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
     "which vkrnn.torch.revert(model) puts back"
 )
-FORWARD_MODE = (
+_FORWARD_MODE = (
     "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
     "or PyTorch's own modules, which vkrnn.torch.revert(model) puts back"
 )
 
 
-class _Layer(torch.autograd.Function):
+class ReverseModeOnly(torch.autograd.Function):
+    """A function without forward-mode derivatives."""
+
+    @staticmethod
+    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
+        """Refuse forward mode."""
+        raise NotImplementedError(_FORWARD_MODE)
+
+
+class _Layer(ReverseModeOnly):
     """`layer` with its gradients. A `setup_context` would add 30 microseconds to each call."""
 
     @staticmethod
@@ -40,8 +49,8 @@ class _Layer(torch.autograd.Function):
         outputs: tuple[Tensor, ...] = at_lower_levels(layer, inputs)
         output, _, _, z_state, cells = outputs
         ctx.mode, ctx.trained, ctx.version = mode, training, None
-        states = z_state if mode != "LSTM" else cells
-        if mode == "GRU":
+        states = z_state if not mode.startswith("LSTM") else cells
+        if mode.startswith("GRU"):
             states, ctx.version, ctx.counter = _saved_output(output)
         ctx.save_for_backward(*tensors, z_state, states)
         ctx.mark_non_differentiable(z_state, cells)
@@ -58,20 +67,15 @@ class _Layer(torch.autograd.Function):
         if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
             with torch.no_grad():  # the caller has changed the output in place
                 states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
-        if ctx.mode != "LSTM":
+        if not ctx.mode.startswith("LSTM"):
             d_c_n = None
         found = layer_backward(d_output, d_h_n, d_c_n, z_state, states, *tensors, ctx.mode)
-        *differentiable, _lengths = tensors
+        *differentiable, _mask, _lengths = tensors
         given = (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
-        return *given, None, None, None
-
-    @staticmethod
-    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
-        """Refuse forward mode."""
-        raise NotImplementedError(FORWARD_MODE)
+        return *given, None, None, None, None
 
 
-class _LayerBackward(torch.autograd.Function):
+class _LayerBackward(ReverseModeOnly):
     """`layer_backward`, whose derivatives raise an error."""
 
     @staticmethod
@@ -84,11 +88,6 @@ class _LayerBackward(torch.autograd.Function):
     def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
         """Refuse second derivatives."""
         raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
-
-    @staticmethod
-    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
-        """Refuse forward mode."""
-        raise NotImplementedError(FORWARD_MODE)
 
 
 def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
@@ -143,10 +142,10 @@ def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
     inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))
     packed = inputs[0].dim() - (in_dims[0] is not None) == 2
-    if packed or any(dim is not None for dim in in_dims[1:5]):
+    if packed or any(dim is not None for dim in in_dims[1:6]):
         return one_by_one(layer, info, in_dims, inputs), 0
     B = info.batch_size
-    rows = {0: 1, 5: 1, 6: 1, 7: 0}  # the axis of the batch's rows in source, h_0, c_0 and lengths
+    rows = {0: 1, 6: 1, 7: 1, 8: 1, 9: 0}  # the axis of the batch's rows in source, h_0, c_0, mask and lengths
     folded = list(inputs)
     for number, axis in rows.items():
         tensor, dim = inputs[number], in_dims[number]

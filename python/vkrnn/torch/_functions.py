@@ -16,7 +16,7 @@ from vkrnn._last_cells import last_cells
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
-from vkrnn.torch._autograd import FORWARD_MODE, at_lower_levels, differentiable, library, one_by_one
+from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
 from vkrnn.torch._ops import register
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
@@ -345,7 +345,7 @@ _forward = register("vkrnn::operation", _compute, _compute_shapes)
 _backward = register("vkrnn::operation_backward", _compute_backward, _compute_backward_shapes)
 
 
-class _Operation(torch.autograd.Function):
+class _Operation(ReverseModeOnly):
     """`vkrnn::operation` with its gradients."""
 
     @staticmethod
@@ -380,13 +380,8 @@ class _Operation(torch.autograd.Function):
         )
         return *given, None, None, None, None, None
 
-    @staticmethod
-    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
-        """Refuse forward mode."""
-        raise NotImplementedError(FORWARD_MODE)
 
-
-class _OperationBackward(torch.autograd.Function):
+class _OperationBackward(ReverseModeOnly):
     """`vkrnn::operation_backward`, whose derivatives raise an error."""
 
     @staticmethod
@@ -400,11 +395,6 @@ class _OperationBackward(torch.autograd.Function):
     def backward(ctx: Any, *_gradients: Tensor) -> NoReturn:
         """Refuse second derivatives."""
         raise NotImplementedError(f"[vkrnn.torch.{ctx.cell}] gradients of gradients: vkrnn has first derivatives only")
-
-    @staticmethod
-    def jvp(_ctx: Any, *_tangents: Any) -> NoReturn:
-        """Refuse forward mode."""
-        raise NotImplementedError(FORWARD_MODE)
 
 
 def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:

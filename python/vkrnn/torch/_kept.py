@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from vkrnn import _core
 from vkrnn._layer import Layer
 from vkrnn._prepared import Prepared
-from vkrnn._torch_layout import FORWARD, descriptor, from_torch_layout
+from vkrnn._torch_layout import FORWARD, from_torch_layout
 from vkrnn._torch_tensors import to_array
 from vkrnn.devices import Device, resolve
 from vkrnn.torch._threads import pytorch_threads
@@ -52,7 +52,7 @@ class Kept:
         parameters = module._parameters  # noqa: SLF001
         return (
             not _drops(module)
-            and all(name in parameters for name in module._flat_weights_names)  # noqa: SLF001
+            and all(name in parameters for name in module._weight_names())  # noqa: SLF001
             and all(
                 type(parameter) is torch.nn.Parameter
                 and parameter.is_contiguous()
@@ -119,16 +119,14 @@ def _seen_by_others() -> bool:
 
 
 def _drops(module: Any) -> bool:
-    return bool(module.dropout and module.training and module.num_layers > 1)
+    return bool(module.training and (module.recurrent_dropout or (module.dropout and module.num_layers > 1)))
 
 
 def _prepare(module: Any, device: Device) -> Prepared:
-    how = descriptor(module.mode, bidirectional=module.bidirectional)
+    how = module.descriptor
     layers = []
     for number in range(module.num_layers):
-        ih, hh, *biases = (None if weight is None else to_array(weight) for weight in module._weights(number))  # noqa: SLF001
-        assert ih is not None  # noqa: S101 - for mypy
-        assert hh is not None  # noqa: S101
-        given = from_torch_layout(module.mode, (ih, hh, biases[0], biases[1]))
+        weights: Any = tuple(None if weight is None else to_array(weight) for weight in module._weights(number))  # noqa: SLF001
+        given = from_torch_layout(weights, how)
         layers.append(Layer(FORWARD[module.mode], given, how))
     return Prepared(layers, device)

@@ -2,247 +2,257 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
-from vkrnn._generics import Self
-from vkrnn._prepared import Prepared
-from vkrnn._torch_tensors import to_array, to_tensor
-from vkrnn.torch._kept import Kept, needs_no_operator
-from vkrnn.torch._ops import compute_layer, layer
-from vkrnn.torch._threads import pytorch_threads
-from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
+from vkrnn.descriptors import ActivationLike
+from vkrnn.torch._recurrent import Recurrent, require_no_projection
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
 
 
-class _Recurrent(torch.nn.RNNBase):
-    """The forward pass, which the three modules share."""
+class LSTM(Recurrent, torch.nn.LSTM):
+    """``torch.nn.LSTM``, computed by vkrnn, with the options of `vkrnn.lstm`.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        _require_no_projection(self, f"vkrnn.torch.{type(self).__name__}")
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+        As in ``torch.nn.LSTM``.
+    proj_size : int, default 0
+        Must be 0.
+    peephole : bool, default False
+        Let all gates read the cell state. Each layer and direction gets a parameter ``peephole_l0``, [4H], with gates
+        in PyTorch's order i, f, g, o. It is the `peephole` of `vkrnn.lstm`.
+    recurrent_dropout : float, default 0.0
+        Probability of zeroing a unit of h[t-1] where it enters the recurrent product, in training only. A call draws
+        one mask for each layer, direction and batch row, which holds for all steps and gates. Other units are divided
+        by 1 - p. The cell state is not masked.
+    input_gate_activation, forget_gate_activation, cell_gate_activation, output_gate_activation, activation : \
+Activation or str or int
+        Functions of the gates i, f, g and o, by default sigmoid, sigmoid, tanh and sigmoid, and of the new cell, by
+        default tanh. See `vkrnn.LSTMDescriptor`.
+    output_peephole_new_cell : bool, default False
+        The output gate's peephole reads c[t] instead of c[t-1].
+    hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
+        As in `vkrnn.LSTMDescriptor`.
 
-    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
-        """Return output and last states. Arguments, results and errors are those of PyTorch's module."""
-        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
-            return self._compute(input, hx)
-        return self._compute_unseen(input, hx)
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or value.
+    NotImplementedError
+        If `proj_size` is not 0.
 
-    @unseen_by_dynamo
-    def _compute_unseen(self, input: Any, hx: Any) -> Any:  # noqa: A002
-        kept = self.__dict__.get("_kept")
-        results = None if kept is None else kept.call(self, input, hx)
-        if results is not None:
-            return results
-        if type(input) is not Tensor or torch._C._is_tracing():  # noqa: SLF001 - torch.jit.is_tracing takes longer
-            if isinstance(input, torch.fx.Proxy):
-                return record_in_fx(self, input, hx)
-            if is_recorded_by_torch():
-                return super().forward(input, hx)
-        return self._compute(input, hx)
-
-    def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
-        if isinstance(hx, list) and self.mode == "LSTM":
-            hx = tuple(hx)
-        if torch.is_autocast_enabled("cpu"):  # earlier layers may return a 16-bit type
-            dtype = self.weight_hh_l0.dtype
-            input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        if input.dim() not in (2, 3):
-            raise ValueError(f"{self._name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
-        batched, batch_axis = input.dim() == 3, 0 if self.batch_first else 1
-        if hx is not None:
-            self._check_axes(hx, batched=batched)
-        if not batched:
-            input = input.unsqueeze(batch_axis)  # noqa: A001
-            hx = self._each(hx, lambda state: state.unsqueeze(1))
-        self._check(input, hx, None)
-        if input.numel() == 0:  # without steps PyTorch raises an error, without rows there is nothing to compute
-            output, last = super().forward(input, hx)
-        else:
-            source = input.transpose(0, 1).contiguous() if self.batch_first else input
-            output, last = self._run(source, hx, None)
-            if self.batch_first:
-                output = output.transpose(0, 1)
-        if batched:
-            return output, last
-        return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
-
-    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
-        """Compute packed sequences without padding them."""
-        data, batch_sizes, sorted_indices, unsorted_indices = packed
-        self._check(data, hx, batch_sizes)
-        if data.is_meta:  # the order of the sequences is unknown
-            return super().forward(packed, hx)  # type: ignore[no-any-return]
-        if sorted_indices is not None:
-            hx = self._each(hx, lambda state: state.index_select(1, sorted_indices))
-        output, last = self._run(data, hx, _lengths(batch_sizes))
-        if unsorted_indices is not None:
-            last = self._each(last, lambda state: state.index_select(1, unsorted_indices))
-        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), last
-
-    def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
-        D = 1 + self.bidirectional
-        h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
-        compute = layer
-        # Dynamo compiles the operator, and would stumble over the questions.
-        if not torch.compiler.is_dynamo_compiling():
-            if needs_no_operator([source, h_0, c_0, *self._parameters.values()]):
-                prepared = self._prepared() if lengths is None else None
-                if prepared is not None:
-                    return self._run_prepared(prepared, source, h_0, c_0)
-                compute = compute_layer
-            else:
-                self._forget()
-        last = []
-        for number in range(self.num_layers):
-            weights = self._weights(number)
-            states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
-            tensors = [source, *weights, *states]
-            training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-            source, h_n, c_n, _, _ = compute(*tensors, lengths, self.mode, training)
-            last.append((h_n, c_n))
-            if self.training and self.dropout and number + 1 < self.num_layers:
-                source = torch.nn.functional.dropout(source, self.dropout)
-        h_n, c_n = (states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
-        return source, (h_n, c_n) if self.mode == "LSTM" else h_n
-
-    def _prepared(self) -> Prepared | None:
-        """Return the layers with packed weights from the second call on in which the parameters are the same."""
-        kept = self.__dict__.get("_kept")
-        found: Prepared | None = None if kept is None else kept.prepared(self)
-        if found is None:
-            self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
-        return found
-
-    def _run_prepared(
-        self, prepared: Prepared, source: Tensor, h_0: Tensor | None, c_0: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        given = [None if tensor is None else to_array(tensor) for tensor in (h_0, c_0)]
-        with pytorch_threads:
-            output, *last = map(to_tensor, prepared.run(to_array(source), *given))
-        return output, tuple(last) if self.mode == "LSTM" else last[0]
-
-    def _forget(self) -> None:
-        """Drop packed weights."""
-        self.__dict__.pop("_kept", None)
-
-    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """Set the mode; packed weights are dropped."""
-        self._forget()
-        super().train(mode)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled: all but packed weights."""
-        state = getattr(super(), "__getstate__", lambda: self.__dict__)()
-        return {name: value for name, value in state.items() if name != "_kept"}
-
-    def _weights(self, number: int) -> list[Tensor | None]:
-        """Return a layer's matrices and biases, each with the rows of both directions."""
-        names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if self.bias else [])]
-        weights: list[Tensor | None] = []
-        for name in names:
-            forward = getattr(self, f"{name}_l{number}")
-            if self.bidirectional:
-                forward = torch.cat([forward, getattr(self, f"{name}_l{number}_reverse")])
-            weights.append(forward)
-        return weights if self.bias else [*weights, None, None]
-
-    def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
-        """Raise the errors of PyTorch's module, and refuse tensors that are not on the CPU."""
-        _require_no_projection(self, f"vkrnn.torch.{self._name}")
-        self.check_input(data, batch_sizes)
-        if hx is not None:
-            self.check_forward_args(data, hx, batch_sizes)
-        states = hx if isinstance(hx, tuple) else (hx,)
-        if len(states) > 2:
-            raise RuntimeError("lstm expects two hidden states")
-        device = data.device
-        if device.type not in ("cpu", "meta"):
-            self._refuse_device("input", device)
-        for what, tensor in (("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
-            if tensor is None:
-                continue
-            if tensor.device != device:
-                if tensor.device.type not in ("cpu", "meta"):
-                    self._refuse_device(what, tensor.device)
-                named = "parameter" if what == "weight" else "hidden"
-                raise RuntimeError(
-                    f"Input and {named} tensors are not at the same device, found input tensor at {device} and "
-                    f"{named} tensor at {tensor.device}"
-                )
-            if tensor.dtype != data.dtype:
-                raise RuntimeError(
-                    f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
-                )
-
-    def _refuse_device(self, what: str, device: torch.device) -> NoReturn:
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {device}; "
-            "vkrnn shares no memory with other devices of torch"
-        )
-
-    def _check_axes(self, hx: Any, *, batched: bool) -> None:
-        wanted, text = (3, "For batched 3-D input") if batched else (2, "For unbatched 2-D input")
-        if isinstance(hx, tuple) and self.mode == "LSTM":
-            if any(state.dim() != wanted for state in hx):
-                axes = ", ".join(f"{state.dim()}-D" for state in hx)
-                raise RuntimeError(f"{text}, hx and cx should also be {wanted}-D but got ({axes}) tensors")
-        elif hx.dim() != wanted:
-            raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
-
-    def __prepare_scriptable__(self) -> NoReturn:
-        """Refuse torch.jit.script, which calls this method and would put its result into the caller's model."""
-        raise NotImplementedError(
-            f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
-            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
-        )
-
-    def _warn_of_quantization(self, _config: Any) -> None:
-        warnings.warn(
-            f"[vkrnn.torch.{self._name}] quantization: PyTorch leaves this module in floating point; call "
-            "vkrnn.torch.revert(model) before it quantizes the model",
-            stacklevel=2,
-        )
-
-    qconfig = property(fset=_warn_of_quantization, doc="PyTorch sets this on all modules of a model that it quantizes.")
-
-    @property
-    def _name(self) -> str:
-        return str(self.mode).split("_")[0]
-
-    @staticmethod
-    def _each(states: Any, function: Any) -> Any:
-        """Apply a function to h, or to h and c."""
-        if isinstance(states, tuple):
-            return tuple(map(function, states))
-        return None if states is None else function(states)
-
-
-class LSTM(_Recurrent, torch.nn.LSTM):
-    """``torch.nn.LSTM``, computed by vkrnn. A ``proj_size`` raises NotImplementedError."""
+    Examples
+    --------
+    >>> lstm = LSTM(3, 16, peephole=True, input_gate_activation="hard_sigmoid", recurrent_dropout=0.25)
+    >>> lstm
+    LSTM(3, 16, peephole=True, input_gate_activation='hard_sigmoid', recurrent_dropout=0.25)
+    >>> lstm.peephole_l0.shape
+    torch.Size([64])
+    """
 
     __module__ = "vkrnn.torch"
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: torch.types.Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        peephole: bool = False,
+        recurrent_dropout: float = 0.0,
+        input_gate_activation: ActivationLike = "sigmoid",
+        forget_gate_activation: ActivationLike = "sigmoid",
+        cell_gate_activation: ActivationLike = "tanh",
+        output_gate_activation: ActivationLike = "sigmoid",
+        activation: ActivationLike = "tanh",
+        output_peephole_new_cell: bool = False,
+        hard_sigmoid_alpha: float = 0.2,
+        hard_sigmoid_beta: float = 0.5,
+        clip: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
+        )
+        self._take_options(
+            recurrent_dropout,
+            {
+                "input_gate_activation": input_gate_activation,
+                "forget_gate_activation": forget_gate_activation,
+                "cell_gate_activation": cell_gate_activation,
+                "output_gate_activation": output_gate_activation,
+                "activation": activation,
+                "output_peephole_new_cell": output_peephole_new_cell,
+                "hard_sigmoid_alpha": hard_sigmoid_alpha,
+                "hard_sigmoid_beta": hard_sigmoid_beta,
+                "clip": clip,
+            },
+        )
+        if not isinstance(peephole, bool):
+            raise TypeError(
+                f"[vkrnn.torch.LSTM] peephole: expected a bool, got {peephole!r} ({type(peephole).__name__})"
+            )
+        if peephole:
+            self._add_peepholes()
 
-class GRU(_Recurrent, torch.nn.GRU):
-    """``torch.nn.GRU``, computed by vkrnn."""
+
+class GRU(Recurrent, torch.nn.GRU):
+    """``torch.nn.GRU``, computed by vkrnn, with the options of `vkrnn.gru`.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
+        As in ``torch.nn.GRU``.
+    recurrent_dropout : float, default 0.0
+        As in `LSTM`. The state that the update gate z hands on is not masked.
+    reset_after : bool, default True
+        Multiply by the reset gate after the recurrent product of the candidate, as PyTorch does. With False, multiply
+        before it, as in the paper by Cho et al. (2014). The candidate's two biases are then summed.
+    flip_z : bool, default False
+        Swap z and 1 - z. False is PyTorch's GRU: ``h[t] = z * h[t-1] + (1 - z) * n``.
+    update_gate_activation, reset_gate_activation, output_gate_activation : Activation or str or int
+        Functions of the gates z and r and of the candidate n, by default sigmoid, sigmoid and tanh. See
+        `vkrnn.GRUDescriptor`.
+    hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
+        As in `vkrnn.GRUDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or value.
+
+    Examples
+    --------
+    >>> GRU(3, 16, reset_after=False)
+    GRU(3, 16, reset_after=False)
+    """
 
     __module__ = "vkrnn.torch"
 
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.types.Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        reset_after: bool = True,
+        flip_z: bool = False,
+        update_gate_activation: ActivationLike = "sigmoid",
+        reset_gate_activation: ActivationLike = "sigmoid",
+        output_gate_activation: ActivationLike = "tanh",
+        hard_sigmoid_alpha: float = 0.2,
+        hard_sigmoid_beta: float = 0.5,
+        clip: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self._take_options(
+            recurrent_dropout,
+            {
+                "reset_after": reset_after,
+                "flip_z": flip_z,
+                "update_gate_activation": update_gate_activation,
+                "reset_gate_activation": reset_gate_activation,
+                "output_gate_activation": output_gate_activation,
+                "hard_sigmoid_alpha": hard_sigmoid_alpha,
+                "hard_sigmoid_beta": hard_sigmoid_beta,
+                "clip": clip,
+            },
+        )
 
-class RNN(_Recurrent, torch.nn.RNN):
-    """``torch.nn.RNN``, computed by vkrnn."""
+
+class RNN(Recurrent, torch.nn.RNN):
+    """``torch.nn.RNN``, computed by vkrnn, with the options of `vkrnn.single_gate_rnn`.
+
+    Parameters
+    ----------
+    input_size, hidden_size, num_layers, nonlinearity, bias, batch_first, dropout, bidirectional, device, dtype
+        As in ``torch.nn.RNN``.
+    recurrent_dropout : float, default 0.0
+        As in `LSTM`.
+    activation : Activation or str or int, optional
+        Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
+    hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
+        As in `vkrnn.SingleGateRNNDescriptor`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has a wrong type or value.
+
+    Examples
+    --------
+    >>> RNN(3, 16, activation="sigmoid")
+    RNN(3, 16, activation='sigmoid')
+    """
 
     __module__ = "vkrnn.torch"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: Literal["tanh", "relu"] = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.types.Device = None,
+        dtype: torch.dtype | None = None,
+        *,
+        recurrent_dropout: float = 0.0,
+        activation: ActivationLike | None = None,
+        hard_sigmoid_alpha: float = 0.2,
+        hard_sigmoid_beta: float = 0.5,
+        clip: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_size,
+            hidden_size,
+            num_layers,
+            nonlinearity,
+            bias,
+            batch_first,
+            dropout,
+            bidirectional,
+            device=device,
+            dtype=dtype,
+        )
+        self._take_options(
+            recurrent_dropout,
+            {
+                "activation": nonlinearity if activation is None else activation,
+                "hard_sigmoid_alpha": hard_sigmoid_alpha,
+                "hard_sigmoid_beta": hard_sigmoid_beta,
+                "clip": clip,
+            },
+        )
 
 
 _OURS = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
@@ -271,27 +281,24 @@ def convert(model: torch.nn.Module) -> Any:
     """
     found = [module for module in model.modules() if type(module) in _OURS]
     for module in found:
-        _require_no_projection(module, "vkrnn.torch.convert")
+        require_no_projection(module, "[vkrnn.torch.convert]")
     for module in found:
         module.__class__ = _OURS[type(module)]
     return model
 
 
 def revert(model: torch.nn.Module) -> Any:
-    """Undo `convert`: make PyTorch compute every vkrnn module of a model, in place, and return the model."""
-    for module in model.modules():
-        if isinstance(module, _Recurrent) and type(module) in _TORCHS:
-            module._forget()  # noqa: SLF001
-            module.__class__ = _TORCHS[type(module)]
+    """Undo `convert`: make PyTorch compute every vkrnn module of a model, in place, and return the model.
+
+    Raises
+    ------
+    NotImplementedError
+        If a module has an option that PyTorch's has not. Then no module is changed.
+    """
+    found = [module for module in model.modules() if type(module) in _TORCHS]
+    for module in found:
+        module.require_torchs_options("[vkrnn.torch.revert]", training=True)
+    for module in found:
+        module._forget()  # noqa: SLF001
+        module.__class__ = _TORCHS[type(module)]
     return model
-
-
-def _lengths(batch_sizes: Tensor) -> Tensor:
-    """Return the lengths of a packed sequence's rows, longest first."""
-    rows = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
-    return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), rows, right=True)
-
-
-def _require_no_projection(module: Any, where: str) -> None:
-    if module.proj_size:
-        raise NotImplementedError(f"[{where}] proj_size: expected 0, vkrnn has no projections; got {module.proj_size}")

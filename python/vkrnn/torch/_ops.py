@@ -1,13 +1,14 @@
 """The torch operators `layer` and `layer_backward`: a layer in one or two directions, and its gradients.
 
 Arguments are in torch's layout, with the rows of both directions of a weight one after the other: G gates, D
-directions, weights [DGH, I] and [DGH, H], biases [DGH], states [D, N, H]. The source is [T, N, I], or packed: [S, I]
-with the `lengths` of its batch rows, longest first (see `vkrnn._packed`). Then all sequences are packed.
+directions, weights [DGH, I] and [DGH, H], biases and peepholes [DGH], states [D, N, H]. The recurrent mask is
+[1, N, DH]. The source is [T, N, I], or packed: [S, I] with the `lengths` of its batch rows, longest first (see
+`vkrnn._packed`). Then all sequences are packed. The mode says which options there are: see `vkrnn._torch_layout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,15 @@ import torch
 from torch import Tensor
 
 from vkrnn import _packed
-from vkrnn._torch_layout import BACKWARD, FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout
+from vkrnn._torch_layout import (
+    BACKWARD,
+    FORWARD,
+    GATES,
+    descriptor,
+    from_torch_layout,
+    gradients_to_torch_layout,
+    torch_mode,
+)
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.results import LSTMOutputs
 from vkrnn.torch._threads import pytorch_threads
@@ -34,8 +43,10 @@ def compute_layer(
     weight_hh: Tensor,
     bias_ih: Tensor | None,
     bias_hh: Tensor | None,
+    peephole: Tensor | None,
     h_0: Tensor | None,
     c_0: Tensor | None,
+    mask: Tensor | None,
     lengths: Tensor | None,
     mode: str,
     training: bool,  # noqa: FBT001 - operators take all arguments by position
@@ -44,11 +55,13 @@ def compute_layer(
 
     Absent outputs are empty: c_n except for an LSTM, and the last two without `training`.
     """
-    given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
-    D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
+    name, H = torch_mode(mode), weight_hh.shape[1]
+    D = weight_hh.shape[0] // (GATES[name] * H)
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
+    weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
+    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
     with pytorch_threads:
-        results = _call(FORWARD[mode], given, how)
+        results = _call(FORWARD[name], given, how)
     ends = None if lengths is None else given["lengths"]
     cells = results.cell_output if isinstance(results, LSTMOutputs) else None
     return (
@@ -61,12 +74,13 @@ def compute_layer(
 
 
 def _compute_shapes(source: Tensor, weight_ih: Tensor, weight_hh: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, mode, training = rest
-    H, lengths = weight_hh.shape[1], rest[-3]
+    *_, lengths, mode, training = rest
+    H = weight_hh.shape[1]
     *rows, _ = source.shape  # T and N, or the sum of the lengths
     N = rows[-1] if len(rows) == 2 else lengths.shape[0]
-    D = weight_ih.shape[0] // (GATES[mode] * H)
-    lstm = mode == "LSTM"
+    name = torch_mode(mode)
+    D = weight_hh.shape[0] // (GATES[name] * H)
+    lstm = name == "LSTM"
     return (
         source.new_empty(*rows, D * H),
         source.new_empty(D, N, H),
@@ -88,61 +102,64 @@ def _compute_backward(
     weight_hh: Tensor,
     bias_ih: Tensor | None,
     bias_hh: Tensor | None,
+    peephole: Tensor | None,
     h_0: Tensor | None,
     c_0: Tensor | None,
+    mask: Tensor | None,
     lengths: Tensor | None,
     mode: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of the source, the four weights, h_0 and c_0; those of absent arguments are empty.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of the source, the five weights, h_0 and c_0; those of absent arguments are empty.
 
     `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. Others do not read it.
     """
-    given = _arguments(mode, source, (weight_ih, weight_hh, bias_ih, bias_hh), h_0, c_0, lengths)
-    D = weight_hh.shape[0] // (GATES[mode] * weight_hh.shape[1])
+    name, H = torch_mode(mode), weight_hh.shape[1]
+    D = weight_hh.shape[0] // (GATES[name] * H)
+    how = descriptor(mode, bidirectional=D == 2)
+    weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
+    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
     if d_output is not None:
         given["source_gradient"] = to_array(d_output)
     else:
-        given["source_gradient"] = np.zeros((*z_state.shape[:-1], D * weight_hh.shape[1]), given["source"].dtype)
+        given["source_gradient"] = np.zeros((*z_state.shape[:-1], D * H), given["source"].dtype)
     given["z_state"] = to_array(z_state)
-    if mode in ("LSTM", "GRU"):
-        given["cell_output_fwd" if mode == "LSTM" else "output_fwd"] = to_array(states)
+    if name in ("LSTM", "GRU"):
+        given["cell_output_fwd" if name == "LSTM" else "output_fwd"] = to_array(states)
     if d_h_n is not None:
         given["state_gradient"] = _side_by_side(d_h_n)
     if d_c_n is not None:
         given["cell_gradient"] = _side_by_side(d_c_n)
     with pytorch_threads:
-        found = _call(BACKWARD[mode], given, descriptor(mode, bidirectional=D == 2))._asdict()
-    weights: list[Array | None] = [*gradients_to_torch_layout(mode, found)]
-    if len(weights) == 2:
-        weights += [None, None]
+        found = _call(BACKWARD[name], given, how)._asdict()
     last = [_one_by_one(found[name], D) if name in found else None for name in ("init_state", "init_cell")]
-    arrays = [found["source"], *weights, *last]
+    arrays = [found["source"], *gradients_to_torch_layout(found), *last]
     return tuple(source.new_empty(0) if array is None else to_tensor(array) for array in arrays)
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
-    source, *others, _lengths, _mode = given[5:]  # as `_compute_backward` takes them
+    source, *others, _mask, _lengths, _mode = given[5:]  # as `_compute_backward` takes them
     return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in (source, *others))
 
 
 def _arguments(
-    mode: str,
+    how: Any,
     source: Tensor,
-    weights: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
-    h_0: Tensor | None,
-    c_0: Tensor | None,
+    weights: Sequence[Tensor | None],
+    states: tuple[Tensor | None, Tensor | None],
+    mask: Tensor | None,
     lengths: Tensor | None,
 ) -> dict[str, Any]:
     """Return the keyword arguments that forward and gradient calls have in common."""
-    weight_ih, weight_hh, bias_ih, bias_hh = (None if weight is None else to_array(weight) for weight in weights)
-    assert weight_ih is not None  # noqa: S101 - for mypy
-    assert weight_hh is not None  # noqa: S101
+    arrays: Any = tuple(None if weight is None else to_array(weight) for weight in weights)
     given: dict[str, Any] = {"source": to_array(source)}
-    given |= from_torch_layout(mode, (weight_ih, weight_hh, bias_ih, bias_hh))
+    given |= from_torch_layout(arrays, how)
+    h_0, c_0 = states
     if h_0 is not None:
         given["init_state"] = _side_by_side(h_0)
     if c_0 is not None:
         given["init_cell"] = _side_by_side(c_0)
+    if mask is not None:
+        given["mask"] = to_array(mask)
     if lengths is not None:
         given["lengths"] = to_array(lengths)
     return given

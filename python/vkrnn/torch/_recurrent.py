@@ -1,0 +1,316 @@
+"""What the modules have in common: the forward pass, and the options that PyTorch's modules do not have."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from vkrnn._generics import Self
+from vkrnn._prepared import Prepared
+from vkrnn._torch_layout import descriptor as descriptor_of
+from vkrnn._torch_layout import options_beyond_torch
+from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn.torch._kept import Kept, needs_no_operator
+from vkrnn.torch._ops import compute_layer, layer
+from vkrnn.torch._threads import pytorch_threads
+from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
+
+__all__ = ["Recurrent", "require_no_projection"]
+
+
+class Recurrent(torch.nn.RNNBase):
+    """The base of the three modules."""
+
+    # `convert` gives modules this class without a call of its constructor. They have no options, as modules that were
+    # made without any.
+    peephole: bool = False
+    recurrent_dropout: float = 0.0
+    _options: str = ""  # of the cell, as they follow the mode
+
+    def _take_options(self, recurrent_dropout: Any, options: dict[str, Any]) -> None:
+        """Check and set options; those of `options` are the descriptor's."""
+        where = f"[vkrnn.torch.{self._name}]"
+        require_no_projection(self, where)
+        if isinstance(recurrent_dropout, bool) or not isinstance(recurrent_dropout, numbers.Real):
+            got = f"{recurrent_dropout!r} ({type(recurrent_dropout).__name__})"
+            raise TypeError(f"{where} recurrent_dropout: expected a number, got {got}")
+        if not 0 <= recurrent_dropout <= 1:
+            raise ValueError(f"{where} recurrent_dropout: expected a number from 0 to 1, got {recurrent_dropout!r}")
+        torchs = self.descriptor
+        try:
+            chosen = replace(torchs, **options)
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace(f"[{type(torchs).__name__}]", where)) from None
+        if recurrent_dropout:
+            self.recurrent_dropout = float(recurrent_dropout)
+        for name, (_, own) in options_beyond_torch(self.mode, chosen).items():
+            self._options += f" {name}={own}"
+
+    @property
+    def descriptor(self) -> Any:
+        """The options of the cell, as the functions of vkrnn take them."""
+        return descriptor_of(self.mode + self._options, bidirectional=bool(self.bidirectional))
+
+    def _beyond_torch(self, *, training: bool) -> dict[str, tuple[Any, Any]]:
+        """Return the options that PyTorch's module has not: its only value of each, and this module's.
+
+        Without `training`, those that matter in training only are left out.
+        """
+        found: dict[str, tuple[Any, Any]] = {"peephole": (False, True)} if self.peephole else {}
+        found |= options_beyond_torch(self.mode, self.descriptor)
+        if training and self.recurrent_dropout:
+            found["recurrent_dropout"] = 0.0, self.recurrent_dropout
+        return found
+
+    def require_torchs_options(self, where: str, *, training: bool) -> None:
+        """Raise NotImplementedError if the module has options that PyTorch's has not; see `_beyond_torch`."""
+        for name, (only, own) in self._beyond_torch(training=training).items():
+            raise NotImplementedError(f"{where} {name}: torch.nn.{self._name} supports only {only!r}, got {own!r}")
+
+    def extra_repr(self) -> str:
+        """Return the arguments of the constructor that are not the default ones."""
+        options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch(training=True).items()]
+        return ", ".join([super().extra_repr(), *options])
+
+    def _add_peepholes(self) -> None:
+        """Register the peepholes of all layers, drawn as PyTorch draws its parameters."""
+        self.peephole = True
+        limit = self.hidden_size**-0.5
+        for name in self._weight_names():
+            if name.startswith("peephole"):
+                weight = self.weight_hh_l0.new_empty(4 * self.hidden_size)
+                self.register_parameter(name, torch.nn.Parameter(torch.nn.init.uniform_(weight, -limit, limit)))
+
+    def _weight_names(self) -> list[str]:
+        """Return the names of all parameters."""
+        names: list[str] = list(self._flat_weights_names)
+        if self.peephole:
+            names += [name.replace("weight_hh", "peephole") for name in names if name.startswith("weight_hh")]
+        return names
+
+    def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
+        """Return output and last states. Arguments, results and errors are those of PyTorch's module."""
+        if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
+            return self._compute(input, hx)
+        return self._compute_unseen(input, hx)
+
+    @unseen_by_dynamo
+    def _compute_unseen(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        kept = self.__dict__.get("_kept")
+        results = None if kept is None else kept.call(self, input, hx)
+        if results is not None:
+            return results
+        if type(input) is not Tensor or torch._C._is_tracing():  # noqa: SLF001 - torch.jit.is_tracing takes longer
+            if isinstance(input, torch.fx.Proxy):
+                return record_in_fx(self, input, hx)
+            if is_recorded_by_torch():
+                where = f"[vkrnn.torch.{self._name}] torch.jit.trace and torch.onnx.export:"
+                self.require_torchs_options(where, training=self.training)
+                return super().forward(input, hx)
+        return self._compute(input, hx)
+
+    def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        if isinstance(hx, list) and self.mode == "LSTM":
+            hx = tuple(hx)
+        if torch.is_autocast_enabled("cpu"):  # earlier layers may return a 16-bit type
+            dtype = self.weight_hh_l0.dtype
+            input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        if input.dim() not in (2, 3):
+            raise ValueError(f"{self._name}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        batched, batch_axis = input.dim() == 3, 0 if self.batch_first else 1
+        if hx is not None:
+            self._check_axes(hx, batched=batched)
+        if not batched:
+            input = input.unsqueeze(batch_axis)  # noqa: A001
+            hx = self._each(hx, lambda state: state.unsqueeze(1))
+        self._check(input, hx, None)
+        if input.numel() == 0:  # without steps PyTorch raises an error, without rows there is nothing to compute
+            output, last = super().forward(input, hx)
+        else:
+            source = input.transpose(0, 1).contiguous() if self.batch_first else input
+            output, last = self._run(source, hx, None)
+            if self.batch_first:
+                output = output.transpose(0, 1)
+        if batched:
+            return output, last
+        return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
+
+    def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
+        """Compute packed sequences without padding them."""
+        data, batch_sizes, sorted_indices, unsorted_indices = packed
+        self._check(data, hx, batch_sizes)
+        if data.is_meta:  # the order of the sequences is unknown
+            return super().forward(packed, hx)  # type: ignore[no-any-return]
+        if sorted_indices is not None:
+            hx = self._each(hx, lambda state: state.index_select(1, sorted_indices))
+        output, last = self._run(data, hx, _lengths(batch_sizes))
+        if unsorted_indices is not None:
+            last = self._each(last, lambda state: state.index_select(1, unsorted_indices))
+        return PackedSequence(output, batch_sizes, sorted_indices, unsorted_indices), last
+
+    def _run(self, source: Tensor, hx: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
+        D = 1 + self.bidirectional
+        h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
+        compute = layer
+        # Dynamo compiles the operator, and would stumble over the questions.
+        if not torch.compiler.is_dynamo_compiling():
+            if needs_no_operator([source, h_0, c_0, *self._parameters.values()]):
+                prepared = self._prepared() if lengths is None else None
+                if prepared is not None:
+                    return self._run_prepared(prepared, source, h_0, c_0)
+                compute = compute_layer
+            else:
+                self._forget()
+        last, mode = [], self.mode + self._options
+        rows = source.shape[1] if lengths is None else lengths.shape[0]
+        for number in range(self.num_layers):
+            weights = self._weights(number)
+            states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
+            tensors = [source, *weights, *states]
+            training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+            mask = self._mask(source, rows) if self.recurrent_dropout and self.training else None
+            source, h_n, c_n, _, _ = compute(*tensors, mask, lengths, mode, training)
+            last.append((h_n, c_n))
+            if self.training and self.dropout and number + 1 < self.num_layers:
+                source = torch.nn.functional.dropout(source, self.dropout)
+        h_n, c_n = (states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
+        return source, (h_n, c_n) if self.mode == "LSTM" else h_n
+
+    def _prepared(self) -> Prepared | None:
+        """Return the layers with packed weights from the second call on in which the parameters are the same."""
+        kept = self.__dict__.get("_kept")
+        found: Prepared | None = None if kept is None else kept.prepared(self)
+        if found is None:
+            self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
+        return found
+
+    def _run_prepared(
+        self, prepared: Prepared, source: Tensor, h_0: Tensor | None, c_0: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        given = [None if tensor is None else to_array(tensor) for tensor in (h_0, c_0)]
+        with pytorch_threads:
+            output, *last = map(to_tensor, prepared.run(to_array(source), *given))
+        return output, tuple(last) if self.mode == "LSTM" else last[0]
+
+    def _forget(self) -> None:
+        """Drop packed weights."""
+        self.__dict__.pop("_kept", None)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
+        """Set the mode; packed weights are dropped."""
+        self._forget()
+        super().train(mode)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled: all but packed weights."""
+        state = getattr(super(), "__getstate__", lambda: self.__dict__)()
+        return {name: value for name, value in state.items() if name != "_kept"}
+
+    def _mask(self, source: Tensor, rows: int) -> Tensor:
+        """Draw the recurrent dropout of a layer: one mask of all steps, zeros and 1 / (1 - p)."""
+        ones = source.new_ones(1, rows, (1 + self.bidirectional) * self.hidden_size)
+        return torch.nn.functional.dropout(ones, self.recurrent_dropout)
+
+    def _weights(self, number: int) -> list[Tensor | None]:
+        """Return a layer's matrices, biases and peepholes, each with the rows of both directions."""
+        biases = ["bias_ih", "bias_hh"] if self.bias else []
+        weights: list[Tensor | None] = []
+        for name in ["weight_ih", "weight_hh", *biases] + (["peephole"] if self.peephole else []):
+            forward = getattr(self, f"{name}_l{number}")
+            if self.bidirectional:
+                forward = torch.cat([forward, getattr(self, f"{name}_l{number}_reverse")])
+            weights.append(forward)
+        if not biases:
+            weights[2:2] = [None, None]
+        return weights if self.peephole else [*weights, None]
+
+    def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
+        """Raise the errors of PyTorch's module, and refuse tensors that are not on the CPU."""
+        require_no_projection(self, f"[vkrnn.torch.{self._name}]")
+        self.check_input(data, batch_sizes)
+        if hx is not None:
+            self.check_forward_args(data, hx, batch_sizes)
+        states = hx if isinstance(hx, tuple) else (hx,)
+        if len(states) > 2:
+            raise RuntimeError("lstm expects two hidden states")
+        device = data.device
+        if device.type not in ("cpu", "meta"):
+            self._refuse_device("input", device)
+        for what, tensor in (("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
+            if tensor is None:
+                continue
+            if tensor.device != device:
+                if tensor.device.type not in ("cpu", "meta"):
+                    self._refuse_device(what, tensor.device)
+                named = "parameter" if what == "weight" else "hidden"
+                raise RuntimeError(
+                    f"Input and {named} tensors are not at the same device, found input tensor at {device} and "
+                    f"{named} tensor at {tensor.device}"
+                )
+            if tensor.dtype != data.dtype:
+                raise RuntimeError(
+                    f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
+                )
+
+    def _refuse_device(self, what: str, device: torch.device) -> NoReturn:
+        raise NotImplementedError(
+            f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {device}; "
+            "vkrnn shares no memory with other devices of torch"
+        )
+
+    def _check_axes(self, hx: Any, *, batched: bool) -> None:
+        wanted, text = (3, "For batched 3-D input") if batched else (2, "For unbatched 2-D input")
+        if isinstance(hx, tuple) and self.mode == "LSTM":
+            if any(state.dim() != wanted for state in hx):
+                axes = ", ".join(f"{state.dim()}-D" for state in hx)
+                raise RuntimeError(f"{text}, hx and cx should also be {wanted}-D but got ({axes}) tensors")
+        elif hx.dim() != wanted:
+            raise RuntimeError(f"{text}, hx should also be {wanted}-D but got {hx.dim()}-D tensor")
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        """Refuse torch.jit.script, which calls this method and would put its result into the caller's model."""
+        raise NotImplementedError(
+            f"[vkrnn.torch.{self._name}] torch.jit.script: TorchScript compiles PyTorch's own modules only; call "
+            "vkrnn.torch.revert(model) before, or use torch.jit.trace"
+        )
+
+    def _warn_of_quantization(self, _config: Any) -> None:
+        warnings.warn(
+            f"[vkrnn.torch.{self._name}] quantization: PyTorch leaves this module in floating point; call "
+            "vkrnn.torch.revert(model) before it quantizes the model",
+            stacklevel=2,
+        )
+
+    qconfig = property(fset=_warn_of_quantization, doc="PyTorch sets this on all modules of a model that it quantizes.")
+
+    @property
+    def _name(self) -> str:
+        return str(self.mode).split("_")[0]
+
+    @staticmethod
+    def _each(states: Any, function: Any) -> Any:
+        """Apply a function to h, or to h and c."""
+        if isinstance(states, tuple):
+            return tuple(map(function, states))
+        return None if states is None else function(states)
+
+
+def _lengths(batch_sizes: Tensor) -> Tensor:
+    """Return the lengths of a packed sequence's rows, longest first."""
+    rows = torch.arange(int(batch_sizes[0]), device=batch_sizes.device)
+    return len(batch_sizes) - torch.searchsorted(batch_sizes.flip(0), rows, right=True)
+
+
+def require_no_projection(module: Any, where: str) -> None:
+    if module.proj_size:
+        raise NotImplementedError(f"{where} proj_size: expected 0, vkrnn has no projections; got {module.proj_size}")
