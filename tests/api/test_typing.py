@@ -106,7 +106,8 @@ def run(files: tuple[Path, Path], *arguments: str) -> str:
 
 def mypy(files: tuple[Path, Path]) -> dict[tuple[str, int], str]:
     """Return mypy's messages by file and line."""
-    cache = FOLDER.parents[1] / ".cache" / "mypy"
+    # Each pair has a cache of its own, because two processes that write the same cache break it.
+    cache = FOLDER.parents[1] / ".cache" / f"mypy-{files[0].stem}"
     text = run(files, "mypy", "--strict", "--config-file=", f"--cache-dir={cache}")
     found = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", text, re.MULTILINE)
     return {(name, int(line)): message for name, line, message in found}

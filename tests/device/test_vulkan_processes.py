@@ -276,4 +276,6 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
     assert done.stdout == "1\n"
     last = done.stderr.splitlines()[-1]
     expected = "ValueError: [Device] selector: expected a part of a device's name, got 'llvmpipe' (0: "
-    assert last.startswith(f"{expected}{vkrnn.Device('cpu (').name}; Vulkan: no Vulkan driver was found, or one's ")
+    assert last.startswith(
+        f"{expected}{vkrnn.Device('cpu (').name}; Vulkan: no Vulkan driver was found, or a driver's "
+    )
