@@ -46,7 +46,17 @@ class Stream(_core.Stream):
     One thread at a time may use a stream. If another one is in it, every method raises RuntimeError.
     """
 
-    def __init__(self, layers: Sequence[Layer], batch: int, device: Device, threads: int) -> None:
+    _device: Device
+    _names: list[str]
+    _initial: State | None
+
+    def __init__(self) -> None:
+        raise TypeError("[stream] a Stream has no constructor; call vkrnn.stream")
+
+    @classmethod
+    def _of(cls, layers: Sequence[Layer], batch: int, device: Device, threads: int) -> Stream:
+        """Return a stream of checked layers. With 0 threads, as many are used as the work is worth."""
+        self = cls.__new__(cls)
         given = [
             (
                 layer.function.__name__,
@@ -55,10 +65,10 @@ class Stream(_core.Stream):
             )
             for layer in layers
         ]
-        super().__init__(device._open("[stream]"), given, batch, threads)
+        _core.Stream.__init__(self, device._open("[stream]"), given, batch, threads)
         self._device = device
         self._names = [layer.function.__name__ for layer in layers]
-        self._initial: State | None = None
+        self._initial = None
         if any(name in layer.arguments for layer in layers for name in _STATES):
             self.state = [
                 [
@@ -68,6 +78,7 @@ class Stream(_core.Stream):
                 for layer, arrays in zip(layers, self.read_state(), strict=True)
             ]
             self._initial = self.read_state()
+        return self
 
     def _start(self, array: Array, zero: Array) -> Array:
         # 16-bit arguments are converted to float32, in which the state is carried.
@@ -202,7 +213,7 @@ def stream(
     chosen = _cpu() if device is None else resolve(device, "[stream]")
     if chosen.backend != "native":
         _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
-    return Stream(made, int(batch), chosen, threads or 0)
+    return Stream._of(made, int(batch), chosen, threads or 0)  # noqa: SLF001
 
 
 def _flat(layers: Any) -> Iterator[Layer]:

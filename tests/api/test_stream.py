@@ -233,6 +233,14 @@ def test_errors_about_layers(layers: Any, kind: type[Exception], message: str) -
     assert str(caught.value) == message
 
 
+def test_no_constructor() -> None:
+    """Only `vkrnn.stream` makes a stream, because it checks the layers."""
+    with pytest.raises(TypeError, match=r"^\[stream\] a Stream has no constructor; call vkrnn.stream$"):
+        vkrnn.Stream()
+    with pytest.raises(TypeError):
+        vkrnn.Stream([], 1, vkrnn.Device("cpu ("), 1)  # type: ignore[call-arg]
+
+
 def test_closed_device() -> None:
     """A step on a closed device raises an error that says so."""
     device = vkrnn.Device("cpu (")
