@@ -55,7 +55,7 @@ class Time(NamedTuple):
 
 
 def candidates(device: vkrnn.Device, part: str, most: int) -> list[dict[str, Any]]:
-    """List the strategies of one part, each with at most so many choices of tuning parameters."""
+    """List the strategies of one part, each with at most `most` choices of tuning parameters."""
     variants = _core.list_variants(device.profile)[part]
     return [
         {part: name, **shape}

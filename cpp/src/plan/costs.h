@@ -61,7 +61,7 @@ struct Costs {
             double bytes_per_us;  // of all multiprocessors together
             double flops_per_us;  // of one multiprocessor
             double cell;          // per further cell; the first one's loads wait for nothing
-            double free_sums;     // so many are free while subgroups wait for each other
+            double free_sums;     // number of sums that cost nothing, because subgroups wait for each other anyway
         } forward;
         struct Backward {
             double step;
