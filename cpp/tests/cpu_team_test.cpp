@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "cpu/contention.h"
+#include "cpu/processor_time.h"
 #include "cpu/split.h"
 #include "cpu_team.h"
 #include "vkrnn/error.h"
@@ -33,11 +34,7 @@ unsigned members_of(unsigned wanted) {
     return size;
 }
 
-std::chrono::nanoseconds thread_time() {
-    timespec time{};
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
+std::chrono::nanoseconds thread_time() { return processor_time(CLOCK_THREAD_CPUTIME_ID).value(); }
 
 bool contention_ends() {
     for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);

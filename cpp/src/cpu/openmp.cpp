@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "pool.h"
+#include "processor_time.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn {
@@ -39,13 +40,6 @@ struct SecondThread {
 thread_local SecondThread second_thread;
 // A thread that has used more CPU time than this has worked.
 constexpr std::chrono::microseconds kWork{50};
-
-// Returns a thread's CPU time; nothing if the thread has ended.
-std::optional<std::chrono::nanoseconds> read(clockid_t clock) {
-    timespec time{};
-    if (clock_gettime(clock, &time) != 0) return std::nullopt;
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
 
 // What the dynamic linker has loaded.
 struct Libraries {
@@ -119,7 +113,7 @@ const OpenMP* OpenMP::loaded() {
 bool OpenMP::has_worked() const {
     SecondThread& second = second_thread;
     if (second.clock) {
-        const auto now = read(*second.clock);
+        const auto now = cpu::processor_time(*second.clock);
         if (now) return *now - second.forgotten > kWork;
     }
     second.clock.reset();
@@ -135,7 +129,7 @@ bool OpenMP::has_worked() const {
 
 void OpenMP::forget_work() {
     SecondThread& second = second_thread;
-    if (second.clock) second.forgotten = read(*second.clock).value_or(second.forgotten);
+    if (second.clock) second.forgotten = cpu::processor_time(*second.clock).value_or(second.forgotten);
 }
 
 unsigned OpenMP::max_threads() const { return static_cast<unsigned>(std::max(1, max_threads_())); }

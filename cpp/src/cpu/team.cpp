@@ -15,6 +15,7 @@
 #include "contention.h"
 #include "floating_point.h"
 #include "pool.h"
+#include "processor_time.h"
 #include "sleep.h"
 #include "vkrnn/error.h"
 #include "vkrnn/openmp.h"
@@ -47,12 +48,8 @@ struct NestedCall {
     NestedCall& operator=(const NestedCall&) = delete;
 };
 
-// Returns the processor time that the calling thread or the whole process has used.
-Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
-    timespec time{};
-    clock_gettime(clock, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
-}
+// Returns the processor time that the calling thread or the whole process has used. These clocks cannot fail.
+Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) { return processor_time(clock).value_or(0ns); }
 
 }  // namespace
 
