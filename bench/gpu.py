@@ -27,7 +27,18 @@ from vkrnn import reference
 from . import cells, common
 from .common import DEVICE, HOST_CALL, RESIDENT_BATCH, Contender, Pace, Problem, Record, Sizes, show, timed
 from .gpu_contenders import Entry, Torch, Work, on_vkrnn, on_vkrnn_from_numpy, torch_there
-from .gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, STRICT, TORCH, GpuRecord, report, wrong
+from .gpu_report import (
+    BIDIRECTIONAL,
+    MODULE,
+    MODULE_TF32,
+    OPTIONS,
+    PLAIN,
+    STRICT,
+    TORCH,
+    GpuRecord,
+    report,
+    wrong,
+)
 from .problems import Arrays
 
 SIZES = tuple(
@@ -175,6 +186,11 @@ def parse_contender(text: str) -> tuple[str, dict[str, str | int]]:
     return label.strip(), {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
 
 
+def fixed_without(options: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return all options but one."""
+    return {key: value for key, value in options.items() if key != name}
+
+
 def parse_sizes(text: str) -> Sizes:
     """Return the workload of ``T,N,H``; I = H."""
     try:
@@ -199,7 +215,9 @@ class Bench:
 
     def _force(self, name: str, fixed: Mapping[str, Any]) -> None:
         try:
-            self._devices[name] = vkrnn.Device(self._device.index, **fixed)
+            self._devices[name] = vkrnn.Device(
+                fixed.get("device", self._device.index), **fixed_without(fixed, "device")
+            )
         except (TypeError, ValueError) as reason:
             self.left_out.append(f"{name} is skipped: {reason}")
 
@@ -220,6 +238,9 @@ class Bench:
         names = [TORCH, STRICT] if dtype == "float32" else [TORCH]
         if self._torch is not None:
             found += [self._torch.entry(name, arrays, dtype=dtype, transfers=transfers) for name in names]
+            if self._options.modules:
+                names = [MODULE, MODULE_TF32] if dtype == "float32" else [MODULE]
+                found += [self._torch.entry(name, arrays, dtype=dtype) for name in names]
         return found
 
     def rows(self) -> Iterator[list[GpuRecord]]:
@@ -308,8 +329,9 @@ def parser() -> argparse.ArgumentParser:
         type=parse_contender,
         default=[],
         metavar='"LABEL: float32=tf32 schedule=tiles"',
-        help="vkrnn once more, with these options of its device; may be repeated",
+        help="vkrnn once more, with these options of its device, or on another one (device=cuda:0); may be repeated",
     )
+    add("--modules", action="store_true", help="the modules of vkrnn.torch on PyTorch's tensors, too")
     what = made.add_mutually_exclusive_group()
     add = what.add_argument
     add("--transfers", action="store_true", help="from NumPy arrays to NumPy arrays; PyTorch from and to pinned memory")

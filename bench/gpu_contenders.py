@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import vkrnn
 
 from .baseline_torch import TorchCell, find_torch
 from .common import cpu_name
-from .gpu_report import TORCH
+from .gpu_report import MODULE, MODULE_TF32, TORCH
 from .problems import Arrays, named_gradients
 
 
@@ -89,11 +90,16 @@ class Torch:
         self.cuda = where == "cuda"
 
     def entry(self, name: str, arrays: Arrays, *, dtype: str, transfers: bool = False) -> Entry:
-        """Return PyTorch as a contender, with resident tensors or pinned memory, and with TF32 products if allowed."""
-        tf32 = name == TORCH
+        """Return PyTorch, or its module converted to vkrnn's, as a contender: with resident tensors or pinned memory.
+
+        The name says whether products in TF32 are allowed.
+        """
+        tf32 = name in (TORCH, MODULE_TF32)
 
         def work(given: Arrays, gradients: bool) -> Work:  # noqa: FBT001
             cell = TorchCell(self.module, given, self._where, dtype, gradients=gradients)
+            if name in (MODULE, MODULE_TF32):
+                importlib.import_module("vkrnn.torch").convert(cell.module)
             call = self._transferring(cell) if transfers else cell.work
 
             def answer() -> Mapping[str, Any]:

@@ -13,6 +13,8 @@ from .common import DEVICE, HOST_CALL, RESIDENT_BATCH, Record, table, verdict
 PLAIN = "vkrnn"
 OPTIONS = "vkrnn, options"
 BIDIRECTIONAL = "vkrnn, bidirectional"
+MODULE = "vkrnn, module"
+MODULE_TF32 = "vkrnn, module in TF32"
 TORCH = "torch"
 STRICT = "torch, strict float32"
 

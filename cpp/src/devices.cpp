@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cpu/device.h"
+#include "cuda/open.h"
 #include "reports.h"
 #include "vk/run/open.h"
 #include "vkrnn/costs.h"
@@ -33,62 +36,96 @@ bool may_have_gpu() {
 #endif
 }
 
+// A device, and its position in its back end's own list.
+struct Entry {
+    Profile profile;
+    std::size_t position = 0;
+};
+
 struct Listed {
-    std::vector<Profile> profiles;
-    std::size_t cpu = 0;  // position of the CPU itself
+    std::vector<Entry> entries;
     std::string problem;
 };
+
+// Inserts the CUDA devices, each after the Vulkan device of the same GPU, else after all GPUs.
+void add_cuda(std::vector<Entry>& entries) {
+    const std::vector<Profile> found = cuda::list();
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        const auto uuid_of = [](const Entry& entry) { return entry.profile.uuid; };
+        auto at = std::ranges::find(entries, found[i].uuid, uuid_of);
+        if (at == entries.end())
+            at = std::ranges::find(entries, DeviceType::cpu, [](const Entry& entry) { return entry.profile.type; });
+        else
+            ++at;
+        entries.insert(at, {found[i], i});
+    }
+}
 
 Listed list(bool complete) {
     Listed listed;
     if (complete || may_have_gpu()) {
         try {
-            listed.profiles = vk::list();
+            for (Profile& profile : vk::list()) listed.entries.push_back({std::move(profile), listed.entries.size()});
             for (const SkippedDevice& device : vk::skipped())
                 report(Severity::info, "skipped " + device.name + ": " + device.reason);
         } catch (const DeviceError& error) {
             listed.problem = error.what();
             report(Severity::info, listed.problem);
         }
+        add_cuda(listed.entries);
+        for (const SkippedDevice& device : cuda::skipped())
+            report(Severity::info, "skipped " + device.name + ": " + device.reason);
     }
-    const auto first_cpu = std::ranges::find(listed.profiles, DeviceType::cpu, &Profile::type);
-    listed.cpu = static_cast<std::size_t>(first_cpu - listed.profiles.begin());
-    listed.profiles.insert(first_cpu, cpu::profile());
+    const auto first_cpu =
+        std::ranges::find(listed.entries, DeviceType::cpu, [](const Entry& entry) { return entry.profile.type; });
+    listed.entries.insert(first_cpu, {cpu::profile(), 0});
     return listed;
 }
 
 }  // namespace
 
-std::vector<Profile> list_devices(bool complete) { return list(complete).profiles; }
+std::vector<Profile> list_devices(bool complete) {
+    std::vector<Profile> profiles;
+    for (Entry& entry : list(complete).entries) profiles.push_back(std::move(entry.profile));
+    return profiles;
+}
 
 std::string vulkan_problem() { return list(true).problem; }
 
+std::string cuda_problem() { return cuda::problem(); }
+
 std::vector<SkippedDevice> skipped_devices(bool complete) {
     if (!complete && !may_have_gpu()) return {};
+    std::vector<SkippedDevice> skipped = cuda::skipped();
     try {
-        return vk::skipped();
+        for (SkippedDevice& device : vk::skipped()) skipped.push_back(std::move(device));
     } catch (const DeviceError&) {  // vulkan_problem() reports it
-        return {};
     }
+    return skipped;
 }
 
 std::vector<std::string> memory_types(std::size_t index) {
     const Listed listed = list(true);
-    if (index >= listed.profiles.size() || index == listed.cpu) return {};
-    return vk::memory_types(index - (index > listed.cpu ? 1 : 0));
+    if (index >= listed.entries.size() || listed.entries[index].profile.backend != Backend::vulkan) return {};
+    return vk::memory_types(listed.entries[index].position);
 }
 
 std::shared_ptr<Device> Device::open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
     Listed listed = list(false);
-    if (index >= listed.profiles.size()) listed = list(true);
-    if (index >= listed.profiles.size())
-        throw DeviceError("expected a device from 0 to " + std::to_string(listed.profiles.size() - 1) + ", got " +
+    if (index >= listed.entries.size()) listed = list(true);
+    if (index >= listed.entries.size())
+        throw DeviceError("expected a device from 0 to " + std::to_string(listed.entries.size() - 1) + ", got " +
                           std::to_string(index));
+    const auto& [profile, position] = listed.entries[index];
     const bool chooses = fixed == StrategyChoice{} && tuning.empty();
-    if (const std::string message = borrowed_costs(listed.profiles[index]); chooses && !message.empty())
+    if (const std::string message = borrowed_costs(profile); chooses && !message.empty())
         report(Severity::info, message);
-    if (index == listed.cpu) return std::make_shared<cpu::CpuDevice>(fixed);
-    return vk::open(index - (index > listed.cpu ? 1 : 0), fixed, tuning);
+    switch (profile.backend) {
+        case Backend::vulkan: return vk::open(position, fixed, tuning);
+        case Backend::cuda: return cuda::open(position, fixed, tuning);
+        case Backend::native: break;
+    }
+    return std::make_shared<cpu::CpuDevice>(fixed);
 }
 
 std::shared_ptr<Device> Device::open_cpu() { return std::make_shared<cpu::CpuDevice>(StrategyChoice{}); }

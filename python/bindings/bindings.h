@@ -203,6 +203,7 @@ void register_devices(py::module_& module);
 void register_tuned_calls(py::module_& module);  // takes calls, which are registered before it
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
+void register_cuda(py::module_& module);
 void register_layers(py::module_& module);
 void register_streams(py::module_& module);
 void register_xla(py::module_& module);

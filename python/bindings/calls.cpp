@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "bindings.h"
+#include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/last_cells.h"
@@ -94,9 +95,11 @@ std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, 
 
 // Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
 // `owner` is the vkrnn.Device of new arrays. `resident`: new results are Arrays, and the function may return before
-// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32.
+// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32. `stream` is the
+// CUDA stream of the call on a CUDA device.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
-             const py::object& owner, bool resident, bool tf32) {
+             const py::object& owner, bool resident, bool tf32, std::uintptr_t stream) {
+    const OnCudaStream ordered(stream);
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
@@ -275,7 +278,7 @@ void register_calls(py::module_& module) {
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
         py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
-               py::arg("tf32") = false, py::call_guard<Inside>());
+               py::arg("tf32") = false, py::arg("stream") = 0, py::call_guard<Inside>());
     module.def("copy_last_cells", &copy_last, py::arg("gradient"), py::arg("directions"), py::arg("lengths"),
                py::arg("last"), py::arg("where"), py::call_guard<Inside>());
     module.def(

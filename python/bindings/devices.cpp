@@ -36,7 +36,14 @@ const char* type_text(DeviceType type) {
     return "other";
 }
 
-const char* backend_text(Backend backend) { return backend == Backend::native ? "native" : "vulkan"; }
+const char* backend_text(Backend backend) {
+    switch (backend) {
+        case Backend::vulkan: return "vulkan";
+        case Backend::cuda: return "cuda";
+        case Backend::native: break;
+    }
+    return "native";
+}
 
 // Converts a str to UTF-8. Lone surrogates, which UTF-8 cannot represent, are escaped.
 std::string utf8(py::handle text) { return py::bytes(text.attr("encode")("utf-8", "backslashreplace")); }
@@ -251,6 +258,7 @@ void register_devices(py::module_& module) {
 
     module.def("list_devices", &list_devices, py::arg("complete") = true, ListsWithoutGil());
     module.def("vulkan_problem", &vulkan_problem, ListsWithoutGil());
+    module.def("cuda_problem", &cuda_problem, ListsWithoutGil());
     module.def(
         "skipped_devices",
         [](bool complete) {

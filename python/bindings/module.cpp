@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module) {
     register_devices(module);
     register_arrays(module);
     register_calls(module);
+    register_cuda(module);
     register_layers(module);
     register_streams(module);
     register_xla(module);

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vkrnn import _core
-from vkrnn._foreign import as_numpy, as_numpy_integers
+from vkrnn._cuda import as_operand
+from vkrnn._foreign import as_numpy_integers
 from vkrnn._out import checked_out
 from vkrnn.arrays import Array
 from vkrnn.devices import Device, require_device, resolve
@@ -93,9 +94,11 @@ class BoundCall:
         for key, value in arguments.items():
             if type(value) in _AS_THEY_ARE:
                 given[key] = value
+            elif key == "lengths" and value is not None:
+                given[key] = as_numpy_integers(value, f"{prefix} {key}:")
             elif value is not None or key in operation.required:
-                taken = as_numpy_integers if key == "lengths" else as_numpy
-                given[key] = taken(value, f"{prefix} {key}:")
+                preferred = device or next((each.device for each in arguments.values() if type(each) is Array), None)
+                given[key] = as_operand(value, f"{prefix} {key}:", preferred)
         call = _core.check(operation.cell, operation.gradients, descriptor, given, label, packed)
         return BoundCall(call, prefix, device, out)
 

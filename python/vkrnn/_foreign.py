@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import sys
@@ -12,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
+from vkrnn._dlpack import BFLOAT, HOST, UNSIGNED, device_of, tensor_of
 
-__all__ = ["Foreign", "as_numpy", "as_numpy_integers", "bfloat16"]
+__all__ = ["Foreign", "as_numpy", "as_numpy_integers", "bfloat16", "refuse_differentiated"]
 
 
 class _NoneOfVkrnn(Protocol):
@@ -32,21 +32,6 @@ class _SupportsArray(_NoneOfVkrnn, Protocol):
 
 Foreign: TypeAlias = npt.NDArray[Any] | _SupportsDLPack | _SupportsArray
 """A NumPy array, or anything that `as_numpy` converts to one; not a `vkrnn.Array`."""
-
-_HOST = {1, 3, 11}  # DLPack's numbers of host memory: plain, pinned for CUDA, pinned for ROCm
-_BFLOAT, _UNSIGNED = 4, 1
-
-
-class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor up to its dtype, with which the target of an unversioned capsule begins."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-    )
 
 
 class _Exported:
@@ -79,7 +64,7 @@ def as_numpy(value: Any, where: str) -> Any:
         return np.asarray(value)  # drops a subclass's overrides, so that the checked array is the one used
     if isinstance(value, (np.generic, _core.Array)):
         return value
-    _refuse_differentiated(value, where)
+    refuse_differentiated(value, where)
     if hasattr(value, "__dlpack__"):
         return _from_dlpack(value, where)
     if not hasattr(value, "__array__"):
@@ -103,18 +88,17 @@ def as_numpy_integers(value: Any, where: str) -> Any:
 def _from_dlpack(value: Any, where: str) -> npt.NDArray[Any]:
     kind = type(value).__name__
     try:
-        device, _ = value.__dlpack_device__()
-        on_host = int(device) in _HOST
+        on_host = device_of(value)[0] in HOST
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
     if not on_host:
         raise TypeError(f"{where} expected CPU memory, got a {kind} on another device; copy it to the CPU first")
     try:
         capsule = value.__dlpack__()
-        tensor = _Tensor.from_address(_address(capsule, b"dltensor"))
-        is_bfloat16 = (tensor.code, tensor.bits) == (_BFLOAT, 16)
+        tensor = tensor_of(capsule)
+        is_bfloat16 = (tensor.code, tensor.bits) == (BFLOAT, 16)
         if is_bfloat16:
-            tensor.code = _UNSIGNED  # which NumPy supports
+            tensor.code = UNSIGNED  # which NumPy supports
         array: npt.NDArray[Any] = np.from_dlpack(_Exported(capsule))
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{where} expected an array that can be shared, got a {kind}: {error}") from error
@@ -135,7 +119,7 @@ def _bfloat16() -> np.dtype[Any]:
     return dtype
 
 
-def _refuse_differentiated(value: Any, where: str) -> None:
+def refuse_differentiated(value: Any, where: str) -> None:
     """Raise TypeError for arrays whose library would compute gradients, because it cannot record a call here."""
     kind = type(value).__name__
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
@@ -146,9 +130,5 @@ def _refuse_differentiated(value: Any, where: str) -> None:
         advice = "within jax.jit, jax.grad and jax.vmap call the functions of vkrnn.jax"
         raise TypeError(f"{where} expected an array, got a tracer of JAX ({kind}): {advice}")
 
-
-_address = ctypes.pythonapi.PyCapsule_GetPointer
-_address.restype = ctypes.c_void_p
-_address.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 _core.provide("as_numpy", as_numpy)

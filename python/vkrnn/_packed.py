@@ -7,7 +7,7 @@ on. This is the order of ``torch.nn.utils.rnn.PackedSequence``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from vkrnn import _calls
 from vkrnn.devices import resolve
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
 
-__all__ = ["call", "last_rows"]
+__all__ = ["SEQUENCES", "call", "last_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -29,23 +29,24 @@ _KINDS: Mapping[str, type[Results[Any]]] = {
     "lstm_gradients": LSTMGradients,
     "gru_gradients": GRUGradients,
 }
-_SEQUENCES = frozenset(
+SEQUENCES = frozenset(
     ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output")
 )
+"""The arguments and results that are sequences."""
 
 
-def call(function: Callable[..., Any], given: Mapping[str, Any], descriptor: Any) -> Any:
-    """Return what `function`, one of the six, returns for arguments whose sequences are packed; so are its results.
+def call(name: str, given: Mapping[str, Any], descriptor: Any) -> Any:
+    """Return what the function `name`, one of the six, returns for arguments whose sequences are packed.
 
-    The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are padded.
+    So are its results. The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are
+    padded.
     """
-    name = function.__name__
     if resolve(None, f"[{name}]").backend == "native" and "mask" not in given:
         return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)
     live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
-    padded = {key: _pad(value, live) if key in _SEQUENCES else value for key, value in given.items()}
-    whole = function(**padded, descriptor=descriptor)
-    results = {key: value[live] if key in _SEQUENCES else value for key, value in whole._asdict().items()}
+    padded = {key: _pad(value, live) if key in SEQUENCES else value for key, value in given.items()}
+    whole = _calls.run(_KINDS[name], name, {**padded, "descriptor": descriptor})
+    results = {key: value[live] if key in SEQUENCES else value for key, value in whole._asdict().items()}
     return type(whole)(whole._function, tuple(results), list(results.values()), whole._reasons)  # noqa: SLF001
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkrnn import gradients, operations
+from vkrnn import operations
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Gradients, Outputs
+from vkrnn.results import Outputs
 
 __all__ = [
-    "BACKWARD",
     "FORWARD",
     "GATES",
     "descriptor",
@@ -41,13 +40,6 @@ FORWARD: Mapping[str, Callable[..., Outputs[Any]]] = {
     "RNN_RELU": operations.single_gate_rnn,
 }
 """The function for each `mode` of a torch module."""
-
-BACKWARD: Mapping[str, Callable[..., Gradients[Any]]] = {
-    "LSTM": gradients.lstm_gradients,
-    "GRU": gradients.gru_gradients,
-    "RNN_TANH": gradients.single_gate_rnn_gradients,
-    "RNN_RELU": gradients.single_gate_rnn_gradients,
-}
 
 GATES: Mapping[str, int] = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
@@ -91,8 +83,8 @@ def torch_mode(mode: str) -> str:
     return mode.partition(" ")[0]
 
 
-def from_torch_layout(weights: Weights, how: Any) -> dict[str, Array]:
-    """Return torch's weights as keyword arguments of a call with the descriptor `how`.
+def from_torch_layout(weights: Any, how: Any) -> dict[str, Any]:
+    """Return torch's `Weights`, tensors or NumPy arrays, as keyword arguments of a call with the descriptor `how`.
 
     The two matrices are views of torch's, the biases are not. torch has two biases. They are added, except for a GRU's
     candidate if the reset gate is applied between them.
@@ -112,8 +104,8 @@ def from_torch_layout(weights: Weights, how: Any) -> dict[str, Array]:
     return given
 
 
-def gradients_to_torch_layout(given: Mapping[str, Array]) -> list[Array | None]:
-    """Return gradients with respect to the keyword arguments as those with respect to `Weights`.
+def gradients_to_torch_layout(given: Mapping[str, Any]) -> list[Any]:
+    """Return gradients with respect to the keyword arguments, tensors, as those with respect to `Weights`.
 
     There is one for each weight, and the gradients of the two biases share no memory.
     """
@@ -121,7 +113,7 @@ def gradients_to_torch_layout(given: Mapping[str, Array]) -> list[Array | None]:
     H = R.shape[-1]
     outside, inside = given.get("bias"), None
     if outside is not None:
-        inside = outside.copy()
+        inside = outside.clone()
         if "secondary_bias" in given:
             inside.reshape(-1, 3, H)[:, 2] = given["secondary_bias"].reshape(-1, H)
     return [given["input_weight"], R.reshape(-1, H), outside, inside, given.get("peephole")]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkrnn import _core
+from vkrnn._dlpack import CUDA
 from vkrnn._foreign import Foreign, as_numpy, bfloat16
 from vkrnn._generics import Self
 from vkrnn.devices import DeviceLike, require_device, resolve
@@ -155,13 +156,21 @@ class Array(_core.Array):
         return array.astype(dtype)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """Hand the memory to another library as CPU memory. See `numpy.ndarray.__dlpack__` for the options.
+        """Hand the memory to another library. See `numpy.ndarray.__dlpack__` for the options.
+
+        On a CUDA device, the option ``stream`` names the other library's stream, which waits for the calls on the array
+        that were made before. It is the legacy default stream if not given.
 
         Raises
         ------
         BufferError
-            If the host does not see the memory, or the dtype is bfloat16.
+            If neither the host nor CUDA sees the memory, or if the host sees it and the dtype is bfloat16.
         """
+        if self.device.backend == "cuda":
+            stream = options.get("stream")
+            if stream == -1:  # the other library takes care of the order
+                stream = None
+            return _core.to_dlpack(self, 1 if stream is None else stream)
         if not self.host_visible:
             raise BufferError(f"[Array] the host cannot map the memory of {self.device.name}; copy it with numpy()")
         if self.dtype.name == "bfloat16":
@@ -169,8 +178,23 @@ class Array(_core.Array):
         return self.numpy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return DLPack's identifier of the CPU, (1, 0)."""
-        return (1, 0)
+        """Return DLPack's identifier of the memory: (2, number) of a CUDA device, else (1, 0), the CPU."""
+        return (CUDA, self._cuda_ordinal) if self.device.backend == "cuda" else (1, 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Description of the memory for other libraries, if it is on a CUDA device.
+
+        The legacy default stream waits for the calls on the array that were made before.
+        """
+        if self.device.backend != "cuda" or self.dtype.name == "bfloat16":
+            raise AttributeError("__cuda_array_interface__")
+        address = _core.lend(self, 1)
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": (address, False), "version": 3, "stream": 1}
+
+    @property
+    def _cuda_ordinal(self) -> int:
+        return _core.cuda_ordinal(self.device._open("[Array]"))
 
     def __repr__(self) -> str:
         """Return shape, dtype and device, never the numbers, which would have to be waited for."""

@@ -128,8 +128,8 @@ class Device:
         return self._profile.type
 
     @property
-    def backend(self) -> Literal["vulkan", "native"]:
-        """What runs the calls: ``vulkan``, or ``native`` for the CPU's own kernels."""
+    def backend(self) -> Literal["vulkan", "cuda", "native"]:
+        """What runs the calls: ``vulkan``, ``cuda``, or ``native`` for the CPU's own kernels."""
         return self._profile.backend
 
     @property

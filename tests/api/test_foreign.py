@@ -45,6 +45,9 @@ class WithArray:
         return self._array if dtype is None else self._array.astype(dtype)
 
 
+METAL = 8  # DLPack's number of a kind of memory that vkrnn knows nothing of
+
+
 class WithDLPack:
     """An object with nothing but DLPack's methods; its memory may claim to be on another device."""
 
@@ -121,7 +124,7 @@ def test_tensors_that_cannot_be_shared(torch: Any, arrays: Arrays) -> None:
     assert str(caught.value).startswith("[lstm 'first'] bias: expected an array that can be shared, got a Tensor: ")
     assert "layout" in str(caught.value)
     with pytest.raises(TypeError) as caught:
-        vkrnn.lstm(**{**arrays, "bias": WithDLPack(arrays["bias"], 2)})  # type: ignore[arg-type]
+        vkrnn.lstm(**{**arrays, "bias": WithDLPack(arrays["bias"], METAL)})  # type: ignore[arg-type]
     assert str(caught.value) == (
         "[lstm] bias: expected CPU memory, got a WithDLPack on another device; copy it to the CPU first"
     )

@@ -59,8 +59,8 @@ def both_ways(case: Case, dtype: Any) -> tuple[Arrays, Arrays]:
     wanted = {**dense._asdict(), **{f"d {name}": array for name, array in dense_gradients._asdict().items()}}
     wanted["d source"] = packed({"source": wanted["d source"]}, lengths)["source"]
 
-    results = _packed.call(forward, packed(given, lengths), how)
-    gradients = _packed.call(backward, packed({**given, **upstream}, lengths), how)
+    results = _packed.call(forward.__name__, packed(given, lengths), how)
+    gradients = _packed.call(backward.__name__, packed({**given, **upstream}, lengths), how)
     got = {**results._asdict(), **{f"d {name}": array for name, array in gradients._asdict().items()}}
     return got, packed(wanted, lengths)
 
@@ -165,7 +165,7 @@ with vkrnn.Device("cpu ("):
     before = peak()
     vkrnn.lstm_gradients(**given, descriptor=how)
     between = peak()
-    _packed.call(vkrnn.lstm_gradients, packed, how)
+    _packed.call("lstm_gradients", packed, how)
     print(between - before, peak() - between)
 """
 

@@ -18,6 +18,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "plan": {"vkrnn", "", "abi"},
     "plan/*": {"vkrnn", "", "abi", "plan", "plan/portable"},
     "cpu": {"vkrnn", "", "abi"},
+    "cuda": {"vkrnn", ""},
     "cpu/kernels": {"vkrnn", "", "abi", "cpu"},
     "vk": {"vkrnn", "vk/run"},
     "vk/device": {"vkrnn", ""},
@@ -31,7 +32,9 @@ MAY_INCLUDE: dict[str, set[str]] = {
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cpu/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("vk/run/executor.h", "plan/cache.h"): "a device keeps the plans that it has made",
+    ("cuda/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("devices.cpp", "cpu/device.h"): "it opens devices of every kind",
+    ("devices.cpp", "cuda/open.h"): "it opens devices of every kind",
     ("devices.cpp", "vk/run/open.h"): "it opens devices of every kind",
 }
 REGISTRY = re.compile(r"plan/registry\.(h|cpp)")  # the only file that knows every strategy

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import vkrnn
 from comparison import assert_close, scaled_error
 from oracles import require
 from tolerances import DTYPES, FLOAT32
@@ -22,7 +21,7 @@ from tolerances import DTYPES, FLOAT32
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_modules import fed_to, initial, states, work  # noqa: E402
-from vkrnn.torch import _ops  # noqa: E402
+from vkrnn.torch import _calls  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 SMALL = {"input_size": 3, "hidden_size": 4}
@@ -424,12 +423,14 @@ def test_memory_is_shared(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """Weights and input are read in place, and the output is the call's own memory."""
     seen = {}
 
-    def spy(**arguments: Any) -> vkrnn.Results:
-        results = vkrnn.gru(**arguments)
-        seen.update(arguments, output=results.output)
+    def spy(kind: Any, function: str, arguments: dict[str, Any]) -> Any:
+        seen.update(arguments)
+        results = run(kind, function, arguments)
+        seen["output"] = results.output
         return results
 
-    monkeypatch.setattr(_ops, "FORWARD", {"GRU": spy})
+    run = _calls.run
+    monkeypatch.setattr(_calls, "run", spy)
     module, x = ours.GRU(8, 32, dtype=getattr(torch, dtype)), torch.rand(9, 4, 8).to(getattr(torch, dtype))
     output, _ = module(x)
     wanted = {

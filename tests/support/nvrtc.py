@@ -13,15 +13,22 @@ ARCHITECTURE = "sm_90"
 
 
 @cache
-def find() -> ctypes.CDLL | None:
-    """Return NVRTC: the loader's, or the one of NVIDIA's package for Python. None if neither is installed."""
+def find_path() -> str | None:
+    """Return NVRTC's path: the loader's, or the one of NVIDIA's package for Python. None if neither is installed."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     packaged = sorted(str(path) for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*[0-9]"))
     for name in ["libnvrtc.so.13", "libnvrtc.so.12", *packaged]:
         with contextlib.suppress(OSError):
-            return ctypes.CDLL(name)
+            ctypes.CDLL(name)
+            return name
     return None
+
+
+def find() -> ctypes.CDLL | None:
+    """Return NVRTC, opened; None if it is not installed."""
+    path = find_path()
+    return ctypes.CDLL(path) if path else None
 
 
 def kernels() -> list[tuple[str, str, str]]:

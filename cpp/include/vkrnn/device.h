@@ -101,7 +101,10 @@ std::vector<Profile> list_devices(bool complete = true);
 // Returns why Vulkan devices cannot be listed and what to install; empty if they can.
 std::string vulkan_problem();
 
-// Lists the Vulkan devices that list_devices() leaves out.
+// Returns why CUDA devices cannot be listed; empty if they can.
+std::string cuda_problem();
+
+// Lists the GPUs that list_devices() leaves out.
 std::vector<SkippedDevice> skipped_devices(bool complete = true);
 
 // Describes the memory of the device at `index` of list_devices(), with a line for each Vulkan memory heap and type.

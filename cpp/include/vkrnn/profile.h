@@ -1,6 +1,7 @@
-// The properties of a device that planning uses. Devices fill it in. It has no Vulkan types.
+// The properties of a device that planning uses. Devices fill it in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -9,6 +10,7 @@ namespace vkrnn {
 // What runs a device's plans. Each back end has its own strategies.
 enum class Backend : std::uint8_t {
     vulkan,  // shaders on a Vulkan device
+    cuda,    // the same shaders, compiled for CUDA
     native,  // the CPU's own kernels
 };
 
@@ -19,9 +21,10 @@ struct Profile {
     std::string name;            // "llvmpipe (LLVM 15.0.6, 256 bits)"
     std::string driver;          // "llvmpipe", "NVIDIA", "radv": VkDriverId's short name; "native" for the CPU itself
     std::string driver_version;  // as the driver reports it: "Mesa 22.3.6 (LLVM 15.0.6)"
-    std::string api_version;     // "1.3.230"
+    std::string api_version;     // "1.3.230"; for CUDA the compute capability: "9.0"
     DeviceType type = DeviceType::other;
     std::uint32_t vendor_id = 0, device_id = 0;
+    std::array<std::uint8_t, 16> uuid{};  // the same for a GPU's Vulkan and CUDA devices; zeros for the CPU itself
     std::uint32_t subgroup_size = 1;
     std::uint32_t max_workgroup_invocations = 128;
     std::uint32_t max_workgroup_size_x = 128;

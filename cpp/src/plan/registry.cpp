@@ -27,6 +27,7 @@ std::span<const Part* const> instances() {
 std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
     switch (backend) {
         case Backend::vulkan:
+        case Backend::cuda:
             return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop>();
         case Backend::native: return instances<LoopStrategy, NativeLoop>();
     }
@@ -35,7 +36,8 @@ std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
 
 std::span<const ProductStrategy* const> product_strategies(Backend backend) {
     switch (backend) {
-        case Backend::vulkan: return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts>();
+        case Backend::vulkan:
+        case Backend::cuda: return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts>();
         case Backend::native: return instances<ProductStrategy, NativeProducts>();
     }
     return {};

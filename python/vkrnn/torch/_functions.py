@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core, descriptors
-from vkrnn._calls import REASONS, run
+from vkrnn._calls import REASONS
 from vkrnn._last_cells import last_cells
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import LSTMOutputs, Outputs, Results
 from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
+from vkrnn.torch._calls import call
 from vkrnn.torch._ops import register
-from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["gru", "lstm", "single_gate_rnn"]
@@ -39,8 +39,8 @@ def single_gate_rnn(
 ) -> Outputs[Tensor]:
     """Run `vkrnn.single_gate_rnn` on tensors of torch.
 
-    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings; tensors are on the CPU.
-    Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings; tensors are on the CPU or
+    on a CUDA device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
 
     Returns
     -------
@@ -53,8 +53,8 @@ def single_gate_rnn(
     TypeError, ValueError, DeviceError
         As in `vkrnn.single_gate_rnn`.
     NotImplementedError
-        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask`, for second derivatives
-        and for forward-mode derivatives.
+        As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
+        derivatives and for forward-mode derivatives.
     """
     return _differentiable(Outputs, "single_gate_rnn", locals())
 
@@ -74,8 +74,8 @@ def lstm(
 ) -> LSTMOutputs[Tensor]:
     """Run `vkrnn.lstm` on tensors of torch.
 
-    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings; tensors are on the CPU. Gradients go
-    through torch's autograd to every tensor but `mask` and `lengths`.
+    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings; tensors are on the CPU or on a CUDA
+    device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def lstm(
     TypeError, ValueError, DeviceError
         As in `vkrnn.lstm`.
     NotImplementedError
-        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask` or through another step
-        of ``cell_output``, for second derivatives and for forward-mode derivatives.
+        As there, and for a tensor on another kind of device, for gradients with respect to `mask` or through another
+        step of ``cell_output``, for second derivatives and for forward-mode derivatives.
 
     Examples
     --------
@@ -120,8 +120,8 @@ def gru(
 ) -> Outputs[Tensor]:
     """Run `vkrnn.gru` on tensors of torch.
 
-    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings; tensors are on the CPU. Gradients go
-    through torch's autograd to every tensor but `mask` and `lengths`.
+    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings; tensors are on the CPU or on a CUDA
+    device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
 
     Returns
     -------
@@ -134,8 +134,8 @@ def gru(
     TypeError, ValueError, DeviceError
         As in `vkrnn.gru`.
     NotImplementedError
-        As there, and for a tensor that is not on the CPU, for gradients with respect to `mask`, for second derivatives
-        and for forward-mode derivatives.
+        As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
+        derivatives and for forward-mode derivatives.
     """
     return _differentiable(Outputs, "gru", locals())
 
@@ -205,7 +205,7 @@ def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> K
 
 
 def _check(cell: str, arguments: dict[str, Any]) -> None:
-    """Make `lengths` a tensor, and refuse what is no tensor on the CPU."""
+    """Make `lengths` a tensor, and refuse what is no tensor on the CPU or a CUDA device."""
     if arguments["lengths"] is not None:
         arguments["lengths"] = torch.as_tensor(arguments["lengths"])
     for name, value in arguments.items():
@@ -213,9 +213,9 @@ def _check(cell: str, arguments: dict[str, Any]) -> None:
             continue
         if not isinstance(value, Tensor):
             raise TypeError(f"[vkrnn.torch.{cell}] {name}: expected a torch.Tensor, got {type(value).__name__}")
-        if value.device.type not in ("cpu", "meta"):
+        if value.device.type not in ("cpu", "cuda", "meta"):
             raise NotImplementedError(
-                f"[vkrnn.torch.{cell}] {name}: expected a tensor on the CPU, got one on {value.device}"
+                f"[vkrnn.torch.{cell}] {name}: expected a tensor on the CPU or a CUDA device, got one on {value.device}"
             )
 
 
@@ -249,9 +249,9 @@ def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
     return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
 
 
-def _named(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return as arrays those of an operator's tensors that there are."""
-    return {name: to_array(given[name]) for name in _ARGUMENTS if given[name] is not None}
+def _named(given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return those of an operator's tensors that there are."""
+    return {name: given[name] for name in _ARGUMENTS if given[name] is not None}
 
 
 @unseen_by_dynamo
@@ -273,14 +273,9 @@ def _compute(
     """Return the output, the cells and z_state; what there is not is empty."""
     given = _named(locals())
     how = _with(cell, options, training=training)
-    with pytorch_threads:
-        found = _run(cell, given, how)
-    first, second, third = (to_tensor(found[name]) if name in found else source.new_empty(0) for name in _OUTPUTS)
+    found = call(cell, given, how)
+    first, second, third = (found[name] if name in found else source.new_empty(0) for name in _OUTPUTS)
     return first, second, third
-
-
-def _run(function: str, given: Mapping[str, Any], how: Any) -> dict[str, Any]:
-    return run(Results, function, {**given, "descriptor": how})._asdict()
 
 
 def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -322,16 +317,17 @@ def _compute_backward(
     how = _with(cell, options, training=False)
     D = 2 if how.bidirectional else 1
     above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output
-    given |= {"source_gradient": to_array(above), "z_state": to_array(z_state)}
+    given |= {"source_gradient": above, "z_state": z_state}
     if output is not None:
-        given["output_fwd"] = to_array(output)
+        given["output_fwd"] = output
     if cell_output is not None:
-        given["cell_output_fwd"] = to_array(cell_output)
+        given["cell_output_fwd"] = cell_output
     if d_cells is not None:
-        given["cell_gradient"] = last_cells(to_array(d_cells), D, given.get("lengths"), f"[vkrnn.torch.{cell}]")
-    with pytorch_threads:
-        found = _run(_CELLS[cell].gradients_name, given, how)
-    gradients = [to_tensor(found[name]) if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
+        ends = None if lengths is None else to_array(lengths.cpu())
+        last = last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]")
+        given["cell_gradient"] = to_tensor(last).to(source.device)
+    found = call(_CELLS[cell].gradients_name, given, how)
+    gradients = [found[name] if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
     return tuple(gradients)
 
 

@@ -11,29 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from vkrnn import _packed
-from vkrnn._torch_layout import (
-    BACKWARD,
-    FORWARD,
-    GATES,
-    descriptor,
-    from_torch_layout,
-    gradients_to_torch_layout,
-    torch_mode,
-)
-from vkrnn._torch_tensors import to_array, to_tensor
-from vkrnn.results import LSTMOutputs
-from vkrnn.torch._threads import pytorch_threads
+from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
+from vkrnn._torch_tensors import to_array
+from vkrnn.torch._calls import KEYS, call
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["compute_layer", "layer", "layer_backward", "register"]
-
-Array = npt.NDArray[Any]
 
 
 @unseen_by_dynamo
@@ -60,16 +47,14 @@ def compute_layer(
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
-    with pytorch_threads:
-        results = _call(FORWARD[name], given, how)
-    ends = None if lengths is None else given["lengths"]
-    cells = results.cell_output if isinstance(results, LSTMOutputs) else None
+    results = call(FORWARD[name].__name__, given, how, packed=source.dim() == 2)
+    cells = results.get("cell_output")
     return (
-        to_tensor(results.output),
-        to_tensor(_last_state(results.output, D, ends)),
-        source.new_empty(0) if cells is None else to_tensor(_last_state(cells, D, ends)),
-        to_tensor(results.z_state) if training else source.new_empty(0),
-        source.new_empty(0) if cells is None or not training else to_tensor(cells),
+        results["output"],
+        _last_state(results["output"], D, lengths),
+        source.new_empty(0) if cells is None else _last_state(cells, D, lengths),
+        results["z_state"] if training else source.new_empty(0),
+        source.new_empty(0) if cells is None or not training else cells,
     )
 
 
@@ -118,22 +103,18 @@ def _compute_backward(
     how = descriptor(mode, bidirectional=D == 2)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
-    if d_output is not None:
-        given["source_gradient"] = to_array(d_output)
-    else:
-        given["source_gradient"] = np.zeros((*z_state.shape[:-1], D * H), given["source"].dtype)
-    given["z_state"] = to_array(z_state)
+    given["source_gradient"] = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
+    given["z_state"] = z_state
     if name in ("LSTM", "GRU"):
-        given["cell_output_fwd" if name == "LSTM" else "output_fwd"] = to_array(states)
+        given["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
     if d_h_n is not None:
         given["state_gradient"] = _side_by_side(d_h_n)
     if d_c_n is not None:
         given["cell_gradient"] = _side_by_side(d_c_n)
-    with pytorch_threads:
-        found = _call(BACKWARD[name], given, how)._asdict()
+    found = call(FORWARD[name].__name__ + "_gradients", given, how, packed=source.dim() == 2)
     last = [_one_by_one(found[name], D) if name in found else None for name in ("init_state", "init_cell")]
-    arrays = [found["source"], *gradients_to_torch_layout(found), *last]
-    return tuple(source.new_empty(0) if array is None else to_tensor(array) for array in arrays)
+    gradients = [found["source"], *gradients_to_torch_layout(found), *last]
+    return tuple(source.new_empty(0) if gradient is None else gradient for gradient in gradients)
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
@@ -148,59 +129,48 @@ def _arguments(
     states: tuple[Tensor | None, Tensor | None],
     mask: Tensor | None,
     lengths: Tensor | None,
-) -> dict[str, Any]:
+) -> dict[str, Tensor | None]:
     """Return the keyword arguments that forward and gradient calls have in common."""
-    arrays: Any = tuple(None if weight is None else to_array(weight) for weight in weights)
-    given: dict[str, Any] = {"source": to_array(source)}
-    given |= from_torch_layout(arrays, how)
     h_0, c_0 = states
-    if h_0 is not None:
-        given["init_state"] = _side_by_side(h_0)
-    if c_0 is not None:
-        given["init_cell"] = _side_by_side(c_0)
-    if mask is not None:
-        given["mask"] = to_array(mask)
-    if lengths is not None:
-        given["lengths"] = to_array(lengths)
-    return given
+    return {
+        "source": source,
+        **from_torch_layout(weights, how),
+        "init_state": None if h_0 is None else _side_by_side(h_0),
+        "init_cell": None if c_0 is None else _side_by_side(c_0),
+        "mask": mask,
+        "lengths": lengths,
+    }
 
 
-def _call(function: Callable[..., Any], given: dict[str, Any], how: Any) -> Any:
-    if given["source"].ndim == 2:
-        return _packed.call(function, given, how)
-    return function(**given, descriptor=how)
-
-
-def _side_by_side(state: Tensor) -> Array:
+def _side_by_side(state: Tensor) -> Tensor:
     """Return [D, N, H] as [N, DH]."""
-    array = to_array(state)
-    return array[0] if len(array) == 1 else np.concatenate([array[0], array[1]], axis=1)
+    return state[0] if len(state) == 1 else torch.cat([state[0], state[1]], dim=1)
 
 
-def _one_by_one(state: Array, D: int) -> Array:
+def _one_by_one(state: Tensor, D: int) -> Tensor:
     """Return [N, DH] as [D, N, H]."""
-    return state[np.newaxis] if D == 1 else np.stack(np.split(state, D, axis=1))
+    return state.unsqueeze(0) if D == 1 else torch.stack(state.chunk(D, dim=1))
 
 
-def _last_state(states: Array, D: int, lengths: Array | None) -> Array:
+def _last_state(states: Tensor, D: int, lengths: Tensor | None) -> Tensor:
     """Return a copy [D, N, H] of the states [T, N, DH], or packed, after each direction's last step."""
-    if states.ndim == 2 and lengths is not None:
-        rows = _packed.last_rows(lengths)
+    if states.dim() == 2 and lengths is not None:
+        rows = torch.from_numpy(_packed.last_rows(to_array(lengths.cpu()))).to(states.device)
         ends = states[rows], states[: len(rows)]
-        return np.stack([ends[d].reshape(len(rows), D, -1)[:, d] for d in range(D)])
-    N = states.shape[1]
+        return torch.stack([ends[d].unflatten(1, (D, -1))[:, d] for d in range(D)])
     H = states.shape[2] // D
-    last = np.empty((D, N, H), states.dtype)
-    last[0] = states[-1, :, :H] if lengths is None else states[lengths - 1, np.arange(N), :H]
-    if D == 2:
-        last[1] = states[0, :, H:]
-    return last
+    if lengths is None:
+        last = states[-1]
+    else:
+        last = states[lengths.to(states.device).long() - 1, torch.arange(len(lengths), device=states.device)]
+    return last.unsqueeze(0).clone() if D == 1 else torch.stack([last[:, :H], states[0, :, H:]])
 
 
 def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     """Make an operator. torch.library.custom_op would do the same, and add tens of microseconds to each call."""
     torch.library.define(name, torch.library.infer_schema(compute, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
-    torch.library.impl(name, "CPU")(compute)
+    for key in KEYS:
+        torch.library.impl(name, key)(compute)
     torch.library.register_fake(name, shapes)
     namespace, operator = name.split("::")
     return getattr(getattr(torch.ops, namespace), operator).default

@@ -118,8 +118,7 @@ class Recurrent(torch.nn.RNNBase):
     def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":
             hx = tuple(hx)
-        if torch.is_autocast_enabled("cpu"):  # earlier layers may return a 16-bit type
-            dtype = self.weight_hh_l0.dtype
+        if (dtype := self._autocast(input)) is not None:
             input, hx = input.to(dtype), self._each(hx, lambda state: state.to(dtype))  # noqa: A001
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
@@ -142,6 +141,16 @@ class Recurrent(torch.nn.RNNBase):
         if batched:
             return output, last
         return output.squeeze(batch_axis), self._each(last, lambda state: state.squeeze(1))
+
+    def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
+        """Return the type to compute in within torch.autocast: its own on a CUDA device, the parameters' on the CPU.
+
+        As with PyTorch's modules, whose LSTM autocast converts on CUDA devices. None if there is no autocast.
+        """
+        kind = input.data.device.type if isinstance(input, PackedSequence) else input.device.type
+        if kind == "cuda" and torch.is_autocast_enabled("cuda"):
+            return torch.get_autocast_dtype("cuda")
+        return self.weight_hh_l0.dtype if torch.is_autocast_enabled("cpu") else None
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:
         """Compute packed sequences without padding them."""
@@ -174,6 +183,8 @@ class Recurrent(torch.nn.RNNBase):
         rows = source.shape[1] if lengths is None else lengths.shape[0]
         for number in range(self.num_layers):
             weights = self._weights(number)
+            if source.is_cuda and source.dtype != self.weight_hh_l0.dtype:  # within torch.autocast
+                weights = [None if weight is None else weight.to(source.dtype) for weight in weights]
             states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
             tensors = [source, *weights, *states]
             training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "vk/device/poll.h"
+#include "poll.h"
 
 namespace vkrnn::vk {
 namespace {

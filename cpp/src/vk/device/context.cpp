@@ -9,9 +9,7 @@
 #include <mutex>
 #include <string>
 
-#ifdef _WIN32
-#include <process.h>
-#else
+#ifndef _WIN32
 #include <pthread.h>
 #include <unistd.h>
 #endif
@@ -116,14 +114,6 @@ int rank(DeviceType type) {
 }  // namespace
 
 ForkSafeMutex& loader_mutex() { return mutex_of_the_loader; }
-
-long process_id() {
-#ifdef _WIN32
-    return _getpid();
-#else
-    return getpid();
-#endif
-}
 
 Context::Context() : process_(process_id()), loader_(load()) {
     drivers_are_loaded = true;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fork_safe_mutex.h"
+#include "process_id.h"
 #include "vk/device/vulkan.h"
 #include "vkrnn/profile.h"
 
@@ -55,8 +56,5 @@ struct SelectedDevice {
 // Locked while the loader lists or opens devices. The loader has its own lock, which a process forked meanwhile would
 // find locked for ever.
 ForkSafeMutex& loader_mutex();
-
-// Returns the id of this process. Devices do not survive a fork.
-long process_id();
 
 }  // namespace vkrnn::vk

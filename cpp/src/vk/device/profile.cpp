@@ -212,6 +212,7 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
     profile.type = device_type(core.deviceType);
     profile.vendor_id = core.vendorID;
     profile.device_id = core.deviceID;
+    std::ranges::copy(properties11.deviceUUID, profile.uuid.begin());
     profile.subgroup_size = properties11.subgroupSize;
     // Pipelines require a subgroup size, and a workgroup has at most this many subgroups.
     const std::uint32_t subgroups = chain.get<PhysicalDeviceVulkan13Properties>().maxComputeWorkgroupSubgroups;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "vk/device/poll.h"
+#include "poll.h"
 
 namespace vkrnn::vk {
 

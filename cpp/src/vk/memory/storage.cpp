@@ -1,7 +1,7 @@
 #include "vk/memory/storage.h"
 
 #include "vk/device/context.h"
-#include "vk/device/leak.h"
+#include "leak.h"
 
 namespace vkrnn::vk {
 

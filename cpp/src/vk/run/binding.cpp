@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "vk/device/leak.h"
+#include "leak.h"
 
 namespace vkrnn::vk {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "vk/device/error.h"
-#include "vk/device/leak.h"
+#include "leak.h"
 #include "vk/run/session.h"
 
 namespace vkrnn::vk {

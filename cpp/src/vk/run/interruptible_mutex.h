@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "vk/device/poll.h"
+#include "poll.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 

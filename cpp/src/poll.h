@@ -1,11 +1,11 @@
 // Calls the caller's poll. It may run any code, such as signal handlers that fork the process.
 #pragma once
 
-#include "vk/device/context.h"
+#include "process_id.h"
 #include "vkrnn/device.h"
 #include "vkrnn/error.h"
 
-namespace vkrnn::vk {
+namespace vkrnn {
 
 // Thrown in a child process that a poll has forked. The child has none of the driver's threads, so it must not use the
 // device, nor wait for it.
@@ -19,4 +19,4 @@ inline void ask(const Poll& poll) {
     if (process != process_id()) throw Forked();
 }
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-namespace vkrnn::vk {
+namespace vkrnn {
 
 // Takes a value and never destroys it. Allocates no memory.
 template <class T>
@@ -15,4 +15,4 @@ void leak(T value) noexcept {
     new (place.data()) T(std::move(value));
 }
 
-}  // namespace vkrnn::vk
+}  // namespace vkrnn

@@ -1,0 +1,44 @@
+// CUDA devices: what their callers can say beyond the interface of all devices.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "vkrnn/device.h"
+
+namespace vkrnn {
+
+// Sets the folders whose packages may contain NVRTC, such as `nvidia` among Python's packages: <folder>/*/lib.
+void set_cuda_packages(std::vector<std::string> folders);
+
+// While it exists, calls of this thread on CUDA devices are ordered on this stream, a CUstream. Otherwise they are on
+// the legacy default stream, which waits for all streams that were not made to be independent of it. Objects of one
+// thread are destroyed in reverse order.
+class OnCudaStream {
+public:
+    explicit OnCudaStream(std::uintptr_t stream);
+    ~OnCudaStream();
+    OnCudaStream(const OnCudaStream&) = delete;
+    OnCudaStream& operator=(const OnCudaStream&) = delete;
+
+private:
+    const std::uintptr_t before_;
+};
+
+// Returns a storage for memory of a CUDA device that belongs to somebody else. `release` is called when neither the
+// caller nor the device uses it any more. The storage has no version, so packed copies of it are not kept. Throws
+// DeviceError if the device is not a CUDA device.
+std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
+                                            std::function<void()> release);
+
+// Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. Throws DeviceError
+// if the storage is not on a CUDA device.
+std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
+
+// Returns the number of a CUDA device among those of the driver, as in "cuda:0"; -1 for other devices.
+int cuda_ordinal(const Device& device);
+
+}  // namespace vkrnn

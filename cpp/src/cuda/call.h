@@ -1,0 +1,89 @@
+// One call of a plan on a CUDA device: the memory of its buffers, and the launches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cuda/memory.h"
+#include "cuda/modules.h"
+#include "vkrnn/device.h"
+
+namespace vkrnn::cuda {
+
+// Casts to CudaStorage. Throws std::invalid_argument if the storage is not of this memory.
+CudaStorage& own(const Memory& memory, const Storage& storage);
+
+class Call {
+public:
+    // The context must be current as long as the object lives.
+    Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream);
+    // Frees the temporary memory in the stream's order.
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // Places all buffers and copies the inputs that are in host memory or not aligned. Throws DriverError, and
+    // std::logic_error if the operands do not fit the plan.
+    void bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
+
+    // Returns the bytes that the call allocates in addition to arrays and their packed copies. Call it after bind().
+    [[nodiscard]] std::uint64_t temporary_bytes() const { return temporary_bytes_; }
+
+    // Launches the kernels, and copies results to where they belong.
+    void launch(const std::vector<LoadedKernel>& kernels, const Poll& poll);
+
+    // Stores new packed copies with their arrays, and marks results as changed. Call it when everything is launched,
+    // also after a failure.
+    void finish(bool succeeded);
+
+    [[nodiscard]] std::uint64_t launched() const { return launched_; }
+    [[nodiscard]] std::uint64_t uploaded() const { return uploaded_; }      // bytes
+    [[nodiscard]] std::uint64_t downloaded() const { return downloaded_; }  // bytes
+
+private:
+    // A copy of a result after the last step, to host memory or to memory that is not aligned.
+    struct After {
+        void* host;
+        Address to;
+        Address from;
+        std::uint64_t bytes;
+    };
+    struct Made {
+        CudaStorage* of;
+        PackedKey key;
+        std::shared_ptr<PackedCopy> copy;
+    };
+
+    void find_packed(std::size_t input, const InputLocation& operand);
+    void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
+    void copy_inputs(std::span<const InputLocation> inputs);
+    Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] bool is_left_out(std::size_t fills) const;
+    void step(const Clear& clear);
+    void step(const Dispatch& dispatch);
+    void step(const Loop& loop);
+    void prepare(const Dispatch& dispatch);
+    void launch_prepared(const Dispatch& dispatch);
+
+    const std::shared_ptr<Memory> memory_;
+    const Plan& plan_;
+    const Stream stream_;
+    const Poll* poll_ = nullptr;
+    const std::vector<LoadedKernel>* kernels_ = nullptr;
+    std::vector<Address> placements_;
+    std::vector<std::size_t> full_;
+    std::vector<std::shared_ptr<PackedCopy>> packed_;
+    std::vector<Made> made_;
+    std::vector<CudaStorage*> used_, written_;            // the caller keeps them alive
+    std::vector<std::pair<std::size_t, Address>> moved_;  // inputs that are copied, and where from; 0 is the host
+    std::vector<After> after_;
+    Address temporary_ = 0;
+    std::uint64_t temporary_bytes_ = 0, launched_ = 0, uploaded_ = 0, downloaded_ = 0;
+    // The parameters of the kernel that is launched next: push constants, and those of a time loop.
+    std::vector<std::uint64_t> push_, params_;
+};
+
+}  // namespace vkrnn::cuda

@@ -1,0 +1,430 @@
+#include "cuda/device.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "cuda/call.h"
+#include "leak.h"
+#include "messages.h"
+#include "poll.h"
+#include "vkrnn/cuda.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kPlans = 512;
+constexpr std::size_t kMostPending = 64;  // calls whose times are kept until they are asked for
+// Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
+constexpr std::uint64_t kChecked = 16 << 20;
+const std::string kArray = "[Array] ";
+const std::string kDevice = "[Device] ";
+
+thread_local Stream current_stream = legacy_stream();
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+bool is_capturing(Stream stream) {
+    int status = 0;
+    return stream != legacy_stream() && driver().StreamIsCapturing(stream, &status) == kSuccess && status != 0;
+}
+
+int attribute(DeviceNumber device, DeviceAttribute wanted) {
+    int value = 0;
+    check(driver().DeviceGetAttribute(&value, wanted, device));
+    return value;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(int ordinal, Profile profile, StrategyChoice fixed, Tuning tuning)
+    : ordinal_(ordinal),
+      profile_(std::move(profile)),
+      fixed_(std::move(fixed)),
+      tuning_(std::move(tuning)),
+      process_(process_id()),
+      plans_(kPlans) {
+    try {
+        DeviceNumber device = 0;
+        check(driver().DeviceGet(&device, ordinal));
+        session_ = std::make_shared<Session>(device, attribute(device, DeviceAttribute::major),
+                                             attribute(device, DeviceAttribute::minor));
+        memory_ = session_->memory;
+    } catch (...) {
+        rethrow_translated("opening the device: ");
+    }
+}
+
+CudaDevice::~CudaDevice() { close(); }
+
+void CudaDevice::close() {
+    closed_ = true;
+    if (process_ != process_id()) {
+        leak(std::move(session_));
+        return;
+    }
+    const std::lock_guard lock(state_mutex_);
+    if (!session_) return;
+    try {
+        const Current current(session_->memory->context());
+        driver().CtxSynchronize();
+        retire();
+        for (const Pending& each : pending_) events_.insert(events_.end(), {each.start, each.end});
+        pending_.clear();
+        for (const Event each : events_) driver().EventDestroy(each);
+        events_.clear();
+        statistics_.pipelines = session_->modules->size();
+        session_->modules.reset();
+        session_.reset();
+    } catch (const DriverError&) {  // the driver has ended before
+    }
+}
+
+std::shared_ptr<const Plan> CudaDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_, tuning_); }
+
+std::shared_ptr<CudaDevice::Session> CudaDevice::usable_session(const std::string& prefix) const {
+    const std::lock_guard lock(state_mutex_);
+    if (closed_) throw DeviceError(prefix + "the device is closed; open a new vkrnn.Device");
+    if (lost_) throw DeviceError(failure_);
+    if (process_ != process_id())
+        throw DeviceError(prefix +
+                          "the device was opened in another process and cannot be used after a fork; CUDA works in "
+                          "processes that are started anew");
+    return session_;
+}
+
+void CudaDevice::in_context(const std::string& prefix, const std::function<void(Session&, Stream)>& body) {
+    const auto session = usable_session(prefix);
+    try {
+        const Current current(session->memory->context());
+        body(*session, current_stream);
+    } catch (...) {
+        fail(prefix);
+    }
+}
+
+void CudaDevice::fail(const std::string& prefix) {
+    try {
+        throw;
+    } catch (const Forked&) {
+        throw DeviceError(prefix + "the device cannot be used after a fork");
+    } catch (const DriverError& error) {
+        if (!error.loses_device()) rethrow_translated(prefix);
+        const std::lock_guard lock(state_mutex_);
+        if (!lost_) {
+            try {
+                rethrow_translated(pending_.empty() ? prefix : pending_.front().prefix);
+            } catch (const Error& translated) {
+                failure_ = translated.what();
+            }
+            lost_ = true;
+        }
+        throw DeviceError(failure_);
+    } catch (...) {
+        rethrow_translated(prefix);
+    }
+}
+
+void CudaDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
+    if (bytes <= kChecked) return;
+    const std::string prefix = error_prefix(label);
+    in_context(prefix, [&](Session& session, Stream) {
+        const std::uint64_t free = session.memory->available();
+        if (bytes > free)
+            throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " +
+                                  bytes_text(free) + " are free on " + profile_.name,
+                              bytes, free);
+    });
+}
+
+std::shared_ptr<Storage> CudaDevice::allocate(std::uint64_t bytes, bool /*host_writes*/) {
+    std::shared_ptr<Storage> made;
+    in_context(kArray, [&](Session& session, Stream stream) {
+        const std::uint64_t free = bytes > kChecked ? session.memory->available() : bytes;
+        try {
+            if (bytes > free) throw DriverError{kOutOfMemory, {}};
+            made = std::make_shared<CudaStorage>(session.memory, bytes, stream);
+        } catch (const DriverError& error) {
+            if (error.code != kOutOfMemory) throw;
+            const std::uint64_t available = session.memory->available();
+            throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(available) +
+                                  " are available on " + profile_.name,
+                              bytes, available);
+        }
+    });
+    return made;
+}
+
+std::shared_ptr<Storage> CudaDevice::allocate_for_host(std::uint64_t /*bytes*/) {
+    static_cast<void>(usable_session(kArray));
+    return nullptr;
+}
+
+Event CudaDevice::event() const {
+    if (events_.empty()) {
+        Event made = nullptr;
+        check(driver().EventCreate(&made, EventFlags::timed));
+        return made;
+    }
+    const Event found = events_.back();
+    events_.pop_back();
+    return found;
+}
+
+void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const InputLocation> inputs,
+                     std::span<const ResultLocation> results, bool wait, std::string_view label, const Poll& poll) {
+    const auto start = Clock::now();
+    const std::string prefix = error_prefix(label);
+    if (plan->kernels.empty()) {
+        static_cast<void>(usable_session(prefix));
+        clear_results(*plan, results, poll);
+        const std::lock_guard lock(state_mutex_);
+        ++statistics_.calls;
+        statistics_.last_host_seconds = seconds_since(start);
+        return;
+    }
+    in_context(prefix, [&](Session& session, Stream stream) {
+        if (lose_next_.exchange(false))
+            throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
+        session.memory->release_due();
+        const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
+        Call call(session.memory, *plan, stream);
+        const bool timed = !is_capturing(stream);
+        std::uint64_t needed = 0;
+        try {
+            call.bind(inputs, results);
+            Pending pending{nullptr, nullptr, prefix};
+            if (timed) {
+                const std::lock_guard lock(state_mutex_);
+                retire();
+                pending.start = event();
+                pending.end = event();
+            }
+            if (timed) check(driver().EventRecord(pending.start, stream));
+            call.launch(kernels, poll);
+            if (timed) {
+                check(driver().EventRecord(pending.end, stream));
+                const std::lock_guard lock(state_mutex_);
+                pending_.push_back(std::move(pending));
+            }
+            call.finish(true);
+        } catch (const DriverError& error) {
+            call.finish(false);
+            if (error.code != kOutOfMemory) throw;
+            needed = std::max<std::uint64_t>(call.temporary_bytes(), 1);
+            const std::uint64_t free = session.memory->available();
+            throw MemoryError(
+                prefix + "the device is out of memory: " + bytes_text(needed) + " asked, " + bytes_text(free) + " free",
+                needed, free);
+        } catch (...) {
+            call.finish(false);
+            throw;
+        }
+        if (wait || call.uploaded() != 0) wait_for(stream, poll);  // the caller may change what is still copied
+        const std::lock_guard lock(state_mutex_);
+        ++statistics_.calls;
+        ++statistics_.submissions;
+        statistics_.dispatches += call.launched();
+        statistics_.bytes_uploaded += call.uploaded();
+        statistics_.bytes_downloaded += call.downloaded();
+        statistics_.last_host_seconds = seconds_since(start);
+    });
+}
+
+void CudaDevice::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+        const std::vector<std::byte> zeros(plan.buffers.at(plan.results.at(i)).bytes);
+        if (zeros.empty()) continue;
+        if (results[i].storage)
+            upload(results[i], zeros.data(), zeros.size(), poll);
+        else
+            std::ranges::copy(zeros, static_cast<std::byte*>(results[i].host));
+    }
+}
+
+void CudaDevice::wait_for(Stream stream, const Poll& poll) {
+    constexpr auto kSpin = std::chrono::microseconds(200), kPause = std::chrono::microseconds(50);
+    constexpr auto kPollInterval = std::chrono::milliseconds(20);
+    Event done = nullptr;
+    const Functions& cu = driver();
+    check(cu.EventCreate(&done, EventFlags::untimed));
+    const auto destroy = [&](Event* event) { cu.EventDestroy(*event); };
+    const std::unique_ptr<Event, decltype(destroy)> owner(&done, destroy);
+    check(cu.EventRecord(done, stream));
+    const auto start = Clock::now();
+    auto asked = start;
+    Result result = kNotReady;
+    while ((result = cu.EventQuery(done)) == kNotReady) {
+        const auto now = Clock::now();
+        if (now - asked > kPollInterval) {
+            ask(poll);
+            asked = now;
+        }
+        if (now - start > kSpin) std::this_thread::sleep_for(kPause);
+    }
+    check(result);
+}
+
+void CudaDevice::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) {
+    in_context(kArray, [&](Session& session, Stream stream) {
+        CudaStorage& storage = own(*session.memory, *to.storage);
+        {
+            const std::lock_guard lock(session.memory->mutex());
+            storage.last_use().before(stream);
+            if (bytes != 0) check(driver().MemcpyHtoDAsync(storage.address() + to.offset, from, bytes, stream));
+            storage.last_use().after(stream);
+            storage.changed();
+        }
+        wait_for(stream, poll);  // the driver still reads memory of the host that is pinned
+    });
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_uploaded += bytes;
+}
+
+void CudaDevice::download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) {
+    in_context(kArray, [&](Session& session, Stream stream) {
+        CudaStorage& storage = own(*session.memory, *from.storage);
+        {
+            const std::lock_guard lock(session.memory->mutex());
+            storage.last_use().before(stream);
+            storage.last_use().after(stream);
+        }
+        wait_for(stream, poll);
+        if (bytes != 0) check(driver().MemcpyDtoHAsync(to, storage.address() + from.offset, bytes, stream));
+        wait_for(stream, poll);
+    });
+    const std::lock_guard lock(state_mutex_);
+    statistics_.bytes_downloaded += bytes;
+}
+
+void CudaDevice::copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& /*poll*/) {
+    in_context(kArray, [&](Session& session, Stream stream) {
+        CudaStorage &target = own(*session.memory, *to.storage), &source = own(*session.memory, *from.storage);
+        const std::lock_guard lock(session.memory->mutex());
+        target.last_use().before(stream);
+        source.last_use().before(stream);
+        if (bytes != 0)
+            check(
+                driver().MemcpyDtoDAsync(target.address() + to.offset, source.address() + from.offset, bytes, stream));
+        target.last_use().after(stream);
+        source.last_use().after(stream);
+        target.changed();
+    });
+}
+
+void CudaDevice::clear(const std::shared_ptr<Storage>& to, const Poll& /*poll*/) {
+    in_context(kArray, [&](Session& session, Stream stream) {
+        CudaStorage& storage = own(*session.memory, *to);
+        const std::lock_guard lock(session.memory->mutex());
+        storage.last_use().before(stream);
+        if (storage.bytes() != 0) check(driver().MemsetD8Async(storage.address(), 0, storage.bytes(), stream));
+        storage.last_use().after(stream);
+        storage.changed();
+    });
+}
+
+void CudaDevice::wait(const Storage& storage, const Poll& poll) {
+    in_context(kArray, [&](Session& session, Stream stream) {
+        {
+            const std::lock_guard lock(session.memory->mutex());
+            own(*session.memory, storage).last_use().before(stream);
+        }
+        wait_for(stream, poll);
+    });
+}
+
+void CudaDevice::synchronize(const Poll& poll) {
+    in_context(kDevice, [&](Session&, Stream) {
+        wait_for(legacy_stream(), poll);
+        check(driver().CtxSynchronize());  // streams that are independent of the legacy one
+    });
+}
+
+void CudaDevice::retire() const {
+    const Functions& cu = driver();
+    while (!pending_.empty() && (pending_.size() > kMostPending || cu.EventQuery(pending_.front().end) != kNotReady)) {
+        const Pending& first = pending_.front();
+        float milliseconds = 0;
+        if (cu.EventElapsedTime(&milliseconds, first.start, first.end) == kSuccess)
+            statistics_.last_device_seconds = milliseconds / 1000.0;
+        events_.insert(events_.end(), {first.start, first.end});
+        pending_.pop_front();
+    }
+}
+
+Statistics CudaDevice::statistics() const {
+    const std::lock_guard lock(state_mutex_);
+    Statistics statistics = statistics_;
+    statistics.plans = plans_.size();
+    const auto memory = memory_.lock();
+    if (process_ != process_id() || !memory) return statistics;
+    try {
+        const Current current(memory->context());
+        if (session_) {
+            retire();
+            statistics.last_device_seconds = statistics_.last_device_seconds;
+            statistics.pipelines = session_->modules->size();
+        }
+        statistics.bytes_allocated = memory->held();
+    } catch (const DriverError&) {  // the device was lost
+    }
+    return statistics;
+}
+
+std::shared_ptr<Storage> CudaDevice::borrow(Address address, std::uint64_t bytes, std::function<void()> release) {
+    return std::make_shared<CudaStorage>(usable_session(kArray)->memory, address, bytes, std::move(release));
+}
+
+Address CudaDevice::lend(Storage& storage, Stream stream) {
+    Address address = 0;
+    in_context(kArray, [&](Session& session, Stream) {
+        CudaStorage& lent = own(*session.memory, storage);
+        const std::lock_guard lock(session.memory->mutex());
+        lent.last_use().before(stream);
+        address = lent.address();
+    });
+    return address;
+}
+
+}  // namespace vkrnn::cuda
+
+namespace vkrnn {
+namespace {
+
+cuda::CudaDevice& cuda_device(Device& device) {
+    auto* const found = dynamic_cast<cuda::CudaDevice*>(&device);
+    if (found == nullptr) throw DeviceError("expected a CUDA device, got " + device.profile().name);
+    return *found;
+}
+
+}  // namespace
+
+OnCudaStream::OnCudaStream(std::uintptr_t stream) : before_(reinterpret_cast<std::uintptr_t>(cuda::current_stream)) {
+    // 0 is the default stream of programs that do not say otherwise, the legacy one.
+    cuda::current_stream = stream == 0 ? cuda::legacy_stream() : reinterpret_cast<cuda::Stream>(stream);
+}
+
+OnCudaStream::~OnCudaStream() { cuda::current_stream = reinterpret_cast<cuda::Stream>(before_); }
+
+std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
+                                            std::function<void()> release) {
+    return cuda_device(device).borrow(address, bytes, std::move(release));
+}
+
+std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream) {
+    return cuda_device(device).lend(storage,
+                                    stream == 0 ? cuda::legacy_stream() : reinterpret_cast<cuda::Stream>(stream));
+}
+
+int cuda_ordinal(const Device& device) {
+    const auto* const found = dynamic_cast<const cuda::CudaDevice*>(&device);
+    return found == nullptr ? -1 : found->ordinal();
+}
+
+}  // namespace vkrnn

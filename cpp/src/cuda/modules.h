@@ -1,0 +1,47 @@
+// The kernels that a device has loaded.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/compiler.h"
+#include "cuda/driver.h"
+#include "fork_safe_mutex.h"
+#include "vkrnn/device.h"
+#include "vkrnn/plan.h"
+
+namespace vkrnn::cuda {
+
+struct LoadedKernel {
+    Function function = nullptr;
+    unsigned threads = 0;  // of a workgroup
+};
+
+// Thread-safe. The context must be current in all functions.
+class Modules {
+public:
+    // Throws DeviceError like Compiler().
+    Modules(int major, int minor) : compiler_(std::make_shared<const Compiler>(major, minor)) {}
+    ~Modules();
+    Modules(const Modules&) = delete;
+    Modules& operator=(const Modules&) = delete;
+
+    // Returns a plan's kernels in their order. Those that are not loaded are compiled first, several at the same time.
+    // Asks `poll` meanwhile. Throws DriverError; DeviceError if a kernel cannot be compiled, or the compiler does not
+    // end; and what ask() throws.
+    std::vector<LoadedKernel> get(const Plan& plan, const std::string& prefix, const Poll& poll);
+
+    [[nodiscard]] std::size_t size() const;
+
+private:
+    LoadedKernel load(const std::vector<std::byte>& cubin);
+
+    std::shared_ptr<const Compiler> compiler_;
+    mutable ForkSafeMutex mutex_;
+    std::map<Kernel, LoadedKernel> loaded_;
+    std::vector<Module> modules_;
+};
+
+}  // namespace vkrnn::cuda

@@ -1,0 +1,120 @@
+#include "cuda/open.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cuda/device.h"
+#include "cuda/driver.h"
+#include "cuda/nvrtc.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn::cuda {
+namespace {
+
+constexpr std::uint32_t kNvidia = 0x10de;  // PCI vendor ID
+constexpr int kLeastMajor = 8;             // compute capability: the kernels use instructions of 8.0
+constexpr std::uint32_t kMatrixSide = 16;  // of the matrices in shaders/cuda/glsl.cuh
+constexpr std::uint32_t kParameterBytes = 256;
+constexpr std::uint32_t kMostGroups = 65535;  // along y
+
+int attribute(DeviceNumber device, DeviceAttribute wanted) {
+    int value = 0;
+    check(driver().DeviceGetAttribute(&value, wanted, device));
+    return value;
+}
+
+std::uint32_t size(DeviceNumber device, DeviceAttribute wanted) {
+    return static_cast<std::uint32_t>(attribute(device, wanted));
+}
+
+Profile read_profile(int ordinal) {
+    const Functions& cu = driver();
+    DeviceNumber device = 0;
+    check(cu.DeviceGet(&device, ordinal));
+    char name[256] = {};
+    check(cu.DeviceGetName(name, sizeof name, device));
+    Uuid uuid{};
+    check(cu.DeviceGetUuid(&uuid, device));
+    std::size_t bytes = 0;
+    check(cu.DeviceTotalMem(&bytes, device));
+    Profile profile;
+    profile.backend = Backend::cuda;
+    profile.name = "cuda:" + std::to_string(ordinal) + " (" + name + ")";
+    profile.driver = "CUDA";
+    profile.driver_version = "CUDA " + version_text(driver_version());
+    profile.api_version = std::to_string(attribute(device, DeviceAttribute::major)) + "." +
+                          std::to_string(attribute(device, DeviceAttribute::minor));
+    profile.type = DeviceType::discrete_gpu;
+    profile.vendor_id = kNvidia;
+    std::ranges::copy(uuid.bytes, profile.uuid.begin());
+    profile.subgroup_size = size(device, DeviceAttribute::warp_size);
+    profile.max_workgroup_invocations = size(device, DeviceAttribute::max_threads_per_block);
+    profile.max_workgroup_size_x = size(device, DeviceAttribute::max_block_x);
+    profile.max_group_count = kMostGroups;
+    profile.max_shared_memory = size(device, DeviceAttribute::max_shared_memory);
+    profile.max_push_constants = kParameterBytes;
+    profile.memory_bytes = profile.max_allocation = bytes;
+    profile.float64 = true;
+    profile.compute_units = size(device, DeviceAttribute::multiprocessors);
+    profile.registers = size(device, DeviceAttribute::registers);
+    profile.matrix_side = kMatrixSide;
+    return profile;
+}
+
+std::string unusable(int ordinal) {
+    DeviceNumber device = 0;
+    check(driver().DeviceGet(&device, ordinal));
+    const int major = attribute(device, DeviceAttribute::major);
+    if (major < kLeastMajor)
+        return "compute capability " + std::to_string(major) + "." +
+               std::to_string(attribute(device, DeviceAttribute::minor)) + ", 8.0 is needed";
+    if (attribute(device, DeviceAttribute::memory_pools) == 0) return "the driver has no memory pools for it";
+    return nvrtc_problem();
+}
+
+struct Listed {
+    std::vector<std::pair<int, Profile>> usable;  // with the number in the driver
+    std::vector<SkippedDevice> skipped;
+    std::string problem;
+};
+
+Listed read_all() {
+    Listed listed;
+    try {
+        int count = 0;
+        check(driver().DeviceGetCount(&count));
+        for (int ordinal = 0; ordinal < count; ++ordinal) {
+            Profile profile = read_profile(ordinal);
+            std::string reason = unusable(ordinal);
+            if (reason.empty())
+                listed.usable.emplace_back(ordinal, std::move(profile));
+            else
+                listed.skipped.push_back({profile.name, profile.type, std::move(reason)});
+        }
+    } catch (const DeviceError& error) {
+        listed.problem = error.what();
+    } catch (const DriverError& error) {
+        listed.problem = "the CUDA driver cannot list its devices: " + error.text;
+    }
+    return listed;
+}
+
+}  // namespace
+
+std::vector<Profile> list() {
+    std::vector<Profile> profiles;
+    for (auto& [ordinal, profile] : read_all().usable) profiles.push_back(std::move(profile));
+    return profiles;
+}
+
+std::vector<SkippedDevice> skipped() { return read_all().skipped; }
+
+std::string problem() { return read_all().problem; }
+
+std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
+    auto [ordinal, profile] = read_all().usable.at(index);
+    return std::make_shared<CudaDevice>(ordinal, std::move(profile), fixed, tuning);
+}
+
+}  // namespace vkrnn::cuda

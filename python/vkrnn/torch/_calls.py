@@ -1,0 +1,130 @@
+"""Calls of the six operations on tensors: those in host memory through NumPy, those of a CUDA device where they are."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vkrnn import _core, _packed
+from vkrnn._calls import BoundCall, run
+from vkrnn._cuda import array_at, cuda_device
+from vkrnn._foreign import bfloat16
+from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn.devices import Device
+from vkrnn.precision import block_precision
+from vkrnn.results import Results
+from vkrnn.torch._threads import pytorch_threads
+
+__all__ = ["KEYS", "call"]
+
+KEYS = ("CPU", "CUDA")
+"""PyTorch's dispatch keys of the devices that calls run on."""
+
+_WHERE = "[vkrnn.torch]"
+
+
+def call(
+    function: str, given: Mapping[str, Tensor | None], descriptor: Any, *, packed: bool = False
+) -> dict[str, Tensor]:
+    """Run an operation by name on those of the tensors that are not None, and return its results by name.
+
+    If `packed`, sequences are packed: see `vkrnn._packed`. On a CUDA device, the call is in the order of PyTorch's
+    current stream, and the results are PyTorch's memory.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensors are on different devices, but for the lengths.
+    """
+    tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
+    source = tensors["source"]
+    for name, tensor in tensors.items():
+        if tensor.device != source.device and name != "lengths":
+            raise RuntimeError(
+                f"[vkrnn.torch.{function}] {name}: expected a tensor on {source.device}, where source is, "
+                f"got one on {tensor.device}"
+            )
+    if source.is_cuda:
+        return _packed_on_cuda(function, tensors, descriptor) if packed else _on_cuda(function, tensors, descriptor)
+    arrays: dict[str, Any] = {name: to_array(tensor) for name, tensor in tensors.items()}
+    with pytorch_threads:
+        if packed:
+            results = _packed.call(function, arrays, descriptor)
+        else:
+            results = run(Results, function, {**arrays, "descriptor": descriptor})
+    return {name: to_tensor(array) for name, array in results._asdict().items()}
+
+
+def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
+    source = tensors["source"]
+    device = _device(source.device.index)
+    # PyTorch's allocator reuses the memory of a copy in the stream's order only.
+    given: dict[str, Any] = {
+        name: tensor.cpu().numpy() if name == "lengths" else _borrow(tensor.detach().contiguous(), device)
+        for name, tensor in tensors.items()
+    }
+    bound = BoundCall.of(function, {**given, "descriptor": descriptor})
+    results = [source.new_empty(shape) for shape in bound.call.result_shapes]
+    out = [_borrow(result, device) for result in results]
+    stream = torch.cuda.current_stream(source.device).cuda_stream
+    resident = True
+    _core.run(device._open(_WHERE), bound.call, out, device, resident, _rounds(device), stream)
+    return dict(zip(bound.call.result_names, results, strict=True))
+
+
+def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
+    """Pad the sequences, and pack the results."""
+    lengths = tensors["lengths"].cpu().numpy()
+    live = np.arange(lengths[0])[:, np.newaxis] < lengths
+    rows = torch.from_numpy(np.flatnonzero(live)).to(tensors["source"].device)
+
+    def pad(sequence: Tensor) -> Tensor:
+        padded = sequence.new_zeros(live.size, sequence.shape[1])
+        return padded.index_copy_(0, rows, sequence).view(*live.shape, -1)
+
+    padded = {name: pad(tensor) if name in _packed.SEQUENCES else tensor for name, tensor in tensors.items()}
+    results = _on_cuda(function, padded, descriptor)
+    return {
+        name: result.flatten(0, 1).index_select(0, rows) if name in _packed.SEQUENCES else result
+        for name, result in results.items()
+    }
+
+
+@functools.cache
+def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    known = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
+    if dtype == torch.bfloat16:
+        return bfloat16(_WHERE)
+    if dtype not in known:
+        raise TypeError(f"{_WHERE} expected tensors of float16, bfloat16, float32 or float64, got {dtype}")
+    return np.dtype(known[dtype])
+
+
+def _borrow(tensor: Tensor, device: Device) -> Any:
+    return array_at(device, tensor.data_ptr(), _dtype(tensor.dtype), tuple(tensor.shape), None, _WHERE)
+
+
+_devices: dict[int, Device] = {}
+
+
+def _device(ordinal: int) -> Device:
+    device = _devices.get(ordinal)
+    if device is None or device.closed or device.lost:
+        device = _devices[ordinal] = cuda_device(ordinal, _WHERE)
+    return device
+
+
+def _rounds(device: Device) -> bool:
+    """Return whether float32 products may be rounded: as `fp32_precision` says, else PyTorch's settings for cuDNN."""
+    precision = block_precision.get()
+    if precision is None:
+        settings = getattr(torch.backends.cudnn, "rnn", None)
+        precision = getattr(settings, "fp32_precision", "none")  # of PyTorch 2.9 or later
+        if precision not in ("ieee", "tf32"):
+            return bool(torch.backends.cudnn.allow_tf32) and device.rounds_products
+    return precision == "tf32" and device.rounds_products

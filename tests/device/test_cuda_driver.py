@@ -1,0 +1,229 @@
+"""CUDA devices on a driver without a GPU, whose kernels do nothing: listing, memory, errors. See cuda_driver.c."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from ast import literal_eval
+from pathlib import Path
+
+import pytest
+
+from tests.support import nvrtc
+
+CC = shutil.which("cc")
+NVRTC = nvrtc.find_path()
+SUPPORT = Path(__file__).parents[1] / "support"
+
+needs_compiler = pytest.mark.skipif(CC is None, reason="needs a C compiler")
+needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
+pytestmark = [needs_compiler, pytest.mark.skipif(sys.platform != "linux", reason="the driver is built for Linux")]
+
+CALL = """
+import gc, numpy as np, vkrnn
+from ctypes import CDLL
+driver = CDLL("libcuda.so.1")
+device = vkrnn.Device("cuda:0")
+x, w = np.ones((5, 3, 8), np.float32), np.ones((32, 8), np.float32)
+def call(x=x, w=w):
+    return vkrnn.lstm(x, w, input_weight=w, device=device).output
+"""
+
+
+@pytest.fixture(name="fake", scope="module")
+def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Build the driver and return the environment of programs that use it."""
+    folder = tmp_path_factory.mktemp("cuda")
+    options = ["-shared", "-fPIC", "-o", folder / "libcuda.so.1"]
+    subprocess.run([str(CC), *options, SUPPORT / "cuda_driver.c"], check=True)
+    inherited = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
+    return inherited | {
+        "LD_LIBRARY_PATH": str(folder),
+        "VK_ADD_DRIVER_FILES": str(folder / "none"),  # as on a machine with a GPU, drivers are asked at once
+        "VKRNN_NVRTC": NVRTC or "",
+        "VKRNN_CACHE_DIR": str(folder),
+    }
+
+
+def run(program: str, environment: dict[str, str], **more: str) -> str:
+    """Return what a program prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment | more, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_nvrtc
+def test_devices_are_listed_and_the_others_say_why_not(fake: dict[str, str]) -> None:
+    """The first is usable, and before the CPU; the second is too old."""
+    listed = (
+        "import vkrnn; print([d.name.split(' (')[0] for d in vkrnn.devices()]); print(vkrnn._core.skipped_devices())"
+    )
+    names, skipped = run(listed, fake).splitlines()
+    assert literal_eval(names)[:2] == ["cuda:0", "cpu"]
+    assert ("cuda:1 (Fake GPU)", "discrete_gpu", "compute capability 7.0, 8.0 is needed") in literal_eval(skipped)
+
+
+def test_without_nvrtc_the_device_is_skipped(fake: dict[str, str]) -> None:
+    """The reason says what was looked for, and calls run on the CPU."""
+    program = """
+import vkrnn
+print(vkrnn.default_device().type)
+print(vkrnn._core.skipped_devices()[0][2])
+try:
+    vkrnn._cuda.cuda_device(0, "[here]")
+except vkrnn.DeviceError as error:
+    print(error)
+"""
+    kind, reason, message = run(program, fake, VKRNN_NVRTC="/none/libnvrtc.so").splitlines()
+    assert kind == "cpu"
+    assert reason == "VKRNN_NVRTC=/none/libnvrtc.so is not NVRTC: it cannot be loaded"
+    assert message == f"[here] cuda:0 cannot be used: {reason}"
+
+
+@needs_nvrtc
+def test_an_old_driver_is_named(fake: dict[str, str]) -> None:
+    """NVRTC's code does not run on a driver of an earlier major version."""
+    program = "import vkrnn; print(vkrnn._core.skipped_devices()[0][2])"
+    assert "is newer than the driver, which is of CUDA 11.4" in run(program, fake, FAKE_CUDA_VERSION="11040")
+
+
+@needs_nvrtc
+def test_memory_is_freed_in_the_order_of_streams(fake: dict[str, str]) -> None:
+    """Calls free what they allocate for themselves, and arrays what they hold, before or after the device is closed."""
+    program = (
+        CALL
+        + """
+print(call().shape, driver.fake_cuda_allocations())
+arrays = [vkrnn.asarray(array, device=device) for array in (x, w)]
+first = call(*arrays)
+kept = driver.fake_cuda_allocations()
+again = call(*arrays)
+print(driver.fake_cuda_allocations() - kept, driver.fake_cuda_launches() > 0)
+del first, again, arrays[0]
+device.close()
+del arrays
+gc.collect()
+print(driver.fake_cuda_allocations())
+"""
+    )
+    assert run(program, fake).splitlines() == ["(5, 3, 8) 0", "1 True", "0"]
+
+
+FAILURES = {
+    "cuMemAllocFromPoolAsync:2": "MemoryError",
+    "cuLaunchKernel:700": "DeviceError",
+    "cuMemcpyHtoDAsync_v2:1": "DeviceError",
+    "cuModuleLoadData:209": "DeviceError",
+    "cuEventRecord:999": "DeviceError",
+}
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("failure", "kind"), FAILURES.items(), ids=lambda value: value.partition(":")[0])
+def test_errors_of_the_driver(fake: dict[str, str], failure: str, kind: str) -> None:
+    """Each becomes the documented error, names the call, and frees the call's memory. Other calls still work."""
+    program = (
+        CALL
+        + """
+import os
+try:
+    call()
+except (MemoryError, vkrnn.DeviceError) as error:
+    print(type(error).__name__, str(error).startswith("[lstm] "), device.lost)
+del os.environ["FAKE_CUDA_FAIL"]
+gc.collect()
+print(driver.fake_cuda_allocations())
+if device.lost:
+    device = vkrnn.Device("cuda:0")
+print(call().shape)
+"""
+    )
+    times = 2 if kind == "MemoryError" else 1  # memory is asked for again after unused memory was returned
+    lines = run(program, fake, FAKE_CUDA_FAIL=f"{failure}:1:{times}").splitlines()
+    assert lines == [f"{kind} True {failure.endswith(':700')}", "0", "(5, 3, 8)"]
+
+
+@needs_nvrtc
+def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None:
+    """Their code is kept in the cache's folder. A damaged file is replaced; a folder that cannot be written is told."""
+    folder = {"VKRNN_CACHE_DIR": str(tmp_path)}
+    run(CALL + "call()", fake, **folder)
+    files = sorted((tmp_path / "cuda").iterdir())
+    assert files
+    before = [file.read_bytes() for file in files]
+    files[0].write_bytes(before[0][:100])
+    run(CALL + "call()", fake, **folder)
+    assert [file.read_bytes() for file in sorted((tmp_path / "cuda").iterdir())] == before
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    told = "import logging; logging.basicConfig(level=logging.WARNING)\n" + CALL + "call(); device.close()"
+    done = subprocess.run(
+        [sys.executable, "-c", told],
+        env=fake | {"VKRNN_CACHE_DIR": str(blocked)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "cannot be written to: each process compiles the kernels anew" in done.stderr
+
+
+@needs_nvrtc
+def test_a_forked_child_gets_an_error(fake: dict[str, str]) -> None:
+    """CUDA does not work in a child of a process that has started it."""
+    program = (
+        CALL
+        + """
+import os
+call()
+array = vkrnn.asarray(x, device=device)
+if child := os.fork():
+    print(os.waitpid(child, 0)[1])
+else:
+    try:
+        call()
+    except vkrnn.DeviceError as error:
+        del array
+        os._exit(0 if "cannot be used after a fork" in str(error) else 1)
+"""
+    )
+    assert run(program, fake) == "0\n"
+
+
+@needs_nvrtc
+def test_arrays_are_shared_with_other_libraries(fake: dict[str, str]) -> None:
+    """An array's memory is described by both protocols, and one that another library describes is used in place."""
+    program = (
+        CALL
+        + """
+array = vkrnn.asarray(x, device=device)
+interface = array.__cuda_array_interface__
+print(array.__dlpack_device__(), interface["shape"], interface["typestr"])
+class Theirs:
+    __cuda_array_interface__ = interface
+class Capsule:
+    def __dlpack__(self, stream): return array.__dlpack__(stream=stream)
+    def __dlpack_device__(self): return (2, 0)
+uploaded = device.statistics()["bytes_uploaded"]
+weight = vkrnn.asarray(w, device=device)
+for theirs in (Theirs(), Capsule()):
+    print(type(call(theirs, weight)).__name__)
+print(device.statistics()["bytes_uploaded"] - uploaded - w.nbytes)
+class Strided:
+    __cuda_array_interface__ = interface | {"strides": (4, 8, 16)}
+try:
+    call(Strided(), weight)
+except ValueError as error:
+    print(error)
+"""
+    )
+    assert run(program, fake).splitlines() == [
+        "(2, 0) (5, 3, 8) <f4",
+        "Array",
+        "Array",
+        "0",
+        "[lstm] source: expected a C-contiguous array on a CUDA device, got a Strided with other strides",
+    ]
