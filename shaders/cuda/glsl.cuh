@@ -56,9 +56,11 @@ DEVICE float16_t half_of(uint bits) {
 }
 
 // Returns a pointer to global memory. Without the hint loads and stores would be generic, which takes up to a sixth
-// longer. Single words go without it: with it, the optimizer of NVRTC 13.0 never ends on the persistent kernels.
+// longer. Single words go without it: with it, the optimizer of NVRTC 13.0 never ends on the persistent kernels, and on
+// the float64 tiles of calls with lengths.
 template <class T> DEVICE T* global(Address at) { return static_cast<T*>(__cvta_global_to_generic(at)); }
 template <> DEVICE uint* global<uint>(Address at) { return reinterpret_cast<uint*>(at); }
+template <> DEVICE int* global<int>(Address at) { return reinterpret_cast<int*>(at); }
 
 // ---- vectors -------------------------------------------------------------------------------------------------------
 template <class T, int n> struct vec;

@@ -394,14 +394,17 @@ def test_projections_are_refused() -> None:
 
 
 @every_kind
-def test_cuda_is_refused(kind: str) -> None:
-    """The message names the argument. The CUDA tensors here are fake ones without data."""
+def test_other_devices_are_refused(kind: str) -> None:
+    """The message names the argument. The tensors here are fake ones without data."""
     module = getattr(ours, kind)(**SMALL)
-    expected = "expected a tensor on the CPU, got one on cuda:0; vkrnn shares no memory with other devices of torch"
+    expected = (
+        "expected a tensor on the CPU or a CUDA device, got one on xpu:0; "
+        "vkrnn shares no memory with other devices of torch"
+    )
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        there = torch.empty(5, 2, 3, device="cuda:0")
+        there = torch.empty(5, 2, 3, device="xpu:0")
         assert message(lambda: module(there)) == (NotImplementedError, f"[vkrnn.torch.{kind}] input: {expected}")
-        start = torch.empty(1, 2, 4, device="cuda:0")
+        start = torch.empty(1, 2, 4, device="xpu:0")
         start = (start, start) if kind == "LSTM" else start
         call = lambda: module(torch.empty(5, 2, 3), start)  # noqa: E731
         assert message(call) == (NotImplementedError, f"[vkrnn.torch.{kind}] hx: {expected}")

@@ -21,8 +21,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPlans = 512;
 constexpr std::size_t kMostPending = 64;  // calls whose times are kept until they are asked for
-// Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
-constexpr std::uint64_t kChecked = 16 << 20;
 const std::string kArray = "[Array] ";
 const std::string kDevice = "[Device] ";
 
@@ -131,31 +129,30 @@ void CudaDevice::fail(const std::string& prefix) {
     }
 }
 
+// The driver is not asked how much memory is free, which takes as long as ten small calls. If there is too little, an
+// allocation fails without harm.
 void CudaDevice::require_room(const Plan& /*plan*/, std::uint64_t bytes, std::string_view label) {
-    if (bytes <= kChecked) return;
+    if (bytes <= profile_.memory_bytes) return;
     const std::string prefix = error_prefix(label);
-    in_context(prefix, [&](Session& session, Stream) {
-        const std::uint64_t free = session.memory->available();
-        if (bytes > free)
-            throw MemoryError(prefix + "the call needs " + bytes_text(bytes) + " of device memory, " +
-                                  bytes_text(free) + " are free on " + profile_.name,
-                              bytes, free);
-    });
+    in_context(prefix, [&](Session& session, Stream) { throw_no_room(prefix + "the call needs ", bytes, session); });
+}
+
+void CudaDevice::throw_no_room(const std::string& needs, std::uint64_t bytes, const Session& session) const {
+    const std::uint64_t free = session.memory->available();
+    throw MemoryError(
+        needs + bytes_text(bytes) + " of device memory, " + bytes_text(free) + " are free on " + profile_.name, bytes,
+        free);
 }
 
 std::shared_ptr<Storage> CudaDevice::allocate(std::uint64_t bytes, bool /*host_writes*/) {
     std::shared_ptr<Storage> made;
     in_context(kArray, [&](Session& session, Stream stream) {
-        const std::uint64_t free = bytes > kChecked ? session.memory->available() : bytes;
         try {
-            if (bytes > free) throw DriverError{kOutOfMemory, {}};
+            if (bytes > profile_.memory_bytes) throw DriverError{kOutOfMemory, {}};
             made = std::make_shared<CudaStorage>(session.memory, bytes, stream);
         } catch (const DriverError& error) {
             if (error.code != kOutOfMemory) throw;
-            const std::uint64_t available = session.memory->available();
-            throw MemoryError(kArray + "the array needs " + bytes_text(bytes) + ", " + bytes_text(available) +
-                                  " are available on " + profile_.name,
-                              bytes, available);
+            throw_no_room(kArray + "the array needs ", bytes, session);
         }
     });
     return made;
@@ -196,7 +193,6 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream);
         const bool timed = !is_capturing(stream);
-        std::uint64_t needed = 0;
         try {
             call.bind(inputs, results);
             Pending pending{nullptr, nullptr, prefix};
@@ -217,11 +213,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         } catch (const DriverError& error) {
             call.finish(false);
             if (error.code != kOutOfMemory) throw;
-            needed = std::max<std::uint64_t>(call.temporary_bytes(), 1);
-            const std::uint64_t free = session.memory->available();
-            throw MemoryError(
-                prefix + "the device is out of memory: " + bytes_text(needed) + " asked, " + bytes_text(free) + " free",
-                needed, free);
+            throw_no_room(prefix + "the call needs ", std::max<std::uint64_t>(call.temporary_bytes(), 1), session);
         } catch (...) {
             call.finish(false);
             throw;

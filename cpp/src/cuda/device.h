@@ -68,6 +68,8 @@ private:
     [[nodiscard]] std::shared_ptr<Session> usable_session(const std::string& prefix) const;
     // Runs the body in the device's context and translates the driver's errors.
     void in_context(const std::string& prefix, const std::function<void(Session&, Stream)>& body);
+    // Throws a MemoryError. `needs` is the beginning of its message: "[lstm] the call needs ".
+    [[noreturn]] void throw_no_room(const std::string& needs, std::uint64_t bytes, const Session& session) const;
     // Waits for everything that was submitted to the stream.
     static void wait_for(Stream stream, const Poll& poll);
     [[noreturn]] void fail(const std::string& prefix);

@@ -72,7 +72,12 @@ struct Search {
 
 }  // namespace
 
-Nvrtc::Nvrtc(const std::string& path) : library_(open_library(path)) {
+Nvrtc::Nvrtc(const std::string& path) {
+    // It opens its part "builtins" by name, which only finds it beside itself if it is open already.
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(fs::path(path).parent_path(), error))
+        if (entry.path().filename().string().starts_with("libnvrtc-builtins.so")) open_library(entry.path().string());
+    library_ = open_library(path);
     if (library_ == nullptr) throw std::runtime_error("it cannot be loaded");
     int major = 0, minor = 0;
     if (find<int(int*, int*)>("nvrtcVersion")(&major, &minor) != 0)

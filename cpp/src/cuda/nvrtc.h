@@ -29,7 +29,7 @@ public:
 
 private:
     explicit Nvrtc(const std::string& path);
-    void* library_;
+    void* library_ = nullptr;
     int version_ = 0;
     template <class Type>
     [[nodiscard]] Type* find(const char* name) const;

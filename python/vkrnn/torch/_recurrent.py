@@ -23,6 +23,8 @@ from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_d
 
 __all__ = ["Recurrent", "require_no_projection"]
 
+_DEVICES = ("cpu", "cuda", "meta")
+
 
 class Recurrent(torch.nn.RNNBase):
     """The base of the three modules."""
@@ -246,7 +248,7 @@ class Recurrent(torch.nn.RNNBase):
         return weights if self.peephole else [*weights, None]
 
     def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
-        """Raise the errors of PyTorch's module, and refuse tensors that are not on the CPU."""
+        """Raise the errors of PyTorch's module, and refuse tensors on other devices."""
         require_no_projection(self, f"[vkrnn.torch.{self._name}]")
         self.check_input(data, batch_sizes)
         if hx is not None:
@@ -255,28 +257,29 @@ class Recurrent(torch.nn.RNNBase):
         if len(states) > 2:
             raise RuntimeError("lstm expects two hidden states")
         device = data.device
-        if device.type not in ("cpu", "meta"):
+        if device.type not in _DEVICES:
             self._refuse_device("input", device)
         for what, tensor in (("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
             if tensor is None:
                 continue
             if tensor.device != device:
-                if tensor.device.type not in ("cpu", "meta"):
+                if tensor.device.type not in _DEVICES:
                     self._refuse_device(what, tensor.device)
                 named = "parameter" if what == "weight" else "hidden"
                 raise RuntimeError(
                     f"Input and {named} tensors are not at the same device, found input tensor at {device} and "
                     f"{named} tensor at {tensor.device}"
                 )
-            if tensor.dtype != data.dtype:
+            converted = what == "weight" and device.type == "cuda" and torch.is_autocast_enabled("cuda")
+            if tensor.dtype != data.dtype and not converted:
                 raise RuntimeError(
                     f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
                 )
 
     def _refuse_device(self, what: str, device: torch.device) -> NoReturn:
         raise NotImplementedError(
-            f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU, got one on {device}; "
-            "vkrnn shares no memory with other devices of torch"
+            f"[vkrnn.torch.{self._name}] {what}: expected a tensor on the CPU or a CUDA device, "
+            f"got one on {device}; vkrnn shares no memory with other devices of torch"
         )
 
     def _check_axes(self, hx: Any, *, batched: bool) -> None:
