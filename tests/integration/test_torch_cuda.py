@@ -99,6 +99,7 @@ def test_modules_agree_with_pytorch(name: str, form: str) -> None:
     theirs = getattr(torch.nn, name)(I, H, 2, bidirectional=True, batch_first=form == "batch_first").double().cuda()
     own = getattr(ours, name)(I, H, 2, bidirectional=True, batch_first=form == "batch_first").double().cuda()
     own.load_state_dict(theirs.state_dict())
+    own.backend = "vkrnn"
     shape = {"unbatched": (T, I), "batch_first": (N, T, I)}.get(form, (T, N, I))
     x = torch.randn(*shape, dtype=torch.float64, device="cuda")
     results = []
@@ -119,7 +120,7 @@ def test_modules_agree_with_pytorch(name: str, form: str) -> None:
 
 def test_float32_products_follow_pytorchs_setting() -> None:
     """TF32 rounds if PyTorch allows it to cuDNN, and not within vkrnn's own block."""
-    module, x = ours.LSTM(256, 256).cuda(), torch.randn(20, 64, 256, device="cuda")
+    module, x = ours.LSTM(256, 256, backend="vkrnn").cuda(), torch.randn(20, 64, 256, device="cuda")
     wide = torch.nn.LSTM(256, 256).double().cuda()
     wide.load_state_dict(module.state_dict())
     errors = {}
@@ -146,7 +147,7 @@ def _with_tf32(module: Any, x: Any, *, allowed: bool) -> Any:
 
 def test_autocast() -> None:
     """Modules compute in the type of the block, as PyTorch's do."""
-    module, x = ours.GRU(I, H).cuda(), torch.randn(T, N, I, device="cuda")
+    module, x = ours.GRU(I, H, backend="vkrnn").cuda(), torch.randn(T, N, I, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
         output, last = module(x)
     assert output.dtype == last.dtype == torch.bfloat16
@@ -170,7 +171,7 @@ def test_tensors_that_need_a_copy() -> None:
 
 def test_calls_are_ordered_on_pytorchs_stream() -> None:
     """Nothing waits for the host: inputs may still be computed, and results be used at once, on any stream."""
-    module = ours.LSTM(64, 64).cuda()
+    module = ours.LSTM(64, 64, backend="vkrnn").cuda()
     x = torch.randn(64, 16, 64, device="cuda")
     with torch.no_grad():
         wanted = module(x)[0]
@@ -188,7 +189,7 @@ def test_calls_are_ordered_on_pytorchs_stream() -> None:
 
 def test_another_stream_may_keep_the_gpu_busy() -> None:
     """A persistent loop that finds no room for its workgroups is computed again, and nothing hangs."""
-    module = ours.LSTM(512, 512).cuda()
+    module = ours.LSTM(512, 512, backend="vkrnn").cuda()
     x = torch.randn(64, 64, 512, device="cuda")
     big = torch.randn(8192, 8192, device="cuda")
     with torch.no_grad():
@@ -204,7 +205,7 @@ def test_another_stream_may_keep_the_gpu_busy() -> None:
 
 def test_a_cuda_graph_replays_a_call() -> None:
     """A captured call computes from the new contents of its input."""
-    module = ours.LSTM(64, 64).cuda()
+    module = ours.LSTM(64, 64, backend="vkrnn").cuda()
     x = torch.randn(32, 8, 64, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -240,6 +241,8 @@ def test_training_does_not_grow() -> None:
     peaks = {}
     for modules in (torch.nn, ours):
         module = modules.LSTM(256, 256).cuda()
+        if modules is ours:
+            module.backend = "vkrnn"
         optimizer = torch.optim.SGD(module.parameters(), 1e-3)
         x = torch.randn(64, 32, 256, device="cuda")
         held = []
@@ -256,6 +259,56 @@ def test_training_does_not_grow() -> None:
         del module, optimizer
         gc.collect()
     assert peaks[ours] <= 1.5 * peaks[torch.nn]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_faster_one_computes(caplog: pytest.LogCaptureFixture, packed: bool) -> None:  # noqa: FBT001
+    """A new kind of call is measured once, without a trace in gradients or random numbers; the choice is told."""
+    torch.manual_seed(1)
+    model = ours.convert(torch.nn.LSTM(40, 40, 2, dropout=0.5).cuda())
+    x = torch.randn(12, 4, 40, device="cuda")
+    given: Any = torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([12, 7, 3, 2])) if packed else x
+    state = torch.cuda.get_rng_state()
+    count = len(ours.choices())
+    with caplog.at_level("INFO", "vkrnn"):
+        first = model(given)[0]
+    assert len(ours.choices()) == count + 1
+    told = [record.message for record in caplog.records if record.message.startswith("backend='auto': LSTM(40, 40")]
+    assert told == [f"backend='auto': {ours.choices()[-1]}"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    torch.cuda.set_rng_state(state)
+    again = model(given)[0]
+    assert torch.equal(*(each.data if packed else each for each in (first, again)))
+    assert len(ours.choices()) == count + 1
+    with torch.no_grad():
+        model(given)
+    assert len(ours.choices()) == count + 2
+
+
+def test_backends_that_are_fixed() -> None:
+    """PyTorch's gives its bits. What only vkrnn can do is computed by it, whatever is chosen."""
+    theirs, x = torch.nn.GRU(I, H).cuda(), torch.randn(T, N, I, device="cuda")
+    own = ours.GRU(I, H, backend="torch").cuda()
+    own.load_state_dict(theirs.state_dict())
+    count = len(ours.choices())
+    assert torch.equal(own(x)[0], theirs(x)[0])
+    ours.LSTM(I, H, peephole=True).cuda()(x)
+    assert len(ours.choices()) == count
+
+
+def test_what_vkrnn_cannot_compute_is_left_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has the reason."""
+    theirs, x = torch.nn.GRU(I, H + 1).cuda(), torch.randn(T, N, I, device="cuda")
+    own = ours.GRU(I, H + 1).cuda()
+    own.load_state_dict(theirs.state_dict())
+
+    def refuse(*_: Any) -> None:
+        raise vkrnn.DeviceError("no NVRTC")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "_compute", refuse)
+        assert torch.equal(own(x)[0], theirs(x)[0])
+    assert ours.choices()[-1].endswith("vkrnn does not work)")
 
 
 def test_mistakes() -> None:

@@ -34,9 +34,9 @@ class Target:
 
     @property
     def is_costly(self) -> bool:
-        """Return whether this is a CPU that runs GPU kernels, which its driver compiles slowly."""
+        """Return whether kernels compile slowly: on a CPU that runs those of GPUs, and for CUDA, by NVRTC."""
         device = vkrnn.devices()[self.index]
-        return device.type == "cpu" and device.backend != "native"
+        return device.backend == "cuda" or (device.type == "cpu" and device.backend == "vulkan")
 
     def opened(self) -> vkrnn.Device:
         """Open the device."""

@@ -7,8 +7,8 @@ of vkrnn as further keyword arguments::
     output, (h_n, c_n) = LSTM(input_size=3, hidden_size=16)(torch.zeros(5, 1, 3))
 
 `convert` makes the modules of a model these, and `revert` makes them PyTorch's again. `single_gate_rnn`, `lstm` and
-`gru` are the functions of vkrnn on tensors, with every option and with gradients. Tensors must be on the CPU.
-`docs/torch.md` says what does not work.
+`gru` are the functions of vkrnn on tensors, with every option and with gradients. Tensors are on the CPU or on a CUDA
+device. `docs/torch.md` says what does not work.
 """
 
 try:
@@ -17,7 +17,8 @@ except ImportError as error:
     raise ImportError(f"vkrnn.torch needs the package torch ({error}): pip install 'vkrnn[torch]'") from error
 
 from vkrnn.torch import _autograd  # noqa: F401 - registers derivatives
+from vkrnn.torch._choice import choices
 from vkrnn.torch._functions import gru, lstm, single_gate_rnn
 from vkrnn.torch._modules import GRU, LSTM, RNN, convert, revert
 
-__all__ = ["GRU", "LSTM", "RNN", "convert", "gru", "lstm", "revert", "single_gate_rnn"]
+__all__ = ["GRU", "LSTM", "RNN", "choices", "convert", "gru", "lstm", "revert", "single_gate_rnn"]

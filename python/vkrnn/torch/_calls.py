@@ -20,7 +20,7 @@ from vkrnn.precision import block_precision
 from vkrnn.results import Results
 from vkrnn.torch._threads import pytorch_threads
 
-__all__ = ["KEYS", "call"]
+__all__ = ["KEYS", "call", "rounds_products"]
 
 KEYS = ("CPU", "CUDA")
 """PyTorch's dispatch keys of the devices that calls run on."""
@@ -119,12 +119,20 @@ def _device(ordinal: int) -> Device:
     return device
 
 
+def rounds_products(ordinal: int) -> bool:
+    """Return whether calls on a CUDA device may round float32 products."""
+    try:
+        return _rounds(_device(ordinal))
+    except _core.DeviceError:  # the call itself says why
+        return False
+
+
 def _rounds(device: Device) -> bool:
     """Return whether float32 products may be rounded: as `fp32_precision` says, else PyTorch's settings for cuDNN."""
-    precision = block_precision.get()
+    precision: str | None = block_precision.get()
     if precision is None:
         settings = getattr(torch.backends.cudnn, "rnn", None)
-        precision = getattr(settings, "fp32_precision", "none")  # of PyTorch 2.9 or later
-        if precision not in ("ieee", "tf32"):
-            return bool(torch.backends.cudnn.allow_tf32) and device.rounds_products
+        precision = getattr(settings, "fp32_precision", None)  # of PyTorch 2.9 or later
+    if precision not in ("ieee", "tf32"):
+        return bool(torch.backends.cudnn.allow_tf32) and device.rounds_products
     return precision == "tf32" and device.rounds_products

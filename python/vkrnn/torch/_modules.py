@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 
 from vkrnn.descriptors import ActivationLike
+from vkrnn.torch._choice import Backend, checked_backend
 from vkrnn.torch._recurrent import Recurrent, require_no_projection
 
 __all__ = ["GRU", "LSTM", "RNN", "convert", "revert"]
@@ -36,6 +37,9 @@ Activation or str or int
         The output gate's peephole reads c[t] instead of c[t-1].
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.LSTMDescriptor`.
+    backend : {"auto", "vkrnn", "torch"}, default "auto"
+        What computes calls on CUDA devices that PyTorch's module can do, too. ``auto`` takes the faster one; see
+        `choices`. The attribute of this name can be changed.
 
     Raises
     ------
@@ -79,12 +83,14 @@ Activation or str or int
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
         )
         self._take_options(
             recurrent_dropout,
+            backend,
             {
                 "input_gate_activation": input_gate_activation,
                 "forget_gate_activation": forget_gate_activation,
@@ -124,6 +130,8 @@ class GRU(Recurrent, torch.nn.GRU):
         `vkrnn.GRUDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.GRUDescriptor`.
+    backend : {"auto", "vkrnn", "torch"}, default "auto"
+        As in `LSTM`.
 
     Raises
     ------
@@ -159,6 +167,7 @@ class GRU(Recurrent, torch.nn.GRU):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__(
             input_size,
@@ -173,6 +182,7 @@ class GRU(Recurrent, torch.nn.GRU):
         )
         self._take_options(
             recurrent_dropout,
+            backend,
             {
                 "reset_after": reset_after,
                 "flip_z": flip_z,
@@ -199,6 +209,8 @@ class RNN(Recurrent, torch.nn.RNN):
         Function to use in place of `nonlinearity`. See `vkrnn.SingleGateRNNDescriptor`.
     hard_sigmoid_alpha, hard_sigmoid_beta, clip : float, default 0.2, 0.5, 0.0
         As in `vkrnn.SingleGateRNNDescriptor`.
+    backend : {"auto", "vkrnn", "torch"}, default "auto"
+        As in `LSTM`.
 
     Raises
     ------
@@ -231,6 +243,7 @@ class RNN(Recurrent, torch.nn.RNN):
         hard_sigmoid_alpha: float = 0.2,
         hard_sigmoid_beta: float = 0.5,
         clip: float = 0.0,
+        backend: Backend = "auto",
     ) -> None:
         super().__init__(
             input_size,
@@ -246,6 +259,7 @@ class RNN(Recurrent, torch.nn.RNN):
         )
         self._take_options(
             recurrent_dropout,
+            backend,
             {
                 "activation": nonlinearity if activation is None else activation,
                 "hard_sigmoid_alpha": hard_sigmoid_alpha,
@@ -259,17 +273,25 @@ _OURS = {torch.nn.LSTM: LSTM, torch.nn.GRU: GRU, torch.nn.RNN: RNN}
 _TORCHS = {ours: theirs for theirs, ours in _OURS.items()}
 
 
-def convert(model: torch.nn.Module) -> Any:
+def convert(model: torch.nn.Module, *, backend: Backend = "auto") -> Any:
     """Make vkrnn compute every ``torch.nn.LSTM``, ``GRU`` and ``RNN`` of a model, in place, and return the model.
 
     Only the class of the modules changes. They keep parameters, hooks and mode, so an optimizer goes on with the same
     parameters. Subclasses are left to PyTorch, because they may compute something else, and so are ``LSTMCell``,
     ``GRUCell`` and ``RNNCell``.
 
+    Parameters
+    ----------
+    model : torch.nn.Module
+    backend : {"auto", "vkrnn", "torch"}, default "auto"
+        As in `LSTM`, for all modules.
+
     Raises
     ------
     NotImplementedError
         If a module has a ``proj_size``. Then no module is changed.
+    TypeError, ValueError
+        If there is no such backend.
 
     Examples
     --------
@@ -279,11 +301,14 @@ def convert(model: torch.nn.Module) -> Any:
       (0): GRU(3, 16)
     )
     """
+    chosen = checked_backend(backend, "[vkrnn.torch.convert]")
     found = [module for module in model.modules() if type(module) in _OURS]
     for module in found:
         require_no_projection(module, "[vkrnn.torch.convert]")
     for module in found:
         module.__class__ = _OURS[type(module)]
+        if chosen != Recurrent.backend:
+            module.__dict__["backend"] = chosen
     return model
 
 
@@ -300,5 +325,6 @@ def revert(model: torch.nn.Module) -> Any:
         module.require_torchs_options("[vkrnn.torch.revert]", training=True)
     for module in found:
         module._forget()  # noqa: SLF001
+        module.__dict__.pop("backend", None)
         module.__class__ = _TORCHS[type(module)]
     return model

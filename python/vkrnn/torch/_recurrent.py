@@ -16,6 +16,7 @@ from vkrnn._prepared import Prepared
 from vkrnn._torch_layout import descriptor as descriptor_of
 from vkrnn._torch_layout import options_beyond_torch
 from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn.torch._choice import Backend, checked_backend, choose
 from vkrnn.torch._kept import Kept, needs_no_operator
 from vkrnn.torch._ops import compute_layer, layer
 from vkrnn.torch._threads import pytorch_threads
@@ -34,10 +35,13 @@ class Recurrent(torch.nn.RNNBase):
     peephole: bool = False
     recurrent_dropout: float = 0.0
     _options: str = ""  # of the cell, as they follow the mode
+    backend: Backend = "auto"
 
-    def _take_options(self, recurrent_dropout: Any, options: dict[str, Any]) -> None:
+    def _take_options(self, recurrent_dropout: Any, backend: Any, options: dict[str, Any]) -> None:
         """Check and set options; those of `options` are the descriptor's."""
         where = f"[vkrnn.torch.{self._name}]"
+        if checked_backend(backend, where) != self.backend:
+            self.backend = backend
         require_no_projection(self, where)
         if isinstance(recurrent_dropout, bool) or not isinstance(recurrent_dropout, numbers.Real):
             got = f"{recurrent_dropout!r} ({type(recurrent_dropout).__name__})"
@@ -115,7 +119,15 @@ class Recurrent(torch.nn.RNNBase):
                 where = f"[vkrnn.torch.{self._name}] torch.jit.trace and torch.onnx.export:"
                 self.require_torchs_options(where, training=self.training)
                 return super().forward(input, hx)
+        data = input.data if isinstance(input, PackedSequence) else input
+        if isinstance(data, Tensor) and data.is_cuda and self.backend != "vkrnn" and not self._needs_vkrnn():
+            ways = {"vkrnn": self._compute, "torch": super().forward}
+            return ways["torch" if self.backend == "torch" else choose(self, input, hx, ways)](input, hx)
         return self._compute(input, hx)
+
+    def _needs_vkrnn(self) -> bool:
+        """Return whether the module has options that PyTorch's has not."""
+        return self.peephole or bool(self._options) or bool(self.training and self.recurrent_dropout)
 
     def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
         if isinstance(hx, list) and self.mode == "LSTM":

@@ -1,0 +1,151 @@
+"""The choice between vkrnn and PyTorch's own module for calls on a CUDA device: the faster one, found by measuring."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from vkrnn.torch._calls import rounds_products
+
+__all__ = ["Backend", "checked_backend", "choices", "choose"]
+
+Backend = Literal["auto", "vkrnn", "torch"]
+
+_REPEATS = 5
+_SIZES = ("mode", "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+_chosen: dict[tuple[Any, ...], tuple[str, str]] = {}  # the way, and how the choice is told
+_logger = logging.getLogger("vkrnn")
+
+
+def checked_backend(backend: object, where: str) -> Backend:
+    """Return the backend, or raise a TypeError or ValueError whose message begins with `where`."""
+    if not isinstance(backend, str):
+        raise TypeError(f"{where} backend: expected a str, got {backend!r} ({type(backend).__name__})")
+    if backend not in get_args(Backend):
+        raise ValueError(f"{where} backend: expected 'auto', 'vkrnn' or 'torch', got {backend!r}")
+    return backend  # type: ignore[return-value]
+
+
+def choices() -> list[str]:
+    """Describe what ``backend="auto"`` has chosen on CUDA devices so far in this process, a line for each kind of call.
+
+    The modules time a new kind of call once with either, with CUDA events after a warm-up, and keep to the faster one.
+    A kind is a module's sizes and options, the shape and dtype of its input, and whether there are gradients.
+
+    Examples
+    --------
+    >>> import vkrnn.torch
+    >>> vkrnn.torch.choices()  # doctest: +SKIP
+    ['LSTM(128, 128), input [128, 32, 128] float32, with gradients: vkrnn (0.52 ms, torch 1.37 ms)']
+    """
+    return [line for _, line in _chosen.values()]
+
+
+def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, Any], Any]]) -> str:  # noqa: A002
+    """Return the name of the faster of two ways to compute a module's call. A new kind of call is measured."""
+    data = input.data if isinstance(input, PackedSequence) else input
+    gradients = torch.is_grad_enabled() and any(
+        tensor.requires_grad
+        for tensor in (data, *_tensors(hx), *module._parameters.values())  # noqa: SLF001
+    )
+    key = (
+        *(getattr(module, name) for name in _SIZES),
+        tuple(data.shape),
+        len(input.batch_sizes) if isinstance(input, PackedSequence) else 0,
+        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else data.dtype,
+        gradients,
+        module.training,
+        data.device.index,
+        rounds_products(data.device.index),
+    )
+    found = _chosen.get(key)
+    if found is None:
+        if torch.cuda.is_current_stream_capturing():
+            return "vkrnn"  # nothing can be measured now
+        way, times = _measured(module, input, hx, ways, gradients=gradients)
+        found = _chosen[key] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
+        _logger.info("backend='auto': %s", found[1])
+    return found[0]
+
+
+def _described(module: Any, input: Any, *, gradients: bool) -> str:  # noqa: A002
+    data, packed = input, ""
+    if isinstance(input, PackedSequence):
+        data, packed = input.data, f"packed, {len(input.batch_sizes)} steps, "
+    dtype = str(data.dtype).removeprefix("torch.")
+    return f"{module}, input {list(data.shape)} {packed}{dtype}, {'with' if gradients else 'without'} gradients"
+
+
+def _compared(backend: str, times: Mapping[str, float]) -> str:
+    other = next(way for way in ("torch", "vkrnn") if way != backend)
+    shown = [f"{times[way]:.3g} ms" if way in times else "does not work" for way in (backend, other)]
+    return f"{backend} ({shown[0]}, {other} {shown[1]})"
+
+
+def _tensors(hx: Any) -> Iterator[Tensor]:
+    for state in hx if isinstance(hx, (tuple, list)) else (hx,):
+        if isinstance(state, Tensor):
+            yield state
+
+
+def _measured(
+    module: Any,
+    input: Any,  # noqa: A002
+    hx: Any,
+    ways: Mapping[str, Callable[[Any, Any], Any]],
+    *,
+    gradients: bool,
+) -> tuple[str, dict[str, float]]:
+    """Return the faster way, and the least milliseconds of each that works.
+
+    Random numbers go on afterwards as if nothing had been measured, and no gradient is accumulated.
+    """
+    device = (input.data if isinstance(input, PackedSequence) else input).device
+    times: dict[str, float] = {}
+    with torch.random.fork_rng([device]), torch.cuda.device(device):
+        for name, way in ways.items():
+            try:
+                for _ in range(2):
+                    _work(module, input, hx, way, gradients=gradients)
+            except Exception as error:  # noqa: BLE001 - the other way remains
+                _logger.warning("backend='auto': %s cannot compute %r: %s", name, module, error)
+                continue
+            times[name] = min(_timed(module, input, hx, way, gradients=gradients) for _ in range(_REPEATS))
+    if not times:
+        return "vkrnn", times  # whose error is raised by the call itself
+    return min(times, key=times.__getitem__), times
+
+
+def _timed(module: Any, input: Any, hx: Any, way: Callable[[Any, Any], Any], *, gradients: bool) -> float:  # noqa: A002
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    _work(module, input, hx, way, gradients=gradients)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def _work(module: Any, input: Any, hx: Any, way: Callable[[Any, Any], Any], *, gradients: bool) -> None:  # noqa: A002
+    """Make a call and, if wanted, compute the gradients with respect to all that requires them."""
+
+    def leaf(tensor: Tensor) -> Tensor:
+        return tensor.detach().requires_grad_(tensor.requires_grad)
+
+    if isinstance(input, PackedSequence):
+        given = input._replace(data=leaf(input.data))
+        data = given.data
+    else:
+        given = data = leaf(input)
+    states = tuple(map(leaf, _tensors(hx)))
+    again = None if hx is None else states if isinstance(hx, (tuple, list)) else states[0]
+    with torch.set_grad_enabled(gradients):
+        output, _ = way(given, again)
+        if gradients:
+            result = output.data if isinstance(output, PackedSequence) else output
+            wanted = [each for each in (data, *states, *module._parameters.values()) if each.requires_grad]  # noqa: SLF001
+            torch.autograd.grad(result, wanted, torch.ones_like(result), allow_unused=True)
