@@ -6,6 +6,7 @@ import gc
 import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ from vkrnn.jax import _host  # noqa: E402
 T, N, I, H = 5, 3, 7, 4
 ALLOWED = [export.DisabledSafetyCheck.custom_call("vkrnn")]
 every_cell = pytest.mark.parametrize("cell", GATES)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu() -> Iterator[None]:
+    with vkrnn.Device("cpu ("):  # others are called back
+        yield
 
 
 def draw(cell: str, *, seed: int = 0, rows: int = N, steps: int = T) -> dict[str, Any]:

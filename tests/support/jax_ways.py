@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextvars import ContextVar
+from importlib import import_module
 
 import pytest
 
+import vkrnn
 from oracles import require
 
 __all__ = ["both_ways", "require_ffi", "take"]
@@ -22,8 +25,13 @@ def require_ffi() -> None:
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the programs that the test compiles take a way. It must compile new ones."""
+    """Let the programs that the test compiles take a way. It must compile new ones.
+
+    The first way is open to the CPU device alone, so that becomes the default device.
+    """
     if way == "callback":
         monkeypatch.setattr("vkrnn.jax._ffi._problem", "a test wants it so")
     else:
         require_ffi()
+        module = import_module("vkrnn.devices")  # vkrnn.devices is a function
+        monkeypatch.setattr(module, "_current", ContextVar("of a test", default=(vkrnn.Device("cpu ("),)))
