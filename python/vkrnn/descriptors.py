@@ -52,18 +52,17 @@ class Activation(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Activation | None:
-        # Accept MPSGraph's spelling, hardSigmoid, too.
-        if isinstance(value, str):
-            wanted = value.lower()
-            for member in cls:
-                if wanted in (member.name.lower(), member.name.lower().replace("_", "")):
-                    return member
-        return None
+        return _BY_NAME.get(value.lower()) if isinstance(value, str) else None
 
     def __repr__(self) -> str:
         """Return the expression that gives this member."""
         return f"Activation.{self.name}"
 
+
+# With MPSGraph's spelling, hardSigmoid. Not a loop in `_missing_`: torch.compile of PyTorch 2.11 cannot trace one.
+_BY_NAME = {
+    name: member for member in Activation for name in (member.name.lower(), member.name.lower().replace("_", ""))
+}
 
 ActivationName: TypeAlias = Literal["none", "relu", "tanh", "sigmoid", "hard_sigmoid", "hardSigmoid"]
 """Names of activations for type checkers. At run time names work in any case."""

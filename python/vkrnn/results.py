@@ -79,7 +79,10 @@ class Results(tuple[A, ...]):  # noqa: SLOT001 - a tuple cannot have slots of it
             )
         if len({*fields, *absent}) != len(fields) + len(absent):
             raise ValueError(f"[{function}] results: expected different names, got {[*fields, *absent]}")
-        self.__dict__.update(_function=function, _fields=fields, _reasons=absent)
+        # Not an update of __dict__, which torch.compile of PyTorch 2.11 cannot trace.
+        object.__setattr__(self, "_function", function)
+        object.__setattr__(self, "_fields", fields)
+        object.__setattr__(self, "_reasons", absent)
         return self
 
     @classmethod

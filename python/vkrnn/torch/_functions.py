@@ -56,7 +56,18 @@ def single_gate_rnn(
         As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
         derivatives and for forward-mode derivatives.
     """
-    return _differentiable(Outputs, "single_gate_rnn", locals())
+    return _differentiable(
+        Outputs,
+        "single_gate_rnn",
+        descriptor,
+        source=source,
+        recurrent_weight=recurrent_weight,
+        input_weight=input_weight,
+        bias=bias,
+        init_state=init_state,
+        mask=mask,
+        lengths=lengths,
+    )
 
 
 def lstm(
@@ -103,7 +114,20 @@ def lstm(
     >>> peephole.grad.shape
     torch.Size([16])
     """
-    return _differentiable(LSTMOutputs, "lstm", locals())
+    return _differentiable(
+        LSTMOutputs,
+        "lstm",
+        descriptor,
+        source=source,
+        recurrent_weight=recurrent_weight,
+        input_weight=input_weight,
+        bias=bias,
+        init_state=init_state,
+        init_cell=init_cell,
+        mask=mask,
+        peephole=peephole,
+        lengths=lengths,
+    )
 
 
 def gru(
@@ -137,7 +161,19 @@ def gru(
         As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
         derivatives and for forward-mode derivatives.
     """
-    return _differentiable(Outputs, "gru", locals())
+    return _differentiable(
+        Outputs,
+        "gru",
+        descriptor,
+        source=source,
+        recurrent_weight=recurrent_weight,
+        input_weight=input_weight,
+        bias=bias,
+        init_state=init_state,
+        mask=mask,
+        secondary_bias=secondary_bias,
+        lengths=lengths,
+    )
 
 
 @dataclass(frozen=True)
@@ -174,9 +210,11 @@ _DIFFERENTIABLE = (
 _ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
 
 
-def _differentiable(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
-    """Return the results of a call of `cell` with all `arguments` of the public function by name."""
-    descriptor = arguments.pop("descriptor")
+def _differentiable(kind: type[Kind], cell: str, descriptor: Any, **arguments: Any) -> Kind:
+    """Return the results of a call of `cell` with all `arguments` of the public function by name.
+
+    The public functions do not pass `locals()`, because torch.compile of PyTorch 2.11 cannot trace it.
+    """
     wanted = _CELLS[cell].descriptor
     if descriptor is None:
         descriptor = wanted()
