@@ -21,7 +21,7 @@ from tolerances import DTYPES, FLOAT32
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_modules import fed_to, initial, states, work  # noqa: E402
-from vkrnn.torch import _calls  # noqa: E402
+from vkrnn.torch import _calls, _ops  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 SMALL = {"input_size": 3, "hidden_size": 4}
@@ -75,18 +75,26 @@ def test_results_and_gradients(
 
 @every_kind
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_16_bits(kind: str, dtype: str) -> None:
-    """Errors are one rounding, or no greater than those of torch's module in the same dtype."""
-    theirs, mine = (module.to(getattr(torch, dtype)) for module in pair(kind, input_size=5, hidden_size=8))
-    given, start = (
-        (torch.rand(6, 3, 5) - 0.5).to(theirs.weight_hh_l0.dtype),
-        initial(theirs, 3, theirs.weight_hh_l0.dtype),
-    )
-    exact = work(copy.deepcopy(theirs).double(), given, start)
-    found, other = work(mine, given, start), work(theirs, given, start)
-    assert_close(
-        found, exact, {name: max(DTYPES[dtype], scaled_error(other[name], wanted)) for name, wanted in exact.items()}
-    )
+def test_16_bits(kind: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of each result is one rounding against the module in float64 that rounds what is stored in the dtype.
+
+    Beside the results, these are the sum of the biases and what the forward call keeps for the gradients. A rounding of
+    z_state alone changes the derivative of tanh by up to 2 |z tanh z| roundings.
+    """
+    wanted = getattr(torch, dtype)
+    module = getattr(ours, kind)(5, 8).to(wanted)
+    given, start = (torch.rand(6, 3, 5) - 0.5).to(wanted), initial(module, 3, wanted)
+    found, call = work(module, given, start), _ops.call
+
+    def rounded(name: str, tensor: Any) -> Any:
+        stored = tensor is not None and name in ("bias", "z_state", "cell_output_fwd", "output_fwd")
+        return tensor.to(wanted).double() if stored else tensor
+
+    def rounding(function: str, given: dict[str, Any], how: Any, **options: Any) -> Any:
+        return call(function, {name: rounded(name, tensor) for name, tensor in given.items()}, how, **options)
+
+    monkeypatch.setattr(_ops, "call", rounding)
+    assert_close(found, work(module.double(), given, start), DTYPES[dtype])
 
 
 @every_kind

@@ -33,7 +33,8 @@ def work(module: Any, given: Any, hx: Any, seed: int = 1) -> dict[str, Any]:
     results = {"output": output.data if packed else output}
     results |= {f"last {number}": state for number, state in enumerate(states(last))}
     generator = torch.Generator().manual_seed(seed)
-    upstream = {name: torch.rand(found.shape, generator=generator) - 0.5 for name, found in results.items()}
+    # The same numbers in every dtype.
+    upstream = {n: (torch.rand(found.shape, generator=generator) - 0.5).bfloat16() for n, found in results.items()}
     kept = {"output": output.data if packed else output} | {n: r for n, r in results.items() if n != "output"}
     inputs = {"input": data} | {f"hx {n}": state for n, state in enumerate(hx or ())} | dict(module.named_parameters())
     gradients = torch.autograd.grad(
