@@ -23,11 +23,13 @@ import vkrnn
 from bench.common import THREADS, Record, Sizes, is_native
 from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
+from bench.gpu import SMOKE_SIZES as GPU_SMOKE_SIZES
 from bench.gpu import Errors, allowed_errors, parse_contender, parse_sizes
 from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, report
 from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
+from cases import GATES
 from oracles import require
 from scale import sample
 
@@ -265,6 +267,19 @@ def test_gpu_runs_anywhere(options: tuple[str, ...]) -> None:
             assert len(record["strategy"]) == 1 + ("gradients" in record["op"])
     if options == ("--options",):
         assert {record["implementation"] for record in records} == {PLAIN, OPTIONS, BIDIRECTIONAL}
+
+
+@vulkan
+def test_memory() -> None:
+    """Every training step takes its arguments and results at least. Without CUDA, PyTorch has no peak."""
+    size = GPU_SMOKE_SIZES[0]
+    rows = smoke("memory", "--device", str(VULKAN))
+    assert {row["op"] for row in rows} == {"single_gate_rnn", "lstm", "gru"}
+    for row in rows:
+        gates = GATES[row["op"]]
+        least = 4 * (size.T * size.N * (3 * size.I + (1 + gates) * size.H) + 2 * gates * size.H * (size.I + size.H))
+        assert row["vkrnn"] >= least
+        assert row["torch"] is None or row["torch"] >= least
 
 
 @pytest.mark.full
