@@ -230,11 +230,11 @@ TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     const std::vector<std::string> expected{"replay",
                                             "transpose",
                                             "initial state",
+                                            "gradient of bias",
+                                            "gradient of peephole",
                                             "gradient of source",
                                             "gradient of input_weight",
-                                            "gradient of recurrent_weight",
-                                            "gradient of bias",
-                                            "gradient of peephole"};
+                                            "gradient of recurrent_weight"};
     EXPECT_EQ(labels, expected);
     const Loop loop = loops(plan).at(0);
     EXPECT_EQ(loop.first, 4);

@@ -21,8 +21,8 @@ public:
         make_buffers();
         prepare();
         run_back();
+        vector_gradients();  // first, so that the packed deltas of the products below can replace the deltas
         weight_gradients();
-        vector_gradients();
         return builder_.finish();
     }
 
@@ -106,7 +106,7 @@ private:
             source.a = {delta_, 0, D * G * H, 0, false, true};
             source.b = {inputs_[Argument::input_weight], 0, spec_.I, 0, true};
             source.c = {result(Argument::source), 0, spec_.I, 0, false};
-            builder_.product("gradient of source", source);
+            builder_.product("gradient of source", source, has(Argument::bias));
 
             Product weight{D * G * H, spec_.I, rows_, 1, {}, {}, {}};
             weight.a = delta_columns(delta_, 0);
