@@ -251,6 +251,26 @@ TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
     EXPECT_EQ(product_plan(small_call(), profile, {{"product_column_groups", 2}}).choice.gemm, "matrices");
 }
 
+TEST(Strategy, GivesOperandsOfOneHalfLargerTiles) {
+    const auto rows = [](Dtype dtype, Precision precision, bool gradients) {
+        Spec spec = small_call();
+        spec.T = spec.N = 64;
+        spec.I = spec.H = 512;
+        spec.dtype = dtype;
+        spec.precision = precision;
+        for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
+            spec.present |= 1u << static_cast<unsigned>(argument);
+        spec.gradients = gradients;
+        return make_plan(spec, with_matrix_units(), {"", "matrices", {}}).choice.sizes.at("product_rows");
+    };
+    for (const bool gradients : {false, true}) {
+        EXPECT_EQ(rows(Dtype::float32, Precision::ieee, gradients), 2);
+        EXPECT_EQ(rows(Dtype::float32, Precision::tf32, gradients), 4);
+    }
+    EXPECT_EQ(rows(Dtype::bfloat16, Precision::ieee, false), 4);
+    EXPECT_EQ(rows(Dtype::bfloat16, Precision::ieee, true), 2);  // deltas have two halves
+}
+
 TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {
     Spec spec = small_call();
     spec.gradients = true;

@@ -53,6 +53,14 @@ struct Shape {
 };
 
 constexpr Shape kUsual{2, 2, 4, 4};
+constexpr Shape kOneHalf{4, 4, 2, 4};  // without the sums of low parts, registers hold twice as many matrices
+
+// Returns the usual shape of a call's products. All operands have one half if the call rounds them, or if they are
+// arguments in a 16-bit type, as in forward calls.
+const Shape& usual_shape(const Spec& spec) {
+    const bool one_half = spec.precision == Precision::tf32 || (is_half(spec.dtype) && !spec.gradients);
+    return one_half ? kOneHalf : kUsual;
+}
 
 // How workgroups share C: in tiles, each of which is split into slabs of `chunk` k blocks.
 struct Split {
@@ -128,7 +136,7 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
 std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                            const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
-    const Shape shape = with_sizes(kUsual, wanted);
+    const Shape shape = with_sizes(usual_shape(spec), wanted);
     // Each subgroup passes a matrix of sums through shared memory.
     const std::int64_t bytes =
         std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
@@ -148,7 +156,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
 
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    const Split split = best_split(p, with_sizes(kUsual, builder.sizes()), splittable, profile);
+    const Split split = best_split(p, with_sizes(usual_shape(builder.spec()), builder.sizes()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
     const std::size_t a_largest = largest_of(builder, p.a);
@@ -184,7 +192,7 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         .set(abi::kRowGroups, "product_row_groups", shape.row_groups)
         .set(abi::kColumnGroups, "product_column_groups", shape.column_groups)
         .set(abi::kDepthGroups, {}, 1)
-        .set(abi::kBlocksAhead, {}, 1)
+        .set(abi::kBlocksAhead, "blocks_ahead", a.halves == 1 && b.halves == 1 ? 2 : 1)
         .flag(abi::kTagged, {}, false);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
                      builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches), make_block(push));
