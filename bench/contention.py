@@ -86,14 +86,14 @@ def _serve(pipe: Connection, who: str, sizes: Sizes, selector: str) -> None:
     pipe.send(error)
     while True:
         try:
-            what, told = pipe.recv()
+            what, request = pipe.recv()
         except EOFError:
             return
         if what == "affinity":
-            os.sched_setaffinity(0, set(told))
+            os.sched_setaffinity(0, set(request))
             pipe.send(None)
         else:
-            threads, *times = told
+            threads, *times = request
             set_threads(threads)
             pipe.send(_calls(work, *times))
 
@@ -293,7 +293,7 @@ def main() -> None:
         Starter.beside_loops,
     ]
     names = ["vkrnn", "torch"] if options.torch else ["vkrnn"]
-    told = common.settings()
+    settings = common.settings()
     rows, lines = [], []
     with tqdm(total=len(names) * len(makers) * pace.rounds, unit="round", disable=None, leave=False) as progress:
         for who in names:
@@ -312,7 +312,12 @@ def main() -> None:
                     what = f"{scenario.what}, calls a second beside {scenario.sides[1].what}"
                     lines.append(common.verdict(what, ratio, FLOOR, "times", at_least=True))
     show(
-        [f"{device!r}, {cpu_name()}", *told, f"lstm {arrays.sizes}, time a call of all processes together, medians", ""]
+        [
+            f"{device!r}, {cpu_name()}",
+            *settings,
+            f"lstm {arrays.sizes}, time a call of all processes together, medians",
+            "",
+        ]
     )
     show([*table(["scenario", "who", "one side", "other side", "ratio", "error"], rows), "", *lines])
 

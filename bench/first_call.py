@@ -86,9 +86,9 @@ def _process(arrays: Arrays, selector: str | None, folder: str, *, gradients: bo
     if selector is not None:
         own["VKRNN_DEVICE"] = selector
     sizes = arrays.sizes
-    told = json.dumps([arrays.cell, [sizes.T, sizes.N, sizes.I, sizes.H], gradients, folder])
+    request = json.dumps([arrays.cell, [sizes.T, sizes.N, sizes.I, sizes.H], gradients, folder])
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, told],
+        [sys.executable, "-c", PROGRAM, request],
         cwd=ROOT,
         env=os.environ | own,
         stdout=subprocess.PIPE,

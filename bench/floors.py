@@ -93,9 +93,9 @@ def cpu_verdicts(by_other: Mapping[str, Ratios]) -> Iterator[str]:
             yield common.verdict(f"{what}, geometric mean of LSTM", reached, floor.lstm, "times", at_least=True)
         (op, workload), ratio = min(ratios.items(), key=lambda item: item[1])
         yield common.verdict(f"{what}, worst row ({op}, {workload})", ratio, floor.worst, "times", at_least=True)
-    told = [name for name in AVX2_ALONE if name in os.environ]
-    if "torch" in by_other and told and not avx2_alone():
-        yield f"Only {', '.join(told)} is set, or not to AVX2: vkrnn and PyTorch may not use the same instructions."
+    only = [name for name in AVX2_ALONE if name in os.environ]
+    if "torch" in by_other and only and not avx2_alone():
+        yield f"Only {', '.join(only)} is set, or not to AVX2: vkrnn and PyTorch may not use the same instructions."
 
 
 def cpu_summary(groups: Sequence[Sequence[Record]], device: vkrnn.Device) -> Iterator[str]:

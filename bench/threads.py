@@ -122,7 +122,7 @@ def main() -> None:
     sizes = cells.sizes_of(options, device)
     count = len(options.cells) * len(sizes) * 2
     found = problems(options.cells, sizes, device, counts)
-    told, before = common.settings(), os.environ.get(VARIABLE)
+    settings, before = common.settings(), os.environ.get(VARIABLE)
     try:
         groups = list(common.measure_all(found, count, common.pace_of(options), options.output))
     finally:
@@ -130,7 +130,7 @@ def main() -> None:
         if before is not None:
             os.environ[VARIABLE] = before
     columns = [f"{name}, {n}" for name in ("vkrnn", "torch") for n in counts]
-    show([f"{device!r}, {cpu_name()}", *told, "medians of whole calls by threads, and the gain", ""])
+    show([f"{device!r}, {cpu_name()}", *settings, "medians of whole calls by threads, and the gain", ""])
     show([*table(["operation", "workload", *columns], (row(records, counts) for records in groups)), ""])
     show(verdicts(groups))
 

@@ -33,16 +33,16 @@ const uint kMatrixConstants = kStepConstants + 13u;
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kStreams = kMatrixConstants + 1u;        // 1: there are further k blocks, which it loads in every step
 const uint kAlone = kMatrixConstants + 2u;          // 1: a workgroup computes all columns of its rows, without waits
-const uint kMostTurns = kMatrixConstants + 3u;      // spin iterations after which a waiting workgroup gives up
+const uint kMaxSpins = kMatrixConstants + 3u;       // spin iterations after which a waiting workgroup gives up
 const uint kPersistentToInitial = kMatrixConstants + 4u;   // 1: backward ends with the initial state's gradient
 const uint kPersistentConstants = kMatrixConstants + 5u;
-const uint kMeetingBytes = 128u;                    // from one barrier counter to the next
+const uint kCounterBytes = 128u;                    // from one barrier counter to the next
 
 // Views of the strategies.
 const uint kMatrixOperand = kOwnView;        // operand of the steps' products, by region: see matrix_tiles.glsl
 const uint kMatrixTable = kOwnView + 1u;     // direction 0 is the table of positions, direction 1 the absmax values
 const uint kMatrixScales = kOwnView + 2u;    // backward: scales of the operand by region, row tile, slot and unit tile
-const uint kMeeting = kOwnView + 3u;         // persistent: give-up flag and barrier counters; see persistent.glsl
+const uint kBarriers = kOwnView + 3u;        // persistent: give-up flag and barrier counters; see persistent.glsl
 
 const uint kMatrixElements = 8u;                    // elements of a block per invocation
 

@@ -9,6 +9,7 @@
 #include "chosen_cell.glsl"
 #endif
 #include "common/step.glsl"
+#include "common/tile.glsl"
 #include "matrices/multiply.glsl"
 
 CONSTANT uint tile_rows = matrix_rows * side;
@@ -126,17 +127,6 @@ INLINE void find_factors(Params p, uint direction, uint region, uint row_tile, u
     barrier();
 }
 #endif
-
-struct Tile {
-    uint direction, first_row, column_tile;
-};
-
-// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
-INLINE Tile this_tile(Params p) {
-    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
-    uint group = linear_group();
-    return Tile(gl_WorkGroupID.z, group % row_tiles * tile_rows, group / row_tiles);
-}
 
 #ifdef BACKWARD
 // Sets the scales of this tile's deltas, by gate. `mine` has the invocation's largest magnitudes. A negative one means

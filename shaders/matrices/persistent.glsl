@@ -20,18 +20,18 @@
 SPECIALIZED(kKeptBlocks, uint, kept_blocks, 1)   // k blocks of weights that a subgroup keeps
 SPECIALIZED(kStreams, uint, streams, 0)          // 1: it loads the other blocks in every step
 SPECIALIZED(kAlone, uint, alone, 0)              // 1: this is the second dispatch
-SPECIALIZED(kMostTurns, uint, most_turns, 0)
+SPECIALIZED(kMaxSpins, uint, max_spins, 0)
 SPECIALIZED(kPersistentToInitial, uint, to_initial, 0)   // 1: backward goes on to step -1
 
 RightMatrix kept[kept_blocks][matrix_columns][right_halves];
-SHARED(bool, met)
+SHARED(bool, arrived)
 
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
 // line.
-INLINE Address meeting(Params p) { return p.params.at[2 * kMeeting]; }
+INLINE Address barriers(Params p) { return p.params.at[2 * kBarriers]; }
 INLINE Address counter(Params p, Tile tile) {
     uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
-    return meeting(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kMeetingBytes;
+    return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
 }
 
 // Signals that this tile's part of a step is stored.
@@ -44,23 +44,25 @@ INLINE void arrive(Address at) {
 
 // Makes the second dispatch run all steps again.
 INLINE void give_up(Params p) {
-    atomicOr(Words(meeting(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    atomicOr(Words(barriers(p)).value, 1, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
 
 // Waits until `parts` parts are stored. Returns false if it gave up.
 INLINE bool wait(Params p, Address at, uint parts) {
     if (invocation() == 0) {
-        uint turns = 0;
-        met = false;
-        while (!met && turns < most_turns) {
-            met = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed) >= parts;
-            ++turns;
+        uint spins = 0;
+        arrived = false;
+        while (!arrived && spins < max_spins) {
+            uint stored =
+                atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+            arrived = stored >= parts;
+            ++spins;
         }
-        if (!met) give_up(p);
+        if (!arrived) give_up(p);
         memoryBarrier(gl_ScopeDevice, gl_StorageSemanticsBuffer, gl_SemanticsAcquire | gl_SemanticsMakeVisible);
     }
     workgroup_barrier();
-    return met;
+    return arrived;
 }
 
 INLINE void keep_weights(Params p, Tile tile) {
@@ -111,15 +113,15 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
 
 #ifdef BACKWARD
 INLINE uint load_scale(Address at) {
-    uint turns = 0, scale;
+    uint spins = 0, scale;
     if (tagged == 0) {
         scale = Words(at).value;
     } else {
         do {
             scale = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-            ++turns;
-        } while ((scale & 1) != tag_loaded && turns < most_turns);
-        if ((scale & 1) != tag_loaded) met = false;
+            ++spins;
+        } while ((scale & 1) != tag_loaded && spins < max_spins);
+        if ((scale & 1) != tag_loaded) arrived = false;
     }
     return scale;
 }
@@ -211,12 +213,12 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
 #ifdef BACKWARD
     find_scales(p, tile, region);
 #endif
-    uint turns = 0;
-    while (turns < most_turns && !subgroupAll(are_there(p, words))) {
+    uint spins = 0;
+    while (spins < max_spins && !subgroupAll(are_there(p, words))) {
         load_tagged(p, left, words);
-        ++turns;
+        ++spins;
     }
-    if (turns == most_turns) met = false;
+    if (spins == max_spins) arrived = false;
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
@@ -260,8 +262,8 @@ INLINE void start_alone(Params p, Tile tile) {
 
 void main() {
     Params p = Params(push.params);
-    if ((Words(meeting(p)).value != 0) != (alone != 0)) return;
-    Tile tile = this_tile(p);
+    if ((Words(barriers(p)).value != 0) != (alone != 0)) return;
+    Tile tile = this_tile(p, tile_rows);
     Address own_counter = counter(p, tile);
     uint tiles = unit_tiles(p);
     int steps = int(push.steps);
@@ -292,7 +294,7 @@ void main() {
 #endif
     if (tagged != 0) {
         find_stored(p, tile);
-        met = true;
+        arrived = true;
         barrier();
     }
     for (int step = push.step; step != end; step += increment) {
@@ -302,7 +304,7 @@ void main() {
             tag_stored = tag_of(step + stored_to);
             if (has_product(p, step)) {
                 multiply_tagged(p, tile, operand_region(step));
-                if (!met) {
+                if (!arrived) {
                     give_up(p);
                     return;
                 }

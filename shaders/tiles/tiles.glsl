@@ -9,6 +9,7 @@
 #ifndef VKRNN_TILES_GLSL
 #define VKRNN_TILES_GLSL
 #include "common/step.glsl"
+#include "common/tile.glsl"
 #include "tiles/tiles_abi.h"
 
 SPECIALIZED(kThreadRows, uint, thread_rows, 4)
@@ -43,17 +44,6 @@ INLINE Address region_address(Params p, uint direction, uint region) {
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, Real value) {
     store(unit_address(p, kTileOperand, region_address(p, direction, region), slot, j), n, value);
-}
-
-struct Tile {
-    uint direction, first_row, column_tile;
-};
-
-// Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
-INLINE Tile this_tile(Params p) {
-    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
-    uint group = linear_group();
-    return Tile(gl_WorkGroupID.z, group % row_tiles * tile_rows, group / row_tiles);
 }
 
 // Computes the tile's sums and leaves them in shared memory for tile_sum.

@@ -33,7 +33,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 def _device(request: pytest.FixtureRequest) -> Iterator[vkrnn.Device]:
     # A workgroup gives up before its first spin iteration. Rows and units are in several tiles each.
     index, options = request.param
-    device = vkrnn.Device(index, schedule="persistent", matrix_rows=1, matrix_columns=1, most_turns=0, **options)
+    device = vkrnn.Device(index, schedule="persistent", matrix_rows=1, matrix_columns=1, max_spins=0, **options)
     yield device
     device.close()
 
@@ -58,7 +58,7 @@ def test_a_wait_that_gives_up_repeats_the_call(device: vkrnn.Device, lengths: li
     tolerance = TF32 if device.float32 == "tf32" else TOLERANCE
     ideal = reference.lstm(**arrays, **more, descriptor=descriptor)
     got = vkrnn.lstm(**arrays, **more, descriptor=descriptor, device=device)
-    assert vkrnn.plan(vkrnn.lstm, **arrays, **more, descriptor=descriptor, device=device).strategy["most_turns"] == 0
+    assert vkrnn.plan(vkrnn.lstm, **arrays, **more, descriptor=descriptor, device=device).strategy["max_spins"] == 0
     again = vkrnn.lstm(**arrays, **more, descriptor=descriptor, device=device)
     for name in ("output", "cell_output", "z_state"):
         assert error(getattr(got, name), getattr(ideal, name)) < tolerance, name
@@ -75,7 +75,7 @@ def test_a_wait_that_gives_up_repeats_the_call(device: vkrnn.Device, lengths: li
 
 
 # A workgroup has all units, so it waits only for itself, even where few workgroups run at a time.
-ALONE = {"matrix_rows": 1, "matrix_columns": 1, "column_groups": 2, "depth_groups": 2, "most_turns": 1 << 20}
+ALONE = {"matrix_rows": 1, "matrix_columns": 1, "column_groups": 2, "depth_groups": 2, "max_spins": 1 << 20}
 
 
 @pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])

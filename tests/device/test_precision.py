@@ -211,7 +211,7 @@ def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes
         bounds_back.insert(0, back)
 
     device = (
-        on_matrix_units(index, "tf32", schedule, most_turns=1 << 20, **sizes)
+        on_matrix_units(index, "tf32", schedule, max_spins=1 << 20, **sizes)
         if "tagged" in sizes
         else (on_matrix_units(index, "tf32", schedule))
     )

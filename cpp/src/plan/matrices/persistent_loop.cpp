@@ -11,26 +11,26 @@ namespace {
 
 constexpr MatrixShape kUsualShape{1, 1, 1, 8};
 constexpr std::uint32_t kAllBlocks = 1U << 16U;  // as parameter `kept_blocks`: more than there are
-constexpr std::uint32_t kMostTurns = 1U << 20U;  // about a second on a GPU that reads memory in every spin iteration
-constexpr std::uint32_t kMostTurnsOnCpu = 1U << 12U;  // because few workgroups run at once
-constexpr std::int64_t kMostSteps = 4096;             // of a dispatch, so that none takes long
+constexpr std::uint32_t kMaxSpins = 1U << 20U;   // about a second on a GPU that reads memory in every spin iteration
+constexpr std::uint32_t kMaxSpinsOnCpu = 1U << 12U;  // because few workgroups run at once
+constexpr std::int64_t kMostSteps = 4096;            // of a dispatch, so that none takes long
 
 // The tuning parameters besides the shape of the tile.
 struct Keeping {
     std::uint32_t kept_blocks = kAllBlocks;  // the most k blocks of weights that a subgroup keeps
     std::uint32_t tagged = 0;                // 1: workgroups wait until words have the step's tag
-    std::uint32_t most_turns = kMostTurns;   // spin iterations after which a waiting workgroup gives up
+    std::uint32_t max_spins = kMaxSpins;     // spin iterations after which a waiting workgroup gives up
 
     static std::span<const TuningParameter<Keeping>> parameters() {
         static constexpr TuningParameter<Keeping> kAll[] = {{"kept_blocks", &Keeping::kept_blocks, Range{.least = 1}},
                                                             {"tagged", &Keeping::tagged, Range{.most = 1}},
-                                                            {"most_turns", &Keeping::most_turns, Range{}}};
+                                                            {"max_spins", &Keeping::max_spins, Range{}}};
         return kAll;
     }
 };
 
 Keeping usual_keeping(const Profile& profile) {
-    return {.most_turns = profile.type == DeviceType::cpu ? kMostTurnsOnCpu : kMostTurns};
+    return {.max_spins = profile.type == DeviceType::cpu ? kMaxSpinsOnCpu : kMaxSpins};
 }
 
 Keeping keeping_of(const Sizes& sizes) { return with_sizes(Keeping{}, sizes); }
@@ -203,9 +203,9 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     MatrixPlan plan(builder, inputs, views, keeping.tagged != 0);
     const MatrixPlan::Weights weights = plan.pack_weights(phase);
     const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
-    const std::size_t meeting = builder.scratch("meeting", cells * abi::kMeetingBytes / std::int64_t{sizeof(float)});
-    builder.clear(meeting);
-    plan.views().address(abi::kMeeting, 0, meeting);
+    const std::size_t barriers = builder.scratch("barriers", cells * abi::kCounterBytes / std::int64_t{sizeof(float)});
+    builder.clear(barriers);
+    plan.views().address(abi::kBarriers, 0, barriers);
 
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
                         builder.sizes(), kAllBlocks);
@@ -217,7 +217,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
         constants.set(abi::kKeptBlocks, "kept_blocks", u32(layout.kept_blocks))
             .flag(abi::kStreams, "streams", layout.streams)
             .flag(abi::kAlone, "alone", alone)
-            .set(abi::kMostTurns, "most_turns", keeping.most_turns)
+            .set(abi::kMaxSpins, "max_spins", keeping.max_spins)
             .flag(abi::kPersistentToInitial, "to_initial", to_initial);
         Dispatch made = plan.step(phase, "persistent", weights, std::move(constants), u32(steps));
         if (alone) {
