@@ -5,6 +5,7 @@
 #include <map>
 
 #include "layer_check.h"
+#include "stream_steps.h"
 #include "vkrnn/error.h"
 #include "vkrnn/strategy.h"
 
@@ -14,6 +15,9 @@ namespace {
 using enum Argument;
 
 const std::string kLayers = "[layers] ";
+
+// A step with more work takes tens of microseconds, beside which the cost of an ordinary call is small.
+constexpr double kShortFlops = 1e6;
 
 constexpr std::uint32_t bit(Argument argument) { return 1U << static_cast<unsigned>(argument); }
 
@@ -51,6 +55,61 @@ PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const S
         }
         layers_.push_back(std::move(made));
     }
+}
+
+PreparedLayers::~PreparedLayers() = default;
+
+// Returns null if a step is too much work for one thread, or the device has no faster way than an ordinary call.
+std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
+    double flops = 0;
+    std::vector<StreamPart> parts;
+    for (const Layer& layer : layers_) {
+        StreamPart part{layer.spec, {}};
+        part.spec.present |= bit(init_state);
+        if (part.spec.C() > 0) part.spec.present |= bit(init_cell);
+        for (const auto& [argument, storage] : layer.weights) part.weights.emplace(argument, storage->host());
+        flops += 2.0 * static_cast<double>(part.spec.G() * part.spec.H * (part.spec.H + part.spec.I));
+        parts.push_back(std::move(part));
+    }
+    if (layers_[0].spec.D() > 1 || flops >= kShortFlops || device_->profile().backend != Backend::native)
+        return nullptr;
+    std::unique_ptr<StreamSteps> steps = device_->prepare_steps(parts, 0);
+    return steps->is_simple() ? std::move(steps) : nullptr;
+}
+
+bool PreparedLayers::run_step(const LayersCall& call) const {
+    if (call.T != 1 || call.N != 1 || device_->closed() || step_in_use_.exchange(true, std::memory_order_acquire))
+        return false;
+    const struct Turn {
+        std::atomic<bool>& in_use;
+        ~Turn() { in_use.store(false, std::memory_order_release); }
+    } turn{step_in_use_};
+    const auto bytes = [&](Argument state) { return state_bytes(layers_[0].spec, state); };
+    if (!step_is_prepared_) {
+        step_is_prepared_ = true;
+        try {
+            zeros_.resize(std::max(bytes(init_state), bytes(init_cell)));
+            step_ = prepare_step();
+        } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
+        }
+    }
+    if (step_ == nullptr) return false;
+    const auto write = [&](std::size_t i, Argument state, const void* all) {
+        step_->write(i, state,
+                     all == nullptr ? zeros_.data() : bytes_at(all, static_cast<std::int64_t>(i * bytes(state))));
+    };
+    const bool has_cell = layers_[0].spec.C() > 0;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        write(i, init_state, call.hidden);
+        if (has_cell) write(i, init_cell, call.cell);
+    }
+    step_->run(call.source, call.output, 1, {});
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+        step_->read(i, init_state, bytes_at(call.last_hidden, static_cast<std::int64_t>(i * bytes(init_state))));
+        if (has_cell)
+            step_->read(i, init_cell, bytes_at(call.last_cell, static_cast<std::int64_t>(i * bytes(init_cell))));
+    }
+    return true;
 }
 
 void PreparedLayers::run(const LayersCall& call, const Poll& poll) const {

@@ -26,6 +26,9 @@ public:
     // is unchanged.
     virtual void run(const void* input, void* output, std::int64_t steps, const Poll& poll) = 0;
 
+    // Returns whether a single step runs on the calling thread alone, allocates no memory and cannot fail.
+    [[nodiscard]] virtual bool is_simple() const { return false; }
+
     // Copy a layer's state, Argument::init_state or init_cell, to or from host memory, in the type in which it is
     // carried.
     virtual void read(std::size_t layer, Argument state, void* to) = 0;

@@ -95,6 +95,90 @@ TEST(PreparedLayers, RunInSeveralThreads) {
     EXPECT_EQ(wrong, 0);
 }
 
+// A step of one batch row: the output [H], and the states [2, H] of both layers.
+struct StepResults {
+    std::vector<float> output = std::vector<float>(H), hidden = std::vector<float>(2 * H), cell = hidden;
+    bool operator==(const StepResults&) const = default;
+};
+
+LayersCall call_of_step(const std::vector<float>& source, const StepResults* before, StepResults& results) {
+    LayersCall call{.T = 1, .N = 1, .source = source.data()};
+    if (before != nullptr) {
+        call.hidden = before->hidden.data();
+        call.cell = before->cell.data();
+    }
+    call.output = results.output.data();
+    call.last_hidden = results.hidden.data();
+    call.last_cell = results.cell.data();
+    return call;
+}
+
+TEST(PreparedLayers, RunASingleStepAsAStreamDoes) {
+    const std::shared_ptr<Device> device = open_cpu();
+    const Network network;
+    const PreparedLayers layers(device, network.layers);
+    Stream stream(device, network.layers, {.batch = 1});
+    StepResults before;
+    for (int step = 0; step < 3; ++step) {
+        const std::vector<float> source = numbers(I, step);
+        StepResults found, of_stream;
+        ASSERT_TRUE(layers.run_step(call_of_step(source, step == 0 ? nullptr : &before, found)));
+        stream.step(std::span(source), std::span(of_stream.output));
+        for (std::size_t layer = 0; layer < 2; ++layer)
+            stream.read_state(layer, of_stream.hidden.data() + layer * H, of_stream.cell.data() + layer * H);
+        EXPECT_EQ(found, of_stream);
+        before = found;
+    }
+    // Without states, a step begins with zeros, whatever ran before.
+    const std::vector<float> source = numbers(I, 0);
+    StepResults again, first;
+    ASSERT_TRUE(layers.run_step(call_of_step(source, nullptr, again)));
+    stream.reset();
+    stream.step(std::span(source), std::span(first.output));
+    EXPECT_EQ(again.output, first.output);
+}
+
+TEST(PreparedLayers, RunSingleStepsInSeveralThreads) {
+    const Network network;
+    const PreparedLayers layers(open_cpu(), network.layers);
+    const auto run_one = [&](int number) {
+        const std::vector<float> source = numbers(I, number);
+        StepResults results;
+        layers.run(call_of_step(source, nullptr, results), {});
+        const LayersCall call = call_of_step(source, nullptr, results);
+        if (!layers.run_step(call)) layers.run(call, {});
+        return results;
+    };
+    const StepResults right[] = {run_one(0), run_one(1), run_one(2), run_one(3)};
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, i] {
+            for (int j = 0; j < 500; ++j)
+                if (run_one(i) != right[i]) ++wrong;
+        });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+}
+
+TEST(PreparedLayers, LeaveOtherCallsToRun) {
+    const Network network;
+    const std::shared_ptr<Device> device = open_cpu();
+    const PreparedLayers layers(device, network.layers);
+    const std::vector<float> source = numbers(T * N * I, 4);
+    StepResults results;
+    LayersCall call = call_of_step(source, nullptr, results);
+    call.T = 2;
+    EXPECT_FALSE(layers.run_step(call));
+    call.T = 1;
+    call.N = 2;
+    EXPECT_FALSE(layers.run_step(call));
+    call.N = 1;
+    EXPECT_TRUE(layers.run_step(call));
+    device->close();
+    EXPECT_FALSE(layers.run_step(call));
+}
+
 TEST(PreparedLayers, RefuseDifferentSizes) {
     Network network;
     network.layers[1].weights[recurrent_weight].shape = {4 * 5, 5};

@@ -31,9 +31,16 @@ public:
         dtype_name_ = dtype_name(dtype_);
     }
 
-    // Runs the layers and returns the output and the last states. `owner` is the vkrnn.Device of the device.
+    // Runs the layers and returns the output [T, N, D H] and the last states. `owner` is the vkrnn.Device of the
+    // device.
     py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
                  const py::object& owner, bool tf32) const {
+        return run(source, hidden, cell, owner, tf32, false);
+    }
+
+    // If there is one direction, the output may have it as an axis: [T, 1, N, H].
+    py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
+                 const py::object& owner, bool tf32, bool has_direction) const {
         const Spec& spec = layers_->spec(0);
         const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
                    C = py::ssize_t{spec.C()};
@@ -46,7 +53,9 @@ public:
         if (hidden) call.hidden = (states[0] = checked(*hidden, "hidden", {L * D, N, H})).data();
         if (cell) call.cell = (states[1] = checked(*cell, "cell", {L * D, N, C * H})).data();
 
-        const py::object output = allocate_for_host({owner, device_, nullptr, 0, dtype_, {T, N, D * H}});
+        std::vector<py::ssize_t> shape{T, N, D * H};
+        if (has_direction) shape = {T, 1, N, H};
+        const py::object output = allocate_for_host({owner, device_, nullptr, 0, dtype_, shape});
         const bool resident = py::isinstance<Array>(output);
         call.output = resident ? static_cast<void*>(output.cast<const Array&>().storage->host())
                                : output.cast<py::array>().mutable_data();
@@ -59,7 +68,7 @@ public:
         };
         call.last_hidden = add_last(H);
         if (C > 0) call.last_cell = add_last(C * H);
-        {
+        if (!layers_->run_step(call)) {
             const EnvironmentCopy environment(kCallVariables);
             const Unlocked unlocked;
             layers_->run(call, &interrupted);
@@ -84,6 +93,49 @@ private:
     std::unique_ptr<PreparedLayers> layers_;
     py::dtype dtype_;
     std::string dtype_name_;
+};
+
+// The inputs and outputs of an ONNX node whose weights are constants.
+class PythonNode {
+public:
+    // `weights` are the constants by their positions among the inputs, `lengths` and `states` the positions of those
+    // inputs. `named` says which outputs have a name.
+    PythonNode(std::vector<std::pair<std::size_t, py::object>> weights, std::size_t lengths,
+               std::vector<std::size_t> states, std::vector<bool> named)
+        : weights_(std::move(weights)), lengths_(lengths), states_(std::move(states)), named_(std::move(named)) {}
+
+    // Returns whether the weights are the constants, and there are no lengths.
+    [[nodiscard]] bool is_usual(const py::tuple& inputs) const {
+        if (lengths_ < inputs.size() && !inputs[lengths_].is_none()) return false;
+        return std::ranges::all_of(weights_, [&](const auto& weight) {
+            return weight.first < inputs.size() && inputs[weight.first].ptr() == weight.second.ptr();
+        });
+    }
+
+    // Runs the layer of a node with one direction and layout 0. Returns the node's outputs, None for unnamed ones, or
+    // None if the call is not usual.
+    py::object run(const py::tuple& inputs, const PythonLayers& layers, const py::object& owner, bool tf32) const {
+        if (!is_usual(inputs)) return py::none();
+        std::optional<py::array> states[2];
+        for (std::size_t i = 0; i < states_.size(); ++i)
+            if (const py::object state = inputs[states_[i]]; !state.is_none()) states[i] = array_of(state);
+        const py::list found = layers.run(array_of(inputs[0]), states[0], states[1], owner, tf32, true);
+        py::tuple outputs(std::min(found.size(), named_.size()));
+        for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = named_[i] ? py::object(found[i]) : py::none();
+        return outputs;
+    }
+
+private:
+    static py::array array_of(const py::object& object) {
+        if (!py::isinstance<py::array>(object))
+            throw TypeError(kLayers + "expected a numpy.ndarray, got " + type_name(object));
+        return py::reinterpret_borrow<py::array>(object);
+    }
+
+    std::vector<std::pair<std::size_t, py::object>> weights_;
+    std::size_t lengths_;
+    std::vector<std::size_t> states_;
+    std::vector<bool> named_;
 };
 
 // Samples of arrays, to find out later whether the arrays have changed. A small array is sampled whole. A larger matrix
@@ -168,8 +220,18 @@ void register_layers(py::module_& module) {
     py::class_<PythonLayers>(module, "Layers")
         .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&>(), py::arg("device"),
              py::arg("layers"))
-        .def("run", &PythonLayers::run, py::arg("source"), py::arg("hidden"), py::arg("cell"), py::arg("owner"),
-             py::arg("tf32") = false, py::call_guard<Inside>());
+        .def("run",
+             py::overload_cast<const py::array&, const std::optional<py::array>&, const std::optional<py::array>&,
+                               const py::object&, bool>(&PythonLayers::run, py::const_),
+             py::arg("source"), py::arg("hidden"), py::arg("cell"), py::arg("owner"), py::arg("tf32") = false,
+             py::call_guard<Inside>());
+    py::class_<PythonNode>(module, "Node")
+        .def(py::init<std::vector<std::pair<std::size_t, py::object>>, std::size_t, std::vector<std::size_t>,
+                      std::vector<bool>>(),
+             py::arg("weights"), py::arg("lengths"), py::arg("states"), py::arg("named"))
+        .def("is_usual", &PythonNode::is_usual, py::arg("inputs"))
+        .def("run", &PythonNode::run, py::arg("inputs"), py::arg("layers"), py::arg("owner"), py::arg("tf32") = false,
+             py::call_guard<Inside>());
     py::class_<Samples>(module, "Samples")
         .def(py::init<std::vector<py::array>>(), py::arg("arrays"))
         .def("unchanged", &Samples::unchanged);

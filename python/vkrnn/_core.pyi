@@ -185,6 +185,19 @@ class Layers:
         tf32: bool = False,
     ) -> list[npt.NDArray[Any]]: ...
 
+class Node:
+    def __init__(
+        self,
+        weights: Sequence[tuple[int, npt.NDArray[Any]]],
+        lengths: int,
+        states: Sequence[int],
+        named: Sequence[bool],
+    ) -> None: ...
+    def is_usual(self, inputs: tuple[Any, ...]) -> bool: ...
+    def run(
+        self, inputs: tuple[Any, ...], layers: Layers, owner: object, tf32: bool = False
+    ) -> tuple[npt.NDArray[Any] | None, ...] | None: ...
+
 class Samples:
     def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None: ...
     def unchanged(self) -> bool: ...

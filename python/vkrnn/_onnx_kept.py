@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
+from vkrnn import _core
 from vkrnn._layer import Layer
 from vkrnn._onnx_weights import INPUTS, OPERATIONS, WEIGHTS, RecurrentNode
 from vkrnn._prepared import Prepared
-from vkrnn.devices import Device, resolve
+from vkrnn.devices import Device, default_device
 
 __all__ = ["KeptNode"]
 
@@ -28,11 +29,12 @@ class KeptNode:
         op = node.op_type
         names = INPUTS[op]
         given = [(at, array) for at, array in enumerate(inputs) if names[at] in WEIGHTS and array is not None]
-        self._weights = given
         self._states = [at for at, name in enumerate(names) if name in ("initial_h", "initial_c") and at < len(inputs)]
         self._outputs = list(map(bool, node.output))
         self._node = RecurrentNode.read(op, node.name, attributes, {names[at]: array for at, array in given})
-        self._lengths = names.index("sequence_lens")
+        self._inputs = _core.Node(given, names.index("sequence_lens"), self._states, self._outputs)
+        reverse = any(part.descriptor.reverse for part in self._node.parts)
+        self._is_plain = self._node.directions == 1 and not self._node.batch_first and not reverse
         self._prepared: Prepared | None = None
 
     @property
@@ -40,18 +42,17 @@ class KeptNode:
         """Whether the node is one call."""
         return len(self._node.parts) == 1
 
-    def run(self, inputs: Sequence[Any]) -> tuple[Array | None, ...] | None:
+    def run(self, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:
         """Return the node's outputs, with None for unnamed ones, or None if the call is not supported."""
-        for at, array in self._weights:
-            if inputs[at] is not array:
-                return None
-        if self._lengths < len(inputs) and inputs[self._lengths] is not None:
-            return None
         try:
-            device = resolve(None, "[onnx]")
+            device = default_device()
             prepared = self._prepared
             if prepared is None or prepared.device is not device:
                 prepared = self._prepared = self._prepare(device)
+            if self._is_plain:
+                return prepared.run_node(self._inputs, inputs)
+            if not self._inputs.is_usual(inputs):
+                return None
             results = self._results(prepared, inputs[0], [inputs[at] for at in self._states])
         except (AttributeError, MemoryError, RuntimeError, TypeError, ValueError):
             return None

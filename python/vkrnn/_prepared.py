@@ -32,6 +32,11 @@ class Prepared:
 
     def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
-        device = self.device
-        tf32 = device.rounds_products and device.float32 == "tf32"
-        return self._layers.run(source, hidden, cell, device, tf32)
+        return self._layers.run(source, hidden, cell, self.device, self._rounds())
+
+    def run_node(self, node: _core.Node, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:
+        """Return the outputs of an ONNX node, which the layer computes; None if `node` does not take these inputs."""
+        return node.run(inputs, self._layers, self.device, self._rounds())
+
+    def _rounds(self) -> bool:
+        return self.device.rounds_products and self.device.float32 == "tf32"

@@ -14,12 +14,18 @@ __all__ = ["record_runs"]
 def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return a list to which each finished call with kept weights adds the object that ran it."""
     found: list[Any] = []
-    run = _prepared.Prepared.run
 
-    def counted(self: Any, *given: Any) -> Any:
-        results = run(self, *given)
-        found.append(self)
-        return results
+    def count(name: str) -> None:
+        run = getattr(_prepared.Prepared, name)
 
-    monkeypatch.setattr(_prepared.Prepared, "run", counted)
+        def counted(self: Any, *given: Any) -> Any:
+            results = run(self, *given)
+            if results is not None:
+                found.append(self)
+            return results
+
+        monkeypatch.setattr(_prepared.Prepared, name, counted)
+
+    count("run")
+    count("run_node")
     return found

@@ -1,6 +1,7 @@
 // Recurrent layers whose weights stay in device memory from call to call.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,6 +12,8 @@
 #include "vkrnn/stream.h"
 
 namespace vkrnn {
+
+class StreamSteps;
 
 // The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of
 // layers, D the number of directions.
@@ -34,9 +37,18 @@ public:
     // Copies the weights. Throws TypeError or ValueError about the layers, which must agree in H and directions,
     // MemoryError and DeviceError.
     PreparedLayers(std::shared_ptr<Device> device, std::span<const StreamLayer> layers);
+    ~PreparedLayers();
+    PreparedLayers(const PreparedLayers&) = delete;
+    PreparedLayers& operator=(const PreparedLayers&) = delete;
 
     // Runs all layers. Throws MemoryError, DeviceError, and Interrupted if `poll` stopped it.
     void run(const LayersCall& call, const Poll& poll) const;
+
+    // Runs one step of one batch row as a stream does, on the calling thread, which takes a few microseconds. Returns
+    // false without having done anything if the call is another one, if the step is worth several threads, or if the
+    // device, or another thread in this function, does not allow it; run() then makes the call or says what is wrong.
+    // Throws nothing.
+    bool run_step(const LayersCall& call) const;
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
     [[nodiscard]] const Spec& spec(std::size_t layer) const {
@@ -50,11 +62,17 @@ private:
         std::map<Argument, std::shared_ptr<Storage>> weights;
         std::string label;
     };
+    std::unique_ptr<StreamSteps> prepare_step() const;
     void run_layer(std::size_t number, const LayersCall& call, InputLocation& below, const Poll& poll) const;
     void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to, const Poll& poll) const;
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
+    // For run_step(): prepared by the first such call, null if there cannot be any. Used by one thread at a time.
+    mutable std::atomic<bool> step_in_use_ = false;
+    mutable bool step_is_prepared_ = false;
+    mutable std::unique_ptr<StreamSteps> step_;
+    mutable std::vector<std::byte> zeros_;  // a layer's initial state if none is given
 };
 
 }  // namespace vkrnn

@@ -20,6 +20,7 @@ public:
              std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
 
     void run(const void* input, void* output, std::int64_t steps, const Poll& poll) override;
+    [[nodiscard]] bool is_simple() const override { return simple_; }
     void read(std::size_t layer, Argument state, void* to) override;
     void write(std::size_t layer, Argument state, const void* from) override;
 
