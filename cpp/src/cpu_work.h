@@ -99,6 +99,7 @@ struct LoopWork {
 // are updated in place; the hidden state is not, because all units read it.
 struct StepWork {
     Address source, hidden;  // of the step: [I], [H]
+    // The weights are in an order of their own: [vector of units][k][gate][lane], gates in the cell's order.
     Address input_weights, weights, bias, vectors;
     Address hidden_before, cell;  // [H], [C, H]
     Stride bias_slot, vectors_slot;

@@ -37,14 +37,16 @@ CpuSteps::CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, 
         const Spec& spec = parts[i].spec;
         layers_[i].hidden_bytes = vkrnn::state_bytes(spec, Argument::init_state);
         if (spec.C() > 0) layers_[i].cell_bytes = vkrnn::state_bytes(spec, Argument::init_cell);
-        state_bytes_ += aligned(layers_[i].hidden_bytes) + aligned(layers_[i].cell_bytes);
+        state_bytes_ += 2 * aligned(layers_[i].hidden_bytes) + aligned(layers_[i].cell_bytes);
     }
     states_ = take(2 * state_bytes_);
     std::byte* next = states_;
     for (Layer& layer : layers_) {
         layer.hidden = next;
-        layer.cell = layer.cell_bytes > 0 ? next + aligned(layer.hidden_bytes) : nullptr;
-        next += aligned(layer.hidden_bytes) + aligned(layer.cell_bytes);
+        layer.next_hidden = layer.hidden + aligned(layer.hidden_bytes);
+        std::byte* const cell = layer.next_hidden + aligned(layer.hidden_bytes);
+        layer.cell = layer.cell_bytes > 0 ? cell : nullptr;
+        next = cell + aligned(layer.cell_bytes);
     }
     // A single layer needs no memory between layers, so it takes any number of steps at once.
     block_ = layers_.size() > 1 || half_ ? kBlock : std::numeric_limits<std::uint32_t>::max();
@@ -130,17 +132,36 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     params.strides[abi::kCell] = params.strides[abi::kInitCell];
 }
 
-void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) const {
+Address CpuSteps::in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth) {
+    if (packed == 0 || depth == 0) return packed;
+    const std::uint64_t element = compute_bytes(dtype_);
+    const std::uint64_t lanes = std::max<std::uint64_t>(1, target_.lanes * sizeof(float) / element);
+    const auto gates = static_cast<std::uint64_t>(part.spec.G()), rows = static_cast<std::uint64_t>(depth);
+    const std::uint64_t vectors = (static_cast<std::uint64_t>(part.spec.H) + lanes - 1) / lanes,
+                        bytes = lanes * element;
+    const auto* const from = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(packed));
+    std::byte* const copy = take(gates * vectors * rows * bytes);
+    std::byte* to = copy;
+    for (std::uint64_t vector = 0; vector < vectors; ++vector)
+        for (std::uint64_t k = 0; k < rows; ++k)
+            for (std::uint64_t gate = 0; gate < gates; ++gate, to += bytes) {
+                const std::uint64_t slot = layer.constants[abi::kGateOrder] >> (4 * gate) & 15U;
+                std::memcpy(to, from + ((slot * vectors + vector) * rows + k) * bytes, bytes);
+            }
+    return address_of(copy);
+}
+
+void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) {
     if (part.spec.N != 1 || part.spec.two_phases()) return;
     const LoopWork& loop = layer.loop_work;
     const abi::StepParams& params = loop.params;
     layer.step_work = {.source = 0,
                        .hidden = 0,
-                       .input_weights = loop.input_weights[0],
-                       .weights = params.weights[0],
+                       .input_weights = in_step_order(part, layer, loop.input_weights[0], loop.features),
+                       .weights = in_step_order(part, layer, params.weights[0], part.spec.H),
                        .bias = params.at[2 * abi::kBias],
                        .vectors = params.at[2 * abi::kVectors],
-                       .hidden_before = address_of(layer.hidden),
+                       .hidden_before = 0,
                        .cell = address_of(layer.cell),
                        .bias_slot = params.strides[abi::kBias].slot,
                        .vectors_slot = params.strides[abi::kVectors].slot,
@@ -186,14 +207,15 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
 
 void CpuSteps::run_simple_step(const std::byte* input, std::byte* output) {
     for (Layer& layer : layers_) {
-        std::byte* const to = layer.output != nullptr ? layer.output : output;
         layer.step_work.source = address_of(input);
-        layer.step_work.hidden = address_of(to);
+        layer.step_work.hidden_before = address_of(layer.hidden);
+        layer.step_work.hidden = address_of(layer.next_hidden);
         layer.step_work.back ^= 1U;
         layer.step->run(bytes_of(layer.step_work), layer.constants.data(), solo_.member());
-        std::memcpy(layer.hidden, to, layer.hidden_bytes);
-        input = to;
+        std::swap(layer.hidden, layer.next_hidden);
+        input = layer.hidden;
     }
+    std::memcpy(output, layers_.back().hidden, layers_.back().hidden_bytes);
 }
 
 void CpuSteps::work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const {
@@ -239,12 +261,14 @@ void CpuSteps::run_layer(Member& member, const Layer& layer, const std::byte* in
     if (steps == 1 && layer.step != nullptr) {
         StepWork step = layer.step_work;
         step.source = address_of(input);
+        step.hidden_before = address_of(layer.hidden);
         step.hidden = address_of(output);
         return layer.step->run(bytes_of(step), layer.constants.data(), member);
     }
     LoopWork loop = layer.loop_work;
     loop.params.at[2 * abi::kProjected] = address_of(input);
     loop.params.at[2 * abi::kHidden] = address_of(output);
+    loop.params.at[2 * abi::kInitHidden] = address_of(layer.hidden);
     loop.params.T = static_cast<std::uint32_t>(steps);
     layer.loop->run(bytes_of(loop), layer.constants.data(), member);
 }

@@ -32,12 +32,15 @@ private:
         LoopWork loop_work{};
         StepWork step_work{};
         std::byte *hidden = nullptr, *cell = nullptr;  // the states; `cell` is null if there is none
+        std::byte* next_hidden = nullptr;              // room for the hidden state after a step
         std::uint64_t hidden_bytes = 0, cell_bytes = 0;
         std::byte* output = nullptr;  // [kBlock, N, H]; null if the caller's memory is used
     };
 
     void place(const Plan& plan, const StreamPart& part, Layer& layer);
-    void prepare_row_step(const StreamPart& part, Layer& layer) const;
+    void prepare_row_step(const StreamPart& part, Layer& layer);
+    // Returns a copy of packed weights, [slot][vector of units][k][lane], as a step reads them: see StepWork.
+    Address in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth);
     [[nodiscard]] unsigned threads_for(std::int64_t steps) const;
     void run_simple_step(const std::byte* input, std::byte* output);
     // Runs a member's share of all layers over all steps.

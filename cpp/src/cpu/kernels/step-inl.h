@@ -15,11 +15,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace vkrnn::cpu::HWY_NAMESPACE {
 
-// total[g][u] = sum over k in [begin, end) of operand[k] * panels[g][u][k], for G gates and U vectors of units. Each
-// sum is split into S partial sums that take turns along k.
+// The weights of a step are in the order in which it reads them: [vector of units][k][gate][lane]. A processor's
+// prefetchers follow such a stream best, and its second cache then gives a line nearly every cycle.
+
+// total[g][u] = sum over k in [begin, end) of operand[k] * weights[u][k][g], for G gates and U vectors of units, whose
+// weights are `apart` elements apart. Each sum is split into S partial sums that take turns along k.
 template <class T, int G, int U, int S>
-HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, std::int64_t end,
-                             const T* const (&panels)[G], std::int64_t panel, Vector<T> (&total)[G][U]) {
+HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, std::int64_t end, const T* weights,
+                             std::int64_t apart, Vector<T> (&total)[G][U]) {
     constexpr std::int64_t L = kLanes<T>;
     const Tag<T> d;
     Vector<T> sum[S][G][U];
@@ -30,7 +33,7 @@ HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, 
         const auto a = hn::Set(d, operand[k]);
         for (int g = 0; g < G; ++g)
             for (int u = 0; u < U; ++u)
-                sum[s][g][u] = hn::MulAdd(a, hn::LoadU(d, panels[g] + u * panel + k * L), sum[s][g][u]);
+                sum[s][g][u] = hn::MulAdd(a, hn::LoadU(d, weights + u * apart + (k * G + g) * L), sum[s][g][u]);
     };
     std::int64_t k = begin;
     for (; k + S <= end; k += S)
@@ -44,10 +47,10 @@ HWY_INLINE void multiply_run(const T* HWY_RESTRICT operand, std::int64_t begin, 
         }
 }
 
-// sums[g][u] += sum over k of operand[k] * panels[g][u][k], in the same blocks and runs as in multiply_rows.
+// sums[g][u] += sum over k of operand[k] * weights[u][k][g], in the same blocks and runs as in multiply_rows.
 template <class T, int G, int U, int S>
-HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, const T* const (&panels)[G],
-                            std::int64_t panel, Vector<T> (&sums)[G][U]) {
+HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, const T* weights,
+                            Vector<T> (&sums)[G][U]) {
     const std::int64_t blocks = blocks_of<T>(depth);
     std::int64_t k = 0;
     for (std::int64_t block = 0; block < blocks; ++block) {
@@ -55,7 +58,7 @@ HWY_INLINE void add_product(const T* HWY_RESTRICT operand, std::int64_t depth, c
         while (k < block_end) {
             const std::int64_t end = run_end(k, block_end);
             Vector<T> total[G][U];
-            multiply_run<T, G, U, S>(operand, k, end, panels, panel, total);
+            multiply_run<T, G, U, S>(operand, k, end, weights, depth * G * kLanes<T>, total);
             for (int g = 0; g < G; ++g)
                 for (int u = 0; u < U; ++u) sums[g][u] = hn::Add(sums[g][u], total[g][u]);
             k = end;
@@ -133,19 +136,8 @@ private:
     HWY_INLINE void multiply_in_one_run(std::int64_t v, Sums<U>& x, Vector<T> (&scaled)[U]) const {
         Sums<U> projected, recurrent;
         if (work_.back == 0) project_in_one_run<U>(v, projected);
-        for (int i = 0; i < U / kTogether<U>; ++i) {
-            const int u = (work_.back == 0 ? i : U / kTogether<U> - 1 - i) * kTogether<U>;
-            Sums<kTogether<U>> some;
-            const T* panels[kGates];
-            find_panels(work_.weights, v + u, units_, panels);
-            multiply_run<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), 0, units_, panels,
-                                                          units_ * L, some);
-            // Only an index known at compile time keeps the sums in registers.
-            for (int to = 0; to < U; to += kTogether<U>)
-                if (to == u)
-                    for (int g = 0; g < kGates; ++g)
-                        for (int n = 0; n < kTogether<U>; ++n) recurrent[g][to + n] = some[g][n];
-        }
+        multiply_vectors<U, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), units_, work_.weights, v,
+                                                  recurrent);
         if (work_.back != 0) project_in_one_run<U>(v, projected);
         for (int g = 0; g < kGates; ++g)
             for (int u = 0; u < U; ++u) {
@@ -158,13 +150,36 @@ private:
             }
     }
 
+    // Four gates have enough sums to keep the processor busy with one vector at a time, which reads the weights in
+    // order. Fewer gates, and short sums, whose weights are in the first cache anyway, need both vectors.
+    static constexpr std::int64_t kShortDepth = 32;
+
     template <int U>
     HWY_INLINE void project_in_one_run(std::int64_t v, Sums<U>& projected) const {
         if (work_.features == 0) return load_projected<U>(v, projected);
-        const T* panels[kGates];
-        find_panels(work_.input_weights, v, work_.features, panels);
-        multiply_run<T, kGates, U, 1>(pointer<const T>(work_.source), 0, work_.features, panels, work_.features * L,
-                                      projected);
+        const T* const source = pointer<const T>(work_.source);
+        if (kGates < 4 || work_.features <= kShortDepth) {
+            multiply_vectors<U, U, 1>(source, work_.features, work_.input_weights, v, projected);
+        } else {
+            multiply_vectors<U, 1, 1>(source, work_.features, work_.input_weights, v, projected);
+        }
+    }
+
+    // Multiplies U vectors of units in a single run, `Together` of them at a time.
+    template <int U, int Together, int S>
+    HWY_INLINE void multiply_vectors(const T* operand, std::int64_t depth, Address weights, std::int64_t v,
+                                     Sums<U>& sums) const {
+        for (int i = 0; i < U / Together; ++i) {
+            const int u = (work_.back == 0 ? i : U / Together - 1 - i) * Together;
+            Sums<Together> some;
+            multiply_run<T, kGates, Together, S>(operand, 0, depth, weights_of(weights, v + u, depth),
+                                                 depth * kGates * L, some);
+            // Only an index known at compile time keeps the sums in registers.
+            for (int to = 0; to < U; to += Together)
+                if (to == u)
+                    for (int g = 0; g < kGates; ++g)
+                        for (int n = 0; n < Together; ++n) sums[g][to + n] = some[g][n];
+        }
     }
 
     // Loads x W^T, which is the source if there is no input weight.
@@ -177,21 +192,21 @@ private:
                     load_vector(pointer<const T>(work_.source) + slot_[g] * units_ + j + u * L, count - u * L);
     }
 
-    HWY_INLINE void find_panels(Address weights, std::int64_t v, std::int64_t depth, const T* (&panels)[kGates]) const {
-        for (int g = 0; g < kGates; ++g) panels[g] = pointer<const T>(weights) + (slot_[g] * vectors_ + v) * depth * L;
+    // Returns the weights of a vector of units.
+    static HWY_INLINE const T* weights_of(Address weights, std::int64_t v, std::int64_t depth) {
+        return pointer<const T>(weights) + v * depth * kGates * L;
     }
 
     template <int U>
     HWY_INLINE void multiply(std::int64_t v, Sums<U>& x, Vector<T> (&scaled)[U]) const {
-        const T* panels[kGates];
         if (work_.features == 0) {
             Sums<U> projected;
             load_projected<U>(v, projected);
             for (int g = 0; g < kGates; ++g)
                 for (int u = 0; u < U; ++u) x[g][u] = hn::Add(x[g][u], projected[g][u]);
         } else {
-            find_panels(work_.input_weights, v, work_.features, panels);
-            add_product<T, kGates, U, 1>(pointer<const T>(work_.source), work_.features, panels, work_.features * L, x);
+            add_product<T, kGates, U, 1>(pointer<const T>(work_.source), work_.features,
+                                         weights_of(work_.input_weights, v, work_.features), x);
         }
         for (int u = 0; u < U; u += kTogether<U>) {
             Sums<kTogether<U>> sums;
@@ -199,9 +214,8 @@ private:
                 for (int g = 0; g < kGates; ++g) sums[g][n] = x[g][u + n];
                 if (scales_apart()) sums[kGates - 1][n] = scaled[u + n];
             }
-            find_panels(work_.weights, v + u, units_, panels);
-            add_product<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), units_, panels,
-                                                         units_ * L, sums);
+            add_product<T, kGates, kTogether<U>, kTurns>(pointer<const T>(work_.hidden_before), units_,
+                                                         weights_of(work_.weights, v + u, units_), sums);
             for (int n = 0; n < kTogether<U>; ++n) {
                 for (int g = 0; g < kGates - 1; ++g) x[g][u + n] = sums[g][n];
                 (scales_apart() ? scaled : x[kGates - 1])[u + n] = sums[kGates - 1][n];
