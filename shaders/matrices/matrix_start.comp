@@ -1,7 +1,9 @@
 // Prepares a time loop. Stores zeros for the operand's units past the last one, in all regions. A tagged operand gets
-// zeros for all units instead, with a tag that no step waits for. For a forward loop, also stores the operand of the
-// first step, h0 * m[0].
-// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction.
+// zeros for all units and rows instead, with a tag that no step waits for. If the loop gives up, the steps that follow
+// read the same memory without tags, in another order, where a row's words may have been another row's. For a forward
+// loop, also stores the operand of the first step, h0 * m[0].
+// Workgroups: x and y count groups of (row, slot, padded unit), units fastest; z is the direction. A tagged operand has
+// the rows of whole tiles.
 #include "matrices/matrix_tiles.glsl"
 
 SPECIALIZED(kMatrixConstants, uint, regions, 2)
@@ -12,8 +14,9 @@ void main() {
     uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x, d = gl_WorkGroupID.z;
     uint padded = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p);
     uint j = at % padded, slot = at / padded % slots, n = at / padded / slots;
-    if (n >= p.params.N) return;
-    bool padding = j >= p.params.H;
+    uint rows = tagged != 0 ? (p.params.N + tile_rows - 1) / tile_rows * tile_rows : p.params.N;
+    if (n >= rows) return;
+    bool padding = j >= p.params.H || n >= p.params.N;
     for (uint region = 0; region < regions; ++region) {
         // The initial tag of a region differs from that of the first step stored in it.
         int first_step = forward != 0 ? int(region) : int(p.params.T) - 1 - int(region + p.params.T - 1 & 1);

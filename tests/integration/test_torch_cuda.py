@@ -46,7 +46,9 @@ def arguments(cell: str, dtype: Any, *, options: bool, D: int = 1) -> dict[str, 
 
 def computed(cell: str, given: dict[str, Any], where: str, descriptor: Any, lengths: Any = None) -> dict[str, Any]:
     """Return output and gradients of a call on tensors of that device."""
-    there = {name: tensor.to(where).requires_grad_(name != "mask") for name, tensor in given.items()}
+    there = {name: tensor.detach().clone().to(where) for name, tensor in given.items()}
+    for name, tensor in there.items():
+        tensor.requires_grad_(name != "mask")
     output = getattr(ours, cell)(**there, descriptor=descriptor, lengths=lengths).output
     weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view(output.shape).to(output)
     (output * weights).sum().backward()

@@ -160,7 +160,8 @@ void MatrixPlan::start() {
     made.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup)
         .set(abi::kMatrixConstants, "regions", u32(regions_))
         .flag(abi::kMatrixConstants + 1, "forward", !spec_.gradients);
-    const std::int64_t elements = spec_.N * slots_ * run_blocks_ * side_;
+    const std::int64_t rows = tagged_ ? row_tiles() * shape_.tile_rows(side_) : spec_.N;
+    const std::int64_t elements = rows * slots_ * run_blocks_ * side_;
     builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),
                       builder_.groups(ceil_div(elements, abi::kElementwiseGroup), spec_.D()),
                       step_push(builder_, views_));
