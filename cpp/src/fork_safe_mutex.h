@@ -12,8 +12,8 @@ namespace vkrnn {
 // child would wait forever for the construction to finish.
 class ForkSafeMutex {
 public:
-    // A fork locks outer mutexes first, because their holder may have to lock an inner one before it can unlock. The
-    // core has one outer mutex.
+    // A fork locks outer mutexes first, because their holder may have to lock an inner one before it can unlock. No
+    // thread locks two outer mutexes.
     enum class Kind { inner, outer };
     explicit ForkSafeMutex(Kind kind = Kind::inner);
     ~ForkSafeMutex();

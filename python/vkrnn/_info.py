@@ -34,13 +34,15 @@ def describe() -> Iterator[str]:
         yield ""
         yield from _describe_device(device)
     skipped = _core.skipped_devices()
-    problem = _core.vulkan_problem()
-    if skipped or problem:
+    problem, no_cuda = _core.vulkan_problem(), _core.cuda_problem()
+    if skipped or problem or no_cuda:
         yield ""
     for name, kind, reason in skipped:
         yield f"skipped: {name}, {kind}: {reason}"
     if problem:
         yield f"Vulkan: {problem}"
+    if no_cuda:
+        yield f"CUDA: {no_cuda}"
 
 
 def _describe_device(device: Device) -> Iterator[str]:

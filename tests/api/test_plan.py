@@ -344,15 +344,15 @@ steps: 13 dispatches, 21.1 kFLOP in products
   initial state                     lstm_backward  groups 2 x 1 x 2
       workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, peephole,
       activations sigmoid sigmoid tanh sigmoid tanh
-  gradient of source                gemm_tiled  groups 1 x 1 x 1
+  gradient of bias                  reduce  groups 1 x 1 x 1
+  gradient of peephole              reduce  groups 1 x 1 x 1  (no barrier)
+      factor
+  gradient of source                gemm_tiled  groups 1 x 1 x 1  (no barrier)
       b_columns
   gradient of input_weight          gemm_tiled  groups 1 x 1 x 1  (no barrier)
       a_columns, b_columns
   gradient of recurrent_weight      gemm_tiled  groups 1 x 1 x 2  (no barrier)
       a_columns, b_columns, vectors
-  gradient of bias                  reduce  groups 1 x 1 x 1  (no barrier)
-  gradient of peephole              reduce  groups 1 x 1 x 1  (no barrier)
-      factor
 """
 
 

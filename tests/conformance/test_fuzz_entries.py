@@ -42,7 +42,8 @@ def _of_module(module: types.ModuleType) -> dict[str, Callable[..., Any]]:
 def _of_object(name: str, instance: Any) -> dict[str, Callable[..., Any]]:
     ours = [kind for kind in type(instance).__mro__ if kind.__module__.startswith("vkrnn")]
     members = {member for kind in ours for member in vars(kind)} - LEFT_OUT
-    return {f"{name}.{member}": getattr(instance, member) for member in sorted(members)}
+    present = (member for member in sorted(members) if hasattr(instance, member))  # some are of other devices only
+    return {f"{name}.{member}": getattr(instance, member) for member in present}
 
 
 def entries() -> dict[str, Callable[..., Any]]:

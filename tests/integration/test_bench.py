@@ -350,3 +350,18 @@ def test_gpu_report() -> None:
     assert [line for line in report([wrong]) if line.startswith("WRONG")] == [
         f"WRONG        vkrnn, gru {wide} float32: output 1.0e-03 (at most 2.0e-07)"
     ]
+
+
+def test_data_parallel_training(torch: Any) -> None:
+    """Each implementation has a row for each number of processes, and the first has an efficiency of 1."""
+    assert torch
+    options = ["--backend", "gloo", "--processes", "1", "--sizes", "4", "2", "8", "--steps", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.ddp", *options], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
+    found = [[word.strip() for word in row] for row in rows if len(row) == 4]
+    assert [(name, count, efficiency) for name, count, _, efficiency in found] == [
+        ("vkrnn.torch", "1", "1.00"),
+        ("torch", "1", "1.00"),
+    ]

@@ -67,19 +67,24 @@ void CudaDevice::close() {
         leak(std::move(session_));
         return;
     }
-    const std::lock_guard lock(state_mutex_);
-    if (!session_) return;
+    std::shared_ptr<Session> closing;
+    {
+        const std::lock_guard lock(state_mutex_);
+        closing = std::move(session_);
+    }
+    if (!closing) return;
     try {
-        const Current current(session_->memory->context());
+        const Current current(closing->memory->context());
         driver().CtxSynchronize();
+        const std::size_t kernels = closing->modules->size();
+        closing->modules.reset();
+        const std::lock_guard lock(state_mutex_);
+        statistics_.pipelines = kernels;
         retire();
         for (const Pending& each : pending_) events_.insert(events_.end(), {each.start, each.end});
         pending_.clear();
         for (const Event each : events_) driver().EventDestroy(each);
         events_.clear();
-        statistics_.pipelines = session_->modules->size();
-        session_->modules.reset();
-        session_.reset();
     } catch (const DriverError&) {  // the driver has ended before
     }
 }
@@ -192,31 +197,32 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream);
-        const bool timed = !is_capturing(stream);
+        Pending pending{nullptr, nullptr, prefix};  // without events in a call that is captured in a graph
         try {
             call.bind(inputs, results);
-            Pending pending{nullptr, nullptr, prefix};
-            if (timed) {
+            if (!is_capturing(stream)) {
                 const std::lock_guard lock(state_mutex_);
                 retire();
                 pending.start = event();
                 pending.end = event();
             }
-            if (timed) check(driver().EventRecord(pending.start, stream));
+            if (pending.start != nullptr) check(driver().EventRecord(pending.start, stream));
             call.launch(kernels, poll);
-            if (timed) {
-                check(driver().EventRecord(pending.end, stream));
-                const std::lock_guard lock(state_mutex_);
-                pending_.push_back(std::move(pending));
-            }
+            if (pending.end != nullptr) check(driver().EventRecord(pending.end, stream));
             call.finish(true);
         } catch (const DriverError& error) {
             call.finish(false);
+            give_back(pending);
             if (error.code != kOutOfMemory) throw;
             throw_no_room(prefix + "the call needs ", std::max<std::uint64_t>(call.temporary_bytes(), 1), session);
         } catch (...) {
             call.finish(false);
+            give_back(pending);
             throw;
+        }
+        if (pending.start != nullptr) {
+            const std::lock_guard lock(state_mutex_);
+            pending_.push_back(std::move(pending));
         }
         if (wait || call.uploaded() != 0) wait_for(stream, poll);  // the caller may change what is still copied
         const std::lock_guard lock(state_mutex_);
@@ -227,6 +233,12 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         statistics_.bytes_downloaded += call.downloaded();
         statistics_.last_host_seconds = seconds_since(start);
     });
+}
+
+void CudaDevice::give_back(const Pending& pending) {
+    const std::lock_guard lock(state_mutex_);
+    for (const Event each : {pending.start, pending.end})
+        if (each != nullptr) events_.push_back(each);
 }
 
 void CudaDevice::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
@@ -351,21 +363,23 @@ void CudaDevice::retire() const {
 }
 
 Statistics CudaDevice::statistics() const {
-    const std::lock_guard lock(state_mutex_);
-    Statistics statistics = statistics_;
-    statistics.plans = plans_.size();
     const auto memory = memory_.lock();
-    if (process_ != process_id() || !memory) return statistics;
+    std::shared_ptr<Session> session;
+    Statistics statistics;
     try {
-        const Current current(memory->context());
-        if (session_) {
-            retire();
-            statistics.last_device_seconds = statistics_.last_device_seconds;
-            statistics.pipelines = session_->modules->size();
+        const bool usable = process_ == process_id() && memory;
+        const auto current = usable ? std::make_unique<Current>(memory->context()) : nullptr;
+        {
+            const std::lock_guard lock(state_mutex_);
+            session = session_;
+            if (usable && session) retire();
+            statistics = statistics_;
         }
-        statistics.bytes_allocated = memory->held();
+        if (usable) statistics.bytes_allocated = memory->held();
     } catch (const DriverError&) {  // the device was lost
     }
+    if (session) statistics.pipelines = session->modules->size();
+    statistics.plans = plans_.size();
     return statistics;
 }
 

@@ -73,9 +73,13 @@ private:
     // Waits for everything that was submitted to the stream.
     static void wait_for(Stream stream, const Poll& poll);
     [[noreturn]] void fail(const std::string& prefix);
+    // Keeps the events of a call that failed for others.
+    void give_back(const Pending& pending);
     // The state mutex must be locked in these.
     Event event() const;
     void retire() const;
+
+    // Fills the results of a call with an empty batch, which launches nothing.
     void clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll);
 
     const int ordinal_;

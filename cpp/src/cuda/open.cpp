@@ -1,12 +1,14 @@
 #include "cuda/open.h"
 
 #include <algorithm>
+#include <mutex>
 #include <string>
 #include <utility>
 
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
+#include "fork_safe_mutex.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cuda {
@@ -79,7 +81,13 @@ struct Listed {
     std::string problem;
 };
 
+// Locked while the driver is opened and asked. It has locks of its own, which a process forked meanwhile would find
+// locked for ever. An outer mutex: the search for NVRTC locks another one.
+ForkSafeMutex& mutex_of_the_driver =
+    *new ForkSafeMutex(ForkSafeMutex::Kind::outer);  // NOLINT(cppcoreguidelines-owning-memory)
+
 Listed read_all() {
+    const std::lock_guard lock(mutex_of_the_driver);
     Listed listed;
     try {
         int count = 0;

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vkrnn import _core, _packed
-from vkrnn._calls import BoundCall, run
-from vkrnn._cuda import array_at, cuda_device
+from vkrnn._calls import run
+from vkrnn._cuda import cuda_device
 from vkrnn._foreign import bfloat16
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.devices import Device
@@ -63,18 +63,28 @@ def call(
 def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
     source = tensors["source"]
     device = _device(source.device.index)
-    # PyTorch's allocator reuses the memory of a copy in the stream's order only.
-    given: dict[str, Any] = {
-        name: tensor.cpu().numpy() if name == "lengths" else _borrow(tensor.detach().contiguous(), device)
-        for name, tensor in tensors.items()
-    }
-    bound = BoundCall.of(function, {**given, "descriptor": descriptor})
-    results = [source.new_empty(shape) for shape in bound.call.result_shapes]
-    out = [_borrow(result, device) for result in results]
+    opened = device._open(_WHERE)
+
+    def borrow(tensor: Tensor) -> _core.Array:
+        return _core.borrow(device, opened, tensor.data_ptr(), _dtype(tensor.dtype), tensor.shape, None)
+
+    given: dict[str, Any] = {}
+    copies = []  # kept until the call is submitted; PyTorch's allocator reuses memory in the stream's order only
+    for name, tensor in tensors.items():
+        if name == "lengths":
+            given[name] = tensor.cpu().numpy()
+            continue
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()  # noqa: PLW2901
+            copies.append(tensor)
+        given[name] = borrow(tensor)
+    cell = function.removesuffix("_gradients")
+    call = _core.check(cell, cell != function, descriptor, given)
+    results = [source.new_empty(shape) for shape in call.result_shapes]
     stream = torch.cuda.current_stream(source.device).cuda_stream
     resident = True
-    _core.run(device._open(_WHERE), bound.call, out, device, resident, _rounds(device), stream)
-    return dict(zip(bound.call.result_names, results, strict=True))
+    _core.run(opened, call, list(map(borrow, results)), device, resident, _rounds(device), stream)
+    return dict(zip(call.result_names, results, strict=True))
 
 
 def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
@@ -103,10 +113,6 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
     if dtype not in known:
         raise TypeError(f"{_WHERE} expected tensors of float16, bfloat16, float32 or float64, got {dtype}")
     return np.dtype(known[dtype])
-
-
-def _borrow(tensor: Tensor, device: Device) -> Any:
-    return array_at(device, tensor.data_ptr(), _dtype(tensor.dtype), tuple(tensor.shape), None, _WHERE)
 
 
 _devices: dict[int, Device] = {}
