@@ -17,11 +17,11 @@ namespace {
 // Returns an array in memory that belongs to `keep`, which is kept as long as the device uses the memory. If it is
 // None, the caller keeps the memory, and orders its use on the streams of calls.
 Array borrow(py::object owner, std::shared_ptr<Device> device, std::uintptr_t address, const py::dtype& dtype,
-             std::vector<py::ssize_t> shape, py::object keep) {
+             std::vector<py::ssize_t> shape, const py::object& keep) {
     Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
     std::function<void()> release;
     if (!keep.is_none()) {
-        PyObject* const kept = keep.inc_ref().ptr();
+        PyObject* const kept = py::object(keep).release().ptr();
         release = [kept] {
             if (Py_IsInitialized() == 0) return;  // the process ends
             const py::gil_scoped_acquire gil;
@@ -34,7 +34,7 @@ Array borrow(py::object owner, std::shared_ptr<Device> device, std::uintptr_t ad
 
 // The structs of DLPack's C interface before version 1, which all libraries read.
 struct DlTensor {
-    void* data;
+    std::uintptr_t data;  // a pointer there
     std::int32_t device_type, device_id;
     std::int32_t axes;
     std::uint8_t type_code, type_bits;
@@ -72,7 +72,7 @@ py::capsule to_dlpack(const Array& array, std::uintptr_t stream) {
         address = lend_cuda_memory(*array.device, *array.storage, stream) + array.offset;
     }
     const bool bfloat16 = dtype_name(array.dtype) == "bfloat16";
-    lent->managed.tensor = {reinterpret_cast<void*>(address),
+    lent->managed.tensor = {address,
                             kDlCuda,
                             cuda_ordinal(*array.device),
                             static_cast<std::int32_t>(lent->shape.size()),
@@ -84,7 +84,7 @@ py::capsule to_dlpack(const Array& array, std::uintptr_t stream) {
                             0};
     lent->managed.context = lent.get();
     lent->managed.deleter = [](DlManagedTensor* managed) { delete static_cast<Lent*>(managed->context); };
-    const py::capsule capsule(&lent.release()->managed, kDlName, [](PyObject* object) {
+    py::capsule capsule(&lent.release()->managed, kDlName, [](PyObject* object) {
         if (PyCapsule_IsValid(object, kDlName) == 0) return;  // another library has taken it
         auto* const managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(object, kDlName));
         managed->deleter(managed);

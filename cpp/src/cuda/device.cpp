@@ -24,19 +24,13 @@ constexpr std::size_t kMostPending = 64;  // calls whose times are kept until th
 const std::string kArray = "[Array] ";
 const std::string kDevice = "[Device] ";
 
-thread_local Stream current_stream = legacy_stream();
+thread_local Stream current_stream = Stream::legacy;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool is_capturing(Stream stream) {
     int status = 0;
-    return stream != legacy_stream() && driver().StreamIsCapturing(stream, &status) == kSuccess && status != 0;
-}
-
-int attribute(DeviceNumber device, DeviceAttribute wanted) {
-    int value = 0;
-    check(driver().DeviceGetAttribute(&value, wanted, device));
-    return value;
+    return stream != Stream::legacy && driver().StreamIsCapturing(stream, &status) == kSuccess && status != 0;
 }
 
 }  // namespace
@@ -51,8 +45,8 @@ CudaDevice::CudaDevice(int ordinal, Profile profile, StrategyChoice fixed, Tunin
     try {
         DeviceNumber device = 0;
         check(driver().DeviceGet(&device, ordinal));
-        session_ = std::make_shared<Session>(device, attribute(device, DeviceAttribute::major),
-                                             attribute(device, DeviceAttribute::minor));
+        session_ = std::make_shared<Session>(device, attribute_of(device, DeviceAttribute::major),
+                                             attribute_of(device, DeviceAttribute::minor));
         memory_ = session_->memory;
     } catch (...) {
         rethrow_translated("opening the device: ");
@@ -170,7 +164,7 @@ std::shared_ptr<Storage> CudaDevice::allocate_for_host(std::uint64_t /*bytes*/) 
 
 Event CudaDevice::event() const {
     if (events_.empty()) {
-        Event made = nullptr;
+        Event made{};
         check(driver().EventCreate(&made, EventFlags::timed));
         return made;
     }
@@ -197,7 +191,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream);
-        Pending pending{nullptr, nullptr, prefix};  // without events in a call that is captured in a graph
+        Pending pending{{}, {}, prefix};  // without events in a call that is captured in a graph
         try {
             call.bind(inputs, results);
             if (!is_capturing(stream)) {
@@ -206,9 +200,9 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
                 pending.start = event();
                 pending.end = event();
             }
-            if (pending.start != nullptr) check(driver().EventRecord(pending.start, stream));
+            if (pending.start != Event{}) check(driver().EventRecord(pending.start, stream));
             call.launch(kernels, poll);
-            if (pending.end != nullptr) check(driver().EventRecord(pending.end, stream));
+            if (pending.end != Event{}) check(driver().EventRecord(pending.end, stream));
             call.finish(true);
         } catch (const DriverError& error) {
             call.finish(false);
@@ -220,7 +214,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             give_back(pending);
             throw;
         }
-        if (pending.start != nullptr) {
+        if (pending.start != Event{}) {
             const std::lock_guard lock(state_mutex_);
             pending_.push_back(std::move(pending));
         }
@@ -238,7 +232,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
 void CudaDevice::give_back(const Pending& pending) {
     const std::lock_guard lock(state_mutex_);
     for (const Event each : {pending.start, pending.end})
-        if (each != nullptr) events_.push_back(each);
+        if (each != Event{}) events_.push_back(each);
 }
 
 void CudaDevice::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
@@ -255,7 +249,7 @@ void CudaDevice::clear_results(const Plan& plan, std::span<const ResultLocation>
 void CudaDevice::wait_for(Stream stream, const Poll& poll) {
     constexpr auto kSpin = std::chrono::microseconds(200), kPause = std::chrono::microseconds(50);
     constexpr auto kPollInterval = std::chrono::milliseconds(20);
-    Event done = nullptr;
+    Event done{};
     const Functions& cu = driver();
     check(cu.EventCreate(&done, EventFlags::untimed));
     const auto destroy = [&](Event* event) { cu.EventDestroy(*event); };
@@ -345,7 +339,7 @@ void CudaDevice::wait(const Storage& storage, const Poll& poll) {
 
 void CudaDevice::synchronize(const Poll& poll) {
     in_context(kDevice, [&](Session&, Stream) {
-        wait_for(legacy_stream(), poll);
+        wait_for(Stream::legacy, poll);
         check(driver().CtxSynchronize());  // streams that are independent of the legacy one
     });
 }
@@ -411,12 +405,12 @@ cuda::CudaDevice& cuda_device(Device& device) {
 
 }  // namespace
 
-OnCudaStream::OnCudaStream(std::uintptr_t stream) : before_(reinterpret_cast<std::uintptr_t>(cuda::current_stream)) {
+OnCudaStream::OnCudaStream(std::uintptr_t stream) : before_(static_cast<std::uintptr_t>(cuda::current_stream)) {
     // 0 is the default stream of programs that do not say otherwise, the legacy one.
-    cuda::current_stream = stream == 0 ? cuda::legacy_stream() : reinterpret_cast<cuda::Stream>(stream);
+    cuda::current_stream = stream == 0 ? cuda::Stream::legacy : static_cast<cuda::Stream>(stream);
 }
 
-OnCudaStream::~OnCudaStream() { cuda::current_stream = reinterpret_cast<cuda::Stream>(before_); }
+OnCudaStream::~OnCudaStream() { cuda::current_stream = static_cast<cuda::Stream>(before_); }
 
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
                                             std::function<void()> release) {
@@ -424,8 +418,7 @@ std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t addres
 }
 
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream) {
-    return cuda_device(device).lend(storage,
-                                    stream == 0 ? cuda::legacy_stream() : reinterpret_cast<cuda::Stream>(stream));
+    return cuda_device(device).lend(storage, stream == 0 ? cuda::Stream::legacy : static_cast<cuda::Stream>(stream));
 }
 
 int cuda_ordinal(const Device& device) {

@@ -36,7 +36,7 @@ public:
     void upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) override;
     void download(void* to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;
     void copy(const ResultLocation& to, const InputLocation& from, std::uint64_t bytes, const Poll& poll) override;
-    void clear(const std::shared_ptr<Storage>& storage, const Poll& poll) override;
+    void clear(const std::shared_ptr<Storage>& to, const Poll& poll) override;
     void wait(const Storage& storage, const Poll& poll) override;
     void synchronize(const Poll& poll) override;
     [[nodiscard]] Statistics statistics() const override;
@@ -61,7 +61,7 @@ private:
     };
     // A submitted call that may still run.
     struct Pending {
-        Event start, end;
+        Event start{}, end{};
         std::string prefix;  // begins messages about the call
     };
 

@@ -143,6 +143,12 @@ void rethrow_translated(const std::string& prefix, std::uint64_t asked, std::uin
     // Other exceptions, such as one thrown by the caller's poll, pass through.
 }
 
+int attribute_of(DeviceNumber device, DeviceAttribute attribute) {
+    int value = 0;
+    check(driver().DeviceGetAttribute(&value, attribute, device));
+    return value;
+}
+
 int driver_version() {
     int version = 0;
     check(driver().DriverGetVersion(&version));

@@ -7,19 +7,19 @@
 
 namespace vkrnn::cuda {
 
-// Opaque types, by the names that they have in cuda.h without the CU.
+// The names that these have in cuda.h, without the CU. Handles are pointers there, whose targets only the driver knows.
 using Result = int;
 using DeviceNumber = int;
-using Context = struct ContextOfCuda*;
-using Module = struct ModuleOfCuda*;
-using Function = struct FunctionOfCuda*;
-using Stream = struct StreamOfCuda*;
-using Event = struct EventOfCuda*;
-using MemoryPool = struct MemoryPoolOfCuda*;
 using Address = std::uint64_t;
-
-// The stream that waits for the others of its context, and they for it, unless they were made to be independent.
-inline Stream legacy_stream() { return reinterpret_cast<Stream>(std::uintptr_t{1}); }
+enum class Context : std::uintptr_t {};
+enum class Module : std::uintptr_t {};
+enum class Function : std::uintptr_t {};
+enum class Event : std::uintptr_t {};
+enum class MemoryPool : std::uintptr_t {};
+enum class Stream : std::uintptr_t {
+    // Waits for the other streams of its context, and they for it, unless they were made to be independent.
+    legacy = 1,
+};
 
 inline constexpr Result kSuccess = 0, kOutOfMemory = 2, kNotReady = 600, kContextIsDestroyed = 709;
 
@@ -121,6 +121,9 @@ void check(Result result);
 
 // Rethrows the current exception as one of the project's errors. The message begins with `prefix`.
 [[noreturn]] void rethrow_translated(const std::string& prefix, std::uint64_t asked = 0, std::uint64_t free = 0);
+
+// Returns an attribute of a device. Throws DriverError.
+int attribute_of(DeviceNumber device, DeviceAttribute attribute);
 
 // Returns the version of CUDA that the driver supports: 13000 for 13.0.
 int driver_version();

@@ -21,7 +21,7 @@ Memory::Memory(DeviceNumber device) : device_(device), process_(process_id()) {
         std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
         check(cu.MemPoolSetAttribute(pool_, PoolAttribute::release_threshold, &everything));
     } catch (...) {
-        if (pool_ != nullptr) cu.MemPoolDestroy(pool_);
+        if (pool_ != MemoryPool{}) cu.MemPoolDestroy(pool_);
         cu.DevicePrimaryCtxRelease(device);
         throw;
     }
@@ -75,7 +75,7 @@ std::uint64_t Memory::held() const { return pool_attribute(PoolAttribute::reserv
 
 void Memory::release_after(Stream stream, std::function<void()> release) noexcept {
     const Functions& cu = driver();
-    Event event = nullptr;
+    Event event{};
     if (cu.EventCreate(&event, EventFlags::untimed) != kSuccess || cu.EventRecord(event, stream) != kSuccess) {
         cu.CtxSynchronize();
         release();
@@ -106,23 +106,23 @@ void Memory::release_due() noexcept {
 
 LastUse::~LastUse() {
     const Functions* const cu = driver_to_clean_up();
-    if (event_ != nullptr && cu != nullptr) cu->EventDestroy(event_);
+    if (event_ != Event{} && cu != nullptr) cu->EventDestroy(event_);
 }
 
 void LastUse::record(Stream stream) {
-    if (event_ == nullptr) check(driver().EventCreate(&event_, EventFlags::untimed));
+    if (event_ == Event{}) check(driver().EventCreate(&event_, EventFlags::untimed));
     check(driver().EventRecord(event_, stream));
 }
 
 void LastUse::before(Stream stream) {
-    if (stream_ == nullptr || stream_ == stream) return;
-    if (stream_ == legacy_stream()) record(stream_);
+    if (stream_ == Stream{} || stream_ == stream) return;
+    if (stream_ == Stream::legacy) record(stream_);
     check(driver().StreamWaitEvent(stream, event_, 0));
 }
 
 void LastUse::after(Stream stream) {
     stream_ = stream;
-    if (stream != legacy_stream()) record(stream);
+    if (stream != Stream::legacy) record(stream);
 }
 
 Piece::Piece(std::shared_ptr<Memory> memory, std::uint64_t bytes, Stream stream)
@@ -138,8 +138,8 @@ Piece::~Piece() {
     }
     try {
         const Current current(memory_->context());
-        last_use_->before(legacy_stream());
-        memory_->free(address_, legacy_stream());
+        last_use_->before(Stream::legacy);
+        memory_->free(address_, Stream::legacy);
         last_use_.reset();
     } catch (const DriverError&) {  // the device was lost, or the driver has ended
     }
@@ -165,8 +165,8 @@ CudaStorage::~CudaStorage() {
     if (!release_) return;
     try {
         const Current current(memory_->context());
-        last_use_.before(legacy_stream());
-        memory_->release_after(legacy_stream(), std::move(release_));
+        last_use_.before(Stream::legacy);
+        memory_->release_after(Stream::legacy, std::move(release_));
     } catch (const DriverError&) {
         release_();
     }

@@ -23,7 +23,7 @@ class Current {
 public:
     explicit Current(Context context) { check(driver().CtxPushCurrent(context)); }
     ~Current() {
-        Context popped = nullptr;
+        Context popped{};
         driver().CtxPopCurrent(&popped);
     }
     Current(const Current&) = delete;
@@ -65,8 +65,8 @@ private:
 
     DeviceNumber device_;
     long process_;
-    Context context_ = nullptr;
-    MemoryPool pool_ = nullptr;
+    Context context_{};
+    MemoryPool pool_{};
     mutable ForkSafeMutex mutex_;
     std::list<std::pair<Event, std::function<void()>>> waiting_;
 };
@@ -87,8 +87,8 @@ public:
 private:
     void record(Stream stream);
 
-    Stream stream_ = nullptr;
-    Event event_ = nullptr;  // of a stream other than the legacy one, which may be destroyed
+    Stream stream_{};
+    Event event_{};  // of a stream other than the legacy one, which may be destroyed
 };
 
 // A piece of memory in the order of whichever stream uses it.

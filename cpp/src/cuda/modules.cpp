@@ -127,7 +127,7 @@ std::vector<LoadedKernel> Modules::get(const Plan& plan, const std::string& pref
 
 LoadedKernel Modules::load(const std::vector<std::byte>& cubin) {
     const Functions& cu = driver();
-    Module module = nullptr;
+    Module module{};
     check(cu.ModuleLoadData(&module, cubin.data()));
     modules_.push_back(module);
     LoadedKernel loaded;

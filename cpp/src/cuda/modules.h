@@ -15,7 +15,7 @@
 namespace vkrnn::cuda {
 
 struct LoadedKernel {
-    Function function = nullptr;
+    Function function{};
     unsigned threads = 0;  // of a workgroup
 };
 

@@ -1,6 +1,7 @@
 #include "cuda/nvrtc.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Program = struct ProgramOfNvrtc*;
+enum class Program : std::uintptr_t {};  // a pointer in nvrtc.h
 
 constexpr const char* kInstallHint =
     "install it (pip install nvidia-cuda-nvrtc for a driver of CUDA 13, nvidia-cuda-nvrtc-cu12 for one of CUDA 12), or "
@@ -129,7 +130,7 @@ Compiled Nvrtc::compile(const std::string& source, const std::vector<std::pair<s
     const auto require = [&](int result) {
         if (result != 0) throw std::runtime_error(error_text(result));
     };
-    Program program = nullptr;
+    Program program{};
     require(find<int(Program*, const char*, const char*, int, const char* const*, const char* const*)>(
         "nvrtcCreateProgram")(&program, source.c_str(), "kernel.cu", static_cast<int>(headers.size()), texts.data(),
                               names.data()));

@@ -20,14 +20,8 @@ constexpr std::uint32_t kMatrixSide = 16;  // of the matrices in shaders/cuda/gl
 constexpr std::uint32_t kParameterBytes = 256;
 constexpr std::uint32_t kMostGroups = 65535;  // along y
 
-int attribute(DeviceNumber device, DeviceAttribute wanted) {
-    int value = 0;
-    check(driver().DeviceGetAttribute(&value, wanted, device));
-    return value;
-}
-
 std::uint32_t size(DeviceNumber device, DeviceAttribute wanted) {
-    return static_cast<std::uint32_t>(attribute(device, wanted));
+    return static_cast<std::uint32_t>(attribute_of(device, wanted));
 }
 
 Profile read_profile(int ordinal) {
@@ -45,8 +39,8 @@ Profile read_profile(int ordinal) {
     profile.name = "cuda:" + std::to_string(ordinal) + " (" + name + ")";
     profile.driver = "CUDA";
     profile.driver_version = "CUDA " + version_text(driver_version());
-    profile.api_version = std::to_string(attribute(device, DeviceAttribute::major)) + "." +
-                          std::to_string(attribute(device, DeviceAttribute::minor));
+    profile.api_version = std::to_string(attribute_of(device, DeviceAttribute::major)) + "." +
+                          std::to_string(attribute_of(device, DeviceAttribute::minor));
     profile.type = DeviceType::discrete_gpu;
     profile.vendor_id = kNvidia;
     std::ranges::copy(uuid.bytes, profile.uuid.begin());
@@ -67,11 +61,11 @@ Profile read_profile(int ordinal) {
 std::string unusable(int ordinal) {
     DeviceNumber device = 0;
     check(driver().DeviceGet(&device, ordinal));
-    const int major = attribute(device, DeviceAttribute::major);
+    const int major = attribute_of(device, DeviceAttribute::major);
     if (major < kLeastMajor)
         return "compute capability " + std::to_string(major) + "." +
-               std::to_string(attribute(device, DeviceAttribute::minor)) + ", 8.0 is needed";
-    if (attribute(device, DeviceAttribute::memory_pools) == 0) return "the driver has no memory pools for it";
+               std::to_string(attribute_of(device, DeviceAttribute::minor)) + ", 8.0 is needed";
+    if (attribute_of(device, DeviceAttribute::memory_pools) == 0) return "the driver has no memory pools for it";
     return nvrtc_problem();
 }
 

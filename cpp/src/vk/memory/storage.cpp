@@ -1,7 +1,7 @@
 #include "vk/memory/storage.h"
 
-#include "vk/device/context.h"
 #include "leak.h"
+#include "vk/device/context.h"
 
 namespace vkrnn::vk {
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <optional>
 
-#include "vk/device/error.h"
 #include "leak.h"
+#include "vk/device/error.h"
 #include "vk/run/session.h"
 
 namespace vkrnn::vk {
