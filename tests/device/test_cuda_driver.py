@@ -148,6 +148,29 @@ print(call().shape)
 
 
 @needs_nvrtc
+def test_memory_for_a_packed_weight_may_run_out(fake: dict[str, str]) -> None:
+    """The call fails, and the next one makes the copy."""
+    program = (
+        CALL
+        + """
+import os
+device = vkrnn.Device("cuda:0", schedule="matrices")  # which packs its weights
+arrays = [vkrnn.asarray(array, device=device) for array in (x, w)]
+os.environ["FAKE_CUDA_FAIL"] = "cuMemAllocFromPoolAsync:2:2:2"  # the result is first, the copy second, tried twice
+try:
+    call(*arrays)
+except MemoryError as error:
+    print(str(error).startswith("[lstm] the call needs "))
+gc.collect()
+before = driver.fake_cuda_allocations()
+call(*arrays)
+print(driver.fake_cuda_allocations() - before)
+"""
+    )
+    assert run(program, fake).splitlines() == ["True", "1"]
+
+
+@needs_nvrtc
 def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None:
     """Their code is kept in the cache's folder. A damaged file is replaced; a folder that cannot be written is told."""
     folder = {"VKRNN_CACHE_DIR": str(tmp_path)}

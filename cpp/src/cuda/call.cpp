@@ -59,6 +59,7 @@ void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLoc
             written_.push_back(&own(*memory_, *results[i].storage));
         }
     }
+    make_packed();
     place_rest(inputs, results);
     copy_inputs(inputs);
 }
@@ -83,15 +84,23 @@ void Call::find_packed(std::size_t input, const InputLocation& operand) {
         if (packed.role != Role::packed || packed.packing.input != input) continue;
         PackedKey key{operand.offset, plan_.buffers[input].bytes, packed.packing.layout};
         std::shared_ptr<PackedCopy> copy = std::const_pointer_cast<PackedCopy>(storage.copies().find(key, version));
-        if (copy) {
-            full_.push_back(at);
-            copy->piece.last_use().before(stream_);
-        } else {
-            copy = std::make_shared<PackedCopy>(memory_, packed.bytes, *version, stream_);
-            made_.push_back({&storage, std::move(key), copy});
+        if (!copy) {
+            made_.push_back({&storage, at, *version, std::move(key), nullptr});
+            continue;
         }
+        full_.push_back(at);
+        copy->piece.last_use().before(stream_);
         placements_[at] = copy->piece.address();
         packed_.push_back(std::move(copy));
+    }
+}
+
+// Not under the memory's mutex, which is locked if memory runs out.
+void Call::make_packed() {
+    for (Made& each : made_) {
+        each.copy = std::make_shared<PackedCopy>(memory_, plan_.buffers[each.buffer].bytes, each.version, stream_);
+        placements_[each.buffer] = each.copy->piece.address();
+        packed_.push_back(each.copy);
     }
 }
 

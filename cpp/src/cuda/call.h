@@ -51,13 +51,17 @@ private:
         Address from;
         std::uint64_t bytes;
     };
+    // A packed copy that the call makes.
     struct Made {
         CudaStorage* of;
+        std::size_t buffer;
+        std::uint64_t version;
         PackedKey key;
         std::shared_ptr<PackedCopy> copy;
     };
 
     void find_packed(std::size_t input, const InputLocation& operand);
+    void make_packed();
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
     void copy_inputs(std::span<const InputLocation> inputs);
     Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
