@@ -106,6 +106,14 @@ void register_cuda(py::module_& module) {
         },
         py::arg("array"), py::arg("stream"));
     module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("stream"));
+    module.def(
+        "follow_cuda_stream",
+        [](Device& device, std::uintptr_t stream) {
+            const Unlocked unlocked;
+            follow_cuda_stream(device, stream);
+        },
+        py::arg("device"), py::arg("stream"));
+    module.def("cuda_ordinal_at", &cuda_ordinal_at, py::arg("address"));
     module.def("cuda_ordinal", &cuda_ordinal, py::arg("device"));
 }
 

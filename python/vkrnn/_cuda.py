@@ -101,8 +101,11 @@ def _from_interface(value: Any, where: str, preferred: object) -> Array:
     contiguous = tuple(math.prod(shape[axis + 1 :]) * dtype.itemsize for axis in range(len(shape)))
     if strides is not None and tuple(strides) != contiguous and 0 not in shape:
         raise ValueError(f"{where} expected a C-contiguous array on a CUDA device, got a {kind} with other strides")
-    ordinal = int(getattr(getattr(value, "device", None), "id", 0))
-    return array_at(cuda_device(ordinal, where, preferred), interface["data"][0], dtype, shape, value, where)
+    address = interface["data"][0]
+    device = cuda_device(max(_core.cuda_ordinal_at(address), 0), where, preferred)
+    if interface.get("stream"):  # of the library that wrote the array
+        _core.follow_cuda_stream(device._open(where), interface["stream"])
+    return array_at(device, address, dtype, shape, value, where)
 
 
 def _package_folders() -> list[str]:

@@ -55,6 +55,8 @@ class Device:
     ValueError
         If no device is at that position or has such a name, if it cannot run a strategy, or if there is no such
         precision.
+    DeviceError
+        If the name begins with ``cuda`` and there is no such device; the message says why.
     TypeError
         If the selector is neither an int nor a str, or an option has the wrong type or belongs to no strategy.
 
@@ -255,7 +257,8 @@ def devices() -> list[Device]:
     """List the devices, best first: discrete, integrated and virtual GPUs, the CPU, then Vulkan on the CPU.
 
     This opens none of them. The CPU is always listed. GPUs, and Vulkan on the CPU (Mesa's llvmpipe), are listed if a
-    Vulkan loader and a driver are installed.
+    Vulkan loader and a driver are installed; CUDA devices, each after the Vulkan device of the same GPU, if NVIDIA's
+    driver and NVRTC are.
 
     Examples
     --------
@@ -396,6 +399,11 @@ def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]
         for index, profile in enumerate(profiles):
             if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
                 return index, profile
+    if isinstance(selector, str) and selector.lower().startswith("cuda"):
+        wanted = selector.lower() if ":" in selector else "cuda:"
+        reasons = [reason for name, _, reason in _core.skipped_devices() if name.startswith(wanted)]
+        if reason := reasons[0] if reasons else _core.cuda_problem():
+            raise _core.DeviceError(f"{where}: {selector!r} cannot be used: {reason}")
     listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
     problem = _core.vulkan_problem()
     listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"

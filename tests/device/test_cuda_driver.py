@@ -73,15 +73,17 @@ def test_without_nvrtc_the_device_is_skipped(fake: dict[str, str]) -> None:
 import vkrnn
 print(vkrnn.default_device().type)
 print(vkrnn._core.skipped_devices()[0][2])
-try:
-    vkrnn._cuda.cuda_device(0, "[here]")
-except vkrnn.DeviceError as error:
-    print(error)
+for refused in (lambda: vkrnn._cuda.cuda_device(0, "[here]"), lambda: vkrnn.Device("cuda:0")):
+    try:
+        refused()
+    except vkrnn.DeviceError as error:
+        print(error)
 """
-    kind, reason, message = run(program, fake, VKRNN_NVRTC="/none/libnvrtc.so").splitlines()
+    kind, reason, message, other = run(program, fake, VKRNN_NVRTC="/none/libnvrtc.so").splitlines()
     assert kind == "cpu"
     assert reason == "VKRNN_NVRTC=/none/libnvrtc.so is not NVRTC: it cannot be loaded"
     assert message == f"[here] cuda:0 cannot be used: {reason}"
+    assert other == f"[Device] selector: 'cuda:0' cannot be used: {reason}"
 
 
 @needs_nvrtc
@@ -214,6 +216,52 @@ else:
 """
     )
     assert run(program, fake) == "0\n"
+
+
+@needs_nvrtc
+def test_a_weight_that_another_library_has_taken_is_packed_each_time(fake: dict[str, str]) -> None:
+    """That library may write it without a trace."""
+    program = (
+        CALL
+        + """
+device = vkrnn.Device("cuda:0", schedule="matrices")  # which packs its weights
+arrays = [vkrnn.asarray(array, device=device) for array in (x, w)]
+def launched():
+    before = driver.fake_cuda_launches()
+    call(*arrays)
+    return driver.fake_cuda_launches() - before
+first, kept = launched(), launched()
+arrays[1].__dlpack__()
+print(kept < first, launched() == launched() == first)
+"""
+    )
+    assert run(program, fake).splitlines() == ["True True"]
+
+
+@needs_nvrtc
+def test_a_call_that_forks_while_it_waits(fake: dict[str, str]) -> None:
+    """A signal handler may fork: the parent's call goes on, and the child's ends with an error."""
+    program = (
+        CALL
+        + """
+import os, signal
+children = []
+def fork(*_):
+    children.append(os.fork())
+    if children[-1] == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, fork)
+call()
+os.environ["FAKE_CUDA_BUSY"] = "200"
+signal.setitimer(signal.ITIMER_REAL, 0.03)
+try:
+    call()
+    print("done", os.waitpid(children[0], 0)[1], flush=True)
+except vkrnn.DeviceError as error:
+    os._exit(0 if "fork" in str(error) else 1)
+"""
+    )
+    assert run(program, fake) == "done 0\n"
 
 
 @needs_nvrtc

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef int Result;
 
@@ -74,6 +75,8 @@ FUNCTION(cuMemPoolTrimTo, (void* pool, size_t kept), (void)pool; (void)kept)
 FUNCTION(cuMemAllocFromPoolAsync, (uint64_t * address, size_t bytes, void* pool, void* stream), (void)pool;
          (void)stream; size_t* piece = aligned_alloc(256, 256 + (bytes + 255) / 256 * 256); if (!piece) return 2;
          *piece = bytes; *address = (uint64_t)(uintptr_t)piece + 256; ++allocations; held += bytes)
+FUNCTION(cuPointerGetAttribute, (void* value, int attribute, uint64_t address), (void)attribute; (void)address;
+         *(int*)value = 0)
 FUNCTION(cuMemFreeAsync, (uint64_t address, void* stream), (void)stream;
          size_t* piece = (size_t*)(uintptr_t)(address - 256); held -= *piece; --allocations; free(piece))
 FUNCTION(cuMemcpyHtoDAsync_v2, (uint64_t to, const void* from, size_t bytes, void* stream), (void)stream;
@@ -87,7 +90,18 @@ FUNCTION(cuMemsetD8Async, (uint64_t at, unsigned char value, size_t bytes, void*
 FUNCTION(cuEventCreate, (void** event, unsigned flags), (void)flags; *event = malloc(1))
 FUNCTION(cuEventDestroy_v2, (void* event), free(event))
 FUNCTION(cuEventRecord, (void* event, void* stream), (void)event; (void)stream)
-FUNCTION(cuEventQuery, (void* event), (void)event)
+// With FAKE_CUDA_BUSY=ms, work is done that many milliseconds after it has been asked for the first time.
+static int is_busy(void) {
+    static double begin;
+    const char* wanted = getenv("FAKE_CUDA_BUSY");
+    if (wanted == NULL) return 0;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double milliseconds = now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+    if (begin == 0) begin = milliseconds;
+    return milliseconds - begin < atoi(wanted);
+}
+FUNCTION(cuEventQuery, (void* event), (void)event; if (is_busy()) return 600)
 FUNCTION(cuEventElapsedTime, (float* milliseconds, void* from, void* to), (void)from; (void)to; *milliseconds = 1)
 FUNCTION(cuStreamWaitEvent, (void* stream, void* event, unsigned flags), (void)stream; (void)event; (void)flags)
 FUNCTION(cuStreamIsCapturing, (void* stream, int* status), (void)stream; *status = 0)

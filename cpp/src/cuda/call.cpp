@@ -77,7 +77,7 @@ Address Call::use(const std::shared_ptr<Storage>& storage, std::uint64_t offset,
 
 void Call::find_packed(std::size_t input, const InputLocation& operand) {
     CudaStorage& storage = own(*memory_, *operand.storage);
-    const auto version = storage.is_borrowed() ? std::nullopt : storage.version();
+    const auto version = storage.is_shared() ? std::nullopt : storage.version();
     if (!version) return;
     for (std::size_t at = 0; at < plan_.buffers.size(); ++at) {
         const PlanBuffer& packed = plan_.buffers[at];
@@ -173,6 +173,13 @@ void Call::launch(const std::vector<LoadedKernel>& kernels, const Poll& poll) {
     kernels_ = &kernels;
     poll_ = &poll;
     for (const Step& next : plan_.steps) std::visit([&](const auto& each) { step(each); }, next);
+}
+
+bool Call::has_host_results() const {
+    return std::ranges::any_of(after_, [](const After& copy) { return copy.host != nullptr; });
+}
+
+void Call::copy_results() {
     const Functions& cu = driver();
     for (const After& copy : after_) {
         if (copy.host != nullptr) {
@@ -233,12 +240,24 @@ void Call::launch_prepared(const Dispatch& dispatch) {
                                 static_cast<void**>(parameters), nullptr));
 }
 
-void Call::finish(bool succeeded) {
-    const std::lock_guard lock(memory_->mutex());
-    for (CudaStorage* storage : used_) storage->last_use().after(stream_);
+void Call::give_up() noexcept {
+    if (memory_->is_foreign()) return;
+    try {
+        const std::lock_guard lock(memory_->mutex());
+        mark_used();
+    } catch (const DriverError&) {  // that of the call is reported
+    }
+}
+
+void Call::mark_used() {
     for (CudaStorage* storage : written_) storage->changed();
+    for (CudaStorage* storage : used_) storage->last_use().after(stream_);
     for (const auto& copy : packed_) copy->piece.last_use().after(stream_);
-    if (!succeeded) return;
+}
+
+void Call::finish() {
+    const std::lock_guard lock(memory_->mutex());
+    mark_used();
     for (Made& each : made_) static_cast<void>(each.of->copies().keep(std::move(each.key), std::move(each.copy)));
 }
 

@@ -32,12 +32,18 @@ public:
     // Returns the bytes that the call allocates in addition to arrays and their packed copies. Call it after bind().
     [[nodiscard]] std::uint64_t temporary_bytes() const { return temporary_bytes_; }
 
-    // Launches the kernels, and copies results to where they belong.
+    // Launches the kernels.
     void launch(const std::vector<LoadedKernel>& kernels, const Poll& poll);
 
-    // Stores new packed copies with their arrays, and marks results as changed. Call it when everything is launched,
-    // also after a failure.
-    void finish(bool succeeded);
+    // Copies results that are in host memory or not aligned to where they belong. The driver may wait for the kernels
+    // if there are any in host memory.
+    [[nodiscard]] bool has_host_results() const;
+    void copy_results();
+
+    // Call finish() when everything is launched: it stores new packed copies with their arrays, and marks results as
+    // changed. Call give_up() instead after a failure.
+    void finish();
+    void give_up() noexcept;
 
     [[nodiscard]] std::uint64_t launched() const { return launched_; }
     [[nodiscard]] std::uint64_t uploaded() const { return uploaded_; }      // bytes
@@ -61,6 +67,7 @@ private:
     };
 
     void find_packed(std::size_t input, const InputLocation& operand);
+    void mark_used();
     void make_packed();
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
     void copy_inputs(std::span<const InputLocation> inputs);

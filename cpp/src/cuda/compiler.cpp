@@ -23,14 +23,14 @@ constexpr std::string_view kFloat64 = "_f64";  // ends the names of kernels that
 constexpr std::string_view kCells = "cells/", kDrivers = "/drivers/", kCell = ".glsl", kPlain = ".comp";
 
 // A kernel's file, and its cell if it is a driver.
-struct Place {
+struct KernelSource {
     std::string_view file, cell;
     bool float64;
 };
 
 // Names of kernels are made in cmake/Shaders.cmake.
-Place find_kernel(std::string_view name) {
-    Place place{.file = {}, .cell = {}, .float64 = name.ends_with(kFloat64)};
+KernelSource find_kernel(std::string_view name) {
+    KernelSource place{.file = {}, .cell = {}, .float64 = name.ends_with(kFloat64)};
     if (place.float64) name.remove_suffix(kFloat64.size());
     for (const SourceFile& source : sources())
         if (std::string_view(source.name).ends_with("/" + std::string(name) + std::string(kPlain))) {
@@ -55,18 +55,18 @@ Place find_kernel(std::string_view name) {
     throw std::out_of_range("no kernel is named " + std::string(name));
 }
 
-std::string main_source(const Place& place) {
+std::string main_source(const KernelSource& place) {
     return "#include \"cuda/glsl.cuh\"\nstruct Kernel {\n#include \"" + std::string(place.file) +
            "\"\n};\n#include \"cuda/entry.cuh\"\n";
 }
 
 // Returns the file that drivers include for their cell.
-std::string chosen_cell(const Place& place) {
+std::string chosen_cell(const KernelSource& place) {
     return "#ifndef VKRNN_CHOSEN_CELL\n#define VKRNN_CHOSEN_CELL\n#include \"" + std::string(kCells) +
            std::string(place.cell) + std::string(kCell) + "\"\n#endif\n";
 }
 
-std::vector<std::pair<std::string, std::string>> headers(const Place& place) {
+std::vector<std::pair<std::string, std::string>> headers(const KernelSource& place) {
     std::vector<std::pair<std::string, std::string>> all;
     for (const SourceFile& source : sources()) all.emplace_back(source.name, source.text);
     all.emplace_back("chosen_cell.glsl", chosen_cell(place));
@@ -101,7 +101,7 @@ Compiler::Compiler(int major, int minor)
 std::string Compiler::name() const { return "NVRTC " + version_text(nvrtc_.version()); }
 
 std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
-    const Place place = find_kernel(kernel.shader);
+    const KernelSource place = find_kernel(kernel.shader);
     const std::string source = main_source(place);
     std::vector<std::string> options{"--gpu-architecture=" + architecture_, "--std=c++20"};
     if (place.float64) options.emplace_back("--define-macro=VKRNN_FLOAT64");

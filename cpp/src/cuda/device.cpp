@@ -69,9 +69,8 @@ void CudaDevice::close() {
     if (!closing) return;
     try {
         const Current current(closing->memory->context());
-        driver().CtxSynchronize();
+        driver().CtxSynchronize();  // calls that still run keep the session
         const std::size_t kernels = closing->modules->size();
-        closing->modules.reset();
         const std::lock_guard lock(state_mutex_);
         statistics_.pipelines = kernels;
         retire();
@@ -188,7 +187,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
     in_context(prefix, [&](Session& session, Stream stream) {
         if (lose_next_.exchange(false))
             throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
-        session.memory->release_due();
+        if (!is_capturing(stream)) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream);
         Pending pending{{}, {}, prefix};  // without events in a call that is captured in a graph
@@ -203,14 +202,16 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             if (pending.start != Event{}) check(driver().EventRecord(pending.start, stream));
             call.launch(kernels, poll);
             if (pending.end != Event{}) check(driver().EventRecord(pending.end, stream));
-            call.finish(true);
+            if (call.has_host_results()) wait_for(stream, poll);  // the copies would wait without asking the poll
+            call.copy_results();
+            call.finish();
         } catch (const DriverError& error) {
-            call.finish(false);
+            call.give_up();
             give_back(pending);
             if (error.code != kOutOfMemory) throw;
             throw_no_room(prefix + "the call needs ", std::max<std::uint64_t>(call.temporary_bytes(), 1), session);
         } catch (...) {
-            call.finish(false);
+            call.give_up();
             give_back(pending);
             throw;
         }
@@ -230,6 +231,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
 }
 
 void CudaDevice::give_back(const Pending& pending) {
+    if (process_ != process_id()) return;
     const std::lock_guard lock(state_mutex_);
     for (const Event each : {pending.start, pending.end})
         if (each != Event{}) events_.push_back(each);
@@ -252,7 +254,9 @@ void CudaDevice::wait_for(Stream stream, const Poll& poll) {
     Event done{};
     const Functions& cu = driver();
     check(cu.EventCreate(&done, EventFlags::untimed));
-    const auto destroy = [&](Event* event) { cu.EventDestroy(*event); };
+    const auto destroy = [](const Event* event) {
+        if (const Functions* const usable = driver_to_clean_up()) usable->EventDestroy(*event);
+    };
     const std::unique_ptr<Event, decltype(destroy)> owner(&done, destroy);
     check(cu.EventRecord(done, stream));
     const auto start = Clock::now();
@@ -334,13 +338,15 @@ void CudaDevice::wait(const Storage& storage, const Poll& poll) {
             own(*session.memory, storage).last_use().before(stream);
         }
         wait_for(stream, poll);
+        session.memory->release_due();
     });
 }
 
 void CudaDevice::synchronize(const Poll& poll) {
-    in_context(kDevice, [&](Session&, Stream) {
+    in_context(kDevice, [&](Session& session, Stream) {
         wait_for(Stream::legacy, poll);
         check(driver().CtxSynchronize());  // streams that are independent of the legacy one
+        session.memory->release_due();
     });
 }
 
@@ -381,12 +387,23 @@ std::shared_ptr<Storage> CudaDevice::borrow(Address address, std::uint64_t bytes
     return std::make_shared<CudaStorage>(usable_session(kArray)->memory, address, bytes, std::move(release));
 }
 
+void CudaDevice::follow(Stream other) {
+    in_context(kArray, [&](Session&, Stream stream) {
+        Event event{};
+        check(driver().EventCreate(&event, EventFlags::untimed));
+        const Result recorded = driver().EventRecord(event, other);
+        const Result waited = recorded == kSuccess ? driver().StreamWaitEvent(stream, event, 0) : recorded;
+        driver().EventDestroy(event);
+        check(waited);
+    });
+}
+
 Address CudaDevice::lend(Storage& storage, Stream stream) {
     Address address = 0;
     in_context(kArray, [&](Session& session, Stream) {
         CudaStorage& lent = own(*session.memory, storage);
         const std::lock_guard lock(session.memory->mutex());
-        lent.last_use().before(stream);
+        lent.lend_to(stream);
         address = lent.address();
     });
     return address;
@@ -419,6 +436,20 @@ std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t addres
 
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream) {
     return cuda_device(device).lend(storage, stream == 0 ? cuda::Stream::legacy : static_cast<cuda::Stream>(stream));
+}
+
+void follow_cuda_stream(Device& device, std::uintptr_t stream) {
+    cuda_device(device).follow(static_cast<cuda::Stream>(stream));
+}
+
+int cuda_ordinal_at(std::uint64_t address) {
+    try {
+        int ordinal = -1;
+        cuda::check(cuda::driver().PointerGetAttribute(&ordinal, cuda::PointerAttribute::device_ordinal, address));
+        return ordinal;
+    } catch (const cuda::DriverError&) {
+        return -1;
+    }
 }
 
 int cuda_ordinal(const Device& device) {

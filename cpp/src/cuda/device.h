@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,7 @@ public:
     // See vkrnn/cuda.h.
     std::shared_ptr<Storage> borrow(Address address, std::uint64_t bytes, std::function<void()> release);
     Address lend(Storage& storage, Stream stream);
+    void follow(Stream other);
 
 private:
     // What an open device works with. Calls keep it while they run.
@@ -56,6 +58,17 @@ private:
             const Current current(memory->context());
             modules = std::make_unique<Modules>(major, minor);
         }
+        ~Session() {
+            try {
+                const Current current(memory->context());
+                modules.reset();
+            } catch (const DriverError&) {     // the driver has ended before
+            } catch (const std::exception&) {  // this is a forked process
+            }
+        }
+        Session(const Session&) = delete;
+        Session& operator=(const Session&) = delete;
+
         std::shared_ptr<Memory> memory;
         std::unique_ptr<Modules> modules;
     };

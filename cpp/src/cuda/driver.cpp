@@ -1,11 +1,12 @@
 #include "cuda/driver.h"
 
+#include <algorithm>
+#include <iterator>
 #include <new>
 #include <stdexcept>
 #include <system_error>
 
 #include "cuda/library.h"
-#include "messages.h"
 #include "process_id.h"
 #include "vkrnn/error.h"
 
@@ -18,8 +19,9 @@ constexpr const char* kLibrary = "nvcuda.dll";
 constexpr const char* kLibrary = "libcuda.so.1";
 #endif
 
-constexpr Result kFirstLost = 700, kLastLost = 720;  // errors after which a context runs nothing any more
-constexpr Result kNoDevice = 100, kUnavailable = 46;
+constexpr Result kNoDevice = 100;
+// Errors after which a context runs nothing any more: illegal addresses and instructions, failed launches and others.
+constexpr Result kSticky[] = {46, 214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719};
 
 struct Opened {
     Functions functions{};
@@ -60,6 +62,7 @@ struct Opened {
         find(all.MemPoolGetAttribute, "cuMemPoolGetAttribute");
         find(all.MemPoolTrimTo, "cuMemPoolTrimTo");
         find(all.MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync");
+        find(all.PointerGetAttribute, "cuPointerGetAttribute");
         find(all.MemFreeAsync, "cuMemFreeAsync");
         find(all.MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
         find(all.MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
@@ -115,26 +118,24 @@ const Functions* driver_to_clean_up() noexcept {
     return found.problem.empty() && found.process == process_id() ? &found.functions : nullptr;
 }
 
-bool DriverError::loses_device() const { return (code >= kFirstLost && code < kLastLost) || code == kUnavailable; }
+bool DriverError::loses_device() const { return std::ranges::find(kSticky, code) != std::end(kSticky); }
 
 void check(Result result) {
     if (result != kSuccess) throw DriverError{result, opened().text_of(result)};
 }
 
-void rethrow_translated(const std::string& prefix, std::uint64_t asked, std::uint64_t free) {
-    const std::string amounts = asked == 0 ? "" : ": " + bytes_text(asked) + " asked, " + bytes_text(free) + " free";
+void rethrow_translated(const std::string& prefix) {
     try {
         throw;
     } catch (const Error&) {
         throw;
     } catch (const DriverError& error) {
-        if (error.code == kOutOfMemory)
-            throw MemoryError(prefix + "the device is out of memory" + amounts, asked, free);
+        if (error.code == kOutOfMemory) throw MemoryError(prefix + "the device is out of memory", 0, 0);
         if (error.loses_device())
-            throw DeviceError(prefix + "the device was lost: " + error.text + "; open a new vkrnn.Device");
+            throw DeviceError(prefix + "the device was lost: " + error.text + "; CUDA works again in a new process");
         throw DeviceError(prefix + "the driver reported an error: " + error.text);
     } catch (const std::bad_alloc&) {
-        throw MemoryError(prefix + "out of host memory" + amounts, asked, free);
+        throw MemoryError(prefix + "out of host memory", 0, 0);
     } catch (const std::system_error& error) {
         throw DeviceError(prefix + "the operating system reported an error: " + error.what());
     } catch (const std::logic_error& error) {

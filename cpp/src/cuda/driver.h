@@ -34,6 +34,7 @@ enum class DeviceAttribute : int {
     minor = 76,
     memory_pools = 115,
 };
+enum class PointerAttribute : int { device_ordinal = 9 };
 enum class FunctionAttribute : int { max_threads_per_block = 0 };
 enum class PoolAttribute : int { release_threshold = 4, reserved_now = 5, used_now = 7 };
 enum class EventFlags : unsigned { timed = 0, untimed = 2 };
@@ -80,6 +81,7 @@ struct Functions {
     Result (*MemPoolGetAttribute)(MemoryPool pool, PoolAttribute attribute, void* value);
     Result (*MemPoolTrimTo)(MemoryPool pool, std::size_t kept);
     Result (*MemAllocFromPoolAsync)(Address* address, std::size_t bytes, MemoryPool pool, Stream stream);
+    Result (*PointerGetAttribute)(void* value, PointerAttribute attribute, Address address);
     Result (*MemFreeAsync)(Address address, Stream stream);
     Result (*MemcpyHtoDAsync)(Address to, const void* from, std::size_t bytes, Stream stream);
     Result (*MemcpyDtoHAsync)(void* to, Address from, std::size_t bytes, Stream stream);
@@ -120,7 +122,7 @@ struct DriverError {
 void check(Result result);
 
 // Rethrows the current exception as one of the project's errors. The message begins with `prefix`.
-[[noreturn]] void rethrow_translated(const std::string& prefix, std::uint64_t asked = 0, std::uint64_t free = 0);
+[[noreturn]] void rethrow_translated(const std::string& prefix);
 
 // Returns an attribute of a device. Throws DriverError.
 int attribute_of(DeviceNumber device, DeviceAttribute attribute);

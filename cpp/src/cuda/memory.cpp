@@ -57,7 +57,9 @@ Address Memory::allocate(std::uint64_t bytes, Stream stream) {
     return address;
 }
 
-void Memory::free(Address address, Stream stream) noexcept { driver().MemFreeAsync(address, stream); }
+void Memory::free(Address address, Stream stream) noexcept {
+    if (const Functions* const cu = driver_to_clean_up()) cu->MemFreeAsync(address, stream);
+}
 
 std::uint64_t Memory::pool_attribute(PoolAttribute attribute) const {
     std::uint64_t value = 0;
@@ -94,7 +96,8 @@ void Memory::release_due() noexcept {
         const std::lock_guard lock(mutex_);
         for (auto at = waiting_.begin(); at != waiting_.end();) {
             const auto next = std::next(at);
-            if (driver().EventQuery(at->first) != kNotReady) due.splice(due.end(), waiting_, at);
+            const Result result = driver().EventQuery(at->first);
+            if (result == kSuccess || DriverError{result, {}}.loses_device()) due.splice(due.end(), waiting_, at);
             at = next;
         }
     }
@@ -162,14 +165,23 @@ CudaStorage::~CudaStorage() {
         leak(std::move(copies_));
         return;
     }
-    if (!release_) return;
+    if (!release_ && !lent_elsewhere_) return;
     try {
         const Current current(memory_->context());
+        // The other library may still use the memory that is freed now.
+        if (lent_elsewhere_) check(driver().CtxSynchronize());
+        if (!release_) return;
         last_use_.before(Stream::legacy);
         memory_->release_after(Stream::legacy, std::move(release_));
     } catch (const DriverError&) {
-        release_();
+        if (release_) release_();
     }
+}
+
+void CudaStorage::lend_to(Stream stream) {
+    last_use().before(stream);
+    lent_ = true;
+    lent_elsewhere_ = lent_elsewhere_ || stream != Stream::legacy;
 }
 
 }  // namespace vkrnn::cuda

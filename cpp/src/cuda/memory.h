@@ -24,7 +24,7 @@ public:
     explicit Current(Context context) { check(driver().CtxPushCurrent(context)); }
     ~Current() {
         Context popped{};
-        driver().CtxPopCurrent(&popped);
+        if (const Functions* const cu = driver_to_clean_up()) cu->CtxPopCurrent(&popped);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
@@ -131,7 +131,12 @@ public:
     [[nodiscard]] bool is_tracked() const { return own_ || release_; }
     [[nodiscard]] const Memory& memory() const { return *memory_; }
 
+    // Whether another library can write the memory, without a trace in the version.
+    [[nodiscard]] bool is_shared() const { return is_borrowed() || lent_; }
+
     // These need the memory's mutex.
+    // Records that another library gets the memory, to use it on a stream.
+    void lend_to(Stream stream);
     [[nodiscard]] LastUse& last_use() { return own_ ? own_->last_use() : last_use_; }
     [[nodiscard]] PackedCopies<PackedCopy>& copies() { return copies_; }
 
@@ -141,6 +146,7 @@ private:
     Address address_;
     LastUse last_use_;
     std::function<void()> release_;
+    bool lent_ = false, lent_elsewhere_ = false;  // lent_elsewhere_: to a stream that the legacy one may not wait for
     PackedCopies<PackedCopy> copies_;
 };
 

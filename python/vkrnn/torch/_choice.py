@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from vkrnn.torch._calls import rounds_products
+from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["Backend", "checked_backend", "choices", "choose"]
 
@@ -47,8 +48,14 @@ def choices() -> list[str]:
 
 
 def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, Any], Any]]) -> str:  # noqa: A002
-    """Return the name of the faster of two ways to compute a module's call. A new kind of call is measured."""
+    """Return the name of the faster of two ways to compute a module's call. A new kind of call is measured.
+
+    Where nothing can be measured, as within a transform, under a tracer, or while a CUDA graph is captured, vkrnn
+    computes a new kind.
+    """
     data = input.data if isinstance(input, PackedSequence) else input
+    if type(data) is not Tensor or seen_by_others():
+        return "vkrnn"
     gradients = torch.is_grad_enabled() and any(
         tensor.requires_grad
         for tensor in (data, *_tensors(hx), *module._parameters.values())  # noqa: SLF001
@@ -57,7 +64,8 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
         *(getattr(module, name) for name in _SIZES),
         tuple(data.shape),
         len(input.batch_sizes) if isinstance(input, PackedSequence) else 0,
-        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else data.dtype,
+        data.dtype,
+        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
         gradients,
         module.training,
         data.device.index,
@@ -65,9 +73,12 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
     )
     found = _chosen.get(key)
     if found is None:
-        if torch.cuda.is_current_stream_capturing():
-            return "vkrnn"  # nothing can be measured now
-        way, times = _measured(module, input, hx, ways, gradients=gradients)
+        with torch.cuda.device(data.device):
+            if torch.cuda.is_current_stream_capturing() or torch._C._autograd._top_saved_tensors_default_hooks(True):  # noqa: FBT003, SLF001
+                return "vkrnn"
+        way, times, lasting = _measured(module, input, hx, ways, gradients=gradients)
+        if not lasting:
+            return way
         found = _chosen[key] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
         _logger.info("backend='auto': %s", found[1])
     return found[0]
@@ -100,13 +111,15 @@ def _measured(
     ways: Mapping[str, Callable[[Any, Any], Any]],
     *,
     gradients: bool,
-) -> tuple[str, dict[str, float]]:
-    """Return the faster way, and the least milliseconds of each that works.
+) -> tuple[str, dict[str, float], bool]:
+    """Return the faster way, the least milliseconds of each that works, and whether that will stay so.
 
-    Random numbers go on afterwards as if nothing had been measured, and no gradient is accumulated.
+    It will not if memory ran out, or if neither works: then the call itself raises the error. Random numbers go on
+    afterwards as if nothing had been measured, and no gradient is accumulated.
     """
     device = (input.data if isinstance(input, PackedSequence) else input).device
     times: dict[str, float] = {}
+    lasting = True
     with torch.random.fork_rng([device]), torch.cuda.device(device):
         for name, way in ways.items():
             try:
@@ -114,11 +127,12 @@ def _measured(
                     _work(module, input, hx, way, gradients=gradients)
             except Exception as error:  # noqa: BLE001 - the other way remains
                 _logger.warning("backend='auto': %s cannot compute %r: %s", name, module, error)
+                lasting = lasting and not isinstance(error, (MemoryError, torch.OutOfMemoryError))
                 continue
             times[name] = min(_timed(module, input, hx, way, gradients=gradients) for _ in range(_REPEATS))
     if not times:
-        return "vkrnn", times  # whose error is raised by the call itself
-    return min(times, key=times.__getitem__), times
+        return "vkrnn", times, False
+    return min(times, key=times.__getitem__), times, lasting
 
 
 def _timed(module: Any, input: Any, hx: Any, way: Callable[[Any, Any], Any], *, gradients: bool) -> float:  # noqa: A002

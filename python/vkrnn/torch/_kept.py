@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from vkrnn import _core
 from vkrnn._layer import Layer
@@ -16,6 +15,7 @@ from vkrnn._torch_layout import FORWARD, from_torch_layout
 from vkrnn._torch_tensors import to_array
 from vkrnn.devices import Device, resolve
 from vkrnn.torch._threads import pytorch_threads
+from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["Kept", "needs_no_operator"]
 
@@ -26,7 +26,7 @@ _PREFIX = "[vkrnn.torch]"
 def needs_no_operator(tensors: Sequence[Tensor | None]) -> bool:
     """Return whether a call on these plain CPU tensors takes part in no gradient, transform or dispatch mode."""
     return (
-        not _seen_by_others()
+        not seen_by_others()
         and all(tensor is None or (type(tensor) in _PLAIN and tensor.is_cpu) for tensor in tensors)
         and not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors))
     )
@@ -88,7 +88,7 @@ class Kept:
             or module.batch_first
             or torch.is_grad_enabled()
             or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
-            or _seen_by_others()
+            or seen_by_others()
         ):
             return None
         prepared = self.prepared(module)
@@ -108,14 +108,6 @@ class Kept:
         except (RuntimeError, TypeError, ValueError):
             return None
         return output, tuple(last) if lstm else last[0]
-
-
-def _seen_by_others() -> bool:
-    return bool(
-        torch._C._are_functorch_transforms_active()  # noqa: SLF001
-        or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
-        or forward_ad._current_level >= 0  # noqa: SLF001
-    )
 
 
 def _drops(module: Any) -> bool:

@@ -103,6 +103,8 @@ class Recurrent(torch.nn.RNNBase):
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002 - torch's name
         """Return output and last states. Arguments, results and errors are those of PyTorch's module."""
         if torch.compiler.is_dynamo_compiling():  # allow_rnn is set, so the module becomes part of a compiled graph
+            if self.backend == "torch" and input.is_cuda and not self._needs_vkrnn():
+                return super().forward(input, hx)
             return self._compute(input, hx)
         return self._compute_unseen(input, hx)
 
@@ -161,9 +163,10 @@ class Recurrent(torch.nn.RNNBase):
 
         As with PyTorch's modules, whose LSTM autocast converts on CUDA devices. None if there is no autocast.
         """
-        kind = input.data.device.type if isinstance(input, PackedSequence) else input.device.type
-        if kind == "cuda" and torch.is_autocast_enabled("cuda"):
-            return torch.get_autocast_dtype("cuda")
+        data = input.data if isinstance(input, PackedSequence) else input
+        if data.is_cuda:  # autocast leaves float64 as it is
+            converts = torch.is_autocast_enabled("cuda") and data.is_floating_point() and data.dtype != torch.float64
+            return torch.get_autocast_dtype("cuda") if converts else None
         return self.weight_hh_l0.dtype if torch.is_autocast_enabled("cpu") else None
 
     def _forward_packed(self, packed: PackedSequence, hx: Any) -> tuple[PackedSequence, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["is_recorded_by_torch", "record_in_fx", "unseen_by_dynamo"]
+__all__ = ["is_recorded_by_torch", "record_in_fx", "seen_by_others", "unseen_by_dynamo"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -23,6 +24,15 @@ def unseen_by_dynamo(function: _Function) -> _Function:
         skip = dynamo._FrameAction.SKIP  # noqa: SLF001
         dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))  # noqa: SLF001
     return function
+
+
+def seen_by_others() -> bool:
+    """Return whether a transform, a dispatch mode or forward-mode autograd takes part in calls."""
+    return bool(
+        torch._C._are_functorch_transforms_active()  # noqa: SLF001
+        or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+        or forward_ad._current_level >= 0  # noqa: SLF001
+    )
 
 
 def is_recorded_by_torch() -> bool:
