@@ -34,9 +34,9 @@ private:
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
                                             std::function<void()> release);
 
-// Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. Packed copies of the
-// storage are not kept from then on, because they might be of other contents. Throws DeviceError if the storage is not
-// on a CUDA device.
+// Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. Packed copies of
+// the storage are not kept from then on, because they might be of other contents. Throws DeviceError if the storage is
+// not on a CUDA device.
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
 
 // Makes the stream of this thread's calls wait for what was submitted to another stream.
