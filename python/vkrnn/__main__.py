@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         chosen = _devices(options.device)
-    except ValueError as error:
+    except (ValueError, _core.DeviceError) as error:
         parser.error(str(error))
     if options.command == "tune":
         try:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from vkrnn import _core
 from vkrnn._foreign import as_numpy
 from vkrnn._onnx_attributes import attributes_of, place
 from vkrnn._onnx_kept import KeptNode
@@ -361,6 +362,6 @@ class Backend(_Backend):
         """Return whether there is a device of that name."""
         try:
             resolve(device, "[Backend]")
-        except ValueError:
+        except (ValueError, _core.DeviceError):
             return False
         return True
