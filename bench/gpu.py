@@ -186,11 +186,6 @@ def parse_contender(text: str) -> tuple[str, dict[str, str | int]]:
     return label.strip(), {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
 
 
-def fixed_without(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return all options but one."""
-    return {key: value for key, value in options.items() if key != name}
-
-
 def parse_sizes(text: str) -> Sizes:
     """Return the workload of ``T,N,H``; I = H."""
     try:
@@ -215,9 +210,8 @@ class Bench:
 
     def _force(self, name: str, fixed: Mapping[str, Any]) -> None:
         try:
-            self._devices[name] = vkrnn.Device(
-                fixed.get("device", self._device.index), **fixed_without(fixed, "device")
-            )
+            options = dict(fixed)
+            self._devices[name] = vkrnn.Device(options.pop("device", self._device.index), **options)
         except (TypeError, ValueError) as reason:
             self.left_out.append(f"{name} is skipped: {reason}")
 

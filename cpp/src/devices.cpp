@@ -49,15 +49,16 @@ struct Listed {
 
 // Inserts the CUDA devices, each after the Vulkan device of the same GPU, else after all GPUs.
 void add_cuda(std::vector<Entry>& entries) {
-    const std::vector<Profile> found = cuda::list();
+    const auto [found, skipped, problem] = cuda::list();
+    for (const SkippedDevice& device : skipped) report(Severity::info, "skipped " + device.name + ": " + device.reason);
     for (std::size_t i = 0; i < found.size(); ++i) {
         const auto uuid_of = [](const Entry& entry) { return entry.profile.uuid; };
-        auto at = std::ranges::find(entries, found[i].uuid, uuid_of);
+        auto at = std::ranges::find(entries, found[i].second.uuid, uuid_of);
         if (at == entries.end())
             at = std::ranges::find(entries, DeviceType::cpu, [](const Entry& entry) { return entry.profile.type; });
         else
             ++at;
-        entries.insert(at, {found[i], i});
+        entries.insert(at, {found[i].second, i});
     }
 }
 
@@ -73,8 +74,6 @@ Listed list(bool complete) {
             report(Severity::info, listed.problem);
         }
         add_cuda(listed.entries);
-        for (const SkippedDevice& device : cuda::skipped())
-            report(Severity::info, "skipped " + device.name + ": " + device.reason);
     }
     const auto first_cpu =
         std::ranges::find(listed.entries, DeviceType::cpu, [](const Entry& entry) { return entry.profile.type; });
@@ -92,11 +91,11 @@ std::vector<Profile> list_devices(bool complete) {
 
 std::string vulkan_problem() { return list(true).problem; }
 
-std::string cuda_problem() { return cuda::problem(); }
+std::string cuda_problem() { return cuda::list().problem; }
 
 std::vector<SkippedDevice> skipped_devices(bool complete) {
     if (!complete && !may_have_gpu()) return {};
-    std::vector<SkippedDevice> skipped = cuda::skipped();
+    std::vector<SkippedDevice> skipped = cuda::list().skipped;
     try {
         for (SkippedDevice& device : vk::skipped()) skipped.push_back(std::move(device));
     } catch (const DeviceError&) {  // vulkan_problem() reports it

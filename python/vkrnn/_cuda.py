@@ -13,7 +13,7 @@ from vkrnn import _core
 from vkrnn._dlpack import BFLOAT, CUDA, FLOAT, device_of, tensor_of
 from vkrnn._foreign import as_numpy, bfloat16, refuse_differentiated
 from vkrnn.arrays import Array
-from vkrnn.devices import Device, resolve
+from vkrnn.devices import Device, resolve, why_no_cuda
 
 __all__ = ["array_at", "as_operand", "cuda_device"]
 
@@ -58,11 +58,11 @@ def cuda_device(ordinal: int, where: str, preferred: object = None) -> Device:
     wanted = f"cuda:{ordinal} "
     if isinstance(preferred, Device) and preferred.name.startswith(wanted):
         return preferred
-    if not any(profile.name.startswith(wanted) for profile in _core.list_devices()):
-        reasons = [reason for name, _, reason in _core.skipped_devices() if name.startswith(wanted)]
-        reason = reasons[0] if reasons else _core.cuda_problem() or "the driver does not list it"
-        raise _core.DeviceError(f"{where} cuda:{ordinal} cannot be used: {reason}")
-    return resolve(wanted, where)
+    try:
+        return resolve(wanted, where)  # which lists the devices the first time only
+    except (ValueError, _core.DeviceError):
+        reason = why_no_cuda(wanted) or "the driver does not list it"
+        raise _core.DeviceError(f"{where} cuda:{ordinal} cannot be used: {reason}") from None
 
 
 def array_at(

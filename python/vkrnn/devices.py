@@ -323,6 +323,12 @@ def distinct_repr(other: Device, device: Device) -> str:
     return f"another {other!r}" if repr(other) == repr(device) else repr(other)
 
 
+def why_no_cuda(name: str) -> str:
+    """Return why there is no CUDA device whose name begins with `name`; empty if the driver has no reason."""
+    reasons = [reason for skipped, _, reason in _core.skipped_devices() if skipped.startswith(name)]
+    return reasons[0] if reasons else _core.cuda_problem()
+
+
 def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
         device = _by_selector.get(selector)
@@ -399,11 +405,9 @@ def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]
         for index, profile in enumerate(profiles):
             if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
                 return index, profile
-    if isinstance(selector, str) and selector.lower().startswith("cuda"):
-        wanted = selector.lower() if ":" in selector else "cuda:"
-        reasons = [reason for name, _, reason in _core.skipped_devices() if name.startswith(wanted)]
-        if reason := reasons[0] if reasons else _core.cuda_problem():
-            raise _core.DeviceError(f"{where}: {selector!r} cannot be used: {reason}")
+    name = selector.lower() if isinstance(selector, str) else ""
+    if name.startswith("cuda") and (reason := why_no_cuda(name if ":" in name else "cuda:")):
+        raise _core.DeviceError(f"{where}: {selector!r} cannot be used: {reason}")
     listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
     problem = _core.vulkan_problem()
     listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"

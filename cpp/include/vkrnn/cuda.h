@@ -28,7 +28,7 @@ private:
     const std::uintptr_t before_;
 };
 
-// Returns a storage for memory of a CUDA device that belongs to somebody else. `release` is called when neither the
+// Returns a storage for memory of a CUDA device that another library owns. `release` is called when neither the
 // caller nor the device uses it any more. The storage has no version, so packed copies of it are not kept. Throws
 // DeviceError if the device is not a CUDA device.
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,

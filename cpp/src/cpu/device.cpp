@@ -14,6 +14,7 @@
 #include "host_memory.h"
 #include "messages.h"
 #include "scratch.h"
+#include "seconds.h"
 #include "steps.h"
 #include "team.h"
 #include "vkrnn/error.h"
@@ -21,17 +22,12 @@
 namespace vkrnn::cpu {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::size_t kPlans = 512;
 const std::string kArray = "[Array] ";
 
 // Smaller requests are not checked: asking how much memory is free costs more than a small call.
 constexpr std::uint64_t kMany = 64 << 20;
 // Smaller results for the host are allocated by NumPy.
 constexpr std::uint64_t kLeastForHost = 4096;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::string processor_name() {
     std::ifstream file("/proc/cpuinfo");
@@ -207,7 +203,7 @@ Profile profile() {
 }
 
 CpuDevice::CpuDevice(StrategyChoice fixed)
-    : target_(chosen_target()), profile_(cpu::profile()), fixed_(std::move(fixed)), plans_(kPlans) {}
+    : target_(chosen_target()), profile_(cpu::profile()), fixed_(std::move(fixed)) {}
 
 std::shared_ptr<const Plan> CpuDevice::plan(const Spec& spec) { return plans_.get(spec, profile_, fixed_); }
 

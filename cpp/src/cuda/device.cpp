@@ -8,25 +8,22 @@
 #include <utility>
 
 #include "cuda/call.h"
+#include "empty_call.h"
 #include "leak.h"
 #include "messages.h"
 #include "poll.h"
+#include "seconds.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cuda {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr std::size_t kPlans = 512;
 constexpr std::size_t kMostPending = 64;  // calls whose times are kept until they are asked for
 const std::string kArray = "[Array] ";
 const std::string kDevice = "[Device] ";
 
 thread_local Stream current_stream = Stream::legacy;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool is_capturing(Stream stream) {
     int status = 0;
@@ -40,8 +37,7 @@ CudaDevice::CudaDevice(int ordinal, Profile profile, StrategyChoice fixed, Tunin
       profile_(std::move(profile)),
       fixed_(std::move(fixed)),
       tuning_(std::move(tuning)),
-      process_(process_id()),
-      plans_(kPlans) {
+      process_(process_id()) {
     try {
         DeviceNumber device = 0;
         check(driver().DeviceGet(&device, ordinal));
@@ -178,7 +174,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
     const std::string prefix = error_prefix(label);
     if (plan->kernels.empty()) {
         static_cast<void>(usable_session(prefix));
-        clear_results(*plan, results, poll);
+        clear_results(*this, *plan, results, poll);
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         statistics_.last_host_seconds = seconds_since(start);
@@ -187,13 +183,14 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
     in_context(prefix, [&](Session& session, Stream stream) {
         if (lose_next_.exchange(false))
             throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
-        if (!is_capturing(stream)) session.memory->release_due();
+        const bool capturing = is_capturing(stream);
+        if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream);
         Pending pending{{}, {}, prefix};  // without events in a call that is captured in a graph
         try {
             call.bind(inputs, results);
-            if (!is_capturing(stream)) {
+            if (!capturing) {
                 const std::lock_guard lock(state_mutex_);
                 retire();
                 pending.start = event();
@@ -235,17 +232,6 @@ void CudaDevice::give_back(const Pending& pending) {
     const std::lock_guard lock(state_mutex_);
     for (const Event each : {pending.start, pending.end})
         if (each != Event{}) events_.push_back(each);
-}
-
-void CudaDevice::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
-    for (std::size_t i = 0; i < results.size(); ++i) {
-        const std::vector<std::byte> zeros(plan.buffers.at(plan.results.at(i)).bytes);
-        if (zeros.empty()) continue;
-        if (results[i].storage)
-            upload(results[i], zeros.data(), zeros.size(), poll);
-        else
-            std::ranges::copy(zeros, static_cast<std::byte*>(results[i].host));
-    }
 }
 
 void CudaDevice::wait_for(Stream stream, const Poll& poll) {

@@ -92,9 +92,6 @@ private:
     Event event() const;
     void retire() const;
 
-    // Fills the results of a call with an empty batch, which launches nothing.
-    void clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll);
-
     const int ordinal_;
     const Profile profile_;
     const StrategyChoice fixed_;

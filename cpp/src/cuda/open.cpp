@@ -69,18 +69,14 @@ std::string unusable(int ordinal) {
     return nvrtc_problem();
 }
 
-struct Listed {
-    std::vector<std::pair<int, Profile>> usable;  // with the number in the driver
-    std::vector<SkippedDevice> skipped;
-    std::string problem;
-};
-
 // Locked while the driver is opened and asked. It has locks of its own, which a process forked meanwhile would find
 // locked for ever. An outer mutex: the search for NVRTC locks another one.
 ForkSafeMutex& mutex_of_the_driver =
     *new ForkSafeMutex(ForkSafeMutex::Kind::outer);  // NOLINT(cppcoreguidelines-owning-memory)
 
-Listed read_all() {
+}  // namespace
+
+Listed list() {
     const std::lock_guard lock(mutex_of_the_driver);
     Listed listed;
     try {
@@ -102,20 +98,8 @@ Listed read_all() {
     return listed;
 }
 
-}  // namespace
-
-std::vector<Profile> list() {
-    std::vector<Profile> profiles;
-    for (auto& [ordinal, profile] : read_all().usable) profiles.push_back(std::move(profile));
-    return profiles;
-}
-
-std::vector<SkippedDevice> skipped() { return read_all().skipped; }
-
-std::string problem() { return read_all().problem; }
-
 std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
-    auto [ordinal, profile] = read_all().usable.at(index);
+    auto [ordinal, profile] = list().usable.at(index);
     return std::make_shared<CudaDevice>(ordinal, std::move(profile), fixed, tuning);
 }
 

@@ -14,7 +14,8 @@ namespace vkrnn {
 // Keeps the `capacity` most recently used plans. Thread-safe.
 class PlanCache {
 public:
-    explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
+    static constexpr std::size_t kUsualCapacity = 512;  // plans of a device
+    explicit PlanCache(std::size_t capacity = kUsualCapacity) : capacity_(capacity) {}
 
     // Returns the plan for the spec. Calls make_plan() if there is none yet; its exceptions pass through.
     std::shared_ptr<const Plan> get(const Spec& spec, const Profile& profile, const StrategyChoice& fixed,

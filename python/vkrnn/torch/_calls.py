@@ -62,7 +62,7 @@ def call(
 
 def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
     source = tensors["source"]
-    device = _device(source.device.index)
+    device = cuda_device(source.device.index, _WHERE)
     opened = device._open(_WHERE)
 
     def borrow(tensor: Tensor) -> _core.Array:
@@ -115,20 +115,10 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype(known[dtype])
 
 
-_devices: dict[int, Device] = {}
-
-
-def _device(ordinal: int) -> Device:
-    device = _devices.get(ordinal)
-    if device is None or device.closed or device.lost:
-        device = _devices[ordinal] = cuda_device(ordinal, _WHERE)
-    return device
-
-
 def rounds_products(ordinal: int) -> bool:
     """Return whether calls on a CUDA device may round float32 products."""
     try:
-        return _rounds(_device(ordinal))
+        return _rounds(cuda_device(ordinal, _WHERE))
     except _core.DeviceError:  # the call itself says why
         return False
 

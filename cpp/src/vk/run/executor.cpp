@@ -1,22 +1,17 @@
 #include "vk/run/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
+#include "empty_call.h"
 #include "leak.h"
+#include "seconds.h"
 #include "vk/device/error.h"
 #include "vk/run/session.h"
 
 namespace vkrnn::vk {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-constexpr std::size_t kPlans = 512;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 [[noreturn]] void throw_forked(const std::string& prefix) {
     throw DeviceError(
@@ -51,7 +46,6 @@ Executor::Executor(SelectedDevice selected, StrategyChoice fixed, Tuning tuning)
       fixed_(std::move(fixed)),
       tuning_(std::move(tuning)),
       process_(process_id()),
-      plans_(kPlans),
       session_(std::make_shared<Session>(std::move(selected))),
       pool_(session_->pools.device),
       results_(session_->pools.results) {}
@@ -226,7 +220,7 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
     const std::string prefix = error_prefix(label);
     const auto session = usable_session(prefix);
     if (plan->kernels.empty()) {
-        clear_results(*plan, results, poll);
+        clear_results(*this, *plan, results, poll);
         const std::lock_guard lock(state_mutex_);
         ++statistics_.calls;
         statistics_.last_host_seconds = seconds_since(start);
@@ -276,17 +270,6 @@ void Executor::run(const std::shared_ptr<const Plan>& plan, std::span<const Inpu
     statistics_.bytes_imported += binding.imported();
     statistics_.bytes_downloaded += binding.downloaded();
     statistics_.last_host_seconds = seconds_since(start);
-}
-
-void Executor::clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll) {
-    for (std::size_t i = 0; i < results.size(); ++i) {
-        const std::vector<std::byte> zeros(plan.buffers.at(plan.results.at(i)).bytes);
-        if (results[i].storage && !zeros.empty()) {
-            upload(results[i], zeros.data(), zeros.size(), poll);
-        } else {
-            std::ranges::copy(zeros, static_cast<std::byte*>(results[i].host));
-        }
-    }
 }
 
 void Executor::upload(const ResultLocation& to, const void* from, std::uint64_t bytes, const Poll& poll) {

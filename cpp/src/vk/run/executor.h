@@ -69,8 +69,6 @@ private:
     [[noreturn]] void fail(const std::string& prefix);
     // Removes finished calls and reads the timing of the last one. Requires state_mutex_.
     void retire(const Session& session) const;
-    // Fills the results of a call with an empty batch, which submits nothing.
-    void clear_results(const Plan& plan, std::span<const ResultLocation> results, const Poll& poll);
     void wait_for_contents(const Session& session, const PoolStorage& storage, const Poll& poll);
     // Submits commands that read one storage and write the other.
     void submit_copy(PoolStorage& source, PoolStorage& target, const Poll& poll,
