@@ -352,6 +352,17 @@ def test_gpu_report() -> None:
     ]
 
 
+def test_peephole_loops(torch: Any) -> None:
+    """Forward and gradients have a row each, and the three ways agree, or the program would fail."""
+    assert torch
+    options = ["--device", "cpu", "--sizes", "3,2,8", "--rounds", "1", "--compiler", "eager"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.loops", *options], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| 3,2,8")]
+    assert rows == ["3,2,8 forward", "3,2,8 forward + gradients"]
+
+
 def test_data_parallel_training(torch: Any) -> None:
     """Each implementation has a row for each number of processes, and the first has an efficiency of 1."""
     assert torch
