@@ -23,7 +23,7 @@ from .common import show, table, verdict
 from .gpu import parse_sizes
 
 FLOOR = 15.0  # the loops' time over that of vkrnn
-NEAR = 1e-3  # of the largest value: PyTorch's products may be rounded to TF32
+NEAR = {"ieee": 1e-4, "tf32": 1e-2}  # errors of the largest value
 SIZES = [parse_sizes(text) for text in ("256,64,512", "512,1,256", "100,32,128", "100,64,1024", "1000,8,256")]
 
 Step = Callable[..., tuple[Any, Any]]
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", default="cuda", help="PyTorch's device (%(default)s)")
     add("--sizes", nargs="+", type=parse_sizes, default=SIZES, metavar="T,N,H", help="I = H (default: five sizes)")
     add("--compiler", default="inductor", help="back end of torch.compile (%(default)s)")
+    add("--float32", choices=list(NEAR), default="tf32", help="precision of all products (%(default)s)")
     add("--rounds", type=int, default=3, help="turns (%(default)s)")
     return made
 
@@ -107,7 +108,7 @@ class Loops:
             self.torch.cuda.synchronize()
 
 
-def measure(loops: Loops, compiled: Step, rounds: int, *, gradients: bool) -> dict[str, float]:
+def measure(loops: Loops, compiled: Step, rounds: int, near: float, *, gradients: bool) -> dict[str, float]:
     """Return the least seconds of each way, whose results must agree."""
     ways = {"vkrnn": loops.ours, "loop": lambda: loops.loop(cell), "compiled": lambda: loops.loop(compiled)}
     expected = loops.results(ways["loop"], gradients=gradients)
@@ -115,7 +116,7 @@ def measure(loops: Loops, compiled: Step, rounds: int, *, gradients: bool) -> di
         for _ in range(2):
             found = loops.results(way, gradients=gradients)
         error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(found, expected, strict=True))
-        if not error < NEAR:
+        if not error < near:
             raise SystemExit(f"bench.loops: {name} differs from the loop by {error:.1e} of the largest value")
     times = dict.fromkeys(ways, float("inf"))
     for _, (name, way) in itertools.product(range(rounds), ways.items()):
@@ -129,12 +130,13 @@ def main() -> None:
     torch = find_torch()
     if torch is None:
         raise SystemExit("bench.loops needs PyTorch")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.float32 == "tf32"
     rows, least = [], float("inf")
     for sizes, gradients in tqdm(list(itertools.product(options.sizes, (False, True))), leave=False):
         torch.compiler.reset()  # so that each size is compiled for itself
         loops = Loops(torch, sizes.T, sizes.N, sizes.H, options.device)
         compiled = torch.compile(cell, backend=options.compiler)
-        times = measure(loops, compiled, options.rounds, gradients=gradients)
+        times = measure(loops, compiled, options.rounds, NEAR[options.float32], gradients=gradients)
         ours = times["vkrnn"]
         ratios = [times[name] / ours for name in ("loop", "compiled")]
         least = min(least, *ratios)
@@ -142,7 +144,7 @@ def main() -> None:
         steps = [f"{seconds / sizes.T * 1e6:.2f}" for seconds in times.values()]
         rows.append([f"{sizes.T},{sizes.N},{sizes.H} {what}", *steps, *(f"{ratio:.1f}" for ratio in ratios)])
     where = torch.cuda.get_device_name() if options.device.startswith("cuda") else "CPU"
-    show([f"vkrnn {vkrnn.__version__}, torch {torch.__version__}, {where}; us a step", ""])
+    show([f"vkrnn {vkrnn.__version__}, torch {torch.__version__}, {where}; {options.float32}, us a step", ""])
     show(table(["T,N,H", "vkrnn", "loop", "compiled", "loop : vkrnn", "compiled : vkrnn"], rows))
     show(["", verdict("the loops' time over that of vkrnn, worst row", least, FLOOR, "times", at_least=True)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ os.environ.setdefault("VKRNN_CACHE_DIR", str(ROOT / ".cache" / "vkrnn"))
 # Set before NumPy is imported. The reference's products are small, and OpenBLAS's threads spin while they wait: with
 # them, the large cases take six times the processor time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# JAX would use a GPU, and vkrnn accepts arrays on the CPU only.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests of JAX are on its CPU, but for those that name the GPU.
+_on_cuda = any(find_spec(f"jax_cuda{major}_plugin") for major in (12, 13))
+os.environ.setdefault("JAX_PLATFORMS", "cpu,cuda" if _on_cuda else "cpu")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several processes use the GPU
 
 import vkrnn  # noqa: E402
 from oracles import require  # noqa: E402

@@ -93,13 +93,22 @@ std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, 
     return device.plan(spec_on(checked, device.profile(), tf32));
 }
 
+// Returns a function that calls one of Python's, which must outlive it.
+CudaAllocator allocator_of(py::handle function) {
+    if (function.is_none()) return {};
+    return [function](std::uint64_t bytes) {
+        const py::gil_scoped_acquire gil;
+        return py::cast<std::uint64_t>(function(bytes));
+    };
+}
+
 // Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
 // `owner` is the vkrnn.Device of new arrays. `resident`: new results are Arrays, and the function may return before
-// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32. `stream` is the
-// CUDA stream of the call on a CUDA device.
+// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32. On a CUDA
+// device, `stream` is the call's stream, and `allocator` a function like CudaAllocator, or None.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
-             const py::object& owner, bool resident, bool tf32, std::uintptr_t stream) {
-    const OnCudaStream ordered(stream);
+             const py::object& owner, bool resident, bool tf32, std::uintptr_t stream, const py::object& allocator) {
+    const OnCudaStream ordered(stream, allocator_of(allocator));
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
@@ -278,7 +287,8 @@ void register_calls(py::module_& module) {
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
         py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
-               py::arg("tf32") = false, py::arg("stream") = 0, py::call_guard<Inside>());
+               py::arg("tf32") = false, py::arg("stream") = 0, py::arg("allocator") = py::none(),
+               py::call_guard<Inside>());
     module.def("copy_last_cells", &copy_last, py::arg("gradient"), py::arg("directions"), py::arg("lengths"),
                py::arg("last"), py::arg("where"), py::call_guard<Inside>());
     module.def(

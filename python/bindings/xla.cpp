@@ -1,72 +1,34 @@
 // The handler of vkrnn's calls in programs that XLA has compiled: `vkrnn.jax` registers it with XLA's foreign function
-// interface (FFI). It runs on XLA's threads, without the GIL and without Python.
+// interface (FFI), once for programs on the CPU and once for programs on CUDA devices. It runs on XLA's threads,
+// without the GIL and without Python, except when a program runs for the first time on a CUDA device.
 //
 // A call has these attributes. They stay as they are, because exported programs contain them:
 //   cell, gradients      the operation: "lstm", false
 //   arguments, results   the names of the operands and of the results, in their order, separated by commas
 //   descriptor           a dictionary of the descriptor's properties; those that are left out have their defaults
-//   device               a number from xla_device(), or 0 for a CPU device of the handler's own
+//   device               a number from xla_device(); 0 for a CPU device of the handler's own, or for vkrnn's shared
+//                        device of the GPU that the operands are on
+//   float32              only where products may be rounded: "tf32"
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
-#include <cstring>
-#include <mutex>
+#include <cstdint>
 #include <new>
 #include <stdexcept>
 
 #include "bindings.h"
+#include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/last_cells.h"
+#include "xla_place.h"
 
 namespace vkrnn::python {
 namespace {
 
 namespace ffi = xla::ffi;
 
-constexpr std::array<const char*, 3> kVariables{"VKRNN_CPU_TARGET", kCallVariables[0], kCallVariables[1]};
 const std::string kWhere = "[vkrnn.jax] ";
-
-// What Python's side gives the handler.
-struct Given {
-    std::mutex mutex;
-    std::vector<std::weak_ptr<Device>> devices;            // number 1 is the first
-    std::shared_ptr<const EnvironmentValues> environment;  // read while Python held the GIL, never null for the handler
-};
-
-Given& given() {
-    static auto& all = *new Given;  // never destroyed, because XLA's threads may still run while the process ends
-    return all;
-}
-
-void read_environment() {
-    auto values = std::make_shared<const EnvironmentValues>(kVariables);
-    const std::lock_guard lock(given().mutex);
-    given().environment = std::move(values);
-}
-
-// Returns the number of a device in the programs of this process.
-std::int64_t number_of(const std::shared_ptr<Device>& device) {
-    read_environment();
-    const std::lock_guard lock(given().mutex);
-    auto& all = given().devices;
-    auto found = std::ranges::find_if(all, [&](const auto& each) { return each.lock() == device; });
-    if (found == all.end()) found = all.insert(all.end(), device);
-    return found - all.begin() + 1;
-}
-
-std::shared_ptr<Device> device_of(std::int64_t number) {
-    if (number == 0) {
-        static const auto& own = *new std::shared_ptr<Device>(Device::open_cpu());
-        return own;
-    }
-    const std::lock_guard lock(given().mutex);
-    const auto& all = given().devices;
-    const bool known = number > 0 && number <= static_cast<std::int64_t>(all.size());
-    auto device = known ? all[static_cast<std::size_t>(number - 1)].lock() : nullptr;
-    if (device == nullptr) throw DeviceError(kWhere + "the program's device is not one of this process");
-    return device;
-}
 
 template <class T>
 T attribute(const ffi::Dictionary& attributes, std::string_view name) {
@@ -125,45 +87,50 @@ std::string dtype_of(const ffi::AnyBuffer& buffer) {
 }
 
 template <class Integer>
-std::vector<std::int64_t> integers_of(const ffi::AnyBuffer& buffer) {
-    const auto* const first = static_cast<const Integer*>(buffer.untyped_data());
+std::vector<std::int64_t> integers_of(const void* data, std::size_t count) {
+    const auto* const first = static_cast<const Integer*>(data);
     std::vector<std::int64_t> integers;
     // A number too large for an int64 becomes a negative one; either is refused.
-    for (std::size_t i = 0; i < buffer.element_count(); ++i) integers.push_back(static_cast<std::int64_t>(first[i]));
+    for (std::size_t i = 0; i < count; ++i) integers.push_back(static_cast<std::int64_t>(first[i]));
     return integers;
 }
 
-std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer) {
+std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const Place& place) {
+    std::vector<std::byte> copy;
+    const void* const data = place.read(buffer.untyped_data(), buffer.size_bytes(), copy);
+    const std::size_t count = buffer.element_count();
     switch (buffer.element_type()) {
-        case ffi::DataType::S8: return integers_of<std::int8_t>(buffer);
-        case ffi::DataType::S16: return integers_of<std::int16_t>(buffer);
-        case ffi::DataType::S32: return integers_of<std::int32_t>(buffer);
-        case ffi::DataType::S64: return integers_of<std::int64_t>(buffer);
-        case ffi::DataType::U8: return integers_of<std::uint8_t>(buffer);
-        case ffi::DataType::U16: return integers_of<std::uint16_t>(buffer);
-        case ffi::DataType::U32: return integers_of<std::uint32_t>(buffer);
-        case ffi::DataType::U64: return integers_of<std::uint64_t>(buffer);
+        case ffi::DataType::S8: return integers_of<std::int8_t>(data, count);
+        case ffi::DataType::S16: return integers_of<std::int16_t>(data, count);
+        case ffi::DataType::S32: return integers_of<std::int32_t>(data, count);
+        case ffi::DataType::S64: return integers_of<std::int64_t>(data, count);
+        case ffi::DataType::U8: return integers_of<std::uint8_t>(data, count);
+        case ffi::DataType::U16: return integers_of<std::uint16_t>(data, count);
+        case ffi::DataType::U32: return integers_of<std::uint32_t>(data, count);
+        case ffi::DataType::U64: return integers_of<std::uint64_t>(data, count);
         default: return {};
     }
 }
 
-// The operands of a call: addresses of XLA's buffers, or of copies in the form that the core takes.
+// The operands of a call: XLA's buffers, or copies in the form that the core takes.
 class Operands {
 public:
-    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const std::string& prefix) {
+    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const Place& place, const std::string& prefix)
+        : place_(place) {
         for (const std::string_view name : names_in(names)) {
             const auto buffer = buffers.get<ffi::AnyBuffer>(infos_.size());
             if (buffer.has_error()) throw ValueError(prefix + " " + std::string(name) + ": the operand is missing");
             const Argument argument = argument_named(name, prefix);
             const auto shape = buffer->dimensions();
-            TensorInfo info{dtype_of(*buffer), {shape.begin(), shape.end()}};
+            TensorInfo info{dtype_of(*buffer), {shape.begin(), shape.end()}, {}};
             if (argument == Argument::lengths) {
-                info.integers = read_integers(*buffer);
+                info.integers = read_integers(*buffer, place);
                 lengths_.assign(info.integers.begin(), info.integers.end());
-                data_[argument] = lengths_.data();
+                locations_[argument] = {lengths_.data()};
             } else {
-                data_[argument] = buffer->untyped_data();
+                locations_[argument] = place.input(buffer->untyped_data(), buffer->size_bytes());
             }
+            if (argument == Argument::cell_gradient) cells_ = *buffer;
             infos_[argument] = std::move(info);
         }
         if (infos_.size() != buffers.size()) throw ValueError(prefix + " arguments: some operands have no name");
@@ -171,16 +138,17 @@ public:
 
     // Checks the call. Frameworks have gradients of all cells, [T, N, DH]; those of the last ones are copied.
     Call check(const Descriptor& descriptor, bool gradients, const std::string& prefix) {
-        const auto cells = infos_.find(Argument::cell_gradient);
-        if (cells == infos_.end()) return check_call(descriptor, gradients, infos_);
-        const TensorShape all = cells->second.shape;
+        if (!cells_) return check_call(descriptor, gradients, infos_);
+        TensorShape& shape = infos_.at(Argument::cell_gradient).shape;
+        const TensorShape all = shape;
         if (all.size() != 3) throw ValueError(prefix + " cell_gradient: expected 3 axes");
-        cells->second.shape.erase(cells->second.shape.begin());
+        shape.erase(shape.begin());
         const Call call = check_call(descriptor, gradients, infos_);
         const Spec& spec = call.spec;
         if (all[0] != spec.T) throw ValueError(prefix + " cell_gradient: expected T steps");
+        std::vector<std::byte> copy;
         const auto lengths = infos_.find(Argument::lengths);
-        CellGradients all_cells{.data = data_[Argument::cell_gradient],
+        CellGradients all_cells{.data = place_.read(cells_->untyped_data(), cells_->size_bytes(), copy),
                                 .T = spec.T,
                                 .N = spec.N,
                                 .D = spec.D(),
@@ -190,22 +158,24 @@ public:
         if (lengths != infos_.end()) all_cells.lengths = lengths->second.integers;
         last_cells_.resize(storage_bytes(spec.dtype) * static_cast<std::size_t>(spec.N * spec.D() * spec.H));
         copy_last_cells(all_cells, last_cells_.data(), "[vkrnn.jax." + std::string(spec.cell().name) + "]");
-        data_[Argument::cell_gradient] = last_cells_.data();
+        locations_[Argument::cell_gradient] = {last_cells_.data()};
         return call;
     }
 
-    [[nodiscard]] const void* at(Argument argument) const { return data_.at(argument); }
+    [[nodiscard]] const InputLocation& at(Argument argument) const { return locations_.at(argument); }
 
 private:
+    const Place& place_;
     Arguments infos_;
-    std::map<Argument, const void*> data_;
+    std::map<Argument, InputLocation> locations_;
+    std::optional<ffi::AnyBuffer> cells_;
     std::vector<std::int32_t> lengths_;  // the device reads what was checked
     std::vector<std::byte> last_cells_;
 };
 
-// Returns the addresses of the results in the order that the call has them in. Throws if one is not as the call says.
+// Returns the locations of the results in the order that the call has them in. Throws if one is not as the call says.
 std::vector<ResultLocation> result_locations(const Call& call, const ffi::RemainingRets& buffers,
-                                             std::string_view names, const std::string& prefix) {
+                                             std::string_view names, const Place& place, const std::string& prefix) {
     const std::vector<std::string_view> given = names_in(names);
     std::vector<ResultLocation> locations;
     for (const ResultInfo& result : call.results) {
@@ -215,13 +185,22 @@ std::vector<ResultLocation> result_locations(const Call& call, const ffi::Remain
                           std::ranges::equal((*buffer)->dimensions(), result.shape);
         if (!fits)
             throw ValueError(prefix + " " + result.name + ": the program has no result of the call's shape and dtype");
-        locations.push_back({(*buffer)->untyped_data()});
+        locations.push_back(place.result((*buffer)->untyped_data(), (*buffer)->size_bytes()));
     }
     if (call.results.size() != buffers.size()) throw ValueError(prefix + " results: the call has not all of them");
     return locations;
 }
 
-void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
+bool allows_tf32(const ffi::Dictionary& attributes) {
+    if (!attributes.contains("float32")) return false;
+    const auto precision = attribute<std::string_view>(attributes, "float32");
+    if (precision != "tf32")
+        throw ValueError(kWhere + "float32: expected 'tf32', got '" + std::string(precision) + "'");
+    return true;
+}
+
+void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results, const ffi::Dictionary& attributes,
+         const Place& place) {
     const auto cell_name = attribute<std::string_view>(attributes, "cell");
     const Cell* const cell = find_cell(cell_name);
     if (cell == nullptr) throw ValueError(kWhere + "there is no cell '" + std::string(cell_name) + "'");
@@ -229,17 +208,19 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
     const std::string prefix = message_prefix(*cell, gradients, {});
     const Descriptor descriptor = read_properties(*cell, attribute<ffi::Dictionary>(attributes, "descriptor"));
 
-    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), prefix);
-    const Call call = operands.check(descriptor, gradients, prefix);
+    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), place, prefix);
+    Call call = operands.check(descriptor, gradients, prefix);
     const std::vector<ResultLocation> to =
-        result_locations(call, results, attribute<std::string_view>(attributes, "results"), prefix);
+        result_locations(call, results, attribute<std::string_view>(attributes, "results"), place, prefix);
 
-    const std::shared_ptr<Device> device = device_of(attribute<std::int64_t>(attributes, "device"));
-    const std::shared_ptr<const Plan> plan = device->plan(call.spec);
+    Device& device = place.device();
+    call.spec.precision = product_precision(allows_tf32(attributes) ? Precision::tf32 : Precision::ieee,
+                                            call.spec.dtype, device.profile());
+    const std::shared_ptr<const Plan> plan = device.plan(call.spec);
     std::uint64_t bytes = plan->bytes();
     std::vector<InputLocation> inputs;
     for (const auto& [argument, index] : plan->inputs) {
-        inputs.push_back({operands.at(argument)});
+        inputs.push_back(operands.at(argument));
         bytes -= plan->buffers.at(index).bytes;
     }
     for (std::size_t i = 0; i < to.size(); ++i) {
@@ -248,21 +229,30 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
         require_bytes(buffer, elements * storage_bytes(call.spec.dtype));
         bytes -= buffer.bytes;
     }
-    device->require_room(*plan, bytes, prefix);
-    device->run(plan, inputs, to, true, prefix, &ending_without_gil);
+    device.require_room(*plan, bytes, prefix);
+    device.run(plan, inputs, to, !place.on_cuda(), prefix, &ending_without_gil);
 }
 
-ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
-                  const ffi::Dictionary& attributes) {
+// Returns the number of the CUDA device that the operands and results are on; -1 if all are empty.
+int ordinal_of(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+    int ordinal = -1;
+    const auto look = [&](const ffi::AnyBuffer& buffer) {
+        if (ordinal < 0 && buffer.size_bytes() != 0)
+            ordinal = cuda_ordinal_at(reinterpret_cast<std::uintptr_t>(buffer.untyped_data()));
+    };
+    for (std::size_t i = 0; i < arguments.size(); ++i) look(*arguments.get<ffi::AnyBuffer>(i));
+    for (std::size_t i = 0; i < results.size(); ++i) look(**results.get<ffi::AnyBuffer>(i));
+    return ordinal;
+}
+
+// Calls `body`, and returns its errors as XLA's.
+template <class Body>
+ffi::Error with_errors(const Body& body) {
     const InsideWithoutGil inside;
     try {
-        std::shared_ptr<const EnvironmentValues> environment;
-        {
-            const std::lock_guard lock(given().mutex);
-            environment = given().environment;
-        }
+        const std::shared_ptr<const EnvironmentValues> environment = xla_environment();
         const EnvironmentCopy copy(*environment);
-        run(arguments, results, attributes);
+        body();
         return ffi::Error::Success();
     } catch (const TypeError& error) {
         return {ffi::ErrorCode::kInvalidArgument, error.what()};
@@ -283,16 +273,49 @@ ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets&
     }
 }
 
-XLA_FFI_DEFINE_HANDLER(handler, handle, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+std::int64_t device_number(const ffi::Dictionary& attributes) { return attribute<std::int64_t>(attributes, "device"); }
+
+ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
+                  const ffi::Dictionary& attributes) {
+    return with_errors([&] {
+        const std::int64_t number = device_number(attributes);
+        run(arguments, results, attributes, place_on_host(number));
+    });
+}
+
+// Memory for the call comes from XLA, which usually holds most of the GPU's.
+ffi::Error handle_on_cuda(void* stream, ffi::ScratchAllocator scratch, const ffi::RemainingArgs& arguments,
+                          const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
+    return with_errors([&] {
+        const int ordinal = ordinal_of(arguments, results);
+        if (ordinal < 0) return;  // nothing to compute
+        const auto allocate = [&](std::uint64_t bytes) {
+            constexpr std::size_t kAlignment = 256;
+            return reinterpret_cast<std::uint64_t>(scratch.Allocate(bytes, kAlignment).value_or(nullptr));
+        };
+        const OnCudaStream ordered(reinterpret_cast<std::uintptr_t>(stream), allocate);
+        run(arguments, results, attributes, place_on_cuda(device_number(attributes), ordinal));
+    });
+}
+
+XLA_FFI_DEFINE_HANDLER(cpu_handler, handle, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER(cuda_handler, handle_on_cuda,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Ctx<ffi::ScratchAllocator>()
+                           .RemainingArgs()
+                           .RemainingRets()
+                           .Attrs());
 
 }  // namespace
 
 void register_xla(py::module_& module) {
     module.def("xla_handler", []() -> py::object {
-        read_environment();
-        return py::capsule(reinterpret_cast<void*>(handler));
+        read_xla_environment();
+        return py::capsule(reinterpret_cast<void*>(cpu_handler));
     });
-    module.def("xla_device", &number_of, py::arg("device"));
+    module.def("xla_cuda_handler", []() -> py::object { return py::capsule(reinterpret_cast<void*>(cuda_handler)); });
+    module.def("xla_device", &xla_number, py::arg("device"));
 }
 
 }  // namespace vkrnn::python

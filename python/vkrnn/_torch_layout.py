@@ -83,11 +83,11 @@ def torch_mode(mode: str) -> str:
     return mode.partition(" ")[0]
 
 
-def from_torch_layout(weights: Any, how: Any) -> dict[str, Any]:
+def from_torch_layout(weights: Any, how: Any, *, gradients: bool = False) -> dict[str, Any]:
     """Return torch's `Weights`, tensors or NumPy arrays, as keyword arguments of a call with the descriptor `how`.
 
-    The two matrices are views of torch's, the biases are not. torch has two biases. They are added, except for a GRU's
-    candidate if the reset gate is applied between them.
+    The two matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the
+    reset gate is applied between them. Calls of `gradients` read no numbers of the bias, so it is just the first one.
     """
     weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
     D, H = 1 + how.bidirectional, weight_hh.shape[1]
@@ -96,10 +96,11 @@ def from_torch_layout(weights: Any, how: Any) -> dict[str, Any]:
         given["peephole"] = peephole
     if bias_ih is None or bias_hh is None:
         return given
-    given["bias"] = bias_ih + bias_hh
+    given["bias"] = bias_ih if gradients else bias_ih + bias_hh
     if getattr(how, "reset_after", False):
         candidate = np.s_[:, 2]
-        given["bias"].reshape(D, 3, H)[candidate] = bias_ih.reshape(D, 3, H)[candidate]
+        if not gradients:
+            given["bias"].reshape(D, 3, H)[candidate] = bias_ih.reshape(D, 3, H)[candidate]
         given["secondary_bias"] = bias_hh.reshape(D, 3, H)[candidate].flatten()
     return given
 

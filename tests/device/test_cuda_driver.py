@@ -173,6 +173,33 @@ print(driver.fake_cuda_allocations() - before)
 
 
 @needs_nvrtc
+def test_memory_of_the_caller(fake: dict[str, str]) -> None:
+    """A call takes what it alone needs from the caller; if there is not enough, the message says how much it needs."""
+    program = (
+        CALL
+        + """
+from vkrnn import _core
+opened, how = device._open(), vkrnn.LSTMDescriptor()
+arrays = {n: vkrnn.asarray(a, device=device) for n, a in (("source", x), ("recurrent_weight", w), ("input_weight", w))}
+checked = _core.check("lstm", False, how, arrays)
+before, asked = driver.fake_cuda_allocations(), []
+spare = vkrnn.empty((1 << 20,), device=device)
+def allocate(count):
+    asked.append(count)
+    return spare.__cuda_array_interface__["data"][0]
+_core.run(opened, checked, [None], device, True, False, 0, allocate)
+print(len(asked), 0 < asked[0] < spare.nbytes, driver.fake_cuda_allocations() - before)
+try:
+    _core.run(opened, checked, [None], device, True, False, 0, lambda count: 0)
+except MemoryError as error:
+    print(str(error).startswith("[lstm] the call needs "))
+print(call(arrays["source"], arrays["recurrent_weight"]).shape)
+"""
+    )
+    assert run(program, fake).splitlines() == ["1 True 1", "True", "(5, 3, 8)"]
+
+
+@needs_nvrtc
 def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None:
     """Their code is kept in the cache's folder. A damaged file is replaced; a folder that cannot be written is told."""
     folder = {"VKRNN_CACHE_DIR": str(tmp_path)}

@@ -14,18 +14,25 @@ namespace vkrnn {
 // Sets the folders whose packages may contain NVRTC, such as `nvidia` among Python's packages: <folder>/*/lib.
 void set_cuda_packages(std::vector<std::string> folders);
 
-// While it exists, calls of this thread on CUDA devices are ordered on this stream, a CUstream. Otherwise they are on
-// the legacy default stream, which waits for all streams that were not made to be independent of it. Objects of one
-// thread are destroyed in reverse order.
+// Returns the address of that many bytes of a CUDA device's memory, at a multiple of 256; 0 if there are not so many.
+// They are a call's until it returns. Later uses must be in the order of the call's stream.
+using CudaAllocator = std::function<std::uint64_t(std::uint64_t bytes)>;
+
+// While it exists, calls of this thread on CUDA devices are ordered on this stream, a CUstream, and take the memory
+// that they alone need from `allocate`. Otherwise they are on the legacy default stream, which waits for all streams
+// that were not made to be independent of it, and have a pool of their own. Objects of one thread are destroyed in
+// reverse order.
 class OnCudaStream {
 public:
-    explicit OnCudaStream(std::uintptr_t stream);
+    explicit OnCudaStream(std::uintptr_t stream, CudaAllocator allocate = {});
     ~OnCudaStream();
     OnCudaStream(const OnCudaStream&) = delete;
     OnCudaStream& operator=(const OnCudaStream&) = delete;
 
 private:
-    const std::uintptr_t before_;
+    const std::uintptr_t stream_before_;
+    const CudaAllocator allocate_;
+    const CudaAllocator* const allocator_before_;
 };
 
 // Returns a storage for memory of a CUDA device that another library owns. `release` is called when neither the

@@ -34,11 +34,19 @@ CudaStorage& own(const Memory& memory, const Storage& storage) {
     return const_cast<CudaStorage&>(*found);  // NOLINT(cppcoreguidelines-pro-type-const-cast): only its order changes
 }
 
-Call::Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream)
-    : memory_(std::move(memory)), plan_(plan), stream_(stream), placements_(plan.buffers.size()) {}
+Call::Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate)
+    : memory_(std::move(memory)), plan_(plan), stream_(stream), allocate_(allocate), placements_(plan.buffers.size()) {}
 
 Call::~Call() {
-    if (temporary_ != 0) memory_->free(temporary_, stream_);
+    if (temporary_ != 0 && allocate_ == nullptr) memory_->free(temporary_, stream_);
+}
+
+Address Call::allocate(std::uint64_t bytes) const {
+    if (allocate_ == nullptr) return memory_->allocate(bytes, stream_);
+    const Address address = (*allocate_)(bytes);
+    if (address == 0) throw DriverError{kOutOfMemory, {}};
+    if (address % kAlignment != 0) throw std::logic_error("the caller's memory is not aligned");
+    return address;
 }
 
 void Call::bind(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
@@ -135,7 +143,7 @@ void Call::place_rest(std::span<const InputLocation> inputs, std::span<const Res
     for (const std::size_t buffer : copied) add(plan_.buffers[buffer].bytes);
     temporary_bytes_ = bytes;
     if (bytes == 0) return;
-    temporary_ = memory_->allocate(bytes, stream_);
+    temporary_ = allocate(bytes);
     for (std::size_t i = 0; i < scratch.size(); ++i)
         placements_[scratch[i]] = temporary_ + starts[layout.spots[i].piece] + layout.spots[i].offset;
     for (std::size_t i = 0; i < copied.size(); ++i) {

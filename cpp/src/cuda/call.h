@@ -9,6 +9,7 @@
 
 #include "cuda/memory.h"
 #include "cuda/modules.h"
+#include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cuda {
@@ -18,9 +19,10 @@ CudaStorage& own(const Memory& memory, const Storage& storage);
 
 class Call {
 public:
-    // The context must be current as long as the object lives.
-    Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream);
-    // Frees the temporary memory in the stream's order.
+    // The context must be current as long as the object lives. If `allocate` is not null, temporary memory comes from
+    // it, and belongs to whoever gave it.
+    Call(std::shared_ptr<Memory> memory, const Plan& plan, Stream stream, const CudaAllocator* allocate);
+    // Frees temporary memory that comes from `memory`, in the stream's order.
     ~Call();
     Call(const Call&) = delete;
     Call& operator=(const Call&) = delete;
@@ -69,6 +71,7 @@ private:
     void find_packed(std::size_t input, const InputLocation& operand);
     void mark_used();
     void make_packed();
+    [[nodiscard]] Address allocate(std::uint64_t bytes) const;
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
     void copy_inputs(std::span<const InputLocation> inputs);
     Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
@@ -82,6 +85,7 @@ private:
     const std::shared_ptr<Memory> memory_;
     const Plan& plan_;
     const Stream stream_;
+    const CudaAllocator* const allocate_;
     const Poll* poll_ = nullptr;
     const std::vector<LoadedKernel>* kernels_ = nullptr;
     std::vector<Address> placements_;

@@ -23,7 +23,9 @@ constexpr std::size_t kMostPending = 64;  // calls whose times are kept until th
 const std::string kArray = "[Array] ";
 const std::string kDevice = "[Device] ";
 
+// What OnCudaStream says; null is the device's own pool.
 thread_local Stream current_stream = Stream::legacy;
+thread_local const CudaAllocator* current_allocator = nullptr;
 
 bool is_capturing(Stream stream) {
     int status = 0;
@@ -186,7 +188,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
-        Call call(session.memory, *plan, stream);
+        Call call(session.memory, *plan, stream, current_allocator);
         Pending pending{{}, {}, prefix};  // without events in a call that is captured in a graph
         try {
             call.bind(inputs, results);
@@ -408,12 +410,19 @@ cuda::CudaDevice& cuda_device(Device& device) {
 
 }  // namespace
 
-OnCudaStream::OnCudaStream(std::uintptr_t stream) : before_(static_cast<std::uintptr_t>(cuda::current_stream)) {
+OnCudaStream::OnCudaStream(std::uintptr_t stream, CudaAllocator allocate)
+    : stream_before_(static_cast<std::uintptr_t>(cuda::current_stream)),
+      allocate_(std::move(allocate)),
+      allocator_before_(cuda::current_allocator) {
     // 0 is the default stream of programs that do not say otherwise, the legacy one.
     cuda::current_stream = stream == 0 ? cuda::Stream::legacy : static_cast<cuda::Stream>(stream);
+    cuda::current_allocator = allocate_ ? &allocate_ : nullptr;
 }
 
-OnCudaStream::~OnCudaStream() { cuda::current_stream = static_cast<cuda::Stream>(before_); }
+OnCudaStream::~OnCudaStream() {
+    cuda::current_stream = static_cast<cuda::Stream>(stream_before_);
+    cuda::current_allocator = allocator_before_;
+}
 
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
                                             std::function<void()> release) {

@@ -8,8 +8,8 @@ Results(lstm: output [5, 3, 2] float32)
 >>> jax.grad(lambda weight: vkrnn.jax.lstm(source, weight).output.sum())(weight).shape
 (8, 2)
 
-vkrnn computes on the host. Compiled programs call the CPU device through XLA's foreign function interface, or call back
-into Python where `ffi_problem` says why that is so. `docs/jax.md` says what works and what does not.
+Programs on CPUs and CUDA devices call vkrnn through XLA's foreign function interface, or call back into Python where
+`ffi_problem` says why that is so. `docs/jax.md` says what works and what does not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ try:
     from jax.custom_derivatives import SymbolicZero
 
     from vkrnn.jax._ffi import ffi_problem
-    from vkrnn.jax._host import HostCall
+    from vkrnn.jax._host import Call
     from vkrnn.jax._primitive import bind, vary_alike
     from vkrnn.jax._sizes import StandIns
 except ImportError as error:
@@ -171,7 +171,9 @@ def _traced(kind: type[Kind], cell: str, arguments: dict[str, Any]) -> Kind:
     if descriptor is None:
         descriptor = getattr(descriptors, _CELLS[cell].descriptor_name)()
     checked = _checked(cell, given, descriptor, device)
-    call = HostCall(cell, cell, replace(descriptor, training=False), checked.resolved(None))
+    chosen = checked.resolved(None)
+    descriptor = replace(descriptor, training=False)
+    call = Call(cell, cell, descriptor, chosen, device is not None, chosen.float32)
     found = _call(call, vary_alike(given))
     outputs = _CELLS[cell].outputs  # their order, which JAX's dicts do not keep
     names = [name for name in outputs if name in found]
@@ -192,7 +194,7 @@ def _like(name: str, value: Any, sizes: StandIns) -> Array:
     return np.broadcast_to(np.ones((), value.dtype), sizes.numbers(value.shape))
 
 
-def _forward(call: HostCall, given: Arrays) -> dict[str, Any]:
+def _forward(call: Call, given: Arrays) -> dict[str, Any]:
     checked = _checked(call.cell, given, call.descriptor, call.device).call
     sizes, dtype = StandIns(given), given["source"].dtype
     shapes = zip(checked.result_names, map(sizes.symbols, checked.result_shapes), strict=True)
@@ -200,11 +202,11 @@ def _forward(call: HostCall, given: Arrays) -> dict[str, Any]:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _call(call: HostCall, given: Arrays) -> Any:
+def _call(call: Call, given: Arrays) -> Any:
     return _forward(call, given)
 
 
-def _call_and_keep(call: HostCall, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
+def _call_and_keep(call: Call, given: Arrays) -> tuple[dict[str, Any], tuple[Arrays, Arrays]]:
     if "mask" in given and given["mask"].perturbed:
         raise NotImplementedError(f"[vkrnn.jax.{call.cell}] mask: vkrnn computes no gradient with respect to it")
     arrays = {name: primal.value for name, primal in given.items()}
@@ -215,7 +217,7 @@ def _call_and_keep(call: HostCall, given: Arrays) -> tuple[dict[str, Any], tuple
     return {name: found[name] for name in shown}, (arrays, kept)
 
 
-def _differentiate(call: HostCall, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
+def _differentiate(call: Call, kept: tuple[Arrays, Arrays], above: Arrays) -> tuple[dict[str, Any]]:
     given, results = kept
     output = above["output"]
     zeros = {"source_gradient": jnp.zeros(output.shape, output.dtype)}  # where the output takes no part

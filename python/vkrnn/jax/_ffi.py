@@ -1,6 +1,6 @@
 """Calls in compiled programs through XLA's foreign function interface (FFI): no Python runs, and no GIL is needed.
 
-The handler is in python/bindings/xla.cpp, which says what attributes a call has.
+The handlers are in python/bindings/xla.cpp, which says what attributes a call has.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ import numpy as np
 from jaxlib import xla_client
 
 from vkrnn import _core
+from vkrnn._cuda import cuda_device
+from vkrnn.devices import devices
 from vkrnn.jax._examples import compute_examples
-from vkrnn.jax._host import HostCall, Kinds
+from vkrnn.jax._host import Call, Kinds
 
 __all__ = ["TARGET", "ffi_problem", "handles", "make_caller"]
 
 TARGET = "vkrnn"
 """The name by which XLA's programs call vkrnn."""
+
+
+def _opened_cuda(ordinal: int, where: str) -> _core.Device:
+    """Return the device that calls share on a GPU; a program's first call there asks for it."""
+    return cuda_device(ordinal, where)._open(where)
 
 
 def _register() -> str:
@@ -36,36 +43,46 @@ def _register() -> str:
         client: Any = xla_client  # whose private names depend on the version
         client.register_custom_call_handler("cpu", client._xla.register_custom_call_target)  # noqa: SLF001
         jax.ffi.register_ffi_target(TARGET, handler, platform="cpu")
+        # This one waits for the CUDA backend, if there is one. XLA has accepted the other one of the same version.
+        jax.ffi.register_ffi_target(TARGET, _core.xla_cuda_handler(), platform="CUDA")
     except (ImportError, AttributeError, RuntimeError, ValueError) as error:
         return f"JAX {jax.__version__}: {error}"
     return ""
 
 
+_core.provide("opened_cuda", _opened_cuda)
 _problem = _register()
 if _problem:
     logging.getLogger("vkrnn").info("programs of JAX call back into Python: %s", _problem)
 
 
 def ffi_problem() -> str:
-    """Return why compiled programs call back into Python; empty if they call the CPU device directly.
+    """Return why compiled programs call back into Python; empty if they call CPU and CUDA devices directly.
 
-    They call it through XLA's foreign function interface if vkrnn was built with the headers of jaxlib and if JAX
+    They call them through XLA's foreign function interface if vkrnn was built with the headers of jaxlib and if JAX
     accepts the result. Calls on Vulkan devices always go through Python.
     """
     return _problem
 
 
-def handles(call: HostCall) -> bool:
-    """Return whether the handler can make this call."""
-    return not _problem and call.device.backend == "native"
+def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
+    """Return whether a program for the platform, "cpu" or "cuda", calls the handler."""
+    if _problem:
+        return False
+    if platform == "cpu":
+        return call.device.backend == "native"
+    if call.is_device_named:
+        return call.device.backend == "cuda"
+    return exported or any(device.backend == "cuda" for device in devices())
 
 
-def make_caller(call: HostCall, names: Sequence[str], results: Kinds, *, exported: bool) -> Callable[..., list[Any]]:
+def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:
     """Return a function of JAX arrays, which have the `names`, that makes the call and returns the `results`.
 
-    If `exported`, the call runs on a CPU device of the process that runs the program, else on the call's device.
+    If `anywhere`, the call runs where the program's arrays are in the process that runs it: on a CPU device, or on the
+    shared device of a GPU. Otherwise it runs on the call's device.
     """
-    attributes = {
+    attributes: dict[str, Any] = {
         "cell": call.cell,
         "gradients": np.bool_(call.gradients),
         "arguments": ",".join(names),
@@ -73,8 +90,10 @@ def make_caller(call: HostCall, names: Sequence[str], results: Kinds, *, exporte
         "descriptor": {
             field.name: _attribute(getattr(call.descriptor, field.name)) for field in fields(call.descriptor)
         },
-        "device": np.int64(0 if exported else _core.xla_device(call.device._open(f"[{call.function}]"))),
+        "device": np.int64(0 if anywhere else _core.xla_device(call.device._open(f"[{call.function}]"))),
     }
+    if call.float32 == "tf32":
+        attributes["float32"] = call.float32
 
     def caller(*arrays: Any) -> list[Any]:
         given = dict(zip(names, arrays, strict=True))

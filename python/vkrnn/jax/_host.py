@@ -1,4 +1,4 @@
-"""Calls of vkrnn on the host, with NumPy arrays."""
+"""Calls of vkrnn, and how they run on the host, with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from vkrnn._calls import run
 from vkrnn._last_cells import last_cells
 from vkrnn.devices import Device
 from vkrnn.jax._examples import compute_examples
+from vkrnn.precision import Precision, fp32_precision
 from vkrnn.results import Results
 
-__all__ = ["HostCall", "Kinds", "compute"]
+__all__ = ["Call", "Kinds", "compute"]
 
 Array = npt.NDArray[Any]
 Kinds: TypeAlias = tuple[tuple[str, Any], ...]
@@ -23,13 +24,16 @@ Kinds: TypeAlias = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
-class HostCall:
-    """A call of vkrnn without its arrays: JAX compares and hashes it."""
+class Call:
+    """A call without its arrays: JAX compares and hashes it."""
 
     function: str
     cell: str
     descriptor: Any
     device: Device
+    """The one that the caller has named, else the default device."""
+    is_device_named: bool
+    float32: Precision
 
     @property
     def gradients(self) -> bool:
@@ -37,7 +41,7 @@ class HostCall:
         return self.function != self.cell
 
 
-def compute(*arrays: Array, call: HostCall, names: Sequence[str], results: Kinds) -> tuple[Array, ...]:
+def compute(*arrays: Array, call: Call, names: Sequence[str], results: Kinds) -> tuple[Array, ...]:
     """Return the results of a call with `arrays`, which have the `names`."""
     if any(array.size == 0 for array in arrays):  # no batch rows, or a vmap over no examples
         return tuple(np.zeros(kind.shape, kind.dtype) for _, kind in results)
@@ -56,11 +60,12 @@ def _loop(function: Callable[[Mapping[str, Array]], dict[str, Array]], arrays: M
     return {name: np.stack([found[name] for found in each]) for name in each[0]}
 
 
-def _compute_one(call: HostCall, given: Mapping[str, Array]) -> dict[str, Array]:
+def _compute_one(call: Call, given: Mapping[str, Array]) -> dict[str, Array]:
     arguments = {**given, "descriptor": call.descriptor, "device": call.device}
     if "cell_gradient" in arguments:
         directions = 2 if call.descriptor.bidirectional else 1
         arguments["cell_gradient"] = last_cells(
             arguments["cell_gradient"], directions, arguments.get("lengths"), "[vkrnn.jax.lstm]"
         )
-    return run(Results, call.function, arguments)._asdict()
+    with fp32_precision(call.float32):
+        return run(Results, call.function, arguments)._asdict()

@@ -1,7 +1,7 @@
 """The JAX primitive through which `vkrnn.jax` calls vkrnn.
 
-Outside of `jax.jit` it calls vkrnn's functions with NumPy arrays, and nothing is compiled. A compiled program calls the
-CPU device itself if `_ffi` can make that so, and otherwise calls back into Python.
+Outside of `jax.jit` it calls vkrnn's functions with NumPy arrays, and nothing is compiled; arrays on a GPU make an
+exception. A compiled program calls the device itself if `_ffi` can make that so, and otherwise calls back into Python.
 
 `jax.pure_callback` would do for that, but it copies the callback's arguments into arrays of JAX. A large copy needs a
 thread of XLA's pool, and the callback occupies one of these threads while it waits: if there is no other, it waits
@@ -22,12 +22,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from vkrnn.jax import _ffi
-from vkrnn.jax._host import HostCall, Kinds, compute
+from vkrnn.jax._host import Call, Kinds, compute
 
 __all__ = ["bind", "vary_alike"]
 
 
-def bind(call: HostCall, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def bind(call: Call, given: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of a call with the arrays `given`; they have names, shapes and dtypes `like` these."""
     results = tuple((name, jax.core.ShapedArray(value.shape, value.dtype)) for name, value in like.items())
     found = _primitive.bind(*given.values(), call=call, names=tuple(given), results=results)
@@ -59,7 +59,15 @@ def _vary(value: Any, axes: frozenset[str]) -> Any:
 
 
 def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
-    """Compute outside of `jax.jit`. Results stay on the device that the arguments are committed to, if it is one."""
+    """Compute outside of `jax.jit`. Results stay on the device that the arguments are committed to, if it is one.
+
+    With arrays on a GPU, the call becomes a program of its own if that computes there.
+    """
+    on_gpu = any(
+        device.platform == "gpu" for array in arrays if isinstance(array, jax.Array) for device in array.devices()
+    )
+    if on_gpu and _ffi.handles(parameters["call"], "cuda"):
+        return list(_compiled(**parameters)(*arrays))
     found = compute(*jax.device_get(arrays), **parameters)
     for word, wanted, is_it in (
         ("nan", jax.config.jax_debug_nans, np.isnan),
@@ -70,6 +78,11 @@ def _run_now(*arrays: Any, **parameters: Any) -> list[Any]:
     committed = {device for array in arrays if _is_committed(array) for device in array.devices()}
     where = committed.pop() if len(committed) == 1 else None
     return [jax.device_put(array, where) for array in found]
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(**parameters: Any) -> Any:
+    return jax.jit(functools.partial(_primitive.bind, **parameters))
 
 
 def _is_committed(array: Any) -> bool:
@@ -89,7 +102,7 @@ def _map(arrays: Sequence[Any], axes: Sequence[int | None], *, results: Kinds, *
     return _primitive.bind(*front, results=mapped, **more), (0,) * len(mapped)
 
 
-def _refuse(_primals: Any, _tangents: Any, *, call: HostCall, **_: Any) -> Any:
+def _refuse(_primals: Any, _tangents: Any, *, call: Call, **_: Any) -> Any:
     raise NotImplementedError(f"[vkrnn.jax.{call.cell}] gradients of gradients: vkrnn has first derivatives only")
 
 
@@ -100,9 +113,11 @@ def _is_exported(context: Any) -> bool:
 def _lower(context: Any, *operands: Any, **parameters: Any) -> Any:
     """Make the program call back into Python."""
     if _is_exported(context):
+        call: Call = parameters["call"]
+        why = _ffi.ffi_problem() or f"its device is {call.device.name}"
         raise NotImplementedError(
-            f"[vkrnn.jax.{parameters['call'].cell}] jax.export: a program that calls vkrnn cannot be exported, because "
-            f"the call runs in Python on the host ({_ffi.ffi_problem() or 'it is not one of the CPU device'})"
+            f"[vkrnn.jax.{call.cell}] jax.export: a program that calls vkrnn cannot be exported, because the call runs "
+            f"in Python on the host ({why})"
         )
     callback = functools.partial(compute, **parameters)
     # The operation has no sharding: XLA gathers its operands, and each device makes the whole call.
@@ -112,14 +127,15 @@ def _lower(context: Any, *operands: Any, **parameters: Any) -> Any:
     return found
 
 
-def _lower_for_cpu(context: Any, *operands: Any, call: HostCall, **parameters: Any) -> Any:
-    """Make the program call the CPU device, if the call runs on that."""
-    if not _ffi.handles(call):
-        return _lower(context, *operands, call=call, **parameters)
+def _lower_for(platform: str, context: Any, *operands: Any, call: Call, **parameters: Any) -> Any:
+    """Make the program call the device, if the platform's handler can."""
     exported = _is_exported(context)
-    if not exported:
+    if not _ffi.handles(call, platform, exported=exported):
+        return _lower(context, *operands, call=call, **parameters)
+    anywhere = exported or (platform == "cuda" and not call.is_device_named)
+    if not anywhere:
         context.module_context.add_keepalive(call.device)  # the handler has weak references only
-    caller = _ffi.make_caller(call, **parameters, exported=exported)
+    caller = _ffi.make_caller(call, **parameters, anywhere=anywhere)
     return mlir.lower_fun(caller, multiple_results=True)(context, *operands)
 
 
@@ -132,4 +148,5 @@ ad.primitive_jvps[_primitive] = _refuse
 # On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
 _uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
 mlir.register_lowering(_primitive, _lower, **_uncached)
-mlir.register_lowering(_primitive, _lower_for_cpu, platform="cpu")
+for _platform in ("cpu", "cuda"):
+    mlir.register_lowering(_primitive, functools.partial(_lower_for, _platform), platform=_platform)

@@ -69,7 +69,7 @@ def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> d
         return _core.borrow(device, opened, tensor.data_ptr(), _dtype(tensor.dtype), tensor.shape, None)
 
     given: dict[str, Any] = {}
-    copies = []  # kept until the call is submitted; PyTorch's allocator reuses memory in the stream's order only
+    copies = []  # kept until the call is submitted; PyTorch's allocator reuses memory in the order of the stream
     for name, tensor in tensors.items():
         if name == "lengths":
             given[name] = tensor.cpu().numpy()
@@ -83,7 +83,15 @@ def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> d
     results = [source.new_empty(shape) for shape in call.result_shapes]
     stream = torch.cuda.current_stream(source.device).cuda_stream
     resident = True
-    _core.run(opened, call, list(map(borrow, results)), device, resident, _rounds(device), stream)
+
+    def allocate(count: int) -> int:
+        try:
+            copies.append(source.new_empty(count, dtype=torch.uint8))
+        except torch.OutOfMemoryError:
+            return 0
+        return copies[-1].data_ptr()
+
+    _core.run(opened, call, list(map(borrow, results)), device, resident, _rounds(device), stream, allocate)
     return dict(zip(call.result_names, results, strict=True))
 
 

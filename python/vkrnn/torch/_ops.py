@@ -102,7 +102,7 @@ def _compute_backward(
     D = weight_hh.shape[0] // (GATES[name] * H)
     how = descriptor(mode, bidirectional=D == 2)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
-    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
+    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
     given["source_gradient"] = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
     given["z_state"] = z_state
     if name in ("LSTM", "GRU"):
@@ -129,12 +129,14 @@ def _arguments(
     states: tuple[Tensor | None, Tensor | None],
     mask: Tensor | None,
     lengths: Tensor | None,
+    *,
+    gradients: bool = False,
 ) -> dict[str, Tensor | None]:
     """Return the keyword arguments that forward and gradient calls have in common."""
     h_0, c_0 = states
     return {
         "source": source,
-        **from_torch_layout(weights, how),
+        **from_torch_layout(weights, how, gradients=gradients),
         "init_state": None if h_0 is None else _side_by_side(h_0),
         "init_cell": None if c_0 is None else _side_by_side(c_0),
         "mask": mask,
