@@ -113,6 +113,7 @@ void register_cuda(py::module_& module) {
             follow_cuda_stream(device, stream);
         },
         py::arg("device"), py::arg("stream"));
+    module.def("cuda_compiler_key", &cuda_compiler_key, py::arg("device"));
     module.def("cuda_ordinal_at", &cuda_ordinal_at, py::arg("address"));
     module.def("cuda_ordinal", &cuda_ordinal, py::arg("device"));
 }

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Literal, NoReturn
 from weakref import WeakSet
 
-from vkrnn import _core, _tuning
+from vkrnn import _core, _self_check, _tuning
 from vkrnn._generics import Self
 from vkrnn.precision import Precision, block_precision, checked_precision
 
@@ -187,7 +187,10 @@ class Device:
                 try:
                     use = tuned and self.backend != "native" and not self._options
                     tuning = _tuning.load(self._profile) if use else _core.make_tuning([])
-                    self._opened = self._opener.open(tuning)
+                    opened = self._opener.open(tuning)
+                    if self.backend == "cuda" and not self._options:
+                        _self_check.require_right_results(self, _core.cuda_compiler_key(opened), prefix)
+                    self._opened = opened
                 finally:
                     _log()
                 _logger.info("opened %r", self)

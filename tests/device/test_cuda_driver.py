@@ -44,6 +44,7 @@ def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "VK_ADD_DRIVER_FILES": str(folder / "none"),  # as on a machine with a GPU, drivers are asked at once
         "VKRNN_NVRTC": NVRTC or "",
         "VKRNN_CACHE_DIR": str(folder),
+        "VKRNN_SELF_CHECK": "0",  # kernels that do nothing would not pass it
     }
 
 
@@ -170,6 +171,27 @@ print(driver.fake_cuda_allocations() - before)
 """
     )
     assert run(program, fake).splitlines() == ["True", "1"]
+
+
+@needs_nvrtc
+def test_a_compiler_with_wrong_results_is_refused(fake: dict[str, str], tmp_path: Path) -> None:
+    """Each call says so. Nothing is left that would let a later process believe the compiler."""
+    program = (
+        CALL
+        + """
+for _ in range(2):
+    try:
+        call()
+    except vkrnn.DeviceError as error:
+        print(error)
+"""
+    )
+    messages = run(program, fake, VKRNN_SELF_CHECK="1", VKRNN_CACHE_DIR=str(tmp_path)).splitlines()
+    assert len(messages) == 2
+    for message in messages:
+        assert message.startswith("[lstm] the kernels that NVRTC-")
+        assert "expected errors of at most 0.0001 of the largest value, got" in message
+    assert not list(tmp_path.glob("cuda/*.checked"))
 
 
 @needs_nvrtc

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -63,6 +66,26 @@ def assert_close(got: dict[str, Any], wanted: dict[str, Any], tolerance: float) 
         one, other = got[name].double().cpu(), tensor.double().cpu()
         error = (one - other).abs().max() / other.abs().max().clamp(min=1e-3)
         assert error <= tolerance, f"{name}: {error:.2e}"
+
+
+def test_the_compiler_is_checked_once(tmp_path: Any) -> None:
+    """The first process leaves a file in the cache's folder, and the second one finds it."""
+    program = (
+        "import logging, numpy as np, vkrnn; logging.basicConfig(level=logging.INFO)\n"
+        "vkrnn.lstm(np.ones((3, 2, 16), np.float32), np.ones((16, 4), np.float32), device='cuda:0')"
+    )
+    logged = []
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"VKRNN_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        logged.append("checking the results of NVRTC-" in done.stderr)
+    assert logged == [True, False]
+    assert len(list(tmp_path.glob("cuda/*.checked"))) == 1
 
 
 DESCRIPTORS = {

@@ -52,6 +52,10 @@ void follow_cuda_stream(Device& device, std::uintptr_t stream);
 // Returns the number of the CUDA device whose memory is at an address; -1 if there is none.
 int cuda_ordinal_at(std::uint64_t address);
 
+// Returns what the code of a CUDA device's kernels depends on: compiler, architecture and sources. It can be part of a
+// file's name. Throws DeviceError if the device is not a CUDA device, or was closed.
+std::string cuda_compiler_key(Device& device);
+
 // Returns the number of a CUDA device among those of the driver, as in "cuda:0"; -1 for other devices.
 int cuda_ordinal(const Device& device);
 

@@ -77,20 +77,30 @@ std::uint64_t hash(std::string_view text, std::uint64_t before) {
     return fnv1a(std::as_bytes(std::span(text.data(), text.size() + 1)), before);  // each text ends with its 0
 }
 
-// Returns a name that differs for every other source, option or compiler.
-std::string cache_name(const std::string& source, const std::vector<std::string>& options, int version) {
+std::uint64_t hash_of_sources() {
     static const std::uint64_t of_sources = [] {
         std::uint64_t all = fnv1a({});
         for (const SourceFile& file : sources()) all = hash(file.text, hash(file.name, all));
         return all;
     }();
-    std::ostringstream name;
+    return of_sources;
+}
+
+std::string hexadecimal(std::uint64_t number) {
+    std::ostringstream text;
+    text << std::hex << std::setw(16) << std::setfill('0') << number;
+    return text.str();
+}
+
+// Returns a name that differs for every other source, option or compiler.
+std::string cache_name(const std::string& source, const std::vector<std::string>& options, int version) {
+    std::string name;
     for (const char* salt : {"", "second"}) {
-        std::uint64_t all = hash(source, hash(salt, of_sources));
+        std::uint64_t all = hash(source, hash(salt, hash_of_sources()));
         for (const std::string& option : options) all = hash(option.c_str(), all);
-        name << std::hex << std::setw(16) << std::setfill('0') << hash(std::to_string(version).c_str(), all);
+        name += hexadecimal(hash(std::to_string(version).c_str(), all));
     }
-    return name.str() + ".cubin";
+    return name + ".cubin";
 }
 
 }  // namespace
@@ -99,6 +109,10 @@ Compiler::Compiler(int major, int minor)
     : nvrtc_(Nvrtc::get()), architecture_("sm_" + std::to_string(10 * major + minor)), folder_(cache_directory()) {}
 
 std::string Compiler::name() const { return "NVRTC " + version_text(nvrtc_.version()); }
+
+std::string Compiler::key() const {
+    return "NVRTC-" + version_text(nvrtc_.version()) + "-" + architecture_ + "-" + hexadecimal(hash_of_sources());
+}
 
 std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
     const KernelSource place = find_kernel(kernel.shader);

@@ -20,6 +20,9 @@ public:
     [[nodiscard]] std::vector<std::byte> compile(const Kernel& kernel) const;
 
     [[nodiscard]] std::string name() const;  // "NVRTC 13.0"
+    // Returns what the code of all kernels depends on, but for constants: "NVRTC-13.0-sm_90-" and a hash of the
+    // sources.
+    [[nodiscard]] std::string key() const;
 
 private:
     const Nvrtc& nvrtc_;

@@ -386,6 +386,8 @@ void CudaDevice::follow(Stream other) {
     });
 }
 
+std::string CudaDevice::compiler_key() const { return usable_session(kDevice)->modules->compiler().key(); }
+
 Address CudaDevice::lend(Storage& storage, Stream stream) {
     Address address = 0;
     in_context(kArray, [&](Session& session, Stream) {
@@ -436,6 +438,8 @@ std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t 
 void follow_cuda_stream(Device& device, std::uintptr_t stream) {
     cuda_device(device).follow(static_cast<cuda::Stream>(stream));
 }
+
+std::string cuda_compiler_key(Device& device) { return cuda_device(device).compiler_key(); }
 
 int cuda_ordinal_at(std::uint64_t address) {
     try {

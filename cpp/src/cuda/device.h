@@ -49,6 +49,8 @@ public:
     // See vkrnn/cuda.h.
     std::shared_ptr<Storage> borrow(Address address, std::uint64_t bytes, std::function<void()> release);
     Address lend(Storage& storage, Stream stream);
+    // See cuda_compiler_key().
+    [[nodiscard]] std::string compiler_key() const;
     void follow(Stream other);
 
 private:

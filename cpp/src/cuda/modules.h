@@ -24,6 +24,8 @@ class Modules {
 public:
     // Throws DeviceError like Compiler().
     Modules(int major, int minor) : compiler_(std::make_shared<const Compiler>(major, minor)) {}
+
+    [[nodiscard]] const Compiler& compiler() const { return *compiler_; }
     ~Modules();
     Modules(const Modules&) = delete;
     Modules& operator=(const Modules&) = delete;

@@ -89,7 +89,7 @@ def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> d
             copies.append(source.new_empty(count, dtype=torch.uint8))
         except torch.OutOfMemoryError:
             return 0
-        return copies[-1].data_ptr()
+        return int(copies[-1].data_ptr())
 
     _core.run(opened, call, list(map(borrow, results)), device, resident, _rounds(device), stream, allocate)
     return dict(zip(call.result_names, results, strict=True))
