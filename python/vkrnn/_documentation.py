@@ -1,7 +1,8 @@
-"""Paragraphs that the docstrings of the six operations share.
+"""Paragraphs that docstrings share.
 
-A docstring names a paragraph on a line of its own, ``{bias}``, and `documented` inserts it. In the paragraphs, GH and
-DGH stand for the axis that holds the gates in one and in two directions: 4H and 8H for the LSTM.
+A docstring names a paragraph on a line of its own, ``{bias}``, and `with_paragraphs` inserts it. `documented` does so
+with the paragraphs of the six operations. In these, GH and DGH stand for the axis that holds the gates in one and in
+two directions: 4H and 8H for the LSTM.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["documented"]
+__all__ = ["documented", "with_paragraphs"]
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -155,17 +156,28 @@ _AXES = {
 def documented(gates: int, descriptor: str) -> Callable[[Function], Function]:
     """Insert the paragraphs into the docstring of a function, for a cell with this number of gates."""
 
-    def paragraph(match: re.Match[str]) -> str:
-        text = inspect.cleandoc(_PARAGRAPHS[match[1]])
-        text = text.replace("{axes}", _AXES[gates]).replace("{Descriptor}", descriptor)
-        text = text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
-        if match[1] != "letters":
-            return text
-        return "\n\n".join(textwrap.fill(each, 100) for each in text.split("\n\n"))
+    def for_cell(text: str) -> str:
+        text = _clean(text).replace("{axes}", _AXES[gates]).replace("{Descriptor}", descriptor)
+        return text.replace("DGH", f"{2 * gates}H").replace("GH", f"{gates}H".replace("1H", "H"))
+
+    paragraphs = {name: for_cell(text) for name, text in _PARAGRAPHS.items()}
+    paragraphs["letters"] = "\n\n".join(textwrap.fill(each, 100) for each in paragraphs["letters"].split("\n\n"))
+    return with_paragraphs(paragraphs)
+
+
+def with_paragraphs(paragraphs: Mapping[str, str]) -> Callable[[Function], Function]:
+    """Insert these paragraphs into the docstring of a function. In them, ``{function}`` stands for its name."""
 
     def complete(function: Function) -> Function:
+        def paragraph(match: re.Match[str]) -> str:
+            return _clean(paragraphs[match[1]]).replace("{function}", function.__name__)
+
         if function.__doc__ is not None:  # it is None under python -OO
             function.__doc__ = re.sub(r"^\{(\w+)\}$", paragraph, inspect.cleandoc(function.__doc__), flags=re.MULTILINE)
         return function
 
     return complete
+
+
+def _clean(text: str) -> str:
+    return textwrap.dedent(text).strip()

@@ -75,13 +75,13 @@ def test_arguments_are_passed_by_name(function: Callable[..., Any], monkeypatch:
 
 @pytest.mark.parametrize(("function", "parameters"), OPERATIONS)
 def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, bool]]) -> None:
-    """Every parameter has its shape, every section exists, and no placeholder is left."""
+    """Every parameter has its shape, every section exists, and every shared paragraph is inserted."""
     text = inspect.getdoc(function) or ""
     for section in ("Parameters", "Returns", "Raises", "Notes", "Examples"):
         assert f"\n{section}\n{'-' * len(section)}\n" in text
     assert not re.search(r"\{\w+\}", text)
     assert "GH" not in text
-    documented = re.findall(r"^(\w+) : (.*)$", text, flags=re.MULTILINE)
+    documented = re.findall(r"^(\w+) : (.*)\n    \S", text, flags=re.MULTILINE)
     assert [name for name, _ in documented] == [*inspect.signature(function).parameters]
     for (name, optional), (_, kind) in zip(parameters, documented, strict=False):
         assert re.match(r"(array, |array or list of integers, ).*\[", kind), name
@@ -92,6 +92,17 @@ def test_docstring(function: Callable[..., Any], parameters: list[tuple[str, boo
     assert "Results are a named tuple" in warnings
     assert ("descriptor of the forward call" in warnings) == function.__name__.endswith("_gradients")
     assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("module", ["jax", "torch"])
+@pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)
+def test_docstring_of_other_arrays(cell: _core.Cell, module: str) -> None:
+    """The functions for PyTorch and JAX name the function that they call, and have every shared paragraph."""
+    require(module)
+    text = inspect.getdoc(getattr(importlib.import_module(f"vkrnn.{module}"), cell.name)) or ""
+    assert f"Parameters are those of `vkrnn.{cell.name}`" in text
+    assert f"\n    As in `vkrnn.{cell.name}`" in text
+    assert not re.search(r"\{\w+\}", text)
 
 
 @pytest.mark.parametrize("cell", _core.cells(), ids=lambda cell: cell.name)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from vkrnn import _core, descriptors
 from vkrnn._calls import BoundCall
+from vkrnn._documentation import with_paragraphs
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.devices import DeviceLike
 from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
@@ -50,6 +51,21 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Any]
 Kind = TypeVar("Kind", bound=Results[Any])
 
+_PARAGRAPHS = {
+    "parameters": """
+        Parameters are those of `vkrnn.{function}`, which has shapes, equations and warnings. Arrays are JAX arrays or
+        anything that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call
+        runs on the device that is the default when the call is traced.
+        """,
+    "raises": """
+        Raises
+        ------
+        TypeError, ValueError, NotImplementedError, DeviceError
+            As in `vkrnn.{function}`, when the call is traced. Under ``jit``, errors that only running the call can find
+            are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and
+            for second derivatives.
+        """,
+}
 _CELLS = {cell.name: cell for cell in _core.cells()}
 _ABSENT = {
     "cell_output": "the descriptor has produce_cell=False",
@@ -57,6 +73,7 @@ _ABSENT = {
 }
 
 
+@with_paragraphs(_PARAGRAPHS)
 def single_gate_rnn(
     source: Any,
     recurrent_weight: Any,
@@ -71,25 +88,19 @@ def single_gate_rnn(
 ) -> Outputs[jax.Array]:
     """Run `vkrnn.single_gate_rnn` on JAX arrays.
 
-    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings. Arrays are JAX arrays or
-    anything that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs
-    on the device that is the default when the call is traced.
+    {parameters}
 
     Returns
     -------
     Outputs
         ``output``, [T, N, H], bidirectional [T, N, 2H], in a pytree.
 
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError, DeviceError
-        As in `vkrnn.single_gate_rnn`, when the call is traced. Under ``jit``, errors that only running the call can
-        find are errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and
-        for second derivatives.
+    {raises}
     """
     return _traced(Outputs, "single_gate_rnn", locals())
 
 
+@with_paragraphs(_PARAGRAPHS)
 def lstm(
     source: Any,
     recurrent_weight: Any,
@@ -106,27 +117,21 @@ def lstm(
 ) -> LSTMOutputs[jax.Array]:
     """Run `vkrnn.lstm` on JAX arrays.
 
-    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings. Arrays are JAX arrays or anything
-    that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs on the
-    device that is the default when the call is traced.
+    {parameters}
 
     Returns
     -------
     LSTMOutputs
         ``output``, [T, N, H], bidirectional [T, N, 2H], and with ``produce_cell`` also ``cell_output`` of the same
-        shape. They form a pytree. Only the last step of each direction of ``cell_output`` may take part in what is
-        differentiated; a gradient of another step raises an error.
+        shape. They form a pytree. Gradients go through the last step of each direction of ``cell_output``; those
+        through another step are an error when the program runs.
 
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError, DeviceError
-        As in `vkrnn.lstm`, when the call is traced. Under ``jit``, errors that only running the call can find are
-        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and for
-        second derivatives.
+    {raises}
     """
     return _traced(LSTMOutputs, "lstm", locals())
 
 
+@with_paragraphs(_PARAGRAPHS)
 def gru(
     source: Any,
     recurrent_weight: Any,
@@ -142,21 +147,14 @@ def gru(
 ) -> Outputs[jax.Array]:
     """Run `vkrnn.gru` on JAX arrays.
 
-    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings. Arrays are JAX arrays or anything
-    that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call runs on the
-    device that is the default when the call is traced.
+    {parameters}
 
     Returns
     -------
     Outputs
         ``output``, [T, N, H], bidirectional [T, N, 2H], in a pytree.
 
-    Raises
-    ------
-    TypeError, ValueError, NotImplementedError, DeviceError
-        As in `vkrnn.gru`, when the call is traced. Under ``jit``, errors that only running the call can find are
-        errors of JAX with the same message. NotImplementedError also for gradients with respect to `mask` and for
-        second derivatives.
+    {raises}
     """
     return _traced(Outputs, "gru", locals())
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vkrnn import _core, descriptors
 from vkrnn._calls import REASONS
+from vkrnn._documentation import with_paragraphs
 from vkrnn._last_cells import last_cells
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation, GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
@@ -25,7 +26,24 @@ __all__ = ["gru", "lstm", "single_gate_rnn"]
 
 Kind = TypeVar("Kind", bound=Results[Any])
 
+_PARAGRAPHS = {
+    "parameters": """
+        Parameters are those of `vkrnn.{function}`, which has shapes, equations and warnings. Tensors are on the CPU or
+        on a CUDA device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+        """,
+    "raises": """
+        Raises
+        ------
+        TypeError, ValueError, DeviceError
+            As in `vkrnn.{function}`.
+        NotImplementedError
+            As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
+            derivatives and for forward-mode derivatives.
+        """,
+}
 
+
+@with_paragraphs(_PARAGRAPHS)
 def single_gate_rnn(
     source: Tensor,
     recurrent_weight: Tensor,
@@ -39,8 +57,7 @@ def single_gate_rnn(
 ) -> Outputs[Tensor]:
     """Run `vkrnn.single_gate_rnn` on tensors of torch.
 
-    Parameters are those of `vkrnn.single_gate_rnn`, which has shapes, equations and warnings; tensors are on the CPU or
-    on a CUDA device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+    {parameters}
 
     Returns
     -------
@@ -48,13 +65,7 @@ def single_gate_rnn(
         ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``training`` in the descriptor also ``z_state``, which has
         no gradient.
 
-    Raises
-    ------
-    TypeError, ValueError, DeviceError
-        As in `vkrnn.single_gate_rnn`.
-    NotImplementedError
-        As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
-        derivatives and for forward-mode derivatives.
+    {raises}
     """
     return _differentiable(
         Outputs,
@@ -70,6 +81,7 @@ def single_gate_rnn(
     )
 
 
+@with_paragraphs(_PARAGRAPHS)
 def lstm(
     source: Tensor,
     recurrent_weight: Tensor,
@@ -85,23 +97,17 @@ def lstm(
 ) -> LSTMOutputs[Tensor]:
     """Run `vkrnn.lstm` on tensors of torch.
 
-    Parameters are those of `vkrnn.lstm`, which has shapes, equations and warnings; tensors are on the CPU or on a CUDA
-    device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+    {parameters}
 
     Returns
     -------
     LSTMOutputs
         ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``produce_cell`` or ``training`` in the descriptor
-        ``cell_output`` of the same shape; with ``training`` also ``z_state``, which has no gradient. Of ``cell_output``
-        only the last step of each direction may take part in what is differentiated.
+        ``cell_output`` of the same shape; with ``training`` also ``z_state``, which has no gradient. Gradients go
+        through the last step of each direction of ``cell_output``; those through another step are a
+        NotImplementedError.
 
-    Raises
-    ------
-    TypeError, ValueError, DeviceError
-        As in `vkrnn.lstm`.
-    NotImplementedError
-        As there, and for a tensor on another kind of device, for gradients with respect to `mask` or through another
-        step of ``cell_output``, for second derivatives and for forward-mode derivatives.
+    {raises}
 
     Examples
     --------
@@ -130,6 +136,7 @@ def lstm(
     )
 
 
+@with_paragraphs(_PARAGRAPHS)
 def gru(
     source: Tensor,
     recurrent_weight: Tensor,
@@ -144,8 +151,7 @@ def gru(
 ) -> Outputs[Tensor]:
     """Run `vkrnn.gru` on tensors of torch.
 
-    Parameters are those of `vkrnn.gru`, which has shapes, equations and warnings; tensors are on the CPU or on a CUDA
-    device. Gradients go through torch's autograd to every tensor but `mask` and `lengths`.
+    {parameters}
 
     Returns
     -------
@@ -153,13 +159,7 @@ def gru(
         ``output``, [T, N, H], bidirectional [T, N, 2H]; with ``training`` in the descriptor also ``z_state``, which has
         no gradient.
 
-    Raises
-    ------
-    TypeError, ValueError, DeviceError
-        As in `vkrnn.gru`.
-    NotImplementedError
-        As there, and for a tensor on another kind of device, for gradients with respect to `mask`, for second
-        derivatives and for forward-mode derivatives.
+    {raises}
     """
     return _differentiable(
         Outputs,
