@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "cpu_team.h"
@@ -241,9 +242,12 @@ TEST(Convert, AllPatternsBothWays) {
     std::vector<std::uint16_t> patterns(65536);
     for (std::size_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<std::uint16_t>(i);
     for (const Target& target : targets())
-        for (const bool bfloat : {false, true})
+        for (const bool bfloat : {false, true}) {
+            const auto bits = widened(target, patterns, bfloat, 1);
             for (const unsigned threads : {1U, 3U}) {
                 const auto wide = widened(target, patterns, bfloat, threads);
+                // NaNs, too, have the same bits on any number of threads.
+                ASSERT_EQ(std::memcmp(wide.data(), bits.data(), sizeof(float) * bits.size()), 0) << target.name;
                 const auto back = narrowed(target, wide, bfloat, threads);
                 for (std::size_t i = 0; i < patterns.size(); ++i) {
                     const double expected = value_of(patterns[i], bfloat ? 8 : 5);
@@ -258,6 +262,7 @@ TEST(Convert, AllPatternsBothWays) {
                     }
                 }
             }
+        }
 }
 
 // Numbers become the nearer neighbour, or the even one in a tie. Infinity counts as the neighbour after the largest

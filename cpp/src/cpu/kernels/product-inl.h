@@ -6,7 +6,6 @@
 #define VKRNN_CPU_PRODUCT_INL_H
 #endif
 
-#include <bit>
 #include <cstring>
 
 #include "cpu/live_rows.h"
@@ -316,55 +315,6 @@ void sum_rows(const SumWork& work, Member& member) {
         const Range columns{j, std::min(work.width, j + kWidth)};
         const auto sum = work.has_factor != 0 ? &sum_columns<T, true> : &sum_columns<T, false>;
         sum(work, rows, lines, i / each, i % each / stripes, columns);
-    }
-}
-
-HWY_INLINE float from_half(std::uint16_t half) {
-    const std::uint32_t rest = static_cast<std::uint32_t>(half & 0x7fffU) << 13;
-    // The multiplication normalizes subnormal numbers, which a half stores without a leading one.
-    const float scaled = std::bit_cast<float>(rest) * std::bit_cast<float>(0x77800000U);  // 2^112
-    const std::uint32_t bits = rest >= 0x0f800000U ? rest | 0x7f800000U : std::bit_cast<std::uint32_t>(scaled);
-    return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000U) << 16);
-}
-
-// Rounds to the nearest value, ties to even.
-HWY_INLINE std::uint16_t to_half(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t size = bits & 0x7fffffffU;
-    const std::uint32_t rounded = (size - 0x38000000U + 0xfffU + (size >> 13 & 1U)) >> 13;
-    // Adding 0.5 shifts the bits of a small number to where a half stores them, and rounds.
-    const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f000000U;
-    std::uint32_t half = size < 0x38800000U ? small : rounded;
-    half = size >= 0x477ff000U ? 0x7c00U : half;
-    half = size > 0x7f800000U ? 0x7e00U | (size >> 13 & 0x3ffU) : half;
-    return static_cast<std::uint16_t>(half | (bits >> 16 & 0x8000U));
-}
-
-HWY_INLINE std::uint16_t to_bfloat(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t rounded = (bits + 0x7fffU + (bits >> 16 & 1U)) >> 16;
-    return static_cast<std::uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? (bits >> 16 | 0x40U) : rounded);
-}
-
-inline void convert(const ConvertWork& work, Member& member) {
-    const auto [begin, end] = part_of(work.count, member.rank(), member.size());
-    if (work.narrow != 0) {
-        const auto* in = pointer<const float>(work.in);
-        auto* out = pointer<std::uint16_t>(work.out);
-        if (work.bfloat != 0) {
-            for (std::int64_t i = begin; i < end; ++i) out[i] = to_bfloat(in[i]);
-        } else {
-            for (std::int64_t i = begin; i < end; ++i) out[i] = to_half(in[i]);
-        }
-        return;
-    }
-    const auto* in = pointer<const std::uint16_t>(work.in);
-    auto* out = pointer<float>(work.out);
-    if (work.bfloat != 0) {
-        for (std::int64_t i = begin; i < end; ++i)
-            out[i] = std::bit_cast<float>(static_cast<std::uint32_t>(in[i]) << 16);
-    } else {
-        for (std::int64_t i = begin; i < end; ++i) out[i] = from_half(in[i]);
     }
 }
 

@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "products.cpp"
 #include "hwy/foreach_target.h"
 // After foreach_target.h:
+#include "convert-inl.h"
 #include "cpu/kernel.h"
 #include "cpu/live_rows.h"
 #include "product-inl.h"
