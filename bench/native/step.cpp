@@ -45,7 +45,7 @@ struct Contender {
 std::shared_ptr<Device> open_cpu() {
     const std::vector<Profile> profiles = list_devices(false);
     for (std::size_t i = 0; i < profiles.size(); ++i)
-        if (profiles[i].driver == "native") return Device::open(i);
+        if (profiles[i].backend == Backend::native) return Device::open(i);
     return nullptr;
 }
 
