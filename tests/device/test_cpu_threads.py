@@ -1,4 +1,4 @@
-"""The CPU device's threads: how many there are, equal bits for any number, fork, exit and interrupts."""
+"""The CPU device's threads: how many there are, equal bits for any number, interrupts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn
-from cases import GATES, OPTIONAL, UPSTREAM, Case, inputs
+from cases import GATES, inputs
+from cpu_programs import KINDS, run, shared_case
 from resident import assert_same_bits, everything, opened
 
 Array = NDArray[Any]
 
 UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}  # FE_UPWARD
 COMPILER = shutil.which("cc")
-MODULES = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
 
 
 @pytest.fixture(name="cpu", scope="module")
@@ -36,36 +36,11 @@ def _cpu() -> Iterator[vkrnn.Device]:
         yield device
 
 
-def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program on the native CPU device, in a process of its own that can import the tests' modules."""
-    begin = f"import sys\nsys.path[:0] = {MODULES!r}\n"
-    return subprocess.run(
-        [sys.executable, "-c", begin + textwrap.dedent(program)],
-        env=os.environ | {"VKRNN_DEVICE": "cpu ("} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-
-
 # Any number of threads
 
 
 # T, N, I, H: one row with shared units, a small call, shared rows, more of both, many rows of few units.
 SIZES = [(20, 1, 33, 300), (5, 3, 7, 4), (12, 67, 30, 40), (9, 33, 129, 130), (3, 700, 5, 17)]
-KINDS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "bidirectional": {"bidirectional": True},
-    "lengths": {"bidirectional": True},
-    "reset after": {"reset_after": True},
-}
-
-
-def shared_case(cell: str, kind: str, sizes: tuple[int, int, int, int]) -> Case:
-    """Return a case with every argument."""
-    options = KINDS[kind] | ({"activation": "tanh"} if cell == "single_gate_rnn" else {})
-    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -130,7 +105,8 @@ def test_omp_num_threads(cpu: vkrnn.Device, monkeypatch: pytest.MonkeyPatch) -> 
 
 ROUNDED = """
     import ctypes, os
-    from test_cpu_threads import assert_same_bits, everything, shared_case
+    from cpu_programs import shared_case
+    from resident import assert_same_bits, everything
     case = shared_case("lstm", "plain", (12, 67, 30, 40))
     nearest = everything(case)  # the threads are made before the caller's rounding changes
     assert ctypes.CDLL(None).fesetround({upward}) == 0
@@ -179,7 +155,8 @@ def test_no_more_threads_than_allowed(how: str) -> None:
     program = (
         BUSY
         + f"""
-    from test_cpu_threads import assert_same_bits, everything, shared_case
+    from cpu_programs import shared_case
+    from resident import assert_same_bits, everything
     case = shared_case("lstm", "plain", (20, 64, 130, 130))
     everything(case)
     wanted, found = None, []
@@ -232,165 +209,6 @@ def test_the_same_bits_under_contention(cpu: vkrnn.Device, cell: str) -> None:
         for process in busy:
             process.kill()
             process.wait()
-
-
-# Processes
-
-SHARED = """
-    import os, sys, threading
-    import numpy as np
-    import vkrnn
-    from test_cpu_threads import assert_same_bits, everything, shared_case
-    case = shared_case("gru", "bidirectional", (9, 33, 129, 130))
-    wanted = everything(case)
-"""
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
-
-
-@needs_fork
-def test_a_forked_child_computes_and_exits() -> None:
-    """A child forked after calls computes and leaves through sys.exit; so does its own child."""
-    program = (
-        SHARED
-        + """
-    def child(depth):
-        assert_same_bits(everything(case), wanted)
-        if depth:
-            again = os.fork()
-            if again == 0:
-                child(depth - 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(again, 0)[1]) == 0
-        sys.exit(0)
-    pid = os.fork()
-    if pid == 0:
-        child(1)
-    assert_same_bits(everything(case), wanted)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    """
-    )
-    done = run(program)
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
-
-
-@needs_fork
-def test_a_fork_while_other_threads_call() -> None:
-    """The child lacks those threads. It computes on a device of its own and on inherited arrays."""
-    program = (
-        SHARED
-        + """
-    array = vkrnn.asarray(np.ones((5, 3, 4), np.float32))
-    done = threading.Event()
-    def work():
-        while not done.is_set():
-            assert_same_bits(everything(case), wanted)
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    codes = []
-    for _ in range(5):
-        pid = os.fork()
-        if pid == 0:
-            assert_same_bits(everything(case), wanted)
-            assert (vkrnn.single_gate_rnn(array, np.zeros((4, 4), np.float32)).output.numpy() == 1).all()
-            os._exit(0)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    done.set()
-    for thread in threads:
-        thread.join()
-    print(codes)
-    """
-    )
-    done = run(program)
-    assert (done.returncode, done.stdout) == (0, "[0, 0, 0, 0, 0]\n"), done.stderr
-
-
-FORKS_DURING_A_CALL = """
-    import os, signal, sys
-    import numpy as np
-    import vkrnn
-    from forked_child import end_of
-
-    source, weight = np.ones((4000, 64, 64), np.float32), np.full((64, 64), 0.01, np.float32)
-    parent, children = os.getpid(), []
-
-    def fork(*_):
-        if os.getpid() != parent:
-            return  # the child's own call
-        pid = os.fork()
-        if pid:
-            children.append(pid)
-        elif {leaves}:
-            sys.exit(7)
-
-    wanted = call().output
-    signal.signal(signal.SIGALRM, fork)
-    while len(children) < 2:
-        signal.setitimer(signal.ITIMER_REAL, 0.03)
-        got = call().output
-        assert (np.asarray(got) == np.asarray(wanted)).all()
-        if os.getpid() != parent:
-            assert (np.asarray(call().output) == np.asarray(wanted)).all()
-            os._exit(3)
-    print([end_of(child) for child in children])
-"""
-
-
-@needs_fork
-@pytest.mark.parametrize(("leaves", "code"), [(True, 7), (False, 3)])
-def test_a_fork_in_a_signal_handler_during_a_call(*, leaves: bool, code: int) -> None:
-    """The child lacks the call's other threads. It leaves by sys.exit, or repeats the call."""
-    call = "def call():\n    return vkrnn.single_gate_rnn(source, weight)\n"
-    done = run(call + textwrap.dedent(FORKS_DURING_A_CALL).format(leaves=leaves), VKRNN_NUM_THREADS="2")
-    assert (done.returncode, done.stdout) == (0, f"{[code] * 2}\n"), done.stderr
-
-
-@needs_fork
-def test_multiprocessing_that_forks() -> None:
-    """A forked pool works after calls of its parent, beside NumPy's matrix products."""
-    program = (
-        SHARED
-        + """
-    import multiprocessing
-    product = np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32)
-    def work(_):
-        assert (np.ones((300, 300), np.float32) @ np.ones((300, 300), np.float32) == product).all()
-        assert_same_bits(everything(case), wanted)
-        return os.getpid()
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        pids = pool.map(work, range(6))
-    assert_same_bits(everything(case), wanted)
-    print(len(pids), os.getpid() in pids)
-    """
-    )
-    done = run(program)
-    assert (done.returncode, done.stdout) == (0, "6 False\n"), done.stderr
-
-
-@pytest.mark.parametrize("sizes", [(5, 3, 7, 4), (2000, 64, 130, 130)], ids=["small", "large"])
-def test_the_process_ends_while_daemon_threads_call(sizes: tuple[int, int, int, int]) -> None:
-    """It ends without a crash or a hang."""
-    program = (
-        SHARED
-        + f"""
-    import time
-    case = shared_case("lstm", "plain", {sizes})
-    arrays = {{name: np.zeros(case.shape(name), np.float32) for name in ("source", "recurrent_weight", "input_weight")}}
-    begun = threading.Semaphore(0)
-    def work():
-        while True:
-            begun.release()
-            vkrnn.lstm(**arrays)
-    for _ in range(3):
-        threading.Thread(target=work, daemon=True).start()
-    for _ in range(3):
-        begun.acquire()
-    time.sleep(0.02)
-    print("end")
-    """
-    )
-    for _ in range(5):
-        done = run(program)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
 INTERRUPTED = """

@@ -24,18 +24,13 @@ from vkrnn._convert_torch import _OF_CALLS
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_loops import DEFAULTS, NUMBERS, Loop  # noqa: E402
-from torch_modules import fed_to, initial, states, work  # noqa: E402
+from torch_modules import LIVELY, fed_to, initial, lively, states, work  # noqa: E402
 from vkrnn.torch import _ops  # noqa: E402
 from vkrnn.torch._recurrent import Recurrent  # noqa: E402
 
 # PyTorch's own affairs.
 pytestmark = pytest.mark.filterwarnings("ignore")
-T, N, I, H = 4, 3, 2, 5
-LIVELY: dict[str, dict[str, Any]] = {
-    "LSTM": {"peephole": True, "output_peephole_new_cell": True, "input_gate_activation": "hard_sigmoid", "clip": 0.9},
-    "GRU": {"reset_after": False, "flip_z": True, "reset_gate_activation": "hard_sigmoid", "clip": 0.9},
-    "RNN": {"activation": "sigmoid", "clip": 0.9},
-}
+T, N, I, H = 4, 3, 2, 5  # I and H are those of `lively`
 every_kind = pytest.mark.parametrize("kind", LIVELY)
 
 
@@ -56,11 +51,6 @@ def masks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(Recurrent, "_mask", recorded)
     return drawn
-
-
-def lively(kind: str, num_layers: int = 1, **more: Any) -> Any:
-    """Return a module with options."""
-    return getattr(ours, kind)(I, H, num_layers, **LIVELY[kind], **more)
 
 
 def configurations() -> Iterator[Any]:
@@ -412,95 +402,6 @@ def test_every_option_of_the_descriptor(kind: str) -> None:
     assert [(name, value.shape, value.dtype) for name, value in mine.state_dict().items()] == [
         (name, value.shape, value.dtype) for name, value in theirs.state_dict().items()
     ]
-
-
-def refusal(kind: type[Exception], call: Any) -> str:
-    """Return the message of an error."""
-    with pytest.raises(kind) as caught:
-        call()
-    return str(caught.value)
-
-
-FIRST = {
-    "LSTM": "peephole: torch.nn.LSTM supports only False, got True",
-    "GRU": "reset_after: torch.nn.GRU supports only True, got False",
-    "RNN": "activation: torch.nn.RNN supports only 'tanh', got 'sigmoid'",
-}
-
-
-@every_kind
-def test_what_torch_cannot_do(kind: str) -> None:
-    """`revert`, torch.jit.trace and torch.onnx.export refuse what PyTorch's module or operators would leave out."""
-    module, x = lively(kind), torch.rand(T, N, I)
-    model = torch.nn.ModuleList([getattr(ours, kind)(I, H), module])
-    assert refusal(NotImplementedError, lambda: ours.revert(model)) == f"[vkrnn.torch.revert] {FIRST[kind]}"
-    assert type(model[0]) is getattr(ours, kind)
-    traced = f"[vkrnn.torch.{kind}] torch.jit.trace and torch.onnx.export: {FIRST[kind]}"
-    assert refusal(NotImplementedError, lambda: torch.jit.trace(module, (x,))) == traced
-    drops = getattr(ours, kind)(I, H, recurrent_dropout=0.5)
-    only = f"recurrent_dropout: torch.nn.{kind} supports only 0.0, got 0.5"
-    assert refusal(NotImplementedError, lambda: ours.revert(drops)) == f"[vkrnn.torch.revert] {only}"
-    assert refusal(NotImplementedError, lambda: torch.jit.trace(drops, (x,))).endswith(only)
-    torch.testing.assert_close(torch.jit.trace(drops.eval(), (x,))(x)[0], drops(x)[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "error", "message"),
-    [
-        (
-            "LSTM",
-            {"input_gate_activation": "tahn"},
-            ValueError,
-            "[vkrnn.torch.LSTM] input_gate_activation: expected one of 'none', 'relu', 'tanh', 'sigmoid', "
-            "'hard_sigmoid' (or its number 0..4), got 'tahn'",
-        ),
-        (
-            "GRU",
-            {"update_gate_activation": None},
-            TypeError,
-            "[vkrnn.torch.GRU] update_gate_activation: expected an Activation, its name or its number, got None "
-            "(NoneType)",
-        ),
-        ("GRU", {"reset_after": "no"}, TypeError, "[vkrnn.torch.GRU] reset_after: expected a bool, got 'no' (str)"),
-        (
-            "RNN",
-            {"activation": 7},
-            ValueError,
-            "[vkrnn.torch.RNN] activation: expected one of 'none', 'relu', 'tanh', 'sigmoid', 'hard_sigmoid' (or its "
-            "number 0..4), got 7",
-        ),
-        (
-            "LSTM",
-            {"clip": -1},
-            ValueError,
-            "[vkrnn.torch.LSTM] clip: expected 0 (no clipping) or a positive threshold, got -1.0",
-        ),
-        ("LSTM", {"peephole": 1}, TypeError, "[vkrnn.torch.LSTM] peephole: expected a bool, got 1 (int)"),
-        (
-            "LSTM",
-            {"recurrent_dropout": 1.5},
-            ValueError,
-            "[vkrnn.torch.LSTM] recurrent_dropout: expected a number from 0 to 1, got 1.5",
-        ),
-        (
-            "RNN",
-            {"recurrent_dropout": float("nan")},
-            ValueError,
-            "[vkrnn.torch.RNN] recurrent_dropout: expected a number from 0 to 1, got nan",
-        ),
-        (
-            "GRU",
-            {"recurrent_dropout": True},
-            TypeError,
-            "[vkrnn.torch.GRU] recurrent_dropout: expected a number, got True (bool)",
-        ),
-        ("GRU", {"peephole": True}, TypeError, "GRU.__init__() got an unexpected keyword argument 'peephole'"),
-        ("RNN", {"reset_after": True}, TypeError, "RNN.__init__() got an unexpected keyword argument 'reset_after'"),
-    ],
-)
-def test_mistakes(kind: str, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    """Wrong options are refused by the constructor, with what was expected and what came."""
-    assert refusal(error, lambda: getattr(ours, kind)(I, H, **options)) == message
 
 
 @every_kind

@@ -6,7 +6,21 @@ from typing import Any
 
 import torch
 
-__all__ = ["fed_to", "initial", "states", "work"]
+import vkrnn.torch as ours
+
+__all__ = ["LIVELY", "fed_to", "initial", "lively", "states", "work"]
+
+# Options that PyTorch's modules have not, for each of vkrnn's.
+LIVELY: dict[str, dict[str, Any]] = {
+    "LSTM": {"peephole": True, "output_peephole_new_cell": True, "input_gate_activation": "hard_sigmoid", "clip": 0.9},
+    "GRU": {"reset_after": False, "flip_z": True, "reset_gate_activation": "hard_sigmoid", "clip": 0.9},
+    "RNN": {"activation": "sigmoid", "clip": 0.9},
+}
+
+
+def lively(kind: str, num_layers: int = 1, **more: Any) -> Any:
+    """Return a module of vkrnn with options, from 2 features to 5 units."""
+    return getattr(ours, kind)(2, 5, num_layers, **LIVELY[kind], **more)
 
 
 def states(found: Any) -> tuple[Any, ...]:
