@@ -1,8 +1,8 @@
-"""Data-parallel training of a converted two-layer LSTM on several GPUs: each has the same rows (weak scaling).
+"""Data-parallel training of a converted two-layer LSTM on several GPUs, with as many rows on each (weak scaling).
 
 Each process has a GPU and PyTorch's `DistributedDataParallel`. A step is a forward pass, the backward pass in which the
 gradients are averaged over all processes, and the optimizer's step. Efficiency is the time of a step on one GPU divided
-by that on several. PyTorch's own LSTM does the same for comparison. With ``--backend gloo`` the processes run on the
+by that on several. PyTorch's own LSTM is measured for comparison. With ``--backend gloo`` the processes run on the
 CPU, which tests the script.
 """
 

@@ -1,7 +1,7 @@
 """Peak memory of a training step on a GPU: vkrnn on device arrays, and PyTorch with cuDNN.
 
 A step is a training forward call and the gradients of input, weights, biases and initial states. The peak covers its
-arguments, its results, and all memory that the libraries take or keep for it. It is that of a second step.
+arguments, its results, and all memory that the libraries take or keep for it. It is measured in the second step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Row:
 
 
 def vkrnn_peak(arrays: Arrays, like: vkrnn.Device) -> int:
-    """Return the arguments' bytes and by how much two steps let the device's memory grow."""
+    """Return the bytes of the arguments plus those that the device allocates in two steps."""
     device = open_with(like, {})
     there = arrays.on(device)
     device.synchronize()
@@ -100,7 +100,7 @@ def report(found: Sequence[Row]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, print the table."""
+    """Measure, and print the table."""
     parser = cells.arguments(__doc__ or "")
     parser.add_argument("--sizes", nargs="+", type=parse_sizes, metavar="T,N,H", help="workloads, I = H (bench.gpu's)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="dtype of all tensors (%(default)s)")

@@ -1,4 +1,4 @@
-"""Memory of CUDA devices that other libraries own: DLPack and ``__cuda_array_interface__``."""
+"""Arrays in CUDA memory of other libraries, through DLPack and ``__cuda_array_interface__``."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LEGACY = 1  # the stream on which calls are ordered unless their caller says ot
 
 
 def as_operand(value: Any, where: str, preferred: object = None) -> Any:
-    """Return an object in a CUDA device's memory as an `Array` in the same memory, others like `as_numpy`.
+    """Return an object in a CUDA device's memory as an `Array` in the same memory. Convert others like `as_numpy`.
 
-    The array is on the device `preferred` if that is the same GPU, else on the one that all calls share.
+    The array's device is `preferred` if that is the same GPU, else the device that all calls share.
 
     Raises
     ------
     TypeError, ImportError
         Like `as_numpy`.
     ValueError
-        If it is not C-contiguous.
+        If the object is not C-contiguous.
     DeviceError
         If the CUDA device cannot be used; the message says why.
     """
@@ -40,7 +40,7 @@ def as_operand(value: Any, where: str, preferred: object = None) -> Any:
         try:
             kind, ordinal = device_of(value)
         except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-            return as_numpy(value, where)  # which finds the words for it
+            return as_numpy(value, where)  # which raises the error
         return _from_dlpack(value, ordinal, where, preferred) if kind == CUDA else as_numpy(value, where)
     if hasattr(value, "__cuda_array_interface__"):
         return _from_interface(value, where, preferred)
@@ -48,7 +48,7 @@ def as_operand(value: Any, where: str, preferred: object = None) -> Any:
 
 
 def cuda_device(ordinal: int, where: str, preferred: object = None) -> Device:
-    """Return the device ``cuda:ordinal``; `preferred` if that is one.
+    """Return `preferred` if that is ``cuda:ordinal``, else the device of this name that all calls share.
 
     Raises
     ------
@@ -70,8 +70,8 @@ def array_at(
 ) -> Array:
     """Return an array in memory of another library.
 
-    `keep` is kept as long as calls use the memory. If it is None, the caller keeps the memory, and orders its use on
-    the streams of its calls.
+    `keep` is kept alive as long as calls use the memory. If it is None, the caller keeps the memory alive, and orders
+    its uses by the streams of its calls.
     """
     return Array(_core.borrow(device, device._open(where), address, dtype, shape, keep))
 

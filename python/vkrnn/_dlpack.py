@@ -14,7 +14,7 @@ UNSIGNED, FLOAT, BFLOAT = 1, 2, 4  # codes of types
 
 
 class Tensor(ctypes.Structure):
-    """DLPack's DLTensor, with which the target of an unversioned capsule begins."""
+    """DLPack's DLTensor. The struct in an unversioned capsule begins with it."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -40,7 +40,7 @@ class Tensor(ctypes.Structure):
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements are one after the other, those of the last axis first."""
+        """Whether the elements follow one another in C order."""
         shape = self.shape
         return not self.strides_at or all(
             length == 1 or self.strides_at[axis] == math.prod(shape[axis + 1 :]) or 0 in shape
@@ -49,12 +49,12 @@ class Tensor(ctypes.Structure):
 
 
 def tensor_of(capsule: Any) -> Tensor:
-    """Return what a capsule that no library has taken yet describes. It is valid as long as the capsule."""
+    """Return the tensor in a capsule that no library has taken yet. It is valid as long as the capsule."""
     return Tensor.from_address(_pointer(capsule, b"dltensor"))
 
 
 def device_of(value: Any) -> tuple[int, int]:
-    """Return the number of the kind of memory of an object with ``__dlpack__``, and of the device."""
+    """Return DLPack's number for an object's kind of memory, and the number of its device."""
     kind, number = value.__dlpack_device__()
     return int(kind), int(number)
 

@@ -48,15 +48,15 @@ class _Exported:
 
 
 def as_numpy(value: Any, where: str) -> Any:
-    """Return an object with ``__dlpack__`` or ``__array__`` as a NumPy array in the same memory, others unchanged.
+    """Return an object with ``__dlpack__`` or ``__array__`` as a NumPy array in the same memory, and others unchanged.
 
     Raises
     ------
     TypeError
-        If it has a mask, is not in host memory, cannot be shared, is not an array, or requires gradients from PyTorch
-        or JAX. The message begins with `where`.
+        If the object has a mask, is not in host memory, cannot be shared, is no array, or takes part in gradients of
+        PyTorch or JAX. The message begins with `where`.
     ImportError
-        If it is bfloat16, and the package ml_dtypes is not installed.
+        If the object is of bfloat16, and the package ml_dtypes is not installed.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{where} expected an array without a mask, got a MaskedArray; see numpy.ma.filled")

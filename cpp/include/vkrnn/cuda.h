@@ -14,14 +14,14 @@ namespace vkrnn {
 // Sets the folders whose packages may contain NVRTC, such as `nvidia` among Python's packages: <folder>/*/lib.
 void set_cuda_packages(std::vector<std::string> folders);
 
-// Returns the address of that many bytes of a CUDA device's memory, at a multiple of 256; 0 if there are not so many.
-// They are a call's until it returns. Later uses must be in the order of the call's stream.
+// Returns the address of this many bytes of a CUDA device's memory, a multiple of 256; 0 if there is not enough. They
+// belong to a call until it returns. Later uses must be ordered on the call's stream.
 using CudaAllocator = std::function<std::uint64_t(std::uint64_t bytes)>;
 
-// While it exists, calls of this thread on CUDA devices are ordered on this stream, a CUstream, and take the memory
-// that they alone need from `allocate`. Otherwise they are on the legacy default stream, which waits for all streams
-// that were not made to be independent of it, and have a pool of their own. Objects of one thread are destroyed in
-// reverse order.
+// As long as the object exists, calls of this thread on CUDA devices are ordered on its stream, a CUstream, and take
+// their temporary memory from `allocate`. Other calls take it from the device's pool, and are on the legacy default
+// stream, which waits for all streams that were not made independent of it. Destroy the objects of a thread in reverse
+// order.
 class OnCudaStream {
 public:
     explicit OnCudaStream(std::uintptr_t stream, CudaAllocator allocate = {});

@@ -14,7 +14,7 @@
 
 namespace vkrnn::cuda {
 
-// Casts to CudaStorage. Throws std::invalid_argument if the storage is not of this memory.
+// Casts to CudaStorage. Throws std::invalid_argument if the storage belongs to another device.
 CudaStorage& own(const Memory& memory, const Storage& storage);
 
 class Call {
@@ -75,6 +75,7 @@ private:
     void place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results);
     void copy_inputs(std::span<const InputLocation> inputs);
     Address use(const std::shared_ptr<Storage>& storage, std::uint64_t offset, std::uint64_t bytes);
+    // Returns true if a step fills a packed buffer whose copy exists already.
     [[nodiscard]] bool is_left_out(std::size_t fills) const;
     void step(const Clear& clear);
     void step(const Dispatch& dispatch);
@@ -88,9 +89,9 @@ private:
     const CudaAllocator* const allocate_;
     const Poll* poll_ = nullptr;
     const std::vector<LoadedKernel>* kernels_ = nullptr;
-    std::vector<Address> placements_;
-    std::vector<std::size_t> full_;
-    std::vector<std::shared_ptr<PackedCopy>> packed_;
+    std::vector<Address> placements_;                  // of each buffer
+    std::vector<std::size_t> full_;                    // packed buffers whose copies exist already
+    std::vector<std::shared_ptr<PackedCopy>> packed_;  // all that the call uses
     std::vector<Made> made_;
     std::vector<CudaStorage*> used_, written_;            // the caller keeps them alive
     std::vector<std::pair<std::size_t, Address>> moved_;  // inputs that are copied, and where from; 0 is the host

@@ -88,7 +88,7 @@ private:
     // Waits for everything that was submitted to the stream.
     static void wait_for(Stream stream, const Poll& poll);
     [[noreturn]] void fail(const std::string& prefix);
-    // Keeps the events of a call that failed for others.
+    // Keeps the events of a failed call for later calls.
     void give_back(const Pending& pending);
     // The state mutex must be locked in these.
     Event event() const;

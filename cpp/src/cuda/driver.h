@@ -7,7 +7,7 @@
 
 namespace vkrnn::cuda {
 
-// The names that these have in cuda.h, without the CU. Handles are pointers there, whose targets only the driver knows.
+// Types of cuda.h, with their names there but without the CU. Handles are opaque pointers there.
 using Result = int;
 using DeviceNumber = int;
 using Address = std::uint64_t;
@@ -57,7 +57,7 @@ struct PoolProperties {
     unsigned char reserved[54] = {};
 };
 
-// The functions that are used, without the cu and the version of their name. See driver.cpp.
+// The driver's functions that vkrnn uses. driver.cpp has their full names, with the prefix cu and a version.
 struct Functions {
     Result (*Init)(unsigned flags);
     Result (*DriverGetVersion)(int* version);

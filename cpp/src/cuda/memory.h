@@ -18,7 +18,7 @@ namespace vkrnn::cuda {
 
 inline constexpr std::uint64_t kAlignment = 256;
 
-// Makes a context current while it exists.
+// Makes a context current as long as the object exists.
 class Current {
 public:
     explicit Current(Context context) { check(driver().CtxPushCurrent(context)); }
@@ -40,7 +40,7 @@ public:
     Memory& operator=(const Memory&) = delete;
 
     [[nodiscard]] Context context() const { return context_; }
-    // Returns whether this is a process that was forked after the object was made. It must not use the driver.
+    // Returns true in a process that was forked after the object was made. Such a process must not use the driver.
     [[nodiscard]] bool is_foreign() const;
 
     // The context must be current in the functions below.
@@ -53,11 +53,12 @@ public:
     [[nodiscard]] std::uint64_t available() const;
     [[nodiscard]] std::uint64_t held() const;
 
-    // Calls `release` when the work that was submitted to the stream is done. Releases what is due meanwhile.
+    // Calls `release` when the work submitted to the stream so far is done. That is noticed by a later call of either
+    // function.
     void release_after(Stream stream, std::function<void()> release) noexcept;
     void release_due() noexcept;
 
-    // Guards the order of storages and their packed copies.
+    // Guards the last uses of storages, and their packed copies.
     [[nodiscard]] ForkSafeMutex& mutex() const { return mutex_; }
 
 private:
@@ -91,7 +92,7 @@ private:
     Event event_{};  // of a stream other than the legacy one, which may be destroyed
 };
 
-// A piece of memory in the order of whichever stream uses it.
+// A piece of memory that calls on different streams use one after the other.
 class Piece {
 public:
     Piece(std::shared_ptr<Memory> memory, std::uint64_t bytes, Stream stream);
@@ -127,11 +128,11 @@ public:
 
     [[nodiscard]] Address address() const { return address_; }
     [[nodiscard]] bool is_borrowed() const { return !own_; }
-    // Returns whether the order of its uses is kept here, and not by the caller.
+    // Returns true if the storage orders its uses on different streams. Otherwise the caller does.
     [[nodiscard]] bool is_tracked() const { return own_ || release_; }
     [[nodiscard]] const Memory& memory() const { return *memory_; }
 
-    // Whether another library can write the memory, without a trace in the version.
+    // Returns true if another library can write the memory. The version does not show such writes.
     [[nodiscard]] bool is_shared() const { return is_borrowed() || lent_; }
 
     // These need the memory's mutex.

@@ -20,7 +20,7 @@ constexpr auto kPollInterval = std::chrono::milliseconds(20);
 // NVRTC takes a second at most for a kernel. A version whose optimizer does not end on a kernel was seen.
 constexpr auto kMostTime = std::chrono::minutes(2);
 
-// Kernels that threads compile. The threads share the object, so that one which does not end keeps it alive.
+// Kernels that several threads compile. The threads share the object, so a compilation that never ends keeps it alive.
 class Batch {
 public:
     Batch(std::shared_ptr<const Compiler> compiler, std::vector<Kernel> kernels)

@@ -58,6 +58,7 @@ Profile read_profile(int ordinal) {
     return profile;
 }
 
+// Returns why a device cannot be used; empty if it can.
 std::string unusable(int ordinal) {
     DeviceNumber device = 0;
     check(driver().DeviceGet(&device, ordinal));
@@ -69,8 +70,8 @@ std::string unusable(int ordinal) {
     return nvrtc_problem();
 }
 
-// Locked while the driver is opened and asked. It has locks of its own, which a process forked meanwhile would find
-// locked for ever. An outer mutex: the search for NVRTC locks another one.
+// Locked while the driver is opened and queried, so that no process is forked meanwhile: it would find locks of the
+// driver locked for ever. It is `outer`, because the search for NVRTC locks another mutex.
 ForkSafeMutex& mutex_of_the_driver =
     *new ForkSafeMutex(ForkSafeMutex::Kind::outer);  // NOLINT(cppcoreguidelines-owning-memory)
 

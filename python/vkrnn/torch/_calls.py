@@ -1,4 +1,4 @@
-"""Calls of the six operations on tensors: those in host memory through NumPy, those of a CUDA device where they are."""
+"""Calls of the six operations on tensors, through NumPy in host memory and in place on a CUDA device."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _WHERE = "[vkrnn.torch]"
 def call(
     function: str, given: Mapping[str, Tensor | None], descriptor: Any, *, packed: bool = False
 ) -> dict[str, Tensor]:
-    """Run an operation by name on those of the tensors that are not None, and return its results by name.
+    """Run an operation on the tensors that are not None, and return its results by name.
 
-    If `packed`, sequences are packed: see `vkrnn._packed`. On a CUDA device, the call is in the order of PyTorch's
-    current stream, and the results are PyTorch's memory.
+    If `packed`, sequences are packed: see `vkrnn._packed`. On a CUDA device, the call runs on PyTorch's current stream,
+    and the results are in PyTorch's memory.
 
     Raises
     ------
     RuntimeError
-        If the tensors are on different devices, but for the lengths.
+        If tensors other than the lengths are on different devices.
     """
     tensors = {name: tensor for name, tensor in given.items() if tensor is not None}
     source = tensors["source"]

@@ -1,4 +1,4 @@
-"""The choice between vkrnn and PyTorch's own module for calls on a CUDA device: the faster one, found by measuring."""
+"""Measures whether vkrnn or PyTorch's own module is faster for a call on a CUDA device, and remembers the choice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Backend = Literal["auto", "vkrnn", "torch"]
 
 _REPEATS = 5
 _SIZES = ("mode", "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
-_chosen: dict[tuple[Any, ...], tuple[str, str]] = {}  # the way, and how the choice is told
+_chosen: dict[tuple[Any, ...], tuple[str, str]] = {}  # the way, and the line of choices()
 _logger = logging.getLogger("vkrnn")
 
 
@@ -35,8 +35,8 @@ def checked_backend(backend: object, where: str) -> Backend:
 def choices() -> list[str]:
     """Describe what ``backend="auto"`` has chosen on CUDA devices so far in this process, a line for each kind of call.
 
-    The modules time a new kind of call once with either, with CUDA events after a warm-up, and keep to the faster one.
-    A kind is a module's sizes and options, the shape and dtype of its input, and whether there are gradients.
+    The modules time a new kind of call once with each, with CUDA events after a warm-up, and use the faster one from
+    then on. A kind is a module's sizes and options, the shape and dtype of its input, and whether there are gradients.
 
     Examples
     --------
@@ -50,8 +50,7 @@ def choices() -> list[str]:
 def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, Any], Any]]) -> str:  # noqa: A002
     """Return the name of the faster of two ways to compute a module's call. A new kind of call is measured.
 
-    Where nothing can be measured, as within a transform, under a tracer, or while a CUDA graph is captured, vkrnn
-    computes a new kind.
+    Return "vkrnn" if nothing can be measured: within a transform, under a tracer, or while a CUDA graph is captured.
     """
     data = input.data if isinstance(input, PackedSequence) else input
     if type(data) is not Tensor or seen_by_others():
@@ -112,10 +111,10 @@ def _measured(
     *,
     gradients: bool,
 ) -> tuple[str, dict[str, float], bool]:
-    """Return the faster way, the least milliseconds of each that works, and whether that will stay so.
+    """Return the faster way, the least milliseconds of each way that works, and whether the choice is final.
 
-    It will not if memory ran out, or if neither works: then the call itself raises the error. Random numbers go on
-    afterwards as if nothing had been measured, and no gradient is accumulated.
+    It is not final if memory ran out, or if neither way works; the call itself then raises the error. Measuring neither
+    changes the random numbers that follow nor accumulates gradients.
     """
     device = (input.data if isinstance(input, PackedSequence) else input).device
     times: dict[str, float] = {}
