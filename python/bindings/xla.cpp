@@ -289,9 +289,10 @@ ffi::Error handle_on_cuda(void* stream, ffi::ScratchAllocator scratch, const ffi
     return with_errors([&] {
         const int ordinal = ordinal_of(arguments, results);
         if (ordinal < 0) return;  // nothing to compute
-        const auto allocate = [&](std::uint64_t bytes) {
-            constexpr std::size_t kAlignment = 256;
-            return reinterpret_cast<std::uint64_t>(scratch.Allocate(bytes, kAlignment).value_or(nullptr));
+        const auto allocate = [&](std::uint64_t bytes) -> std::uint64_t {
+            constexpr std::uint64_t kAlignment = 256;  // XLA promises at most 16
+            const auto found = scratch.Allocate(bytes + kAlignment - 1);
+            return found ? (reinterpret_cast<std::uint64_t>(*found) + kAlignment - 1) / kAlignment * kAlignment : 0;
         };
         const OnCudaStream ordered(reinterpret_cast<std::uintptr_t>(stream), allocate);
         run(arguments, results, attributes, place_on_cuda(device_number(attributes), ordinal));
