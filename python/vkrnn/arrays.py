@@ -159,18 +159,26 @@ class Array(_core.Array):
         """Hand the memory to another library. See `numpy.ndarray.__dlpack__` for the options.
 
         On a CUDA device, the option ``stream`` names the other library's stream, which waits for the calls on the array
-        that were made before. It is the legacy default stream if not given.
+        that were made before. It is the legacy default stream if not given. With ``copy=True``, the library gets a copy
+        on that device, made through the host.
 
         Raises
         ------
         BufferError
-            If neither the host nor CUDA sees the memory, or if the host sees it and the dtype is bfloat16.
+            If neither the host nor CUDA sees the memory, if the host sees it and the dtype is bfloat16, or if an array
+            on a CUDA device is asked for on another device.
         """
         if self.device.backend == "cuda":
+            if options.get("dl_device") not in (None, self.__dlpack_device__()):
+                raise BufferError(
+                    f"[Array] dl_device: expected {self.__dlpack_device__()}, got {options['dl_device']!r}; "
+                    "copy it with numpy()"
+                )
+            shared: Array = asarray(self.numpy(), device=self.device) if options.get("copy") else self
             stream = options.get("stream")
             if stream == -1:  # the other library takes care of the order
                 stream = None
-            return _core.to_dlpack(self, 1 if stream is None else stream)
+            return _core.to_dlpack(shared, 1 if stream is None else stream)
         if not self.host_visible:
             raise BufferError(f"[Array] the host cannot map the memory of {self.device.name}; copy it with numpy()")
         if self.dtype.name == "bfloat16":

@@ -338,6 +338,13 @@ try:
     call(Strided(), weight)
 except ValueError as error:
     print(error)
+before = driver.fake_cuda_allocations()
+kept = [array.__dlpack__(), array.__dlpack__(copy=False), array.__dlpack__(dl_device=(2, 0), copy=True)]
+print(driver.fake_cuda_allocations() - before)
+try:
+    array.__dlpack__(dl_device=(1, 0))
+except BufferError as error:
+    print(error)
 """
     )
     assert run(program, fake).splitlines() == [
@@ -346,4 +353,6 @@ except ValueError as error:
         "Array",
         "0",
         "[lstm] source: expected a C-contiguous array on a CUDA device, got a Strided with other strides",
+        "1",
+        "[Array] dl_device: expected (2, 0), got (1, 0); copy it with numpy()",
     ]
