@@ -1,6 +1,5 @@
 #include "cuda/nvrtc.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -8,11 +7,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "cuda/driver.h"
 #include "cuda/library.h"
-#include "fork_safe_mutex.h"
-#include "vkrnn/cuda.h"
-#include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cuda {
@@ -22,54 +17,27 @@ namespace fs = std::filesystem;
 
 enum class Program : std::uintptr_t {};  // a pointer in nvrtc.h
 
-constexpr const char* kInstallHint =
-    "install it (pip install nvidia-cuda-nvrtc for a driver of CUDA 13, nvidia-cuda-nvrtc-cu12 for one of CUDA 12), or "
-    "name the library in VKRNN_NVRTC";
-
-ForkSafeMutex& mutex = *new ForkSafeMutex;  // NOLINT(cppcoreguidelines-owning-memory): used while the process ends
-std::vector<std::string>& folders = *new std::vector<std::string>;  // NOLINT(cppcoreguidelines-owning-memory): likewise
-
-bool is_nvrtc(const fs::path& file) {
-    const std::string name = file.filename().string();
+const LibraryKind& kind() {
+    static const LibraryKind& nvrtc = *new LibraryKind{
+        // NOLINT(cppcoreguidelines-owning-memory)
+        .name = "NVRTC",
+        .purpose = "which compiles the kernels for CUDA",
+        .variable = "VKRNN_NVRTC",
+        .packages = "pip install nvidia-cuda-nvrtc for a driver of CUDA 13, nvidia-cuda-nvrtc-cu12 for one of CUDA 12",
 #ifdef _WIN32
-    return name.starts_with("nvrtc64_") && name.ends_with(".dll") && name.find("builtins") == std::string::npos;
+        .files = {"nvrtc64_130_0.dll", "nvrtc64_120_0.dll"},
+        .is_it =
+            [](const std::string& file) {
+                return file.starts_with("nvrtc64_") && file.ends_with(".dll") &&
+                       file.find("builtins") == std::string::npos;
+            }
 #else
-    return name.starts_with("libnvrtc.so");
+        .files = {"libnvrtc.so.13", "libnvrtc.so.12"},
+        .is_it = [](const std::string& file) { return file.starts_with("libnvrtc.so"); }
 #endif
+    };
+    return nvrtc;
 }
-
-// Adds the libraries in a folder, the latest versions first.
-void add_from(const fs::path& folder, std::vector<std::string>& found) {
-    std::vector<std::string> here;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error))
-        if (is_nvrtc(entry.path())) here.push_back(entry.path().string());
-    std::ranges::sort(here, std::greater{});
-    found.insert(found.end(), here.begin(), here.end());
-}
-
-// Returns what may be the library, best first: the one that the user names alone, else the loader's, those of NVIDIA's
-// Python packages, and those of CUDA's toolkit.
-std::vector<std::string> candidates() {
-    if (const auto named = environment_variable("VKRNN_NVRTC"); named && !named->empty()) return {*named};
-#ifdef _WIN32
-    std::vector<std::string> found{"nvrtc64_130_0.dll", "nvrtc64_120_0.dll"};
-    constexpr const char* kPart = "bin";
-#else
-    std::vector<std::string> found{"libnvrtc.so.13", "libnvrtc.so.12"};
-    constexpr const char* kPart = "lib";
-#endif
-    std::error_code error;
-    for (const std::string& folder : folders)
-        for (const auto& package : fs::directory_iterator(folder, error)) add_from(package.path() / kPart, found);
-    add_from("/usr/local/cuda/lib64", found);
-    return found;
-}
-
-struct Search {
-    std::unique_ptr<const Nvrtc> found;
-    std::string problem;
-};
 
 }  // namespace
 
@@ -88,34 +56,20 @@ Nvrtc::Nvrtc(const std::string& path) {
 
 template <class Type>
 Type* Nvrtc::find(const char* name) const {
-    auto* const function = reinterpret_cast<Type*>(find_function(library_, name));
-    if (function == nullptr) throw std::runtime_error(std::string("it has no ") + name);
-    return function;
+    return require_function<Type>(library_, name);
 }
 
 const Nvrtc& Nvrtc::get() {
-    static auto& search = *new Search;  // NOLINT(cppcoreguidelines-owning-memory): used while the process ends
-    const std::lock_guard lock(mutex);
-    if (search.found) return *search.found;
-    const int newest = driver_version();
-    search.problem = std::string("NVRTC, which compiles the kernels for CUDA, was not found; ") + kInstallHint;
-    for (const std::string& path : candidates()) {
-        try {
-            std::unique_ptr<const Nvrtc> compiler(new Nvrtc(path));
-            if (compiler->version() / 1000 > newest / 1000) {
-                search.problem = "NVRTC " + version_text(compiler->version()) + " (" + path +
-                                 ") is newer than the driver, which is of CUDA " + version_text(newest) + "; " +
-                                 kInstallHint;
-                continue;
-            }
-            search.found = std::move(compiler);
-            return *search.found;
-        } catch (const std::runtime_error& error) {
-            if (environment_variable("VKRNN_NVRTC"))
-                search.problem = "VKRNN_NVRTC=" + path + " is not NVRTC: " + error.what();
-        }
-    }
-    throw DeviceError(search.problem);
+    static auto& found = *new std::unique_ptr<const Nvrtc>;  // NOLINT(cppcoreguidelines-owning-memory)
+    const std::lock_guard lock(libraries_mutex());
+    if (found) return *found;
+    std::unique_ptr<const Nvrtc> opened;
+    find_library(kind(), [&](const std::string& path) {
+        opened.reset(new Nvrtc(path));
+        return opened->version();
+    });
+    found = std::move(opened);
+    return *found;
 }
 
 Compiled Nvrtc::compile(const std::string& source, const std::vector<std::pair<std::string, std::string>>& headers,
@@ -164,12 +118,3 @@ std::string nvrtc_problem() {
 }
 
 }  // namespace vkrnn::cuda
-
-namespace vkrnn {
-
-void set_cuda_packages(std::vector<std::string> folders) {
-    const std::lock_guard lock(cuda::mutex);
-    cuda::folders = std::move(folders);
-}
-
-}  // namespace vkrnn
