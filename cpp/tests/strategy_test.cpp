@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
+#include "library_product.h"
 #include "matrices/matrices_abi.h"
 #include "plan/strategy.h"
 #include "vkrnn/costs.h"
@@ -269,6 +271,69 @@ TEST(Strategy, GivesOperandsOfOneHalfLargerTiles) {
     }
     EXPECT_EQ(rows(Dtype::bfloat16, Precision::ieee, false), 4);
     EXPECT_EQ(rows(Dtype::bfloat16, Precision::ieee, true), 2);  // deltas have two halves
+}
+
+std::vector<LibraryProduct> library_products(const Plan& plan) {
+    std::vector<LibraryProduct> found;
+    for (const Step& step : plan.steps) {
+        const auto* dispatch = std::get_if<Dispatch>(&step);
+        if (dispatch == nullptr || !is_library_product(plan.kernels[dispatch->kernel])) continue;
+        std::memcpy(&found.emplace_back(), dispatch->push.bytes.data(), sizeof(LibraryProduct));
+    }
+    return found;
+}
+
+TEST(Strategy, LeavesProductsToALibraryThatWasFound) {
+    Profile profile = with_matrix_units();
+    EXPECT_EQ(refusal<ValueError>({"", "cublas", {}}, profile),
+              "[Device] gemm: expected 'register' or 'tiled' or 'matrices', got 'cublas'")
+        << "on a Vulkan device";
+    profile.backend = Backend::cuda;
+    check_choice({"", "cublas", {}}, profile);
+    Spec spec = small_call();
+    spec.T = spec.N = 128;
+    spec.I = spec.H = 1024;
+    spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
+    const auto gemm = [&](Dtype dtype, Precision precision) {
+        spec.dtype = dtype;
+        spec.precision = precision;
+        return make_plan(spec, profile).choice.gemm;
+    };
+    EXPECT_EQ(gemm(Dtype::float32, Precision::tf32), "matrices");
+    EXPECT_THROW(make_plan(spec, profile, {"", "cublas", {}}), NotImplementedError);
+    profile.float64 = profile.product_library = true;
+    for (const Dtype dtype : kDtypes)
+        EXPECT_EQ(gemm(dtype, Precision::ieee), dtype == Dtype::float32 ? "matrices" : "cublas") << name_of(dtype);
+    EXPECT_EQ(gemm(Dtype::float32, Precision::tf32), "cublas");
+    EXPECT_EQ(make_plan(spec, profile).precision, Precision::tf32);
+    EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::tf32);
+    spec.precision = Precision::ieee;
+    EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::ieee);
+}
+
+// The library reads vectors of as many bytes as it is told that the operands are aligned to.
+TEST(Strategy, TellsTheLibraryHowOperandsAreAligned) {
+    Profile profile = with_matrix_units();
+    profile.backend = Backend::cuda;
+    profile.product_library = true;
+    Spec spec = small_call();
+    spec.descriptor = default_descriptor(CellKind::gru);
+    spec.descriptor.set(Flag::bidirectional, true);
+    spec.H = 6;
+    spec.gradients = true;
+    for (const Argument argument : {Argument::recurrent_weight, Argument::input_weight})
+        spec.present |= 1u << static_cast<unsigned>(argument);
+    ASSERT_TRUE(spec.two_phases());
+    std::set<std::uint32_t> alignments;
+    for (const LibraryProduct& product : library_products(make_plan(spec, profile, {"steps", "cublas", {}})))
+        for (const auto& [at, alignment] :
+             {std::pair(product.a, product.a_alignment), std::pair(product.b, product.b_alignment),
+              std::pair(product.c, product.c_alignment)}) {
+            EXPECT_EQ(place_offset(at) % alignment, 0);
+            EXPECT_TRUE(alignment == 16 || place_offset(at) % (2 * alignment) != 0);
+            alignments.insert(alignment);
+        }
+    EXPECT_EQ(alignments, (std::set<std::uint32_t>{8, 16}));
 }
 
 TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {

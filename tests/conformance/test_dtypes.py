@@ -15,7 +15,7 @@ import vkrnn.reference
 from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, loss
 from comparison import assert_close
 from resident import dtype_of
-from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES
+from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES, SIXTEEN_ROUNDED
 from vkrnn import SingleGateRNNDescriptor
 from vkrnn.results import Results
 
@@ -65,6 +65,12 @@ def assert_of(results: Results, dtype: np.dtype[Any], shapes: Mapping[str, tuple
         assert array.flags.writeable
 
 
+def uses_cublas(case: Case, arrays: Arrays, upstream: Arrays) -> bool:
+    """Return whether cuBLASLt computes the products of the gradients."""
+    function = getattr(vkrnn, f"{case.cell}_gradients")
+    return vkrnn.plan(function, **arrays, **upstream, descriptor=case.descriptor()).strategy["gemm"] == "cublas"
+
+
 def agree(case: Case, dtype: np.dtype[Any]) -> None:
     """Compare forward and gradients with the reference on the same numbers."""
     arrays = cast(case, dtype)
@@ -77,7 +83,8 @@ def agree(case: Case, dtype: np.dtype[Any]) -> None:
     gradients = differentiated(case, vkrnn, arrays, upstream)
     assert_of(gradients, dtype, {name: case.shape(name) for name in gradient_names(case)})
     wanted = differentiated(case, vkrnn.reference, arrays, upstream)._asdict()
-    assert_close(gradients._asdict(), wanted, DTYPES[dtype.name])
+    rounded = SIXTEEN_ROUNDED if dtype.itemsize == 2 and uses_cublas(case, arrays, upstream) else 0
+    assert_close(gradients._asdict(), wanted, DTYPES[dtype.name] + rounded)
     plain = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=False))
     np.testing.assert_array_equal(plain.output, got.output)
 
@@ -141,6 +148,8 @@ def test_sixteen_bits_are_the_float32_call_rounded(case: Case, dtype: str) -> No
     wide = {name: array.astype(np.float32) for name, array in arrays.items()}
     forward, forward_wide = trained(case, vkrnn, arrays), trained(case, vkrnn, wide)
     upstream = above(case, forward, kind)
+    if uses_cublas(case, arrays, upstream):
+        pytest.skip("cuBLASLt adds in another order for each type, and rounds deltas")
     gradients = differentiated(case, vkrnn, arrays, upstream)
     upstream_wide = {name: array.astype(np.float32) for name, array in upstream.items()}
     gradients_wide = differentiated(case, vkrnn, wide, upstream_wide)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from ast import literal_eval
@@ -11,15 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import nvrtc
+from tests.support.fake_cuda import environment, needs_compiler, needs_nvrtc, run
 
-CC = shutil.which("cc")
-NVRTC = nvrtc.find_path()
-SUPPORT = Path(__file__).parents[1] / "support"
-
-needs_compiler = pytest.mark.skipif(CC is None, reason="needs a C compiler")
-needs_nvrtc = pytest.mark.skipif(NVRTC is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
-pytestmark = [needs_compiler, pytest.mark.skipif(sys.platform != "linux", reason="the driver is built for Linux")]
+pytestmark = needs_compiler
 
 CALL = """
 import gc, numpy as np, vkrnn
@@ -35,26 +27,7 @@ def call(x=x, w=w):
 @pytest.fixture(name="fake", scope="module")
 def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Build the driver and return the environment of programs that use it."""
-    folder = tmp_path_factory.mktemp("cuda")
-    options = ["-shared", "-fPIC", "-o", folder / "libcuda.so.1"]
-    subprocess.run([str(CC), *options, SUPPORT / "cuda_driver.c"], check=True)
-    inherited = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
-    return inherited | {
-        "LD_LIBRARY_PATH": str(folder),
-        "VK_ADD_DRIVER_FILES": str(folder / "none"),  # as on a machine with a GPU, drivers are asked at once
-        "VKRNN_NVRTC": NVRTC or "",
-        "VKRNN_CACHE_DIR": str(folder),
-        "VKRNN_SELF_CHECK": "0",  # kernels that do nothing would not pass it
-    }
-
-
-def run(program: str, environment: dict[str, str], **more: str) -> str:
-    """Return what a program prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment | more, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return environment(tmp_path_factory.mktemp("cuda"))
 
 
 @needs_nvrtc

@@ -146,9 +146,12 @@ def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
     return float((np.abs(np.asarray(got) - ideal) / bound).max())
 
 
+@pytest.mark.parametrize("gemm", ["matrices", "cublas"])
 @on_each
-def test_errors_of_products_are_within_bounds(index: int) -> None:
+def test_errors_of_products_are_within_bounds(index: int, gemm: str) -> None:
     """For x W^T and the gradients of x and W. The error of ieee is below a hundredth of the bound."""
+    if gemm not in vkrnn.Device(index).strategies["gemm"]:
+        pytest.skip(f"the device has no products of {gemm}")
     T, N, inputs, H = product_sizes(index)
     draw = np.random.default_rng(3).standard_normal
     source, upstream = draw((T, N, inputs)).astype(np.float32), draw((T, N, H)).astype(np.float32)
@@ -162,8 +165,9 @@ def test_errors_of_products_are_within_bounds(index: int) -> None:
     x, w, d = (array.astype(np.float64) for array in (source, weight, upstream))
     rows, deltas = x.reshape(-1, inputs), d.reshape(-1, H)
     errors = {}
+    float32: Any
     for float32 in ("ieee", "tf32"):
-        device = on_matrix_units(index, float32)
+        device = vkrnn.Device(index, float32=float32, schedule="steps", gemm=gemm)
         forward = vkrnn.single_gate_rnn(**call, device=device)
         back = vkrnn.single_gate_rnn_gradients(**call, source_gradient=upstream, z_state=forward.z_state, device=device)
         errors[float32] = (

@@ -228,10 +228,11 @@ def test_another_stream_may_keep_the_gpu_busy() -> None:
     torch.cuda.synchronize()
 
 
-def test_a_cuda_graph_replays_a_call() -> None:
-    """A captured call computes from the new contents of its input."""
-    module = ours.LSTM(64, 64, backend="vkrnn").cuda()
-    x = torch.randn(32, 8, 64, device="cuda")
+@pytest.mark.parametrize("sizes", [(32, 8, 64), (64, 64, 2048)], ids=["kernels", "cublas"])
+def test_a_cuda_graph_replays_a_call(sizes: tuple[int, int, int]) -> None:
+    """A captured call computes from the new contents of its input, with products of our kernels or of cuBLASLt."""
+    module = ours.LSTM(sizes[-1], sizes[-1], backend="vkrnn").cuda()
+    x = torch.randn(sizes, device="cuda")
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.no_grad(), torch.cuda.stream(side):

@@ -1,4 +1,5 @@
-// A CUDA driver without a GPU, for tests of the device around the kernels: memory is the host's, a kernel does nothing.
+// A CUDA driver without a GPU, for tests of the device around the kernels: memory is the host's, a kernel does nothing,
+// and new memory contains bytes of 0x3c.
 // The environment variable FAKE_CUDA_FAIL=function:error:first:count lets `count` calls of a function fail, from the
 // first, counted from 1. FAKE_CUDA_VERSION is the driver's version.
 #include <stdint.h>
@@ -74,7 +75,8 @@ FUNCTION(cuMemPoolGetAttribute, (void* pool, int attribute, void* value), (void)
 FUNCTION(cuMemPoolTrimTo, (void* pool, size_t kept), (void)pool; (void)kept)
 FUNCTION(cuMemAllocFromPoolAsync, (uint64_t * address, size_t bytes, void* pool, void* stream), (void)pool;
          (void)stream; size_t* piece = aligned_alloc(256, 256 + (bytes + 255) / 256 * 256); if (!piece) return 2;
-         *piece = bytes; *address = (uint64_t)(uintptr_t)piece + 256; ++allocations; held += bytes)
+         *piece = bytes; *address = (uint64_t)(uintptr_t)piece + 256; memset(piece + 32, 0x3c, bytes); ++allocations;
+         held += bytes)
 FUNCTION(cuPointerGetAttribute, (void* value, int attribute, uint64_t address), (void)attribute; (void)address;
          *(int*)value = 0)
 FUNCTION(cuMemFreeAsync, (uint64_t address, void* stream), (void)stream;

@@ -46,6 +46,10 @@ DTYPES = {
 TF32_UNIT = 2.0**-11
 TF32 = 4 * TF32_UNIT
 
+# In the gradients of 16-bit arrays, cuBLASLt rounds both operands of a product to ten bits if one of them is float32,
+# such as deltas.
+SIXTEEN_ROUNDED = 2 * TF32_UNIT
+
 # Differences of the device's float64, by the five-point stencil with step s: s^4 / 30 times the fifth derivative from
 # truncation (3e-14 for this step) and 2^-53 |f| / s from rounding (1e-13 |f|); the contract of the float64 gradients.
 DEVICE_DIFFERENCE_STEP = 1e-3

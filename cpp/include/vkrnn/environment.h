@@ -12,10 +12,18 @@ namespace vkrnn {
 inline constexpr std::array<const char*, 2> kCallVariables{"VKRNN_NUM_THREADS", "OMP_NUM_THREADS"};
 
 // The variables that are read when devices are listed or opened.
-inline constexpr std::array<const char*, 11> kDeviceVariables{
-    "VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES", "VKRNN_CPU_TARGET", "VKRNN_VALIDATION",
-    "VKRNN_STAGING",   "VKRNN_NVRTC",      "VKRNN_CACHE_DIR",     "XDG_CACHE_HOME",   "HOME",
-    "LOCALAPPDATA"};
+inline constexpr std::array<const char*, 12> kDeviceVariables{"VK_DRIVER_FILES",
+                                                              "VK_ICD_FILENAMES",
+                                                              "VK_ADD_DRIVER_FILES",
+                                                              "VKRNN_CPU_TARGET",
+                                                              "VKRNN_VALIDATION",
+                                                              "VKRNN_STAGING",
+                                                              "VKRNN_NVRTC",
+                                                              "VKRNN_CUBLASLT",
+                                                              "VKRNN_CACHE_DIR",
+                                                              "XDG_CACHE_HOME",
+                                                              "HOME",
+                                                              "LOCALAPPDATA"};
 
 // The values that environment variables had when the object was made. `names` must outlive it.
 struct EnvironmentValues {

@@ -111,15 +111,17 @@ struct ConstantName {
         activations,  // this constant and the next ones
         float32,
         float64,  // a number in two constants
+        dtype,
     };
     std::uint32_t number = 0;
     std::string_view name;
     As as = As::count;
 };
 
-// A compute kernel: a shader of the package and the values of its specialization constants 0, 1, 2, ...
+// A compute kernel: a shader of the package, or a function of the back end, and the values of its specialization
+// constants 0, 1, 2, ...
 struct Kernel {
-    std::string shader;  // "gemm_register", "lstm_forward", ...; on the CPU, a kernel of cpu/kernel.h
+    std::string shader;  // "gemm_register", "lstm_forward", ...; or a kernel of cpu/kernel.h or library_product.h
     std::vector<std::uint32_t> constants;
     std::vector<ConstantName> names = {};  // for a plan's text; equal kernels may have different ones
 
@@ -138,7 +140,7 @@ std::vector<std::pair<std::string_view, ConstantValue>> named_constants(const Ke
 struct Dispatch {
     std::string label;       // "project", "step", "reduce bias": shown in the plan's text and as a debug label
     std::size_t kernel = 0;  // index into Plan::kernels
-    std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; zeros on the CPU, whose threads share the work
+    std::array<std::uint32_t, 3> groups{1, 1, 1};  // workgroups; zeros if the kernel is no shader
     Block push;                                    // push constants
     bool after = true;                             // waits for the writes of the dispatch before it
     // The byte offset in the push constants where a loop writes its 32-bit counter.

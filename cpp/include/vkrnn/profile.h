@@ -38,6 +38,7 @@ struct Profile {
     std::uint32_t compute_units = 0;          // multiprocessors or their equivalent; 0: unknown
     std::uint32_t registers = 0;              // 32-bit registers of a compute unit; 0: unknown
     std::uint32_t matrix_side = 0;  // rows of a subgroup's square matrices: half precision, float32 sums; 0: not usable
+    bool product_library = false;   // cuBLASLt was found; known once a device is opened
     std::uint32_t max_loop_iterations = 0;  // in total, after which a shader's loops silently end; 0: no limit
     bool operator==(const Profile&) const = default;
 };

@@ -177,8 +177,9 @@ bool Call::is_left_out(std::size_t fills) const {
     return fills != kNoBuffer && std::ranges::find(full_, fills) != full_.end();
 }
 
-void Call::launch(const std::vector<LoadedKernel>& kernels, const Poll& poll) {
+void Call::launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll) {
     kernels_ = &kernels;
+    products_ = &products;
     poll_ = &poll;
     for (const Step& next : plan_.steps) std::visit([&](const auto& each) { step(each); }, next);
 }
@@ -242,6 +243,8 @@ void Call::prepare(const Dispatch& dispatch) {
 void Call::launch_prepared(const Dispatch& dispatch) {
     if (++launched_ % kLaunchesPerPoll == 0) ask(*poll_);
     const LoadedKernel& kernel = kernels_->at(dispatch.kernel);
+    if (kernel.function == Function{})
+        return products_->run(plan_.kernels[dispatch.kernel], std::as_bytes(std::span(push_)), stream_);
     void* parameters[] = {push_.data(), params_.data()};
     const auto& groups = dispatch.groups;
     check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1, 0, stream_,

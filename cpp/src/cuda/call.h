@@ -9,6 +9,7 @@
 
 #include "cuda/memory.h"
 #include "cuda/modules.h"
+#include "cuda/products.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
 
@@ -34,8 +35,8 @@ public:
     // Returns the bytes that the call allocates in addition to arrays and their packed copies. Call it after bind().
     [[nodiscard]] std::uint64_t temporary_bytes() const { return temporary_bytes_; }
 
-    // Launches the kernels.
-    void launch(const std::vector<LoadedKernel>& kernels, const Poll& poll);
+    // Launches the kernels, and the products of cuBLASLt. Throws DriverError and LibraryError.
+    void launch(const std::vector<LoadedKernel>& kernels, Products& products, const Poll& poll);
 
     // Copies results that are in host memory or not aligned to where they belong. The driver may wait for the kernels
     // if there are any in host memory.
@@ -89,6 +90,7 @@ private:
     const CudaAllocator* const allocate_;
     const Poll* poll_ = nullptr;
     const std::vector<LoadedKernel>* kernels_ = nullptr;
+    Products* products_ = nullptr;
     std::vector<Address> placements_;                  // of each buffer
     std::vector<std::size_t> full_;                    // packed buffers whose copies exist already
     std::vector<std::shared_ptr<PackedCopy>> packed_;  // all that the call uses

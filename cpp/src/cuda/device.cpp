@@ -195,7 +195,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
                 pending.end = event();
             }
             if (pending.start != Event{}) check(driver().EventRecord(pending.start, stream));
-            call.launch(kernels, poll);
+            call.launch(kernels, *session.products, poll);
             if (pending.end != Event{}) check(driver().EventRecord(pending.end, stream));
             if (call.has_host_results()) wait_for(stream, poll);  // the copies would wait without asking the poll
             call.copy_results();

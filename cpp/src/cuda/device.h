@@ -12,6 +12,7 @@
 
 #include "cuda/memory.h"
 #include "cuda/modules.h"
+#include "cuda/products.h"
 #include "fork_safe_mutex.h"
 #include "plan/cache.h"
 #include "vkrnn/device.h"
@@ -64,6 +65,7 @@ private:
             try {
                 const Current current(memory->context());
                 modules.reset();
+                products.reset();
             } catch (const DriverError&) {     // the driver has ended before
             } catch (const std::exception&) {  // this is a forked process
             }
@@ -73,6 +75,7 @@ private:
 
         std::shared_ptr<Memory> memory;
         std::unique_ptr<Modules> modules;
+        std::unique_ptr<Products> products = std::make_unique<Products>();
     };
     // A submitted call that may still run.
     struct Pending {

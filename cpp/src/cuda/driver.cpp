@@ -134,6 +134,8 @@ void rethrow_translated(const std::string& prefix) {
         if (error.loses_device())
             throw DeviceError(prefix + "the device was lost: " + error.text + "; CUDA works again in a new process");
         throw DeviceError(prefix + "the driver reported an error: " + error.text);
+    } catch (const LibraryError& error) {
+        throw DeviceError(prefix + error.text);
     } catch (const std::bad_alloc&) {
         throw MemoryError(prefix + "out of host memory", 0, 0);
     } catch (const std::system_error& error) {

@@ -118,6 +118,11 @@ struct DriverError {
     [[nodiscard]] bool loses_device() const;
 };
 
+// Thrown if a library of NVIDIA's reports an error.
+struct LibraryError {
+    std::string text;  // "cuBLASLt reported CUBLAS_STATUS_INTERNAL_ERROR: an internal operation failed"
+};
+
 // Throws a DriverError if a function did not succeed.
 void check(Result result);
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "library_product.h"
 #include "poll.h"
 #include "vkrnn/error.h"
 
@@ -104,6 +105,10 @@ std::vector<LoadedKernel> Modules::get(const Plan& plan, const std::string& pref
     {
         const std::lock_guard lock(mutex_);
         for (const Kernel& kernel : plan.kernels) {
+            if (is_library_product(kernel)) {
+                found.emplace_back();
+                continue;
+            }
             const auto at = loaded_.find(kernel);
             if (at != loaded_.end())
                 found.push_back(at->second);
@@ -121,7 +126,8 @@ std::vector<LoadedKernel> Modules::get(const Plan& plan, const std::string& pref
     for (std::size_t i = 0; i < missing.size(); ++i)
         if (!loaded_.contains(missing[i])) loaded_.emplace(missing[i], load(cubins[i]));
     found.clear();
-    for (const Kernel& kernel : plan.kernels) found.push_back(loaded_.at(kernel));
+    for (const Kernel& kernel : plan.kernels)
+        found.push_back(is_library_product(kernel) ? LoadedKernel{} : loaded_.at(kernel));
     return found;
 }
 

@@ -15,7 +15,7 @@
 namespace vkrnn::cuda {
 
 struct LoadedKernel {
-    Function function{};
+    Function function{};   // null if cuBLASLt computes what it does
     unsigned threads = 0;  // of a workgroup
 };
 

@@ -5,10 +5,12 @@
 #include <string>
 #include <utility>
 
+#include "cuda/cublas.h"
 #include "cuda/device.h"
 #include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "fork_safe_mutex.h"
+#include "reports.h"
 #include "vkrnn/error.h"
 
 namespace vkrnn::cuda {
@@ -101,6 +103,13 @@ Listed list() {
 
 std::shared_ptr<Device> open(std::size_t index, const StrategyChoice& fixed, const Tuning& tuning) {
     auto [ordinal, profile] = list().usable.at(index);
+    // Not while devices are listed, because the library has hundreds of megabytes.
+    const std::string problem = cublas::problem();
+    profile.product_library = problem.empty();
+    if (!problem.empty()) {
+        if (fixed.gemm == "cublas") throw DeviceError("[Device] gemm 'cublas' cannot be used: " + problem);
+        report(Severity::info, profile.name + " computes all products with its own kernels: " + problem);
+    }
     return std::make_shared<CudaDevice>(ordinal, std::move(profile), fixed, tuning);
 }
 

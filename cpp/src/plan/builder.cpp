@@ -121,7 +121,7 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
 std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
                                 std::vector<std::int64_t> layout, bool optional) {
     const std::size_t buffer = scratch(std::move(name), elements);
-    if (const auto widened = widened_.find(from); widened != widened_.end()) from = widened->second;
+    from = stored(from);
     if (plan_.buffers.at(from).role == Role::input) {
         plan_.buffers[buffer].role = Role::packed;
         plan_.buffers[buffer].packing = {from, std::move(layout), optional};

@@ -76,6 +76,11 @@ public:
     [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
     // Returns whether the buffer is a float32 copy of an argument of a 16-bit type.
     [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
+    // Returns the caller's buffer if this one is a float32 copy of it, otherwise this one.
+    [[nodiscard]] std::size_t stored(std::size_t buffer) const {
+        const auto widened = widened_.find(buffer);
+        return widened == widened_.end() ? buffer : widened->second;
+    }
     [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
     // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);

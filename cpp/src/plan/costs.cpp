@@ -18,7 +18,8 @@ using Values = std::array<double, sizeof(Costs) / sizeof(double)>;
 // - persistent: forward first fitted on 2026-11-25 to 61 measurements on an H100, then both passes on 2026-11-26 to the
 //   107 calls.
 // - products: the rates of matrix units were measured on 2026-11-23, except rounded_flops_per_us, which is a guess. The
-//   others are rough rates; only their order matters.
+//   costs of the library and of float64 were measured on 2026-11-27 on an H100. The others are rough rates; only their
+//   order matters.
 // bench/fit_costs.py reads this initializer. It does not fit the numbers in lines with the comment "limit".
 constexpr std::string_view kHopperGpus[] = {"H100", "H200"};
 constexpr CostTable kHopper{
@@ -80,7 +81,12 @@ constexpr CostTable kHopper{
                            .matrix_call = 30,
                            .matrix_flops_per_us = 1e8,
                            .rounded_flops_per_us = 3e8,
-                           .least_matrix_flops = 2e8}}};  // limit
+                           .least_matrix_flops = 2e8,  // limit
+                           .float64_factor = 4,
+                           .library_forward = 50,
+                           .library_gradients = 2,
+                           .library_flops_per_us = 3.8e8,
+                           .exact_library_flops_per_us = 5e7}}};
 
 // Vulkan on a CPU, where an invocation is one SIMD lane and barriers are slow: rough rates. Only `steps` and the
 // portable products are used there unasked.

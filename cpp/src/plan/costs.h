@@ -92,6 +92,10 @@ struct Costs {
         double matrix_flops_per_us, rounded_flops_per_us;  // with three half-precision products, and with one
         // The tiled kernel finishes products with fewer operations before operands for matrix units would be ready.
         double least_matrix_flops;
+        double float64_factor;  // of the time of the portable kernels, relative to float32
+        // Of cuBLASLt. A forward call begins with its product, so the device waits while the host prepares it.
+        double library_forward, library_gradients;
+        double library_flops_per_us, exact_library_flops_per_us;  // with rounded operands; in float32 and float64
     } products;
 };
 

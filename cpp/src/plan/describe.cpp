@@ -38,6 +38,7 @@ ConstantValue value_of(std::span<const std::uint32_t> words, ConstantName::As as
         case As::count: break;
         case As::flag: return words[0] != 0;
         case As::slots: text << "0x" << std::hex << words[0]; return text.str();
+        case As::dtype: return std::string(name_of(static_cast<Dtype>(words[0])));
         case As::float32: return double{std::bit_cast<float>(words[0])};
         case As::float64: return std::bit_cast<double>(std::array{words[0], words[1]});
         case As::activations:

@@ -2,6 +2,7 @@
 #include <array>
 #include <tuple>
 
+#include "cublas/cublas_products.h"
 #include "matrices/matrix_loop.h"
 #include "matrices/matrix_products.h"
 #include "matrices/persistent_loop.h"
@@ -35,8 +36,9 @@ std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
 
 std::span<const ProductStrategy* const> product_strategies(Backend backend) {
     switch (backend) {
-        case Backend::vulkan:
-        case Backend::cuda: return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts>();
+        case Backend::vulkan: return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts>();
+        case Backend::cuda:
+            return instances<ProductStrategy, RegisterProducts, TiledProducts, MatrixProducts, CublasProducts>();
         case Backend::native: return instances<ProductStrategy, NativeProducts>();
     }
     return {};

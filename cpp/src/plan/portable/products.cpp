@@ -43,7 +43,8 @@ void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from,
 
 std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& /*profile*/, const Costs& costs,
                                              const Sizes& /*wanted*/) const {
-    return Offer{(costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
+    const double factor = spec.dtype == Dtype::float64 ? costs.products.float64_factor : 1;
+    return Offer{factor * (costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
 }
 
 void PortableProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,

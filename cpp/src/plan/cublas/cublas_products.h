@@ -1,0 +1,24 @@
+// Products by cuBLASLt, NVIDIA's library. Sums and conversions use the tiled strategy.
+#pragma once
+
+#include "plan/portable/products.h"
+
+namespace vkrnn {
+
+class CublasProducts final : public ProductStrategy {
+public:
+    [[nodiscard]] std::string_view name() const override { return "cublas"; }
+    [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
+    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
+                                             const Sizes& wanted) const override;
+    void product(PlanBuilder& builder, const std::string& label, const Product& product,
+                 bool independent) const override;
+    void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
+    void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
+                 bool independent) const override;
+
+private:
+    TiledProducts tiled_;
+};
+
+}  // namespace vkrnn
