@@ -260,16 +260,16 @@ TEST(Team, ACallWithinAnotherHasItsOwnScratch) {
     const auto fill = [](Member& member, std::size_t bytes, int value) {
         return static_cast<char*>(std::memset(member.scratch(0, bytes), value, bytes));
     };
-    int amid = 0;
+    int polls = 0;
     const auto poll = [&] {
         for (const std::size_t bytes : {kBytes, 1000 * kBytes})
             run_on_team(1, {}, [&](Member& member) { fill(member, bytes, 2); });
-        ++amid;
+        ++polls;
         return false;
     };
     run_on_team(1, poll, [&](Member& member) {
         const char* const bytes = fill(member, kBytes, 1);
-        while (amid < 2) member.stopped();
+        while (polls < 2) member.stopped();
         EXPECT_EQ(std::string(bytes, kBytes), std::string(kBytes, 1));
     });
 }

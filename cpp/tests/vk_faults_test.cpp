@@ -30,10 +30,10 @@ protected:
             {"copy and clear", [&] { copy_and_clear(); }},
             {"calls on arrays", [&] { call_on_arrays(); }},
             {"memory that the host sees", [&] { return_to_the_host(); }},
-            {"memory that grows amid a call", [&] { grow_amid_a_call(); }},
-            {"dropped arrays", [&] { drop_amid_a_call(); }},
+            {"memory that grows during a call", [&] { grow_during_a_call(); }},
+            {"dropped arrays", [&] { drop_during_a_call(); }},
             {"statistics", [&] { count_calls(); }},
-            {"close amid a call", [&] { close_amid_a_call(); }},
+            {"close during a call", [&] { close_during_a_call(); }},
             {"close after a call", [&] { close_after_a_call(); }},
         };
     }
@@ -142,12 +142,12 @@ protected:
                   plus_one(words));
     }
     // The memory with the first call's constants is replaced by a larger one.
-    void grow_amid_a_call() {
+    void grow_during_a_call() {
         const Shared state = start_slow();
         expect_adds(*device_, 40'000);
         EXPECT_EQ(read(state), Words{fold(kSlow)});
     }
-    void drop_amid_a_call() {
+    void drop_during_a_call() {
         {
             const Shared from = room(kLarge), to = room(kLarge);
             write(from, counting(kLarge));
@@ -163,7 +163,7 @@ protected:
         device_->synchronize({});
         EXPECT_GT(device_->statistics().calls, 0u);
     }
-    void close_amid_a_call() {
+    void close_during_a_call() {
         start_slow();
         device_->close();
     }

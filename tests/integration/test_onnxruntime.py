@@ -1,4 +1,4 @@
-"""Options that ONNX has and MPSGraph has not, against onnxruntime: clip, hard-sigmoid constants, peepholes."""
+"""Options of ONNX that MPSGraph lacks, against onnxruntime: clip, hard-sigmoid constants, peepholes."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import vkrnn.torch as ours
 
 __all__ = ["LIVELY", "fed_to", "initial", "lively", "states", "work"]
 
-# Options that PyTorch's modules have not, for each of vkrnn's.
+# Options that PyTorch's modules lack, for each of vkrnn's.
 LIVELY: dict[str, dict[str, Any]] = {
     "LSTM": {"peephole": True, "output_peephole_new_cell": True, "input_gate_activation": "hard_sigmoid", "clip": 0.9},
     "GRU": {"reset_after": False, "flip_z": True, "reset_gate_activation": "hard_sigmoid", "clip": 0.9},

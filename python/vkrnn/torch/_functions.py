@@ -308,7 +308,7 @@ def _compute(
     options: Sequence[float],
     training: bool,  # noqa: FBT001 - operators take all arguments by position
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the cells and z_state; what there is not is empty."""
+    """Return the output, the cells and z_state. Absent outputs are empty tensors."""
     given = _named(locals())
     how = _with(cell, options, training=training)
     found = call(cell, given, how)

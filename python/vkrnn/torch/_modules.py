@@ -318,7 +318,7 @@ def revert(model: torch.nn.Module) -> Any:
     Raises
     ------
     NotImplementedError
-        If a module has an option that PyTorch's has not. Then no module is changed.
+        If a module has an option that PyTorch's module lacks. Then no module is changed.
     """
     found = [module for module in model.modules() if type(module) in _TORCHS]
     for module in found:

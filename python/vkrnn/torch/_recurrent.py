@@ -64,7 +64,7 @@ class Recurrent(torch.nn.RNNBase):
         return descriptor_of(self.mode + self._options, bidirectional=bool(self.bidirectional))
 
     def _beyond_torch(self, *, training: bool) -> dict[str, tuple[Any, Any]]:
-        """Return the options that PyTorch's module has not: its only value of each, and this module's.
+        """Return the options that PyTorch's module lacks, each with the only value there and the value here.
 
         Without `training`, those that matter in training only are left out.
         """
@@ -75,7 +75,7 @@ class Recurrent(torch.nn.RNNBase):
         return found
 
     def require_torchs_options(self, where: str, *, training: bool) -> None:
-        """Raise NotImplementedError if the module has options that PyTorch's has not; see `_beyond_torch`."""
+        """Raise NotImplementedError if the module has options that PyTorch's module lacks; see `_beyond_torch`."""
         for name, (only, own) in self._beyond_torch(training=training).items():
             raise NotImplementedError(f"{where} {name}: torch.nn.{self._name} supports only {only!r}, got {own!r}")
 
@@ -128,7 +128,7 @@ class Recurrent(torch.nn.RNNBase):
         return self._compute(input, hx)
 
     def _needs_vkrnn(self) -> bool:
-        """Return whether the module has options that PyTorch's has not."""
+        """Return whether the module has options that PyTorch's module lacks."""
         return self.peephole or bool(self._options) or bool(self.training and self.recurrent_dropout)
 
     def _compute(self, input: Any, hx: Any) -> Any:  # noqa: A002
