@@ -29,7 +29,7 @@ PASSES = ("forward", "training", "gradients")
 
 @dataclass(frozen=True)
 class MeasuredCall:
-    """One of the calls that are measured, with all that it takes but for the device."""
+    """One of the calls that are measured, with everything that it needs except the device."""
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
@@ -51,7 +51,7 @@ def draw_calls(
     dtypes: Sequence[str],
     wanted: Sequence[str],
 ) -> Iterator[tuple[str, MeasuredCall | None]]:
-    """Go through the calls by their labels; None stands for one that cannot fit the host or `room` bytes.
+    """Yield the calls with their labels, and None in place of a call that cannot fit the host or `room` bytes.
 
     `sizes` are T, N, I, H, and `wanted` are passes.
     """
@@ -74,7 +74,7 @@ def draw_calls(
 
 
 def open_with(like: Device, strategy: Strategy) -> Device:
-    """Open a device that takes this strategy, or what its rules choose if there is none, whatever it was tuned with."""
+    """Open a device with this strategy fixed, or none if the dict is empty. Tuned strategies are not used."""
     device = Device(like.index, float32=like.float32, **strategy)  # type: ignore[arg-type]
     device._open(tuned=False)
     return device

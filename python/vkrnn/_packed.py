@@ -36,10 +36,9 @@ SEQUENCES = frozenset(
 
 
 def call(name: str, given: Mapping[str, Any], descriptor: Any) -> Any:
-    """Return what the function `name`, one of the six, returns for arguments whose sequences are packed.
+    """Call one of the six functions by its `name` with packed sequences. Return its results, which are packed, too.
 
-    So are its results. The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are
-    padded.
+    The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are padded.
     """
     if resolve(None, f"[{name}]").backend == "native" and "mask" not in given:
         return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)

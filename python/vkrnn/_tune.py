@@ -35,7 +35,7 @@ _WORTH = 1.03  # least speed-up over the default strategies for an entry, becaus
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options but for the device."""
+    """Add the command's options except the device."""
     parser.add_argument("--sizes", nargs="+", type=_sizes, default=_SIZES, metavar="T,N,I,H", help=_SIZES_HELP)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), help="default: all")
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=list(PASSES), help="default: all")

@@ -89,7 +89,7 @@ constexpr CostTable kHopper{
                            .exact_library_flops_per_us = 5e7}}};
 
 // Vulkan on a CPU, where an invocation is one SIMD lane and barriers are slow: rough rates. Only `steps` and the
-// portable products are used there unasked.
+// portable products are used there unless a caller fixes others.
 constexpr CostTable kCpu = [] {
     CostTable table = kHopper;
     table.gpus = {};

@@ -45,8 +45,8 @@ public:
     // stride in time leads from region to region.
     void regions(abi::uint view, std::size_t buffer, std::int64_t count, std::int64_t region, std::int64_t row,
                  std::int64_t slot, std::int64_t unit);
-    // A strategy's own view for what has no elements by row and unit: the address of a buffer, in place of the tensor
-    // of one direction
+    // Puts the address of a buffer into a view of the strategy's own, in place of one direction's tensor. For data
+    // that has no elements by row and unit.
     void address(abi::uint view, std::int64_t direction, std::size_t buffer);
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }

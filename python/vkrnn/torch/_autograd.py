@@ -137,7 +137,7 @@ def differentiable(operator: Any, apply: Callable[..., Any]) -> Callable[..., An
 
 
 def _layer_vmap(info: Any, in_dims: Sequence[int | None], *inputs: Any) -> tuple[Any, Any]:
-    """Compute `layer` for many inputs at once as one batch; if packed or for many weights, one after the other."""
+    """Compute `layer` for many inputs as one batch. Packed inputs and many weights are computed one after the other."""
     *given, training = inputs
     # Under torch.vmap, a module cannot see whether its parameters require gradients.
     inputs = (*given, training or (torch.is_grad_enabled() and _require_gradients(given)))

@@ -78,9 +78,9 @@ class Kept:
         return self._prepared if self._samples.unchanged() else None
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
-        """Return the results of the usual call of a step or a sequence [T, N, I]; None if this is another one.
+        """Return the results of a usual call, on a step or a sequence [T, N, I]; None for any other call.
 
-        Mistakes are other calls, too: the long way finds the words for them.
+        That includes calls with mistakes, for which the ordinary way raises the error.
         """
         if (
             self._samples is None

@@ -30,15 +30,14 @@ _DEVICES = ("cpu", "cuda", "meta")
 class Recurrent(torch.nn.RNNBase):
     """The base of the three modules."""
 
-    # `convert` gives modules this class without a call of its constructor. They have no options, as modules that were
-    # made without any.
+    # `convert` changes a module's class and calls no constructor. These are the values of a module without options.
     peephole: bool = False
     recurrent_dropout: float = 0.0
-    _options: str = ""  # of the cell, as they follow the mode
+    _options: str = ""  # the cell's options as text, which follows the mode: see `vkrnn._torch_layout`
     backend: Backend = "auto"
 
     def _take_options(self, recurrent_dropout: Any, backend: Any, options: dict[str, Any]) -> None:
-        """Check and set options; those of `options` are the descriptor's."""
+        """Check and set the options, of which `options` are the descriptor's."""
         where = f"[vkrnn.torch.{self._name}]"
         if checked_backend(backend, where) != self.backend:
             self.backend = backend
@@ -161,7 +160,7 @@ class Recurrent(torch.nn.RNNBase):
     def _autocast(self, input: Any) -> torch.dtype | None:  # noqa: A002
         """Return the type to compute in within torch.autocast: its own on a CUDA device, the parameters' on the CPU.
 
-        As with PyTorch's modules, whose LSTM autocast converts on CUDA devices. None if there is no autocast.
+        PyTorch's modules do the same: autocast converts their LSTM on CUDA devices only. None outside of autocast.
         """
         data = input.data if isinstance(input, PackedSequence) else input
         if data.is_cuda:  # autocast leaves float64 as it is
@@ -187,7 +186,7 @@ class Recurrent(torch.nn.RNNBase):
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         compute = layer
-        # Dynamo compiles the operator, and would stumble over the questions.
+        # Dynamo compiles the operator. It cannot trace these checks.
         if not torch.compiler.is_dynamo_compiling():
             if needs_no_operator([source, h_0, c_0, *self._parameters.values()]):
                 prepared = self._prepared() if lengths is None else None

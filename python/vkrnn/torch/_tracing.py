@@ -36,7 +36,7 @@ def seen_by_others() -> bool:
 
 
 def is_recorded_by_torch() -> bool:
-    """Return whether TorchScript or ONNX is to record the call: both know PyTorch's operators and not vkrnn's."""
+    """Return whether TorchScript or the ONNX exporter records the call. Both know PyTorch's operators only."""
     return bool(torch.jit.is_tracing()) or (torch.compiler.is_compiling() and torch.onnx.is_in_onnx_export())
 
 
