@@ -15,20 +15,12 @@ import numpy.typing as npt
 
 from vkrnn import _calls
 from vkrnn.devices import resolve
-from vkrnn.results import Gradients, GRUGradients, LSTMGradients, LSTMOutputs, Outputs, Results
+from vkrnn.results import Results
 
 __all__ = ["SEQUENCES", "call", "last_rows"]
 
 Array = npt.NDArray[Any]
 
-_KINDS: Mapping[str, type[Results[Any]]] = {
-    "single_gate_rnn": Outputs,
-    "lstm": LSTMOutputs,
-    "gru": Outputs,
-    "single_gate_rnn_gradients": Gradients,
-    "lstm_gradients": LSTMGradients,
-    "gru_gradients": GRUGradients,
-}
 SEQUENCES = frozenset(
     ("source", "source_gradient", "z_state", "cell_output_fwd", "output_fwd", "output", "cell_output")
 )
@@ -41,12 +33,12 @@ def call(name: str, given: Mapping[str, Any], descriptor: Any) -> Any:
     The CPU computes packed sequences as they are, unless there is a mask. Otherwise they are padded.
     """
     if resolve(None, f"[{name}]").backend == "native" and "mask" not in given:
-        return _calls.run(_KINDS[name], name, {**given, "descriptor": descriptor}, packed=True)
+        return _calls.run(Results, name, {**given, "descriptor": descriptor}, packed=True)
     live = np.arange(given["lengths"][0])[:, np.newaxis] < given["lengths"]
     padded = {key: _pad(value, live) if key in SEQUENCES else value for key, value in given.items()}
-    whole = _calls.run(_KINDS[name], name, {**padded, "descriptor": descriptor})
+    whole = _calls.run(Results, name, {**padded, "descriptor": descriptor})
     results = {key: value[live] if key in SEQUENCES else value for key, value in whole._asdict().items()}
-    return type(whole)(whole._function, tuple(results), list(results.values()), whole._reasons)  # noqa: SLF001
+    return Results(whole._function, tuple(results), list(results.values()), whole._reasons)  # noqa: SLF001
 
 
 def last_rows(lengths: Array) -> Array:

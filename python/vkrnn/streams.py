@@ -23,9 +23,7 @@ __all__ = ["Stream", "stream"]
 Array: TypeAlias = npt.NDArray[Any]
 State: TypeAlias = tuple[tuple[Array, ...], ...]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(operations, name) for name in ("single_gate_rnn", "lstm", "gru")
-}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _STATES = ("init_state", "init_cell")
 _logger = logging.getLogger("vkrnn")
