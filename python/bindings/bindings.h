@@ -124,6 +124,9 @@ Descriptor read_descriptor(const Cell& cell, py::handle object, const std::strin
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label, bool packed = false);
 
+// Returns what check_call() asks about an array, with the numbers of lengths.
+TensorInfo info_of(const py::array& array, Argument argument);
+
 // Returns the spec of the call on a device. `tf32`: its float32 products may be rounded to TF32 if the device supports
 // that.
 Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32);
@@ -204,6 +207,7 @@ void register_tuned_calls(py::module_& module);  // takes calls, which are regis
 void register_arrays(py::module_& module);
 void register_calls(py::module_& module);
 void register_cuda(py::module_& module);
+void register_cuda_calls(py::module_& module);
 void register_layers(py::module_& module);
 void register_streams(py::module_& module);
 void register_xla(py::module_& module);

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "bindings.h"
-#include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/last_cells.h"
@@ -93,22 +92,11 @@ std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, 
     return device.plan(spec_on(checked, device.profile(), tf32));
 }
 
-// Returns a function that calls one of Python's, which must outlive it.
-CudaAllocator allocator_of(py::handle function) {
-    if (function.is_none()) return {};
-    return [function](std::uint64_t bytes) {
-        const py::gil_scoped_acquire gil;
-        return py::cast<std::uint64_t>(function(bytes));
-    };
-}
-
 // Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
 // `owner` is the vkrnn.Device of new arrays. `resident`: new results are Arrays, and the function may return before
-// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32. On a CUDA
-// device, `stream` is the call's stream, and `allocator` a function like CudaAllocator, or None.
+// they are computed; otherwise they are NumPy arrays. `tf32`: float32 products may be rounded to TF32.
 py::list run(const std::shared_ptr<Device>& device, const CheckedCall& checked, const py::list& out,
-             const py::object& owner, bool resident, bool tf32, std::uintptr_t stream, const py::object& allocator) {
-    const OnCudaStream ordered(stream, allocator_of(allocator));
+             const py::object& owner, bool resident, bool tf32) {
     const Call& call = checked.call;
     const std::string prefix = message_prefix(call.spec.cell(), call.spec.gradients, checked.label);
     const std::shared_ptr<const Plan> plan = plan_of(*device, checked, tf32);
@@ -207,6 +195,14 @@ std::string dtype_name(const py::dtype& dtype) {
     return py::str(dtype.attr("name")).cast<std::string>();
 }
 
+TensorInfo info_of(const py::array& array, Argument argument) {
+    TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};
+    const char kind = array.dtype().kind();
+    if (argument == Argument::lengths && array.ndim() == 1 && (kind == 'i' || kind == 'u'))
+        info.integers = kind == 'u' ? read_integers<std::uint64_t>(array) : read_integers<std::int64_t>(array);
+    return info;
+}
+
 Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32) {
     Spec spec = checked.call.spec;
     spec.precision = product_precision(tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, profile);
@@ -239,15 +235,11 @@ CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const
             throw TypeError(prefix + " " + name + ": expected a numpy.ndarray" + array + ", got " + type_name(value));
         }
         const auto array = py::reinterpret_borrow<py::array>(value);
-        TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};
-        const bool integers = array.dtype().kind() == 'i' || array.dtype().kind() == 'u';
-        if (argument == Argument::lengths && integers && array.ndim() == 1) {
-            info.integers =
-                array.dtype().kind() == 'u' ? read_integers<std::uint64_t>(array) : read_integers<std::int64_t>(array);
-            checked.arrays.emplace_back(argument, as_int32(info.integers));  // the device reads what was checked
-        } else {
+        TensorInfo info = info_of(array, argument);
+        if (info.integers.empty())
             checked.arrays.emplace_back(argument, array);
-        }
+        else
+            checked.arrays.emplace_back(argument, as_int32(info.integers));  // the device reads what was checked
         infos[argument] = std::move(info);
     }
     checked.call = check_call(read_descriptor(cell, descriptor, prefix), gradients, infos, label, packed);
@@ -287,8 +279,7 @@ void register_calls(py::module_& module) {
         py::arg("cell_name"), py::arg("gradients"), py::arg("descriptor"), py::arg("arguments"), py::arg("label") = "",
         py::arg("packed") = false, py::call_guard<Inside>());
     module.def("run", &run, py::arg("device"), py::arg("call"), py::arg("out"), py::arg("owner"), py::arg("resident"),
-               py::arg("tf32") = false, py::arg("stream") = 0, py::arg("allocator") = py::none(),
-               py::call_guard<Inside>());
+               py::arg("tf32") = false, py::call_guard<Inside>());
     module.def("copy_last_cells", &copy_last, py::arg("gradient"), py::arg("directions"), py::arg("lengths"),
                py::arg("last"), py::arg("where"), py::call_guard<Inside>());
     module.def(

@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module) {
     register_arrays(module);
     register_calls(module);
     register_cuda(module);
+    register_cuda_calls(module);
     register_layers(module);
     register_streams(module);
     register_xla(module);

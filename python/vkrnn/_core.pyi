@@ -233,6 +233,28 @@ def set_cuda_packages(folders: Sequence[str]) -> None: ...
 def borrow(
     owner: devices.Device, device: Device, address: int, dtype: np.dtype[Any], shape: Sequence[int], keep: object
 ) -> Array: ...
+
+class CudaCall:
+    def __init__(
+        self,
+        device: Device,
+        cell_name: str,
+        gradients: bool,
+        descriptor: object,
+        arrays: Sequence[tuple[str, str, Sequence[int]]],
+        tf32: bool,
+        lengths: npt.NDArray[Any] | None = None,
+    ) -> None: ...
+    @property
+    def results(self) -> tuple[tuple[str, tuple[int, ...]], ...]: ...
+    def run(
+        self,
+        addresses: Sequence[int],
+        results: Sequence[int],
+        stream: int,
+        allocator: Callable[[int], int] | None,
+    ) -> None: ...
+
 def lend(array: Array, stream: int) -> int: ...
 def to_dlpack(array: Array, stream: int) -> object: ...
 def follow_cuda_stream(device: Device, stream: int) -> None: ...
@@ -266,8 +288,6 @@ def run(
     owner: devices.Device,
     resident: bool,
     tf32: bool = False,
-    stream: int = 0,
-    allocator: Callable[[int], int] | None = None,
 ) -> list[Any]: ...
 def copy_last_cells(
     gradient: npt.NDArray[Any], directions: int, lengths: npt.NDArray[Any] | None, last: npt.NDArray[Any], where: str

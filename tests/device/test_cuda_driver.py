@@ -174,24 +174,29 @@ def test_memory_of_the_caller(fake: dict[str, str]) -> None:
         CALL
         + """
 from vkrnn import _core
-opened, how = device._open(), vkrnn.LSTMDescriptor()
-arrays = {n: vkrnn.asarray(a, device=device) for n, a in (("source", x), ("recurrent_weight", w), ("input_weight", w))}
-checked = _core.check("lstm", False, how, arrays)
-before, asked = driver.fake_cuda_allocations(), []
+arrays = [vkrnn.asarray(array, device=device) for array in (x, w, w)]
 spare = vkrnn.empty((1 << 20,), device=device)
+address = lambda array: array.__cuda_array_interface__["data"][0]
+kinds = [(name, "float32", a.shape) for name, a in zip(("source", "recurrent_weight", "input_weight"), arrays)]
+prepared = _core.CudaCall(device._open(), "lstm", False, vkrnn.LSTMDescriptor(), kinds, False)
+(name, shape), = prepared.results
+print(name, shape)
+output = vkrnn.empty(shape, device=device)
+before, asked = driver.fake_cuda_allocations(), []
 def allocate(count):
     asked.append(count)
-    return spare.__cuda_array_interface__["data"][0]
-_core.run(opened, checked, [None], device, True, False, 0, allocate)
+    return address(spare)
+for _ in range(2):
+    prepared.run(list(map(address, arrays)), [address(output)], 0, allocate)
 print(len(asked), 0 < asked[0] < spare.nbytes, driver.fake_cuda_allocations() - before)
 try:
-    _core.run(opened, checked, [None], device, True, False, 0, lambda count: 0)
+    prepared.run(list(map(address, arrays)), [address(output)], 0, lambda count: 0)
 except MemoryError as error:
     print(str(error).startswith("[lstm] the call needs "))
-print(call(arrays["source"], arrays["recurrent_weight"]).shape)
+print(call(*arrays[:2]).shape)
 """
     )
-    assert run(program, fake).splitlines() == ["1 True 1", "True", "(5, 3, 8)"]
+    assert run(program, fake).splitlines() == ["output (5, 3, 8)", "2 True 0", "True", "(5, 3, 8)"]
 
 
 @needs_nvrtc

@@ -13,7 +13,6 @@ from torch import Tensor
 from vkrnn import _core, _packed
 from vkrnn._calls import run
 from vkrnn._cuda import cuda_device
-from vkrnn._foreign import bfloat16
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.devices import Device
 from vkrnn.precision import block_precision
@@ -60,39 +59,36 @@ def call(
     return {name: to_tensor(array) for name, array in results._asdict().items()}
 
 
+_prepared = functools.lru_cache(maxsize=1024)(_core.CudaCall)
+"""A call by everything that its plan depends on, checked once. The numbers of lengths are not among that."""
+
+
 def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
     source = tensors["source"]
     device = cuda_device(source.device.index, _WHERE)
-    opened = device._open(_WHERE)
-
-    def borrow(tensor: Tensor) -> _core.Array:
-        return _core.borrow(device, opened, tensor.data_ptr(), _dtype(tensor.dtype), tensor.shape, None)
-
-    given: dict[str, Any] = {}
-    copies = []  # kept until the call is submitted; PyTorch's allocator reuses memory in the order of the stream
-    for name, tensor in tensors.items():
-        if name == "lengths":
-            given[name] = tensor.cpu().numpy()
-            continue
-        if not tensor.is_contiguous():
-            tensor = tensor.contiguous()  # noqa: PLW2901
-            copies.append(tensor)
-        given[name] = borrow(tensor)
+    arrays = {name: tensor.contiguous() for name, tensor in tensors.items() if name != "lengths"}
+    kinds = tuple((name, _dtype(tensor.dtype), tensor.shape) for name, tensor in arrays.items())
     cell = function.removesuffix("_gradients")
-    call = _core.check(cell, cell != function, descriptor, given)
-    results = [source.new_empty(shape) for shape in call.result_shapes]
-    stream = torch.cuda.current_stream(source.device).cuda_stream
-    resident = True
+    key = device._open(_WHERE), cell, cell != function, descriptor, kinds, _rounds(device)
+    lengths = tensors.get("lengths")
+    call = _prepared(*key) if lengths is None else _core.CudaCall(*key, lengths.cpu().numpy())
+    results = {name: source.new_empty(shape) for name, shape in call.results}
+    kept = []  # until the call is submitted; PyTorch's allocator reuses memory in the order of the stream
 
     def allocate(count: int) -> int:
         try:
-            copies.append(source.new_empty(count, dtype=torch.uint8))
+            kept.append(source.new_empty(count, dtype=torch.uint8))
         except torch.OutOfMemoryError:
             return 0
-        return int(copies[-1].data_ptr())
+        return int(kept[-1].data_ptr())
 
-    _core.run(opened, call, list(map(borrow, results)), device, resident, _rounds(device), stream, allocate)
-    return dict(zip(call.result_names, results, strict=True))
+    stream = torch.cuda.current_stream(source.device).cuda_stream
+    call.run(_addresses(arrays), _addresses(results), stream, allocate)
+    return results
+
+
+def _addresses(tensors: Mapping[str, Tensor]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors.values()]
 
 
 def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
@@ -114,13 +110,11 @@ def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: An
 
 
 @functools.cache
-def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    known = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
-    if dtype == torch.bfloat16:
-        return bfloat16(_WHERE)
-    if dtype not in known:
+def _dtype(dtype: torch.dtype) -> str:
+    """Return the dtype's name."""
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"{_WHERE} expected tensors of float16, bfloat16, float32 or float64, got {dtype}")
-    return np.dtype(known[dtype])
+    return str(dtype).removeprefix("torch.")
 
 
 def rounds_products(ordinal: int) -> bool:
