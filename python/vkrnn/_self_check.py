@@ -60,6 +60,7 @@ def _error(index: int, schedule: str) -> float:
     from vkrnn import gradients, operations, reference  # noqa: PLC0415 - they import devices
     from vkrnn.descriptors import LSTMDescriptor  # noqa: PLC0415
     from vkrnn.devices import Device  # noqa: PLC0415
+    from vkrnn.precision import fp32_precision  # noqa: PLC0415
 
     T, N, H = 3, 16, 32
     rng = np.random.default_rng(0)
@@ -75,7 +76,7 @@ def _error(index: int, schedule: str) -> float:
     upstream = rng.uniform(-1, 1, (T, N, H)).astype(np.float32)
     how = LSTMDescriptor(training=True)
     found: list[Any] = []
-    with contextlib.closing(Device(index, schedule=schedule)) as device:
+    with fp32_precision("ieee"), contextlib.closing(Device(index, schedule=schedule)) as device:
         for module, options in ((operations, {"device": device}), (reference, {})):
             results = module.lstm(**given, **options, descriptor=how)
             back = gradients if module is operations else reference

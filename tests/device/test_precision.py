@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 from tolerances import TF32_UNIT
-from vkrnn import reference
+from vkrnn import _self_check, reference
 
 ROUNDING = [one.index for one in vkrnn.devices() if one.rounds_products]
 SOURCE, WEIGHT = np.ones((5, 3, 16), np.float32), np.full((16, 4), 0.1, np.float32)
@@ -123,6 +123,14 @@ def test_plans_show_the_precision(index: int) -> None:
     report = vkrnn.check(vkrnn.lstm, **call, device=tf32)
     assert (report.ok, report.tolerance, report.float32) == (True, 5e-3, "tf32")
     assert "agrees with the reference (float32 tf32, tolerance 0.005)" in repr(report)
+
+
+@on_each
+def test_a_compiler_is_checked_with_ieee(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the environment and the block around the first call say."""
+    monkeypatch.setenv("VKRNN_FLOAT32", "tf32")
+    with vkrnn.fp32_precision("tf32"):
+        assert _self_check._error(index, "matrices") < 1e-5
 
 
 Doubles = NDArray[np.float64]
