@@ -83,7 +83,7 @@ constexpr CostTable kHopper{
                            .rounded_flops_per_us = 3e8,
                            .least_matrix_flops = 2e8,  // limit
                            .float64_factor = 4,
-                           .library_forward = 50,
+                           .library_forward = 25,
                            .library_gradients = 2,
                            .library_flops_per_us = 3.8e8,
                            .exact_library_flops_per_us = 5e7}}};
