@@ -99,7 +99,8 @@ def time_call(
                 strategy = vkrnn.plan(call.function, **call.arguments, device=own).strategy
                 if strategy not in seen:
                     seen.append(strategy)
-                    estimate = _core.Estimator(checked, device.profile, strategy, device.float32 == "tf32")
+                    profile = own._open().profile  # an open CUDA device knows whether there is cuBLASLt
+                    estimate = _core.Estimator(checked, profile, strategy, device.float32 == "tf32")
                     yield Time(label, part, strategy, device_microseconds(call, own, options.repeats), estimate)
             except (NotImplementedError, MemoryError, _core.DeviceError):  # the strategy cannot run this call
                 continue
