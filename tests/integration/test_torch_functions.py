@@ -14,7 +14,7 @@ from oracles import require
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import _functions  # noqa: E402
+from vkrnn.torch import _operations  # noqa: E402
 
 # Warnings of PyTorch's compiler.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
@@ -108,15 +108,17 @@ def test_opcheck(cell: str) -> None:
     """
     case = replace(everything(cell), T=1)
     given = tensors_of(case)
-    tensors = [given.get(name) for name in _functions._ARGUMENTS]
-    options = _functions._numbers(case.descriptor())
-    torch.library.opcheck(_functions._forward, [*tensors, cell, options, True])
+    tensors = [given.get(name) for name in _operations.ARGUMENTS]
+    options = _operations.options_of(case.descriptor())
+    torch.library.opcheck(_operations.operation, [*tensors, cell, options, True])
     arrays = [None if tensor is None else tensor.detach() for tensor in tensors]
-    torch.library.opcheck(_functions._forward, [*arrays, cell, options, False])
+    torch.library.opcheck(_operations.operation, [*arrays, cell, options, False])
     with torch.no_grad():
-        output, cells, z_state = _functions._forward(*tensors, cell, options, True)  # noqa: FBT003
+        output, cells, z_state = _operations.operation(*tensors, cell, options, True)  # noqa: FBT003
     kept = {"gru": (output, None), "lstm": (None, cells), "single_gate_rnn": (None, None)}[cell]
-    torch.library.opcheck(_functions._backward, [torch.rand_like(output), None, *kept, z_state, *arrays, cell, options])
+    torch.library.opcheck(
+        _operations._backward, [torch.rand_like(output), None, *kept, z_state, *arrays, cell, options]
+    )
 
 
 @every_cell
@@ -201,8 +203,8 @@ def test_training_state() -> None:
     assert plain._fields == ("output",)
     with pytest.raises(AttributeError, match="lstm returned no 'z_state': the descriptor has training=False"):
         plain.z_state  # noqa: B018
-    values = [given.get(name) for name in _functions._ARGUMENTS]
-    *_, z_state = _functions._forward(*values, "lstm", _functions._numbers(case.descriptor()), False)  # noqa: FBT003
+    values = [given.get(name) for name in _operations.ARGUMENTS]
+    *_, z_state = _operations.operation(*values, "lstm", _operations.options_of(case.descriptor()), False)  # noqa: FBT003
     assert z_state.numel() == 0
 
 

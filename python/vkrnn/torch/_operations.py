@@ -1,0 +1,250 @@
+"""The torch operators `operation` and `operation_backward`: one of the three functions, and its gradients.
+
+They take all arguments of all functions by position, then the name of the cell and its options as numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from vkrnn import _core, descriptors
+from vkrnn._last_cells import last_cells
+from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn.descriptors import Activation
+from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
+from vkrnn.torch._calls import call
+from vkrnn.torch._ops import register
+from vkrnn.torch._tracing import unseen_by_dynamo
+
+__all__ = ["ARGUMENTS", "CELLS", "OUTPUTS", "operation", "options_of"]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A cell's row in the core's table, in the order of the operators."""
+
+    gradients_name: str
+    descriptor: type[Any]
+    outputs: tuple[str, ...]
+    kept: tuple[str, ...]  # the forward results that the gradients take
+
+
+OUTPUTS = ("output", "cell_output", "z_state")
+CELLS = {
+    cell.name: _Cell(
+        cell.gradients_name,
+        getattr(descriptors, cell.descriptor_name),
+        tuple(cell.outputs),
+        tuple(name for name in OUTPUTS if {name, f"{name}_fwd"} & {taken for taken, _ in cell.gradients}),
+    )
+    for cell in _core.cells()
+}
+# The arguments of all cells in the order of the operators. The first ones have gradients.
+_DIFFERENTIABLE = (
+    "source",
+    "recurrent_weight",
+    "input_weight",
+    "bias",
+    "secondary_bias",
+    "init_state",
+    "init_cell",
+    "peephole",
+)
+ARGUMENTS = (*_DIFFERENTIABLE, "mask", "lengths")
+
+
+def options_of(descriptor: Any) -> list[float]:
+    """Return the options as an operator takes them."""
+    values = [getattr(descriptor, name) for name in _OPTIONS[type(descriptor).__name__]]
+    # torch.compile cannot convert a member of an enumeration to float.
+    return [float(value.value if isinstance(value, Activation) else value) for value in values]
+
+
+_OPTIONS = {cell.descriptor.__name__: tuple(field.name for field in fields(cell.descriptor)) for cell in CELLS.values()}
+
+
+@functools.lru_cache(maxsize=256)
+def _descriptor(cell: str, options: tuple[float, ...]) -> Any:
+    """Return the descriptor that has these options."""
+    kind = CELLS[cell].descriptor
+    given: dict[str, Any] = {}
+    for field, value in zip(fields(kind), options, strict=True):
+        is_of: Any = type(field.default)
+        given[field.name] = Activation(int(value)) if is_of is Activation else is_of(value)
+    return kind(**given)
+
+
+def _with(cell: str, options: Sequence[float], *, training: bool) -> Any:
+    """Return the descriptor for a call that keeps what gradients need, or does not."""
+    names = _OPTIONS[CELLS[cell].descriptor.__name__]
+    changed = {"training": float(training)}
+    return _descriptor(cell, tuple(changed.get(name, value) for name, value in zip(names, options, strict=True)))
+
+
+def _named(given: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return those of an operator's tensors that there are."""
+    return {name: given[name] for name in ARGUMENTS if given[name] is not None}
+
+
+@unseen_by_dynamo
+def _compute(
+    source: Tensor,
+    recurrent_weight: Tensor,
+    input_weight: Tensor | None,
+    bias: Tensor | None,
+    secondary_bias: Tensor | None,
+    init_state: Tensor | None,
+    init_cell: Tensor | None,
+    peephole: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    cell: str,
+    options: Sequence[float],
+    training: bool,  # noqa: FBT001 - operators take all arguments by position
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, the cells and z_state. Absent outputs are empty tensors."""
+    given = _named(locals())
+    how = _with(cell, options, training=training)
+    found = call(cell, given, how)
+    first, second, third = (found[name] if name in found else source.new_empty(0) for name in OUTPUTS)
+    return first, second, third
+
+
+def _compute_shapes(source: Tensor, recurrent_weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, cell, options, training = rest
+    how = _with(cell, options, training=training)
+    T, N, _ = source.shape
+    rows, H = recurrent_weight.shape[-2:]
+    D = 2 if how.bidirectional else 1
+    has_cells = "cell_output" in CELLS[cell].outputs and (training or how.produce_cell)
+    return (
+        source.new_empty(T, N, D * H),
+        source.new_empty(T, N, D * H) if has_cells else source.new_empty(0),
+        source.new_empty(T, N, D * rows) if training else source.new_empty(0),
+    )
+
+
+@unseen_by_dynamo
+def _compute_backward(
+    d_output: Tensor | None,
+    d_cells: Tensor | None,
+    output: Tensor | None,
+    cell_output: Tensor | None,
+    z_state: Tensor,
+    source: Tensor,
+    recurrent_weight: Tensor,
+    input_weight: Tensor | None,
+    bias: Tensor | None,
+    secondary_bias: Tensor | None,
+    init_state: Tensor | None,
+    init_cell: Tensor | None,
+    peephole: Tensor | None,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    cell: str,
+    options: Sequence[float],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of the differentiable arguments in their order; those of absent ones are empty."""
+    given = _named(locals())
+    how = _with(cell, options, training=False)
+    D = 2 if how.bidirectional else 1
+    above = source.new_zeros(*source.shape[:2], D * recurrent_weight.shape[-1]) if d_output is None else d_output
+    given |= {"source_gradient": above, "z_state": z_state}
+    if output is not None:
+        given["output_fwd"] = output
+    if cell_output is not None:
+        given["cell_output_fwd"] = cell_output
+    if d_cells is not None:
+        ends = None if lengths is None else to_array(lengths.cpu())
+        last = last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]")
+        given["cell_gradient"] = to_tensor(last).to(source.device)
+    found = call(CELLS[cell].gradients_name, given, how)
+    gradients = [found[name] if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
+    return tuple(gradients)
+
+
+def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
+    source = given[5]
+    tensors = given[5 : 5 + len(_DIFFERENTIABLE)]
+    return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in tensors)
+
+
+operation = register("vkrnn::operation", _compute, _compute_shapes)
+_backward = register("vkrnn::operation_backward", _compute_backward, _compute_backward_shapes)
+
+
+class _Operation(ReverseModeOnly):
+    """`vkrnn::operation` with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Save what the gradients need."""
+        *tensors, ctx.cell, ctx.options, ctx.trained = inputs
+        outputs: tuple[Tensor, ...] = at_lower_levels(operation, inputs)
+        kept = [
+            result if ctx.trained and name in CELLS[ctx.cell].kept else None
+            for name, result in zip(OUTPUTS, outputs, strict=True)
+        ]
+        ctx.save_for_backward(*kept, *tensors)
+        ctx.mark_non_differentiable(outputs[2])
+        ctx.set_materialize_grads(False)  # saves zeros as large as the gates
+        return outputs
+
+    @staticmethod
+    @unseen_by_dynamo
+    def backward(ctx: Any, d_output: Tensor | None, d_cells: Tensor | None, _: Tensor | None) -> Any:
+        """Call `vkrnn::operation_backward`."""
+        if not ctx.trained:
+            raise RuntimeError(
+                f"[vkrnn.torch.{ctx.cell}] gradients need a forward call with training=True, got training=False"
+            )
+        output, cells, z_state, *tensors = ctx.saved_tensors
+        if cells is None:
+            d_cells = None  # that of an empty tensor
+        found = _backward(d_output, d_cells, output, cells, z_state, *tensors, ctx.cell, ctx.options)
+        given = (
+            None if tensor is None else gradient
+            for tensor, gradient in zip(tensors[: len(_DIFFERENTIABLE)], found, strict=True)
+        )
+        return *given, None, None, None, None, None
+
+
+class _OperationBackward(ReverseModeOnly):
+    """`vkrnn::operation_backward`, whose derivatives raise an error."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Compute the gradients."""
+        ctx.cell = inputs[-2]
+        found: tuple[Tensor, ...] = at_lower_levels(_backward, inputs)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Tensor) -> NoReturn:
+        """Refuse second derivatives."""
+        raise NotImplementedError(f"[vkrnn.torch.{ctx.cell}] gradients of gradients: vkrnn has first derivatives only")
+
+
+def _vmap(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the operator's rule for torch.vmap: each example is a call of its own."""
+
+    def rule(info: Any, in_dims: Sequence[Any], *inputs: Any) -> tuple[Any, Any]:
+        dims = [dim if isinstance(value, Tensor) else None for value, dim in zip(inputs, in_dims, strict=True)]
+        found = one_by_one(operator, info, dims, inputs)
+        return found, (0,) * len(found)
+
+    return rule
+
+
+for _name, _operator, _function in (
+    ("operation", operation, _Operation),
+    ("operation_backward", _backward, _OperationBackward),
+):
+    library.impl(_name, differentiable(_operator, super(torch.autograd.Function, _function).apply), "Autograd")
+    torch.library.register_vmap(f"vkrnn::{_name}", _vmap(_operator))
