@@ -27,7 +27,7 @@ enum LibraryConstant : std::uint32_t {
 // C(m, n) = sum over k of A(m, k) B(n, k), for each of `batches`. C is stored by rows. Leading dimensions and the
 // strides of batches are in elements. Everything except the buffer references determines the library's algorithm.
 struct LibraryProduct {
-    Place a, b, c, workspace;
+    BufferReference a, b, c, workspace;
     std::int64_t m, n, k, batches;
     std::int64_t a_ld, b_ld, c_ld;
     std::int64_t a_batch, b_batch, c_batch;

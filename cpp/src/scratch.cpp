@@ -55,8 +55,8 @@ private:
         for (const Dispatch& dispatch : loop.body) include(dispatch.push);
     }
     void include(const Block& block) {
-        for (std::size_t i = 0; i < block.places; ++i) {
-            const std::size_t buffer = place_buffer(place_at(block, i));
+        for (std::size_t i = 0; i < block.references; ++i) {
+            const std::size_t buffer = referenced_buffer(reference_at(block, i));
             if (buffer >= lives_.size()) continue;  // refers to no buffer
             lives_[buffer].include(stage_);
             if (plan_.buffers[buffer].role == Role::constant) include(plan_.buffers[buffer].contents);

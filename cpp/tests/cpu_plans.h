@@ -101,8 +101,8 @@ std::vector<Aligned<T>> run_plan(const Target& target, Spec spec, const Arrays& 
         const auto& dispatch = std::get<Dispatch>(step);
         std::vector<std::uint64_t> work((dispatch.push.bytes.size() + 7) / 8);
         std::memcpy(work.data(), dispatch.push.bytes.data(), dispatch.push.bytes.size());
-        for (std::size_t i = 0; i < dispatch.push.places; ++i)
-            work[i] = address_of(buffers[place_buffer(work[i])].data()) + place_offset(work[i]);
+        for (std::size_t i = 0; i < dispatch.push.references; ++i)
+            work[i] = address_of(buffers[referenced_buffer(work[i])].data()) + referenced_offset(work[i]);
         const Kernel& kernel = plan.kernels[dispatch.kernel];
         const NamedKernel& named = find_kernel(target, kernel.shader);
         run_on_team(threads, {}, [&](Member& member) {

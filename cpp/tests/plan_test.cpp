@@ -119,11 +119,11 @@ bool ends_with(const std::string& text, const std::string& end) {
 }
 
 // Recording replaces the buffer references at the beginning of a kernel's parameters, and nothing else.
-TEST(Block, CountsItsPlaces) {
-    EXPECT_EQ(make_block(abi::GemmPush{}).places, 3U);  // then strides, of 64 bits, too
-    EXPECT_EQ(make_block(abi::StepPush{}).places, 1U);
-    EXPECT_EQ(make_block(abi::StepParams{}).places, 2 * abi::kViews + 3);
-    EXPECT_EQ(make_block(cpu::LoopWork{}).places, 7 + 2 * abi::kViews + 3);  // those of a struct within, too
+TEST(Block, CountsItsReferences) {
+    EXPECT_EQ(make_block(abi::GemmPush{}).references, 3U);  // then strides, of 64 bits, too
+    EXPECT_EQ(make_block(abi::StepPush{}).references, 1U);
+    EXPECT_EQ(make_block(abi::StepParams{}).references, 2 * abi::kViews + 3);
+    EXPECT_EQ(make_block(cpu::LoopWork{}).references, 7 + 2 * abi::kViews + 3);  // those of a struct within, too
 }
 
 TEST(RowOrder, FollowsTheSpecification) {
@@ -166,7 +166,7 @@ TEST(ForwardPlan, ReadsTheSourceItselfWithoutAnInputWeight) {
     spec.I = 4;
     const Plan plan = plan_by_steps(spec, profile);
     EXPECT_TRUE(outside_loops(plan).empty());
-    EXPECT_EQ(place_buffer(parameters_of(plan).at[2 * abi::kProjected]), buffer_named(plan, "source"));
+    EXPECT_EQ(referenced_buffer(parameters_of(plan).at[2 * abi::kProjected]), buffer_named(plan, "source"));
 }
 
 TEST(ForwardPlan, ReverseIsANegativeStride) {
@@ -174,16 +174,16 @@ TEST(ForwardPlan, ReverseIsANegativeStride) {
     const Plan plan = plan_by_steps(make_spec(CellKind::lstm, {Flag::reverse}), profile);
     const abi::StepParams params = parameters_of(plan);
     EXPECT_EQ(params.strides[abi::kProjected].step[0], -3 * 16);
-    EXPECT_EQ(place_offset(params.at[2 * abi::kProjected]), 4u * 3 * 16 * 4);
+    EXPECT_EQ(referenced_offset(params.at[2 * abi::kProjected]), 4u * 3 * 16 * 4);
     EXPECT_EQ(params.strides[abi::kHidden].step[0], 3 * 4);
-    EXPECT_EQ(place_offset(params.at[2 * abi::kHidden]), 0u);
+    EXPECT_EQ(referenced_offset(params.at[2 * abi::kHidden]), 0u);
 }
 
 TEST(ForwardPlan, AbsentTensorsReadTheZeros) {
     const Profile profile = gpu();
     const abi::StepParams params = parameters_of(plan_by_steps(make_spec(CellKind::lstm), profile));
     for (const abi::uint view : {abi::kBias, abi::kVectors, abi::kInitHidden, abi::kInitCell}) {
-        EXPECT_EQ(params.at[2 * view], place(0, 0));
+        EXPECT_EQ(params.at[2 * view], reference_to(0, 0));
         EXPECT_EQ(params.strides[view].row, 0u);
         EXPECT_EQ(params.strides[view].slot, 0u);
     }
@@ -406,8 +406,8 @@ TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
         abi::ConvertPush push;
         std::memcpy(&push, dispatch.push.bytes.data(), sizeof(push));
         const bool narrow = kernel.constants[abi::kConvertNarrow] != 0;
-        const PlanBuffer& small = plan.buffers[place_buffer(narrow ? push.out_ : push.in_)];
-        const PlanBuffer& large = plan.buffers[place_buffer(narrow ? push.in_ : push.out_)];
+        const PlanBuffer& small = plan.buffers[referenced_buffer(narrow ? push.out_ : push.in_)];
+        const PlanBuffer& large = plan.buffers[referenced_buffer(narrow ? push.in_ : push.out_)];
         EXPECT_EQ(small.bytes, 2 * std::uint64_t{push.count}) << dispatch.label;
         EXPECT_EQ(large.bytes, 4 * std::uint64_t{push.count}) << dispatch.label;
         EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * abi::kConvertEach,
@@ -458,7 +458,7 @@ TEST(LengthsPlan, AreIntegersThatOnlyTheStepsRead) {
             EXPECT_EQ(plan.buffers[buffer].role, Role::input);
             EXPECT_EQ(plan.buffers[buffer].bytes, 3u * sizeof(std::int32_t));
             EXPECT_EQ(plan.inputs.back(), (std::pair{Argument::lengths, buffer}));
-            EXPECT_EQ(parameters_of(plan).lengths, place(buffer, 0));
+            EXPECT_EQ(parameters_of(plan).lengths, reference_to(buffer, 0));
             EXPECT_EQ(plan.buffers.size(), plain.buffers.size() + 1);
             EXPECT_EQ(labels_of(plan), labels_of(plain));
             EXPECT_EQ(plan.dispatches(), plain.dispatches());

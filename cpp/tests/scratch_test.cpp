@@ -38,8 +38,8 @@ std::vector<std::size_t> scratch_of(const Plan& plan) {
 
 // Adds the buffers that a block refers to, and those that constants among them refer to.
 void add_buffers(const Plan& plan, const Block& block, std::vector<bool>& used) {
-    for (std::size_t i = 0; i < block.places; ++i) {
-        const std::size_t buffer = place_buffer(place_at(block, i));
+    for (std::size_t i = 0; i < block.references; ++i) {
+        const std::size_t buffer = referenced_buffer(reference_at(block, i));
         if (buffer >= plan.buffers.size()) continue;
         used[buffer] = true;
         if (plan.buffers[buffer].role == Role::constant) add_buffers(plan, plan.buffers[buffer].contents, used);
@@ -157,9 +157,9 @@ TEST(Scratch, IsSplitIntoPiecesOfTheLargestAllocation) {
 TEST(Scratch, IsNotSharedWithABufferThatAConstantRefersTo) {
     constexpr std::uint64_t kBytes = 1 << 20;
     struct Push {
-        Place buffer;
+        BufferReference buffer;
     };
-    const auto referring_to = [](std::size_t buffer) { return make_block(Push{place(buffer, 0)}); };
+    const auto referring_to = [](std::size_t buffer) { return make_block(Push{reference_to(buffer, 0)}); };
     Plan plan;
     plan.buffers = {{"parameters", Role::constant, 8, referring_to(1)},
                     {"found through it", Role::scratch, kBytes},

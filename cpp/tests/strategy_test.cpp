@@ -329,8 +329,8 @@ TEST(Strategy, TellsTheLibraryHowOperandsAreAligned) {
         for (const auto& [at, alignment] :
              {std::pair(product.a, product.a_alignment), std::pair(product.b, product.b_alignment),
               std::pair(product.c, product.c_alignment)}) {
-            EXPECT_EQ(place_offset(at) % alignment, 0);
-            EXPECT_TRUE(alignment == 16 || place_offset(at) % (2 * alignment) != 0);
+            EXPECT_EQ(referenced_offset(at) % alignment, 0);
+            EXPECT_TRUE(alignment == 16 || referenced_offset(at) % (2 * alignment) != 0);
             alignments.insert(alignment);
         }
     EXPECT_EQ(alignments, (std::set<std::uint32_t>{8, 16}));

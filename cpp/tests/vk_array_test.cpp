@@ -240,8 +240,8 @@ TEST_P(Arrays, LargerThanTheRing) {
     Plan plan = add_plan(kLast);
     plan.buffers[0].bytes = plan.buffers[2].bytes = count * 4;
     auto first = std::get<Dispatch>(plan.steps[0]), second = std::get<Dispatch>(plan.steps[1]);
-    first.push = make_block(AddPush{place(0, (count - kLast) * 4), place(1, 0), kLast, 0});
-    second.push = make_block(AddPush{place(1, 0), place(2, (count - kLast) * 4), kLast, 0});
+    first.push = make_block(AddPush{reference_to(0, (count - kLast) * 4), reference_to(1, 0), kLast, 0});
+    second.push = make_block(AddPush{reference_to(1, 0), reference_to(2, (count - kLast) * 4), kLast, 0});
     plan.steps = {Clear{2}, first, second};
     Words wanted(count, 0);
     std::transform(words.end() - kLast, words.end(), wanted.end() - kLast, [](auto word) { return word + 1; });

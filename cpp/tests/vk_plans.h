@@ -23,11 +23,11 @@ using Words = std::vector<std::uint32_t>;
 inline std::shared_ptr<Device> open_vulkan() { return vk::open(0, {}); }
 
 struct AddPush {
-    Place from, to;
+    BufferReference from, to;
     std::uint32_t count, padding;
 };
 struct FoldPush {
-    Place params;
+    BufferReference params;
     std::int32_t step;
     std::uint32_t padding;
 };
@@ -37,7 +37,7 @@ inline Dispatch add(std::size_t from, std::size_t to, std::size_t count, std::si
     return {.label = "add",
             .kernel = kernel,
             .groups = {(words + 63) / 64, 1, 1},
-            .push = make_block(AddPush{place(from, 0), place(to, 0), words, 0})};
+            .push = make_block(AddPush{reference_to(from, 0), reference_to(to, 0), words, 0})};
 }
 
 inline PlanBuffer buffer(const char* name, Role role, std::uint64_t bytes, const Block& contents = {}) {
@@ -62,9 +62,10 @@ inline Plan add_plan(std::size_t count) {
 // state = fold over `count` steps that run from `first` by `increment`, from zero.
 inline Plan fold_plan(std::int64_t count, std::int32_t first = 0, std::int32_t increment = 1) {
     Plan plan;
-    plan.buffers = {buffer("state", Role::result, 4), buffer("params", Role::constant, 8, make_block(place(0, 0)))};
+    plan.buffers = {buffer("state", Role::result, 4),
+                    buffer("params", Role::constant, 8, make_block(reference_to(0, 0)))};
     plan.kernels = {{"fold", {1}}};
-    const Dispatch step{.label = "step", .push = make_block(FoldPush{place(1, 0), -1, 0}), .counter = 8};
+    const Dispatch step{.label = "step", .push = make_block(FoldPush{reference_to(1, 0), -1, 0}), .counter = 8};
     plan.steps = {Clear{0}, Loop{count, first, increment, {step}}};
     plan.results = {0};
     return plan;

@@ -69,8 +69,8 @@ TEST_P(Call, DispatchesWithoutABarrierMayOverlap) {
     Plan plan = add_plan(512);
     auto first = std::get<Dispatch>(plan.steps[0]);
     auto second = std::get<Dispatch>(plan.steps[1]);
-    first.push = make_block(AddPush{place(0, 0), place(2, 0), 256, 0});
-    second.push = make_block(AddPush{place(0, 1024), place(2, 1024), 256, 0});
+    first.push = make_block(AddPush{reference_to(0, 0), reference_to(2, 0), 256, 0});
+    second.push = make_block(AddPush{reference_to(0, 1024), reference_to(2, 1024), 256, 0});
     second.after = false;
     plan.steps = {first, second};
     const Words result = run(*device_, plan, Words(512, 10));

@@ -95,7 +95,7 @@ std::vector<std::int64_t> integers_of(const void* data, std::size_t count) {
     return integers;
 }
 
-std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const Place& place) {
+std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const BufferReference& place) {
     std::vector<std::byte> copy;
     const void* const data = place.read(buffer.untyped_data(), buffer.size_bytes(), copy);
     const std::size_t count = buffer.element_count();
@@ -115,7 +115,8 @@ std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const Plac
 // The operands of a call: XLA's buffers, or copies in the form that the core takes.
 class Operands {
 public:
-    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const Place& place, const std::string& prefix)
+    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const BufferReference& place,
+             const std::string& prefix)
         : place_(place) {
         for (const std::string_view name : names_in(names)) {
             const auto buffer = buffers.get<ffi::AnyBuffer>(infos_.size());
@@ -165,7 +166,7 @@ public:
     [[nodiscard]] const InputLocation& at(Argument argument) const { return locations_.at(argument); }
 
 private:
-    const Place& place_;
+    const BufferReference& place_;
     Arguments infos_;
     std::map<Argument, InputLocation> locations_;
     std::optional<ffi::AnyBuffer> cells_;
@@ -175,7 +176,8 @@ private:
 
 // Returns the locations of the results in the order that the call has them in. Throws if one is not as the call says.
 std::vector<ResultLocation> result_locations(const Call& call, const ffi::RemainingRets& buffers,
-                                             std::string_view names, const Place& place, const std::string& prefix) {
+                                             std::string_view names, const BufferReference& place,
+                                             const std::string& prefix) {
     const std::vector<std::string_view> given = names_in(names);
     std::vector<ResultLocation> locations;
     for (const ResultInfo& result : call.results) {
@@ -200,7 +202,7 @@ bool allows_tf32(const ffi::Dictionary& attributes) {
 }
 
 void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results, const ffi::Dictionary& attributes,
-         const Place& place) {
+         const BufferReference& place) {
     const auto cell_name = attribute<std::string_view>(attributes, "cell");
     const Cell* const cell = find_cell(cell_name);
     if (cell == nullptr) throw ValueError(kWhere + "there is no cell '" + std::string(cell_name) + "'");

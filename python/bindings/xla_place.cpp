@@ -61,22 +61,22 @@ std::shared_ptr<Device> shared_cuda(int ordinal) {
 
 }  // namespace
 
-InputLocation Place::input(const void* data, std::size_t bytes) const {
+InputLocation BufferReference::input(const void* data, std::size_t bytes) const {
     return on_cuda_ ? InputLocation{nullptr, storage_at(data, bytes), 0} : InputLocation{data};
 }
 
-ResultLocation Place::result(void* data, std::size_t bytes) const {
+ResultLocation BufferReference::result(void* data, std::size_t bytes) const {
     return on_cuda_ ? ResultLocation{nullptr, storage_at(data, bytes), 0} : ResultLocation{data};
 }
 
-const void* Place::read(const void* data, std::size_t bytes, std::vector<std::byte>& copy) const {
+const void* BufferReference::read(const void* data, std::size_t bytes, std::vector<std::byte>& copy) const {
     if (!on_cuda_) return data;
     copy.resize(bytes);
     device_->download(copy.data(), input(data, bytes), bytes, &ending_without_gil);
     return copy.data();
 }
 
-std::shared_ptr<Storage> Place::storage_at(const void* data, std::size_t bytes) const {
+std::shared_ptr<Storage> BufferReference::storage_at(const void* data, std::size_t bytes) const {
     return borrow_cuda_memory(*device_, reinterpret_cast<std::uintptr_t>(data), bytes, {});
 }
 
@@ -89,12 +89,12 @@ std::int64_t xla_number(const std::shared_ptr<Device>& device) {
     return found - all.begin() + 1;
 }
 
-Place place_on_host(std::int64_t number) {
+BufferReference place_on_host(std::int64_t number) {
     static const auto& own = *new std::shared_ptr<Device>(Device::open_cpu());
     return {number == 0 ? own : device_numbered(number), false};
 }
 
-Place place_on_cuda(std::int64_t number, int ordinal) {
+BufferReference place_on_cuda(std::int64_t number, int ordinal) {
     if (number == 0) return {shared_cuda(ordinal), true};
     auto device = device_numbered(number);
     if (cuda_ordinal(*device) != ordinal)

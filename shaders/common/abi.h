@@ -20,7 +20,7 @@ using Stride = long long;
 #include <cstdint>
 namespace vkrnn::abi {
 using uint = std::uint32_t;
-using Address = std::uint64_t;   // a device address; in a plan, a buffer reference (Place)
+using Address = std::uint64_t;   // a device address; in a plan, a buffer reference (BufferReference)
 using Stride = std::int64_t;     // in elements
 #endif
 

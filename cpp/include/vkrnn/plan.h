@@ -24,50 +24,50 @@ namespace vkrnn {
 
 // A buffer reference: a byte of one of a plan's buffers, in 64 bits. It stands in a struct that a kernel is given (see
 // shaders/common/abi.h) until the plan is recorded. Recording replaces it by the device address.
-using Place = std::uint64_t;
-constexpr Place place(std::size_t buffer, std::uint64_t byte_offset) {
-    return (static_cast<Place>(buffer) << 48) | byte_offset;
+using BufferReference = std::uint64_t;
+constexpr BufferReference reference_to(std::size_t buffer, std::uint64_t byte_offset) {
+    return (static_cast<BufferReference>(buffer) << 48) | byte_offset;
 }
-constexpr std::size_t place_buffer(Place p) { return static_cast<std::size_t>(p >> 48); }
-constexpr std::uint64_t place_offset(Place p) { return p & ((Place{1} << 48) - 1); }
+constexpr std::size_t referenced_buffer(BufferReference r) { return static_cast<std::size_t>(r >> 48); }
+constexpr std::uint64_t referenced_offset(BufferReference r) { return r & ((BufferReference{1} << 48) - 1); }
 
-// Bytes for the device. They begin with `places` buffer references of 8 bytes each, which recording replaces by
+// Bytes for the device. They begin with `references` buffer references of 8 bytes each, which recording replaces by
 // addresses.
 struct Block {
     std::vector<std::byte> bytes;
-    std::uint32_t places = 0;
+    std::uint32_t references = 0;
     bool operator==(const Block&) const = default;
 };
 
-inline Place place_at(const Block& block, std::size_t i) {
-    Place at = 0;
-    std::memcpy(&at, block.bytes.data() + i * sizeof(at), sizeof(at));
-    return at;
+inline BufferReference reference_at(const Block& block, std::size_t i) {
+    BufferReference found = 0;
+    std::memcpy(&found, block.bytes.data() + i * sizeof(found), sizeof(found));
+    return found;
 }
 
-// Converts to a Place and to nothing else.
-struct AnyPlace {
-    template <std::same_as<Place> T>
-    operator T() const;  // NOLINT(google-explicit-constructor): places_of asks what converts without a word
+// Converts to a BufferReference and to nothing else.
+struct AnyReference {
+    template <std::same_as<BufferReference> T>
+    operator T() const;  // NOLINT(google-explicit-constructor): count_references asks what converts without a word
 };
 
 template <class Struct, std::size_t... i>
-consteval bool begins_with_places(std::index_sequence<i...> /*counted*/) {
-    return requires { Struct{(static_cast<void>(i), AnyPlace{})...}; };
+consteval bool begins_with_references(std::index_sequence<i...> /*counted*/) {
+    return requires { Struct{(static_cast<void>(i), AnyReference{})...}; };
 }
 
 // Returns the number of buffer references, in arrays or not, that come before a struct's other members.
 template <class Struct, std::uint32_t found = 0>
-consteval std::uint32_t places_of() {
-    if constexpr (begins_with_places<Struct>(std::make_index_sequence<found + 1>{}))
-        return places_of<Struct, found + 1>();
+consteval std::uint32_t count_references() {
+    if constexpr (begins_with_references<Struct>(std::make_index_sequence<found + 1>{}))
+        return count_references<Struct, found + 1>();
     else
         return found;
 }
 
 template <class Struct>
 Block make_block(const Struct& value) {
-    Block block{std::vector<std::byte>(sizeof(Struct)), places_of<Struct>()};
+    Block block{std::vector<std::byte>(sizeof(Struct)), count_references<Struct>()};
     std::memcpy(block.bytes.data(), &value, sizeof(Struct));
     return block;
 }

@@ -136,10 +136,10 @@ Task make_task(const Plan& plan, const Dispatch& dispatch, const Target& target,
     const std::vector<std::byte>& bytes = dispatch.push.bytes;
     task.work.resize((bytes.size() + sizeof(std::uint64_t) - 1) / sizeof(std::uint64_t));
     std::memcpy(task.work.data(), bytes.data(), bytes.size());
-    for (std::uint32_t i = 0; i < dispatch.push.places; ++i) {
-        const Place place = task.work[i];
-        std::byte* const at = buffers.at(place_buffer(place));  // null for a buffer that is not needed
-        task.work[i] = at == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(at + place_offset(place));
+    for (std::uint32_t i = 0; i < dispatch.push.references; ++i) {
+        const BufferReference reference = task.work[i];
+        std::byte* const at = buffers.at(referenced_buffer(reference));  // null for a buffer that is not needed
+        task.work[i] = at == nullptr ? 0 : reinterpret_cast<std::uintptr_t>(at + referenced_offset(reference));
     }
     return task;
 }

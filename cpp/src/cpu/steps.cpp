@@ -114,8 +114,8 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
         const NamedKernel& named = find_kernel(target_, kernel.shader);
         std::vector<std::uint64_t> work((dispatch->push.bytes.size() + 7) / 8);
         std::memcpy(work.data(), dispatch->push.bytes.data(), dispatch->push.bytes.size());
-        for (std::uint32_t i = 0; i < dispatch->push.places; ++i)
-            work[i] = address_of(at[place_buffer(work[i])]) + place_offset(work[i]);
+        for (std::uint32_t i = 0; i < dispatch->push.references; ++i)
+            work[i] = address_of(at[referenced_buffer(work[i])]) + referenced_offset(work[i]);
         if (dispatch->fills != kNoBuffer) {
             named.run(reinterpret_cast<const std::byte*>(work.data()), kernel.constants.data(), solo_.member());
             continue;

@@ -229,13 +229,13 @@ void Call::prepare(const Dispatch& dispatch) {
     push_ = words_for(push.bytes.size());
     copy_with_addresses(push, placements_.size(), bytes_of(push_), address_of);
     params_.clear();
-    if (push.places == 0) return;
+    if (push.references == 0) return;
     // The parameters of a time loop are a constant buffer in other back ends, whose address the push constants begin
     // with.
-    const Place first = place_at(push, 0);
-    const PlanBuffer& buffer = plan_.buffers.at(place_buffer(first));
+    const BufferReference first = reference_at(push, 0);
+    const PlanBuffer& buffer = plan_.buffers.at(referenced_buffer(first));
     if (buffer.role != Role::constant) return;
-    if (place_offset(first) != 0) throw std::out_of_range(dispatch.label + ": parameters within a buffer");
+    if (referenced_offset(first) != 0) throw std::out_of_range(dispatch.label + ": parameters within a buffer");
     params_ = words_for(buffer.contents.bytes.size());
     copy_with_addresses(buffer.contents, placements_.size(), bytes_of(params_), address_of);
 }

@@ -11,7 +11,7 @@
 
 namespace vkrnn::cuda::cublas {
 
-// The names that these have in the headers, without cublasLt. Handles are pointers there.
+// Types of these headers, with their names there but without cublasLt. Handles are opaque pointers there.
 using Status = int;
 enum class Handle : std::uintptr_t {};
 enum class MatmulDesc : std::uintptr_t {};
@@ -52,7 +52,7 @@ struct HeuristicResult {
     int reserved[4];
 };
 
-// The functions that are used, without the cublasLt of their name. See cublas.cpp.
+// The library's functions that vkrnn uses. cublas.cpp has their full names, with the prefix cublasLt.
 struct Functions {
     std::size_t (*GetCudartVersion)();
     const char* (*GetStatusName)(Status status);

@@ -1,5 +1,5 @@
-// What OnCudaStream in vkrnn/cuda.h sets for calls of a thread: the stream that orders them, and where their memory comes
-// from.
+// What OnCudaStream in vkrnn/cuda.h sets for calls of a thread: the stream that orders them, and what allocates their
+// memory.
 #pragma once
 
 #include "cuda/driver.h"

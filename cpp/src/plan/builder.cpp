@@ -13,8 +13,8 @@ namespace {
 // Collects the buffers that a block references, directly or through constants. Inputs and constants are left out,
 // because no step writes them.
 void collect_written(const Block& block, const std::vector<PlanBuffer>& buffers, std::set<std::size_t>& found) {
-    for (std::size_t i = 0; i < block.places; ++i) {
-        const std::size_t buffer = place_buffer(place_at(block, i));
+    for (std::size_t i = 0; i < block.references; ++i) {
+        const std::size_t buffer = referenced_buffer(reference_at(block, i));
         const Role role = buffers.at(buffer).role;
         if (role == Role::constant) {
             collect_written(buffers[buffer].contents, buffers, found);
@@ -47,7 +47,9 @@ std::uint64_t PlanBuilder::bytes_of_caller(std::int64_t elements) const {
     return static_cast<std::uint64_t>(elements) * storage_bytes(plan_.spec.dtype);
 }
 
-Place PlanBuilder::at(std::size_t buffer, std::int64_t element) const { return place(buffer, bytes(element)); }
+BufferReference PlanBuilder::at(std::size_t buffer, std::int64_t element) const {
+    return reference_to(buffer, bytes(element));
+}
 
 std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t bytes) {
     plan_.buffers.push_back({std::move(name), role, bytes});

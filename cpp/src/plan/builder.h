@@ -108,7 +108,7 @@ public:
     // Spreads a linear number of workgroups over x and y.
     [[nodiscard]] std::array<std::uint32_t, 3> groups(std::int64_t linear, std::int64_t z = 1) const;
 
-    [[nodiscard]] Place at(std::size_t buffer, std::int64_t element) const;
+    [[nodiscard]] BufferReference at(std::size_t buffer, std::int64_t element) const;
 
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }

@@ -46,7 +46,7 @@ void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, 
                     std::int64_t step) {
     const auto d = static_cast<std::size_t>(direction);
     params_.at[std::size_t{2} * view + d] =
-        place(buffer, static_cast<std::uint64_t>(offset) * compute_bytes(spec_.dtype));
+        reference_to(buffer, static_cast<std::uint64_t>(offset) * compute_bytes(spec_.dtype));
     params_.strides[view].step[d] = step;
 }
 
@@ -99,13 +99,13 @@ void StepBlock::mask(std::size_t buffer) {
     strides(abi::kMask, row, 0, unit);
 }
 
-void StepBlock::lengths(std::size_t buffer) { params_.lengths = place(buffer, 0); }
+void StepBlock::lengths(std::size_t buffer) { params_.lengths = reference_to(buffer, 0); }
 
 void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                         std::int64_t offset) {
     for (std::int64_t d = 0; d < spec_.D(); ++d)
         params_.weights[d] =
-            place(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * compute_bytes(spec_.dtype));
+            reference_to(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * compute_bytes(spec_.dtype));
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
 }

@@ -24,14 +24,14 @@ Computation computation_of(const PlanBuilder& builder, const Product& p) {
     return as_stored ? Computation{spec.dtype, false} : Computation{Dtype::float32, true};
 }
 
-// Returns the place of a matrix's first element of a type.
-Place place_of(const PlanBuilder& builder, const Matrix& matrix, Dtype dtype) {
+// Returns the reference to a matrix's first element of a type.
+BufferReference reference_of(const PlanBuilder& builder, const Matrix& matrix, Dtype dtype) {
     const std::size_t buffer = is_half(dtype) ? builder.stored(matrix.buffer) : matrix.buffer;
-    return place(buffer, static_cast<std::uint64_t>(matrix.offset) * storage_bytes(dtype));
+    return reference_to(buffer, static_cast<std::uint64_t>(matrix.offset) * storage_bytes(dtype));
 }
 
-std::uint32_t alignment_of(Place at) {
-    return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, place_offset(at)));
+std::uint32_t alignment_of(BufferReference at) {
+    return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, referenced_offset(at)));
 }
 
 struct Workspace {
@@ -67,9 +67,9 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
     if (rounds && builder.spec().dtype == Dtype::float32) builder.round_operands();
 
     LibraryProduct work{};
-    work.a = place_of(builder, p.a, dtype);
-    work.b = place_of(builder, p.b, dtype);
-    work.c = place_of(builder, p.c, result);
+    work.a = reference_of(builder, p.a, dtype);
+    work.b = reference_of(builder, p.b, dtype);
+    work.c = reference_of(builder, p.c, result);
     work.workspace = builder.at(workspace_of(builder), 0);
     work.m = p.m;
     work.n = p.n;

@@ -66,7 +66,7 @@ void order_rows(PlanBuilder& builder, const Inputs& inputs) {
     builder.add(Dispatch{"order rows", builder.kernel("order_rows", {}), {}, make_block(work)});
 }
 
-Place live_rows(PlanBuilder& builder) { return builder.at(builder.notes<LiveRows>().table, 0); }
+BufferReference live_rows(PlanBuilder& builder) { return builder.at(builder.notes<LiveRows>().table, 0); }
 
 // Returns the parameters with which a product or sum over the rows of sequences skips rows that are not live.
 cpu::LiveWork live_work(const PlanBuilder& builder, std::size_t a, std::size_t b, std::size_t c, bool along_k) {
@@ -187,8 +187,8 @@ void NativeProducts::row_sum(PlanBuilder& builder, const std::string& label, con
 void NativeProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                              bool /*independent*/) const {
     cpu::ConvertWork work{};
-    work.in = place(conversion.from, 0);
-    work.out = place(conversion.to, 0);
+    work.in = reference_to(conversion.from, 0);
+    work.out = reference_to(conversion.to, 0);
     work.count = conversion.elements;
     work.bfloat = builder.spec().dtype == Dtype::bfloat16;
     work.narrow = conversion.narrow;

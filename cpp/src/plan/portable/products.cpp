@@ -132,8 +132,8 @@ void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, c
 void PortableProducts::convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                                bool independent) const {
     abi::ConvertPush push{};
-    push.in_ = place(conversion.from, 0);
-    push.out_ = place(conversion.to, 0);
+    push.in_ = reference_to(conversion.from, 0);
+    push.out_ = reference_to(conversion.to, 0);
     push.count = u32(conversion.elements);
     Constants constants;
     constants.flag(abi::kConvertBfloat, "bfloat16", builder.spec().dtype == Dtype::bfloat16)

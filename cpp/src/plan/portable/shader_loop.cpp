@@ -28,7 +28,7 @@ std::vector<Phase> phases_of(const Spec& spec) {
 
 Block step_push(PlanBuilder& builder, const StepBlock& views, std::uint32_t steps) {
     const std::size_t params = builder.constant("parameters", views.block());
-    return make_block(abi::StepPush{place(params, 0), 0, steps});
+    return make_block(abi::StepPush{reference_to(params, 0), 0, steps});
 }
 
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel,
