@@ -142,20 +142,26 @@ HWY_INLINE Vector<T> at_most(Vector<T> high, Vector<T> x) {
 #endif
 }
 
-// Splits exp(x) into (1 + q) * scale. |q| < 0.42, and q has a small relative error. Valid for x from kLowest, at which
-// the scale is 0, to about -kLowest.
-template <class T>
+// Splits exp(kTimes * x) into (1 + q) * scale, for kTimes 1 or 2. |q| < 0.42, and q has a small relative error. Valid
+// for kTimes * x from kLowest, at which the scale is 0, to about -kLowest.
+template <class T, int kTimes = 1>
 HWY_INLINE void exp_parts(Vector<T> x, Vector<T>& q, Vector<T>& scale) {
     using E = Exponential<T>;
     const Tag<T> d;
     const hn::Rebind<typename E::Bits, Tag<T>> bits;
-    const auto shifted = hn::MulAdd(x, hn::Set(d, static_cast<T>(1.4426950408889634)), hn::Set(d, E::kRound));
+    const auto shifted = hn::MulAdd(x, hn::Set(d, static_cast<T>(kTimes * 1.4426950408889634)), hn::Set(d, E::kRound));
     const auto n = hn::Sub(shifted, hn::Set(d, E::kRound));
-    auto r = hn::NegMulAdd(n, hn::Set(d, E::kLn2High), x);
+    auto r = hn::NegMulAdd(n, hn::Set(d, E::kLn2High), kTimes == 2 ? hn::Add(x, x) : x);
     r = hn::NegMulAdd(n, hn::Set(d, E::kLn2Low), r);
+    // Coefficients in pairs (Estrin's scheme), because one chain of sums would take longer.
+    constexpr std::size_t kTerms = std::size(E::kSeries), kFirst = 2 - kTerms % 2;
+    const auto pair = [&](std::size_t i)
+                          HWY_ATTR { return hn::MulAdd(hn::Set(d, E::kSeries[i]), r, hn::Set(d, E::kSeries[i + 1])); };
+    const auto square = hn::Mul(r, r);
     auto series = hn::Set(d, E::kSeries[0]);
-    for (std::size_t i = 1; i < std::size(E::kSeries); ++i) series = hn::MulAdd(series, r, hn::Set(d, E::kSeries[i]));
-    q = hn::MulAdd(hn::Mul(r, r), series, r);
+    if constexpr (kFirst == 2) series = pair(0);
+    for (std::size_t i = kFirst; i < kTerms; i += 2) series = hn::MulAdd(series, square, pair(i));
+    q = hn::MulAdd(square, series, r);
     const auto exponent = hn::Add(hn::BitCast(bits, shifted), hn::Set(bits, E::kBias));
     scale = hn::BitCast(d, hn::ShiftLeft<E::kMantissa>(exponent));
 }
@@ -167,9 +173,8 @@ HWY_INLINE Vector<T> divide(Vector<T> n, Vector<T> d) {
     if constexpr (sizeof(T) == sizeof(float)) {
         // Dividing long vectors takes several times as long as this Newton iteration.
         const Tag<T> tag;
-        auto reciprocal = hn::ApproximateReciprocal(d);
-        reciprocal = hn::MulAdd(reciprocal, hn::NegMulAdd(d, reciprocal, hn::Set(tag, T{1})), reciprocal);
-        const auto quotient = hn::Mul(n, reciprocal);
+        const auto about = hn::ApproximateReciprocal(d), quotient = hn::Mul(n, about);
+        const auto reciprocal = hn::MulAdd(about, hn::NegMulAdd(d, about, hn::Set(tag, T{1})), about);
         return hn::MulAdd(hn::NegMulAdd(d, quotient, n), reciprocal, quotient);
     }
 #endif
@@ -194,9 +199,9 @@ HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
 template <class T>
 HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     const Tag<T> d;
-    const auto limit = hn::Set(d, static_cast<T>(kSaturates));
+    const auto limit = hn::Set(d, static_cast<T>(kSaturates / 2));
     Vector<T> q, scale;
-    exp_parts<T>(at_most<T>(limit, at_least<T>(hn::Neg(limit), hn::Add(x, x))), q, scale);
+    exp_parts<T, 2>(at_most<T>(limit, at_least<T>(hn::Neg(limit), x)), q, scale);
     const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, hn::Set(d, T{1})));
     return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
 }
