@@ -25,8 +25,8 @@ inline unsigned pretended_processors = 0;
 
 // Replaces the C library's function.
 extern "C" int sched_getaffinity(pid_t pid, std::size_t bytes, cpu_set_t* set) noexcept {
+    CPU_ZERO_S(bytes, set);  // the system call fills only a part of the set
     if (vkrnn::cpu::pretended_processors == 0) return syscall(SYS_sched_getaffinity, pid, bytes, set) < 0 ? -1 : 0;
-    CPU_ZERO_S(bytes, set);
     for (unsigned i = 0; i < vkrnn::cpu::pretended_processors; ++i) CPU_SET_S(i, bytes, set);
     return 0;
 }

@@ -10,13 +10,10 @@
 #include <cfenv>
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <stdexcept>
 #include <string>
 #include <thread>
 
-#include "cpu/contention.h"
-#include "cpu/processor_time.h"
 #include "cpu_team.h"
 #include "vkrnn/error.h"
 
@@ -31,19 +28,6 @@ unsigned members_of(unsigned wanted) {
         if (member.rank() == 0) size = member.size();
     });
     return size;
-}
-
-std::chrono::nanoseconds thread_time() { return processor_time(CLOCK_THREAD_CPUTIME_ID).value(); }
-
-bool contention_ends() {
-    for (int i = 0; i < 300 && contended(); ++i) std::this_thread::sleep_for(10ms);
-    return !contended();
-}
-
-// Forgets the time lost in earlier tests, and returns whether no contention is assumed in the end.
-bool starts_without_contention() {
-    pool_contention.begin(Contention::Clock::now());
-    return contention_ends();
 }
 
 TEST(Team, HasAllAllowedMembers) {
@@ -96,162 +80,6 @@ TEST(Team, SomeMembersHaveABarrierOfTheirOwn) {
         }
     });
     EXPECT_EQ(wrong, 0u);
-}
-
-TEST(Team, SplitsUpIfBarriersTakeMostOfTheTime) {
-    const Threads allowed(3);
-    ASSERT_TRUE(starts_without_contention());
-    std::atomic<unsigned> parted = 0, noticed = 0;  // checked at once, because the back-off is short
-    unsigned size = 0;
-    run_on_team(3, {}, [&](Member& member) {
-        if (member.rank() == 0) size = member.size();
-        for (int round = 0; round < 50; ++round) {
-            if (member.rank() != 0) std::this_thread::sleep_for(1ms);
-            if (member.barrier(1, member.rank(), member.size(), true) == 1) {
-                ++parted;
-                if (contended()) ++noticed;
-                return;
-            }
-        }
-    });
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_EQ(parted, size) << "all members see it in the same round";
-    EXPECT_GT(noticed, 0u);
-    EXPECT_TRUE(contention_ends());
-}
-
-TEST(Contention, LastsLongerIfItRecursAndNotIfManyNoticeIt) {
-    Contention contention;
-    const Contention::Clock::time_point first = Contention::Clock::now(), second = first + 100ms;
-    for (int team = 0; team < 8; ++team) contention.begin(first + team * 1us);
-    EXPECT_TRUE(contention.holds(first + 15ms));
-    EXPECT_FALSE(contention.holds(first + 25ms));
-    for (int team = 0; team < 8; ++team) contention.begin(second + team * 1us);
-    EXPECT_TRUE(contention.holds(second + 75ms));
-    EXPECT_FALSE(contention.holds(second + 85ms));
-}
-
-TEST(Contention, EndsWithTheOtherThreadsThatWereSeen) {
-    Contention contention;
-    const Contention::Clock::time_point now = Contention::Clock::now();
-    contention.begin(now);
-    contention.add_others(0ms, 11ms, now);
-    EXPECT_TRUE(contention.holds(now)) << "other processes may be the reason";
-    contention.add_others(3ms, 6ms, now);
-    contention.add_others(1ms, 6ms, now);
-    EXPECT_TRUE(contention.holds(now)) << "a third of a processor";
-    contention.add_others(0ms, 9ms, now);
-    EXPECT_TRUE(contention.holds(now)) << "not watched for long enough";
-    contention.add_others(0ms, 2ms, now);
-    EXPECT_FALSE(contention.holds(now));
-    contention.begin(now + 1ms);
-    EXPECT_TRUE(contention.holds(now + 1ms));
-    contention.add_others(0ms, 11ms, now + 1ms);
-    EXPECT_TRUE(contention.holds(now + 1ms)) << "those were of an earlier period";
-}
-
-TEST(Contention, IsFeltBeforeItHolds) {
-    Contention contention;
-    const Contention::Clock::time_point now = Contention::Clock::now();
-    EXPECT_FALSE(contention.felt_within(1s, now));
-    contention.add(4ms, 8ms, now);
-    EXPECT_FALSE(contention.felt_within(1s, now)) << "too little to count";
-    contention.add(2ms, 40ms, now);
-    EXPECT_FALSE(contention.felt_within(1s, now)) << "an eighth";
-    contention.add(1ms, 1ms, now);
-    EXPECT_TRUE(contention.felt_within(1s, now + 999ms));
-    EXPECT_FALSE(contention.felt_within(1s, now + 1s));
-    EXPECT_FALSE(contention.shows({}, {}));
-    contention.add(40ms, 40ms, now);
-    EXPECT_TRUE(contention.shows({}, {}));
-}
-
-// Four simultaneous teams wait for two of nine milliseconds each, which the call loses only once. If other software
-// uses the processors, the teams may wait longer, or the first member waits for a processor. Contention is then
-// reported rightly, but only once a call has lost two fifths of its time.
-TEST(Team, CountsTheLossOfSimultaneousTeamsOnce) {
-    using Clock = Contention::Clock;
-    using Duration = Contention::Duration;
-    const Threads allowed(8);
-    ASSERT_TRUE(starts_without_contention());
-    unsigned size = 8;
-    bool noticed = false, much_lost = false;
-    for (int call = 0; call < 10 && size == 8 && !noticed; ++call) {
-        std::array<Duration, 4> lost{};
-        Duration taken{}, without_processor{};
-        run_on_team(8, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            if (member.size() != 8) return;
-            const auto began = Clock::now();
-            const unsigned team = member.rank() / 2, own = member.rank() % 2;
-            // Only the first member computes, so that two processors are enough.
-            const auto work_for = [&](std::chrono::milliseconds time) {
-                if (member.rank() != 0) return std::this_thread::sleep_for(time);
-                const auto from = Clock::now();
-                for (const auto end = thread_time() + time; thread_time() < end;) continue;
-                without_processor += Clock::now() - from - time;
-            };
-            const auto meet = [&](unsigned which, unsigned number, unsigned members) {
-                const auto come = Clock::now();
-                member.barrier(which, number, members, false);
-                if (number == 0) lost.at(team) += Clock::now() - come;
-            };
-            work_for(own == 0 ? 1ms : 3ms);
-            meet(1 + team, own, 2);
-            work_for(6ms);
-            meet(1 + team, own, 2);
-            meet(0, member.rank(), 8);
-            if (member.rank() == 0) taken = Clock::now() - began;
-        });
-        noticed = contended();
-        much_lost = much_lost || 5 * (*std::ranges::max_element(lost) + without_processor) > 2 * taken;
-    }
-    if (size < 8) GTEST_SKIP() << "needs 8 threads, has " << size;
-    EXPECT_TRUE(!noticed || much_lost);
-}
-
-// A third thread occupies one of two processors: two threads share the other one, and neither waits for the other.
-TEST(Team, NoticesThatAMemberWaitsForAProcessor) {
-    const Threads allowed(2);
-    ASSERT_TRUE(starts_without_contention());
-    std::atomic<bool> done = false;
-    std::vector<std::thread> busy;
-    for (unsigned i = 0; i < 2 * std::thread::hardware_concurrency(); ++i)
-        busy.emplace_back([&] {
-            while (!done) continue;
-        });
-    unsigned size = 2;
-    bool noticed = false;
-    const auto end = Contention::Clock::now() + 10s;
-    while (size == 2 && !noticed && Contention::Clock::now() < end) {
-        run_on_team(2, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            for (const auto until = thread_time() + 10ms; thread_time() < until;) continue;
-        });
-        noticed = contended();
-    }
-    done = true;
-    for (std::thread& each : busy) each.join();
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_TRUE(noticed);
-    EXPECT_TRUE(contention_ends());
-}
-
-TEST(Team, NoticesMembersThatAreLateBetweenKernels) {
-    const Threads allowed(2);
-    unsigned size = 2;
-    bool noticed = false;
-    for (int call = 0; call < 100 && size == 2 && !noticed; ++call) {
-        run_on_team(2, {}, [&](Member& member) {
-            if (member.rank() == 0) size = member.size();
-            if (member.rank() == 1) std::this_thread::sleep_for(1ms);
-            EXPECT_EQ(member.barrier(0, member.rank(), member.size(), false), member.size());
-        });
-        noticed = contended();
-    }
-    if (size == 1) GTEST_SKIP() << "needs more than one thread";
-    EXPECT_TRUE(noticed);
-    EXPECT_TRUE(contention_ends());
 }
 
 // A poll runs signal handlers, which may make calls.

@@ -13,7 +13,8 @@ namespace vkrnn::cpu {
 // each other, because a third thread occupies the other one, lose half.) Contention is then assumed for a back-off
 // period, which is quadrupled if it recurs soon. It ends early if it was other threads of the process that used
 // processors, and they have stopped: threads of other libraries spin for milliseconds after their work. A single wait
-// proves nothing, because threads are interrupted on a quiet machine too.
+// proves nothing, because threads are interrupted on a quiet machine too. There is no back-off if the process itself
+// has most of the processors' time: with fewer threads, its calls would only get less of it.
 class Contention {
 public:
     using Clock = std::chrono::steady_clock;
@@ -37,25 +38,48 @@ public:
         return all_lost > kMuchLost.count() && 5 * all_lost > 2 * all_taken;
     }
 
-    // Adds the lost and the total time of a call that has just ended.
-    void add(Duration lost, Duration taken, Clock::time_point now) {
+    // Returns whether contention is only within the process, by the processor time that all its threads used during
+    // recent calls, including the current one. A single short call says nothing: the system counts in clock ticks.
+    // Of two processors, two threads that wait for each other get no more than one.
+    [[nodiscard]] bool is_own(Duration used, Duration taken, unsigned processors) const {
+        const Rep all_used = process_used_.load(std::memory_order_relaxed) + used.count();
+        const Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
+        return processors > 2 && 8 * all_used > 5 * processors * all_taken;
+    }
+
+    // Adds a call that has just ended: its lost and total time, and the processor time that the process used meanwhile.
+    void add(Duration lost, Duration taken, Duration used, Clock::time_point now) {
         Rep all_lost = lost_.load(std::memory_order_relaxed) + lost.count();
         Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
+        Rep all_used = process_used_.load(std::memory_order_relaxed) + used.count();
         if (all_taken > kRemembered.count()) {
             all_lost /= 2;
             all_taken /= 2;
+            all_used /= 2;
         }
         lost_.store(all_lost, std::memory_order_relaxed);
         taken_.store(all_taken, std::memory_order_relaxed);
+        process_used_.store(all_used, std::memory_order_relaxed);
         if (all_lost > kSomeLost.count() && 8 * all_lost > all_taken)
             felt_.store(ticks(now), std::memory_order_relaxed);
+    }
+
+    // Notes that the contention is within the process.
+    void note_own(Clock::time_point now) { own_.store(ticks(now), std::memory_order_relaxed); }
+
+    // Returns whether there was contention within the process, within this time.
+    [[nodiscard]] bool own_within(Duration time, Clock::time_point now = Clock::now()) const {
+        const Rep own = own_.load(std::memory_order_relaxed);
+        return own != 0 && ticks(now) < own + time.count();
     }
 
     // Starts a back-off period. Does nothing within one, because several teams of a call may notice the same
     // contention.
     void begin(Clock::time_point now) {
+        own_.store(0, std::memory_order_relaxed);
         lost_.store(0, std::memory_order_relaxed);
         taken_.store(0, std::memory_order_relaxed);
+        process_used_.store(0, std::memory_order_relaxed);
         Rep until = until_.load(std::memory_order_relaxed);
         if (ticks(now) < until) return;
         const Duration last(for_.load(std::memory_order_relaxed));
@@ -85,7 +109,7 @@ public:
 
     // Forgets all earlier calls. For tests.
     void end() {
-        lost_ = taken_ = felt_ = until_ = for_ = used_ = watched_ = 0;
+        lost_ = taken_ = process_used_ = felt_ = own_ = until_ = for_ = used_ = watched_ = 0;
         others_ = false;
     }
 
@@ -100,7 +124,8 @@ private:
     static Rep ticks(Clock::time_point time) { return time.time_since_epoch().count(); }
 
     // Concurrent updates may be lost, which does no harm.
-    std::atomic<Rep> lost_ = 0, taken_ = 0, felt_ = 0, until_ = 0, for_ = 0, used_ = 0, watched_ = 0;
+    std::atomic<Rep> lost_ = 0, taken_ = 0, process_used_ = 0, felt_ = 0, own_ = 0;
+    std::atomic<Rep> until_ = 0, for_ = 0, used_ = 0, watched_ = 0;
     std::atomic<bool> others_ = false;  // whether other threads of the process have been seen at work in this period
 };
 

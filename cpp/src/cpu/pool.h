@@ -31,6 +31,8 @@ private:
     std::atomic<std::uint32_t> sleeps_ = 0, waited_for_ = 0;
     const std::function<void(unsigned)>* work_ = nullptr;
     unsigned rank_ = 0;
+    bool wants_short_slices_ = false;  // set before work is given
+    std::size_t number_ = 0;           // how many workers were created before it
     pthread_t handle_{};
     cpu_set_t affinity_{};
 };
@@ -39,8 +41,8 @@ private:
 class Pool {
 public:
     // Returns up to `wanted` workers: fewer if threads of the process are busy or cannot be created. Takes nothing if
-    // it throws.
-    std::vector<Worker*> take(unsigned wanted, unsigned allowed);
+    // it throws. `apart`: each worker gets a processor of its own, on which threads of other libraries may be busy.
+    std::vector<Worker*> take(unsigned wanted, unsigned allowed, bool apart);
     // Does not allocate memory: the list already has room for all workers.
     void give_back(const std::vector<Worker*>& workers) noexcept;
 
@@ -52,7 +54,7 @@ public:
 
 private:
     bool make() noexcept;
-    static void follow_affinity(const std::vector<Worker*>& workers);
+    static void place(const std::vector<Worker*>& workers, bool apart);
 
     std::mutex mutex_;
     std::vector<Worker*> idle_;
@@ -67,7 +69,8 @@ Pool& pool();
 // do not exist there.
 class Taken {
 public:
-    Taken(Pool& from, unsigned wanted, unsigned allowed) : from_(from), workers_(from.take(wanted, allowed)) {}
+    Taken(Pool& from, unsigned wanted, unsigned allowed, bool apart)
+        : from_(from), workers_(from.take(wanted, allowed, apart)) {}
     ~Taken() {
         if (&from_ == &pool()) from_.give_back(workers_);
     }
@@ -80,6 +83,10 @@ private:
     Pool& from_;
     const std::vector<Worker*> workers_;
 };
+
+// Returns whether calls with this many threads use every processor that the calling thread may use. Otherwise there is
+// a quota or another limit: many programs may share the processors, and would place their threads on the same ones.
+bool fills_processors(unsigned threads);
 
 // Returns how many times the process has been forked since the library was loaded, counting through all generations.
 unsigned forks();

@@ -26,13 +26,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// The minimum time that threads spin at a barrier before they sleep.
-constexpr auto kSpinAtBarrier = 20us;
+// The minimum time that threads spin at a barrier before they sleep. It is longer under contention within the process:
+// waking a thread on an occupied processor takes long, and the members that wait for it meanwhile would sleep, too.
+constexpr auto kSpinAtBarrier = 20us, kSpinBesideOwn = 100us;
 // Reads of the barrier's word before that, without a pause and without reading the clock.
 constexpr int kLooks = 100;
 // Time between two calls of the poll.
 constexpr auto kBetweenPolls = 20ms;
-// How long after contention calls still run on OpenMP threads.
+// How long after contention calls still run on OpenMP threads, or expect it from the process's own threads.
 constexpr auto kFallbackPeriod = 1200ms;
 // A wait at a barrier is lost time if it takes longer than this and longer than half of the work before it. The limit
 // is higher between two kernels, where a thread may have more to do than another, or may have been asleep when the call
@@ -55,14 +56,23 @@ Clock::duration cpu_time(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) { return pro
 
 class Team {
 public:
-    Team(unsigned size, const std::function<bool()>& poll, Contention& contention = pool_contention)
-        : size_(size), poll_(poll), barriers_(size + 1), contention_(contention) {}
+    // `allowed`: how many threads the call could have had, at least `size`.
+    Team(unsigned size, unsigned allowed, const std::function<bool()>& poll, Contention& contention = pool_contention)
+        : size_(size), allowed_(allowed), poll_(poll), barriers_(size + 1), contention_(contention) {}
 
     [[nodiscard]] unsigned size() const { return size_; }
     [[nodiscard]] bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
     [[nodiscard]] Barrier& barrier(unsigned which) { return barriers_[which]; }
-    [[nodiscard]] Contention& contention() const { return contention_; }
     [[nodiscard]] bool contended() const { return contended_; }
+    [[nodiscard]] Clock::duration spin() const { return own_ ? kSpinBesideOwn : kSpinAtBarrier; }
+
+    // Called at a barrier amid a call, which has lost this much of the time `taken`. Returns whether other software
+    // must be using the processors. Begins a back-off period if so.
+    bool backs_off(Clock::duration lost, Clock::duration taken) {
+        if (own_ || !contention_.shows(lost, taken)) return false;
+        own_ = !begins_back_off(taken, process_time() - process_time_);
+        return !own_;
+    }
 
     // Returns whether this is a child process that the poll forked. It has only the calling thread.
     [[nodiscard]] bool forked() const { return forks() != forks_; }
@@ -122,15 +132,15 @@ public:
         const Clock::duration taken = now - began_, used = size_ > 1 || contended_ ? cpu_time() - cpu_time_ : taken;
         if (contended_) {
             const Clock::duration by_team = used + Clock::duration(used_by_rest_.load());
-            contention_.add_others(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - process_time_ - by_team, taken, now);
+            contention_.add_others(process_time() - process_time_ - by_team, taken, now);
         }
         if (size_ == 1) return;
         Clock::duration lost{0};
         for (std::size_t i = 1; i < barriers_.size(); ++i) lost = std::max(lost, barriers_[i].lost_);
         lost += barriers_[0].lost_;
         lost += std::max(taken - used - rested_, Clock::duration::zero());
-        contention_.add(lost, taken, now);
-        if (contention_.shows({}, {})) contention_.begin(now);
+        contention_.add(lost, taken, process_time() - process_time_, now);
+        if (contention_.shows({}, {})) begins_back_off({}, {});
     }
 
     void rethrow() const {
@@ -143,18 +153,33 @@ public:
     }
 
 private:
-    const unsigned size_;
+    static Clock::duration process_time() { return cpu_time(CLOCK_PROCESS_CPUTIME_ID); }
+
+    // Called when there is contention. The arguments are of the current call if it has not been added yet.
+    bool begins_back_off(Clock::duration taken, Clock::duration used) const {
+        const Clock::time_point now = Clock::now();
+        if (contention_.is_own(used, taken, allowed_)) {
+            contention_.note_own(now);
+            return false;
+        }
+        contention_.begin(now);
+        return true;
+    }
+
+    const unsigned size_, allowed_;
     const std::function<bool()>& poll_;
     std::vector<Barrier> barriers_;
     Contention& contention_;
     const bool contended_ = contention_.holds();
+    // Whether the process's own threads occupy the processors.
+    std::atomic<bool> own_ = size_ > 1 && contention_.own_within(kFallbackPeriod);
     const unsigned forks_ = forks();
     const FloatModes float_modes_ = cpu::float_modes();
     std::atomic<bool> stopped_ = false;
     bool interrupted_ = false;
     const Clock::time_point began_ = Clock::now();
     const Clock::duration cpu_time_ = size_ > 1 || contended_ ? cpu_time() : Clock::duration::zero();
-    const Clock::duration process_time_ = contended_ ? cpu_time(CLOCK_PROCESS_CPUTIME_ID) : Clock::duration::zero();
+    const Clock::duration process_time_ = size_ > 1 || contended_ ? process_time() : Clock::duration::zero();
     std::atomic<Clock::rep> used_by_rest_ = 0;  // processor time of all members but the first
     Clock::duration rested_{0};                 // time in which the first member needed no processor
     Clock::time_point polled_ = began_;
@@ -227,15 +252,14 @@ void Barrier::record_wait(Clock::time_point arrival, Clock::duration usual) {
     if (seen_ - arrival > usual) lost_ += seen_ - arrival;
 }
 
-void Barrier::start_round(bool may_split, Contention& contention) {
-    const bool parts = may_split && contention.shows(lost_, seen_ - began_);
+void Barrier::start_round(bool may_split, Team& team) {
+    const bool parts = may_split && team.backs_off(lost_, seen_ - began_);
     const std::uint32_t ends_after = parts ? rounds_ * kRound : kNoRound;
     if (ends_after_.load(std::memory_order_relaxed) != ends_after)
         ends_after_.store(ends_after, std::memory_order_relaxed);
     if (parts) {
         began_ = Clock::now();
         lost_ = {};
-        contention.begin(began_);
     }
     ++rounds_;
     ++unseen_;
@@ -245,7 +269,7 @@ unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool ma
     if (members == 1) return stopped() ? 0 : 1;
     Barrier& barrier = team_.barrier(which);
     const bool first = own == 0;
-    if (first) barrier.start_round(may_split, team_.contention());
+    if (first) barrier.start_round(may_split, team_);
     const std::uint32_t round = barrier.arrive(members);
     const auto ended = [&] { return barrier.round_.load(std::memory_order_acquire) != round; };  // or stopped
     bool over = false;
@@ -253,7 +277,7 @@ unsigned Member::barrier(unsigned which, unsigned own, unsigned members, bool ma
     if (!over) {
         const auto arrival = Clock::now();
         const auto worked = first ? (arrival - barrier.seen_) / barrier.unseen_ : Clock::duration::zero();
-        const auto limit = std::max<Clock::duration>(kSpinAtBarrier, std::min<Clock::duration>(worked / 4, 200us));
+        const auto limit = std::max<Clock::duration>(team_.spin(), std::min<Clock::duration>(worked / 4, 200us));
         if (!spin_until(ended, limit)) {
             barrier.sleepers_.fetch_add(1);
             while (!ended()) {
@@ -279,7 +303,7 @@ bool run_on_openmp(const OpenMP& openmp, unsigned wanted, const std::function<bo
     Pool& own = pool();
     const unsigned allowed = allowed_threads(), threads = std::min({wanted, allowed, openmp.max_threads()});
     if (threads == 1) return false;
-    Team team(threads, poll, openmp_contention);
+    Team team(threads, allowed, poll, openmp_contention);
     if (!own.enter(threads, allowed)) return false;
     bool run = true;
     try {
@@ -305,9 +329,12 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     const OpenMP* openmp = wanted > 1 ? OpenMP::current() : nullptr;
     if (openmp == nullptr && wanted > 1) openmp = openmp_fallback();
     if (openmp != nullptr && run_on_openmp(*openmp, wanted, poll, work)) return;
-    const Taken taken(pool(), wanted - 1, wanted > 1 ? allowed_threads() : 1);
+    const unsigned allowed = wanted > 1 ? allowed_threads() : 1;
+    // Threads that wait for each other in every step must not share a processor with each other as well.
+    const bool apart = wanted > 1 && pool_contention.own_within(kFallbackPeriod) && fills_processors(allowed);
+    const Taken taken(pool(), wanted - 1, allowed, apart);
     const std::vector<Worker*>& workers = taken.workers();
-    Team team(static_cast<unsigned>(workers.size()) + 1, poll);
+    Team team(static_cast<unsigned>(workers.size()) + 1, allowed, poll);
     const std::function<void(unsigned)> part = [&](unsigned rank) { team.work(work, rank); };
     for (unsigned i = 0; i < workers.size(); ++i) workers[i]->give(part, i + 1);
     part(0);
@@ -322,7 +349,7 @@ void run_on_team(unsigned wanted, const std::function<bool()>& poll, const std::
     team.rethrow();
 }
 
-Solo::Solo() : team_(std::make_unique<Team>(1, no_poll_)), member_(*team_, 0) {}
+Solo::Solo() : team_(std::make_unique<Team>(1, 1, no_poll_)), member_(*team_, 0) {}
 
 Solo::~Solo() = default;
 

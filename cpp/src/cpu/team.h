@@ -47,7 +47,7 @@ class Barrier {
     // Registers the arrival of a member and returns its round.
     std::uint32_t arrive(unsigned members);
     // Called by the first member before it arrives. Decides whether the others leave in this round.
-    void start_round(bool may_split, Contention& contention);
+    void start_round(bool may_split, Team& team);
     // Called by the first member, which arrived at `arrival` and has waited until now. A wait longer than `usual` is
     // lost time.
     void record_wait(std::chrono::steady_clock::time_point arrival, std::chrono::steady_clock::duration usual);
