@@ -93,7 +93,7 @@ def time_call(
             progress.update()
             try:
                 own = open_with(device, {other: chosen[other], **candidate})
-            except ValueError:  # the device cannot run this shape
+            except (ValueError, vkrnn.DeviceError):  # the device cannot run this shape, or a library is missing
                 continue
             try:
                 strategy = vkrnn.plan(call.function, **call.arguments, device=own).strategy

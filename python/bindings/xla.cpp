@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <stdexcept>
 
 #include "bindings.h"
@@ -21,7 +22,7 @@
 #include "vkrnn/environment.h"
 #include "vkrnn/error.h"
 #include "vkrnn/last_cells.h"
-#include "xla_place.h"
+#include "xla_target.h"
 
 namespace vkrnn::python {
 namespace {
@@ -95,9 +96,9 @@ std::vector<std::int64_t> integers_of(const void* data, std::size_t count) {
     return integers;
 }
 
-std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const BufferReference& place) {
+std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const XlaTarget& target) {
     std::vector<std::byte> copy;
-    const void* const data = place.read(buffer.untyped_data(), buffer.size_bytes(), copy);
+    const void* const data = target.read(buffer.untyped_data(), buffer.size_bytes(), copy);
     const std::size_t count = buffer.element_count();
     switch (buffer.element_type()) {
         case ffi::DataType::S8: return integers_of<std::int8_t>(data, count);
@@ -115,9 +116,9 @@ std::vector<std::int64_t> read_integers(const ffi::AnyBuffer& buffer, const Buff
 // The operands of a call: XLA's buffers, or copies in the form that the core takes.
 class Operands {
 public:
-    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const BufferReference& place,
+    Operands(const ffi::RemainingArgs& buffers, std::string_view names, const XlaTarget& target,
              const std::string& prefix)
-        : place_(place) {
+        : target_(target) {
         for (const std::string_view name : names_in(names)) {
             const auto buffer = buffers.get<ffi::AnyBuffer>(infos_.size());
             if (buffer.has_error()) throw ValueError(prefix + " " + std::string(name) + ": the operand is missing");
@@ -125,11 +126,11 @@ public:
             const auto shape = buffer->dimensions();
             TensorInfo info{dtype_of(*buffer), {shape.begin(), shape.end()}, {}};
             if (argument == Argument::lengths) {
-                info.integers = read_integers(*buffer, place);
+                info.integers = read_integers(*buffer, target);
                 lengths_.assign(info.integers.begin(), info.integers.end());
                 locations_[argument] = {lengths_.data()};
             } else {
-                locations_[argument] = place.input(buffer->untyped_data(), buffer->size_bytes());
+                locations_[argument] = target.input(buffer->untyped_data(), buffer->size_bytes());
             }
             if (argument == Argument::cell_gradient) cells_ = *buffer;
             infos_[argument] = std::move(info);
@@ -149,7 +150,7 @@ public:
         if (all[0] != spec.T) throw ValueError(prefix + " cell_gradient: expected T steps");
         std::vector<std::byte> copy;
         const auto lengths = infos_.find(Argument::lengths);
-        CellGradients all_cells{.data = place_.read(cells_->untyped_data(), cells_->size_bytes(), copy),
+        CellGradients all_cells{.data = target_.read(cells_->untyped_data(), cells_->size_bytes(), copy),
                                 .T = spec.T,
                                 .N = spec.N,
                                 .D = spec.D(),
@@ -166,7 +167,7 @@ public:
     [[nodiscard]] const InputLocation& at(Argument argument) const { return locations_.at(argument); }
 
 private:
-    const BufferReference& place_;
+    const XlaTarget& target_;
     Arguments infos_;
     std::map<Argument, InputLocation> locations_;
     std::optional<ffi::AnyBuffer> cells_;
@@ -176,7 +177,7 @@ private:
 
 // Returns the locations of the results in the order that the call has them in. Throws if one is not as the call says.
 std::vector<ResultLocation> result_locations(const Call& call, const ffi::RemainingRets& buffers,
-                                             std::string_view names, const BufferReference& place,
+                                             std::string_view names, const XlaTarget& target,
                                              const std::string& prefix) {
     const std::vector<std::string_view> given = names_in(names);
     std::vector<ResultLocation> locations;
@@ -187,7 +188,7 @@ std::vector<ResultLocation> result_locations(const Call& call, const ffi::Remain
                           std::ranges::equal((*buffer)->dimensions(), result.shape);
         if (!fits)
             throw ValueError(prefix + " " + result.name + ": the program has no result of the call's shape and dtype");
-        locations.push_back(place.result((*buffer)->untyped_data(), (*buffer)->size_bytes()));
+        locations.push_back(target.result((*buffer)->untyped_data(), (*buffer)->size_bytes()));
     }
     if (call.results.size() != buffers.size()) throw ValueError(prefix + " results: the call has not all of them");
     return locations;
@@ -202,7 +203,7 @@ bool allows_tf32(const ffi::Dictionary& attributes) {
 }
 
 void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results, const ffi::Dictionary& attributes,
-         const BufferReference& place) {
+         const XlaTarget& target) {
     const auto cell_name = attribute<std::string_view>(attributes, "cell");
     const Cell* const cell = find_cell(cell_name);
     if (cell == nullptr) throw ValueError(kWhere + "there is no cell '" + std::string(cell_name) + "'");
@@ -210,12 +211,12 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
     const std::string prefix = message_prefix(*cell, gradients, {});
     const Descriptor descriptor = read_properties(*cell, attribute<ffi::Dictionary>(attributes, "descriptor"));
 
-    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), place, prefix);
+    Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), target, prefix);
     Call call = operands.check(descriptor, gradients, prefix);
     const std::vector<ResultLocation> to =
-        result_locations(call, results, attribute<std::string_view>(attributes, "results"), place, prefix);
+        result_locations(call, results, attribute<std::string_view>(attributes, "results"), target, prefix);
 
-    Device& device = place.device();
+    Device& device = target.device();
     call.spec.precision = product_precision(allows_tf32(attributes) ? Precision::tf32 : Precision::ieee,
                                             call.spec.dtype, device.profile());
     const std::shared_ptr<const Plan> plan = device.plan(call.spec);
@@ -232,18 +233,19 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
         bytes -= buffer.bytes;
     }
     device.require_room(*plan, bytes, prefix);
-    device.run(plan, inputs, to, !place.on_cuda(), prefix, &ending_without_gil);
+    device.run(plan, inputs, to, !target.on_cuda(), prefix, &ending_without_gil);
 }
 
-// Returns the number of the CUDA device that the operands and results are on; -1 if all are empty.
-int ordinal_of(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
-    int ordinal = -1;
+// Returns the number of the CUDA device that the operands and results are on; none if all are empty.
+std::optional<int> ordinal_of(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
+    std::optional<int> ordinal;
     const auto look = [&](const ffi::AnyBuffer& buffer) {
-        if (ordinal < 0 && buffer.size_bytes() != 0)
+        if (!ordinal && buffer.size_bytes() != 0)
             ordinal = cuda_ordinal_at(reinterpret_cast<std::uintptr_t>(buffer.untyped_data()));
     };
     for (std::size_t i = 0; i < arguments.size(); ++i) look(*arguments.get<ffi::AnyBuffer>(i));
     for (std::size_t i = 0; i < results.size(); ++i) look(**results.get<ffi::AnyBuffer>(i));
+    if (ordinal == -1) throw DeviceError(kWhere + "the arrays are not in the memory of a CUDA device");
     return ordinal;
 }
 
@@ -281,7 +283,7 @@ ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets&
                   const ffi::Dictionary& attributes) {
     return with_errors([&] {
         const std::int64_t number = device_number(attributes);
-        run(arguments, results, attributes, place_on_host(number));
+        run(arguments, results, attributes, target_on_host(number));
     });
 }
 
@@ -289,15 +291,15 @@ ffi::Error handle(const ffi::RemainingArgs& arguments, const ffi::RemainingRets&
 ffi::Error handle_on_cuda(void* stream, ffi::ScratchAllocator scratch, const ffi::RemainingArgs& arguments,
                           const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
     return with_errors([&] {
-        const int ordinal = ordinal_of(arguments, results);
-        if (ordinal < 0) return;  // nothing to compute
+        const std::optional<int> ordinal = ordinal_of(arguments, results);
+        if (!ordinal) return;  // nothing to compute
         const auto allocate = [&](std::uint64_t bytes) -> std::uint64_t {
-            constexpr std::uint64_t kAlignment = 256;  // XLA promises at most 16
-            const auto found = scratch.Allocate(bytes + kAlignment - 1);
-            return found ? (reinterpret_cast<std::uint64_t>(*found) + kAlignment - 1) / kAlignment * kAlignment : 0;
+            const auto found = scratch.Allocate(bytes + kCudaAlignment - 1);  // XLA aligns to 16 bytes at most
+            const auto first = found ? reinterpret_cast<std::uint64_t>(*found) : 0;
+            return (first + kCudaAlignment - 1) / kCudaAlignment * kCudaAlignment;
         };
         const OnCudaStream ordered(reinterpret_cast<std::uintptr_t>(stream), allocate);
-        run(arguments, results, attributes, place_on_cuda(device_number(attributes), ordinal));
+        run(arguments, results, attributes, target_on_cuda(device_number(attributes), *ordinal));
     });
 }
 

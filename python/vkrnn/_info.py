@@ -28,7 +28,7 @@ def describe() -> Iterator[str]:
     variables = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("VKRNN_")]
     yield f"environment: {', '.join(variables) or 'nothing is set'}"
     built = _core.xla_handler() is not None
-    how = "call the CPU device" if built else "call back into Python: vkrnn was built without XLA's headers"
+    how = "call CPU and CUDA devices" if built else "call back into Python: vkrnn was built without XLA's headers"
     yield f"programs of JAX: {how}"
     for device in devices():
         yield ""

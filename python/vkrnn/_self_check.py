@@ -83,6 +83,5 @@ def _error(index: int, schedule: str) -> float:
             more = {"z_state": results.z_state, "cell_output_fwd": results.cell_output}
             backward = back.lstm_gradients(source_gradient=upstream, **given, **more, **options, descriptor=how)
             found.append([*results, *backward])
-    return max(
-        float(np.abs(one - other).max() / np.abs(other).max()) for one, other in zip(found[0], found[1], strict=True)
-    )
+    errors = [np.abs(one - other).max() / np.abs(other).max() for one, other in zip(found[0], found[1], strict=True)]
+    return float(np.max(errors))  # NaN if one of them is

@@ -185,7 +185,7 @@ class _Search:
         """Time the call; None if that was done before, does not fit, or disagrees with the default strategies."""
         try:
             device = open_with(self.device, strategy)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, _core.DeviceError):  # the last one if a library is missing
             return None
         try:
             complete = plan(self.call.function, **self.call.arguments, device=device).strategy

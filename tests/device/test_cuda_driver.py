@@ -192,11 +192,22 @@ print(len(asked), 0 < asked[0] < spare.nbytes, driver.fake_cuda_allocations() - 
 try:
     prepared.run(list(map(address, arrays)), [address(output)], 0, lambda count: 0)
 except MemoryError as error:
-    print(str(error).startswith("[lstm] the call needs "))
+    print(str(error).split(", ")[-1])
+def interrupted(count):
+    raise RuntimeError("the allocator's own words")
+for wrong in (interrupted, lambda count: address(spare) + 8):
+    try:
+        prepared.run(list(map(address, arrays)), [address(output)], 0, wrong)
+    except RuntimeError as error:
+        print(type(error).__name__, error)
 print(call(*arrays[:2]).shape)
 """
     )
-    assert run(program, fake).splitlines() == ["output (5, 3, 8)", "2 True 0", "True", "(5, 3, 8)"]
+    *first, raised, misaligned, last = run(program, fake).splitlines()
+    assert first == ["output (5, 3, 8)", "2 True 0", "which its caller's pool does not have"]
+    assert "the allocator's own words" in raised
+    assert "the caller's memory is not aligned" in misaligned
+    assert last == "(5, 3, 8)"
 
 
 @needs_nvrtc

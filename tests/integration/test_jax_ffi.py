@@ -209,8 +209,22 @@ def test_export_for_another_device() -> None:
         export.export(jax.jit(function_of("lstm", device=others[0])), disabled_checks=ALLOWED)(given)
     assert str(caught.value) == (
         "[vkrnn.jax.lstm] jax.export: a program that calls vkrnn cannot be exported, because the call runs in Python "
-        "on the host (it is not one of the CPU device)"
+        f"on the host (its device is {others[0].name})"
     )
+
+
+def test_exported_programs_do_not_depend_on_the_default_device() -> None:
+    """They run where their arrays are."""
+    given = draw("lstm")
+    wanted = function_of("lstm")(given)
+    for device in vkrnn.devices():
+        for platform in ("cpu", "cuda"):
+            with device:
+                function = jax.jit(function_of("lstm"))
+                exported = export.export(function, platforms=[platform], disabled_checks=ALLOWED)(given)
+            assert exported.platforms == (platform,)
+            if platform == "cpu":
+                assert np.array_equal(export.deserialize(exported.serialize()).call(given), wanted)
 
 
 def test_a_program_keeps_its_device() -> None:

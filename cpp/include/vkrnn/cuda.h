@@ -14,8 +14,11 @@ namespace vkrnn {
 // Sets the folders whose packages may contain NVRTC, such as `nvidia` among Python's packages: <folder>/*/lib.
 void set_cuda_packages(std::vector<std::string> folders);
 
-// Returns the address of this many bytes of a CUDA device's memory, a multiple of 256; 0 if there is not enough. They
-// belong to a call until it returns. Later uses must be ordered on the call's stream.
+// At multiples of this many bytes, CUDA's memory serves every kernel.
+inline constexpr std::uint64_t kCudaAlignment = 256;
+
+// Returns the address of this many bytes of a CUDA device's memory, aligned; 0 if there is not enough. They belong to a
+// call until it returns. Later uses must be ordered on the call's stream.
 using CudaAllocator = std::function<std::uint64_t(std::uint64_t bytes)>;
 
 // As long as the object exists, calls of this thread on CUDA devices are ordered on its stream, a CUstream, and take
@@ -55,6 +58,9 @@ int cuda_ordinal_at(std::uint64_t address);
 // Returns what the code of a CUDA device's kernels depends on: compiler, architecture and sources. It can be part of a
 // file's name. Throws DeviceError if the device is not a CUDA device, or was closed.
 std::string cuda_compiler_key(Device& device);
+
+// Returns whether calls on a CUDA device can still work: it was neither closed nor lost, nor opened before a fork.
+bool is_usable_cuda_device(Device& device);
 
 // Returns the number of a CUDA device among those of the driver, as in "cuda:0"; -1 for other devices.
 int cuda_ordinal(const Device& device);

@@ -20,7 +20,7 @@ constexpr std::uint64_t kVectorBytes = 16;
 constexpr std::uint64_t kWordBytes = 4;
 constexpr std::uint64_t kLaunchesPerPoll = 1024;
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kCudaAlignment - 1) / kCudaAlignment * kCudaAlignment; }
 
 std::vector<std::uint64_t> words_for(std::size_t bytes) { return std::vector<std::uint64_t>((bytes + 7) / 8); }
 
@@ -45,7 +45,7 @@ Address Call::allocate(std::uint64_t bytes) const {
     if (allocate_ == nullptr) return memory_->allocate(bytes, stream_);
     const Address address = (*allocate_)(bytes);
     if (address == 0) throw DriverError{kOutOfMemory, {}};
-    if (address % kAlignment != 0) throw std::logic_error("the caller's memory is not aligned");
+    if (address % kCudaAlignment != 0) throw std::logic_error("the caller's memory is not aligned");
     return address;
 }
 
@@ -119,7 +119,7 @@ void Call::place_rest(std::span<const InputLocation> inputs, std::span<const Res
         const Role role = plan_.buffers[i].role;
         if (role == Role::scratch || (role == Role::packed && placements_[i] == 0)) scratch.push_back(i);
     }
-    const ScratchLayout layout = place_scratch(plan_, scratch, kAlignment, ~std::uint64_t{0});
+    const ScratchLayout layout = place_scratch(plan_, scratch, kCudaAlignment, ~std::uint64_t{0});
     std::vector<std::uint64_t> starts;
     std::uint64_t bytes = 0;
     const auto add = [&](std::uint64_t more) {

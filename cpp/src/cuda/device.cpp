@@ -89,6 +89,11 @@ std::shared_ptr<CudaDevice::Session> CudaDevice::usable_session(const std::strin
     return session_;
 }
 
+bool CudaDevice::is_usable() const {
+    const std::lock_guard lock(state_mutex_);
+    return !closed_ && !lost_ && process_ == process_id();
+}
+
 void CudaDevice::in_context(const std::string& prefix, const std::function<void(Session&, Stream)>& body) {
     const auto session = usable_session(prefix);
     try {
@@ -204,7 +209,12 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             call.give_up();
             give_back(pending);
             if (error.code != kOutOfMemory) throw;
-            throw_no_room(prefix + "the call needs ", std::max<std::uint64_t>(call.temporary_bytes(), 1), session);
+            const std::uint64_t bytes = std::max<std::uint64_t>(call.temporary_bytes(), 1);
+            if (current_allocator != nullptr)
+                throw MemoryError(prefix + "the call needs " + bytes_text(bytes) +
+                                      " of device memory, which its caller's pool does not have",
+                                  bytes, 0);
+            throw_no_room(prefix + "the call needs ", bytes, session);
         } catch (...) {
             call.give_up();
             give_back(pending);

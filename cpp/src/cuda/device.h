@@ -50,6 +50,8 @@ public:
     // See vkrnn/cuda.h.
     std::shared_ptr<Storage> borrow(Address address, std::uint64_t bytes, std::function<void()> release);
     Address lend(Storage& storage, Stream stream);
+    // See is_usable_cuda_device().
+    [[nodiscard]] bool is_usable() const;
     // See cuda_compiler_key().
     [[nodiscard]] std::string compiler_key() const;
     void follow(Stream other);

@@ -44,6 +44,8 @@ void follow_cuda_stream(Device& device, std::uintptr_t stream) {
     cuda_device(device).follow(static_cast<cuda::Stream>(stream));
 }
 
+bool is_usable_cuda_device(Device& device) { return cuda_device(device).is_usable(); }
+
 std::string cuda_compiler_key(Device& device) { return cuda_device(device).compiler_key(); }
 
 int cuda_ordinal_at(std::uint64_t address) {

@@ -70,6 +70,7 @@ ForkSafeMutex& libraries_mutex() { return mutex; }
 void find_library(const LibraryKind& kind, const std::function<int(const std::string& path)>& open) {
     const int newest = driver_version();
     const std::string hint = "install it (" + kind.packages + "), or name the library in " + kind.variable;
+    const auto named = environment_variable(kind.variable);
     std::string problem = kind.name + ", " + kind.purpose + ", was not found; " + hint;
     for (const std::string& path : candidates(kind)) {
         try {
@@ -78,7 +79,7 @@ void find_library(const LibraryKind& kind, const std::function<int(const std::st
             problem = kind.name + " " + version_text(version) + " (" + path +
                       ") is newer than the driver, which is of CUDA " + version_text(newest) + "; " + hint;
         } catch (const std::runtime_error& error) {
-            if (environment_variable(kind.variable))
+            if (named && !named->empty())
                 problem = std::string(kind.variable) + "=" + path + " is not " + kind.name + ": " + error.what();
         }
     }

@@ -12,11 +12,10 @@
 #include "cuda/driver.h"
 #include "fork_safe_mutex.h"
 #include "packed_copies.h"
+#include "vkrnn/cuda.h"
 #include "vkrnn/device.h"
 
 namespace vkrnn::cuda {
-
-inline constexpr std::uint64_t kAlignment = 256;
 
 // Makes a context current as long as the object exists.
 class Current {

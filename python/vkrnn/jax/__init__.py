@@ -54,8 +54,9 @@ Kind = TypeVar("Kind", bound=Results[Any])
 _PARAGRAPHS = {
     "parameters": """
         Parameters are those of `vkrnn.{function}`, which has shapes, equations and warnings. Arrays are JAX arrays or
-        anything that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, the call
-        runs on the device that is the default when the call is traced.
+        anything that ``jnp.asarray`` accepts. The descriptor's ``training`` has no effect. Without `device`, a call
+        on arrays of an NVIDIA GPU runs there, if vkrnn lists its CUDA device. Others run on the device that is the
+        default when they are traced.
         """,
     "raises": """
         Raises

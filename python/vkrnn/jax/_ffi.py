@@ -66,14 +66,16 @@ def ffi_problem() -> str:
 
 
 def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
-    """Return whether a program for the platform, "cpu" or "cuda", calls the handler."""
+    """Return whether a program for the platform, "cpu" or "cuda", calls the handler.
+
+    An exported program runs on devices of another process, where its arrays are, unless its calls name a device.
+    """
+    backend = {"cpu": "native", "cuda": "cuda"}[platform]
     if _problem:
         return False
-    if platform == "cpu":
-        return call.device.backend == "native"
-    if call.is_device_named:
-        return call.device.backend == "cuda"
-    return exported or any(device.backend == "cuda" for device in devices())
+    if call.is_device_named or (platform == "cpu" and not exported):
+        return call.device.backend == backend
+    return exported or any(device.backend == backend for device in devices())
 
 
 def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:

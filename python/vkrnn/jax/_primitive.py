@@ -145,8 +145,9 @@ _primitive.def_impl(_run_now)
 _primitive.def_abstract_eval(_types)
 batching.primitive_batchers[_primitive] = _map
 ad.primitive_jvps[_primitive] = _refuse
+mlir.register_lowering(_primitive, _lower)
 # On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
 _uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
-mlir.register_lowering(_primitive, _lower, **_uncached)
+mlir.register_lowering(_primitive, _lower, platform="tpu", **_uncached)
 for _platform in ("cpu", "cuda"):
     mlir.register_lowering(_primitive, functools.partial(_lower_for, _platform), platform=_platform)

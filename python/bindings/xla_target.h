@@ -12,9 +12,9 @@
 namespace vkrnn::python {
 
 // What a call runs on. Its operands and results are in the host's memory, or in that of the CUDA device.
-class BufferReference {
+class XlaTarget {
 public:
-    BufferReference(std::shared_ptr<Device> device, bool on_cuda) : device_(std::move(device)), on_cuda_(on_cuda) {}
+    XlaTarget(std::shared_ptr<Device> device, bool on_cuda) : device_(std::move(device)), on_cuda_(on_cuda) {}
 
     [[nodiscard]] Device& device() const { return *device_; }
     [[nodiscard]] bool on_cuda() const { return on_cuda_; }
@@ -35,10 +35,10 @@ private:
 // Returns the number of a device in the programs of this process, and reads the environment. The caller has the GIL.
 std::int64_t xla_number(const std::shared_ptr<Device>& device);
 
-// Returns the place of a call by its device's number. 0 is a CPU device of the programs' own, and for a call on the
+// Returns the target of a call by its device's number. 0 is a CPU device of the programs' own, and for a call on the
 // CUDA device `ordinal` the device that Python shares between calls there. Throws DeviceError.
-BufferReference place_on_host(std::int64_t number);
-BufferReference place_on_cuda(std::int64_t number, int ordinal);
+XlaTarget target_on_host(std::int64_t number);
+XlaTarget target_on_cuda(std::int64_t number, int ordinal);
 
 // Reads the environment variables of calls for xla_environment(), which programs ask without the GIL.
 void read_xla_environment();
