@@ -1,6 +1,6 @@
 # Compiles GLSL to SPIR-V and embeds it in C++.
 #
-#   vkrnn_add_kernels(<target> <folder> [FLOAT64 <part>...] [FLOAT32 <part>...] [CELLS <other folder>])
+#   vkrnn_add_kernels(<target> <folder> [FLOAT64 <part>...] [FLOAT32 <part>...] [PLAIN <part>...] [CELLS <other folder>])
 #
 # makes a static library that defines vkrnn::shader_code() for the kernels found in each part, a folder below <folder>:
 #
@@ -8,7 +8,8 @@
 #   drivers/*.glsl     one kernel per driver and cell of cells/*.glsl, named <cell>_<driver>; with CELLS the cells are
 #                      those of the other folder
 #
-# Kernels of FLOAT64's parts are built a second time with VKRNN_FLOAT64 defined, named <kernel>_f64.
+# Kernels of FLOAT64's parts are built again with VKRNN_FLOAT64 defined, named <kernel>_f64. Those of FLOAT64's and
+# FLOAT32's parts are built again with VKRNN_16BIT defined, named <kernel>_16bit, unless they access no tensors.
 #
 # Sources include each other by their path below <folder>, and the cell that a kernel is built for as chosen_cell.glsl.
 # Every kernel is compiled for Vulkan 1.3 and validated; a failure stops the build. Touching a file rebuilds the kernels
@@ -16,6 +17,7 @@
 
 set(VKRNN_SHADER_CODE_TEMPLATE ${CMAKE_CURRENT_LIST_DIR}/shader_code.cpp.in)
 set(VKRNN_EMBED ${CMAKE_CURRENT_LIST_DIR}/Embed.cmake)
+set(VKRNN_WITHOUT_TENSORS convert matrix_table)
 
 # Compiles <source> into <stem>.spv and, as a C++ array `<kernel>`, into <stem>.h. Further arguments go to the compiler.
 function(vkrnn_compile_kernel kernel source folder stem)
@@ -58,11 +60,17 @@ macro(vkrnn_add_kernel kernel file cell)
 #extension GL_GOOGLE_include_directive : require
 #include \"${file}\"
 ")
-    foreach(type "" ${other_types})
+    set(types ${other_types})
+    if("${kernel}" IN_LIST VKRNN_WITHOUT_TENSORS)
+        list(REMOVE_ITEM types _16bit)
+    endif()
+    foreach(type "" ${types})
         set(name ${kernel}${type})
         set(options -I${cells_folder} -I${build}/cells/${cell})
         if(type STREQUAL "_f64")
             list(APPEND options -DVKRNN_FLOAT64)
+        elseif(type STREQUAL "_16bit")
+            list(APPEND options -DVKRNN_16BIT)
         endif()
         vkrnn_compile_kernel(${name} ${source} ${folder} ${build}/${name} ${options})
         list(APPEND headers ${build}/${name}.h)
@@ -73,7 +81,7 @@ macro(vkrnn_add_kernel kernel file cell)
 endmacro()
 
 function(vkrnn_add_kernels target folder)
-    cmake_parse_arguments(PARSE_ARGV 2 ARG "" "CELLS" "FLOAT32;FLOAT64")
+    cmake_parse_arguments(PARSE_ARGV 2 ARG "" "CELLS" "FLOAT32;FLOAT64;PLAIN")
     set(build ${CMAKE_CURRENT_BINARY_DIR}/${target})
     set(cells_folder ${folder})
     if(ARG_CELLS)
@@ -96,10 +104,12 @@ function(vkrnn_add_kernels target folder)
     set(SHADER_INCLUDES)
     set(SHADER_ROWS)
     set(SHADER_COUNT 0)
-    foreach(part ${ARG_FLOAT64} ${ARG_FLOAT32})
-        set(other_types)
+    foreach(part ${ARG_FLOAT64} ${ARG_FLOAT32} ${ARG_PLAIN})
+        set(other_types _16bit)
         if(part IN_LIST ARG_FLOAT64)
-            set(other_types _f64)
+            list(APPEND other_types _f64)
+        elseif(part IN_LIST ARG_PLAIN)
+            set(other_types)
         endif()
         file(GLOB kernels CONFIGURE_DEPENDS RELATIVE ${folder} ${folder}/${part}/*.comp)
         foreach(file ${kernels})

@@ -448,6 +448,78 @@ TEST(DtypePlan, ReadersOfConvertedInputsWaitForThem) {
     }
 }
 
+// Returns a device with matrix units whose kernels access 16-bit types.
+Profile gpu_with_16_bits() {
+    Profile profile = gpu();
+    profile.matrix_side = 16;
+    profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
+    profile.max_shared_memory = 48 << 10;
+    profile.storage_16bit = true;
+    return profile;
+}
+
+// The same calls, with an activation that suits the matrix units, and one phase where a loop cannot run two.
+std::vector<Spec> everything_for(const std::string& schedule) {
+    std::vector<Spec> specs = everything();
+    for (Spec& spec : specs) {
+        if (spec.cell().kind == CellKind::single_gate_rnn) spec.descriptor.activations[0] = Activation::tanh;
+        if (schedule == "slices" || schedule == "persistent")
+            spec.descriptor.set(Flag::reset_after, spec.cell().kind == CellKind::gru);
+    }
+    return specs;
+}
+
+// Only the gradients that later steps read have a float32 copy. Apart from these, a plan has the steps of float32.
+TEST(DtypePlan, KernelsAccessSixteenBits) {
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        for (Spec spec : everything_for(schedule)) {
+            const std::string gemm = schedule == "matrices" ? "matrices" : "tiled";
+            const Plan full = make_plan(spec, gpu_with_16_bits(), {schedule, gemm, {}});
+            spec.dtype = Dtype::bfloat16;
+            const Plan half = make_plan(spec, gpu_with_16_bits(), {schedule, gemm, {}});
+
+            std::vector<std::string> expected = labels_of(full);
+            for (const std::size_t result : half.results) {
+                const std::string& name = half.buffers[result].name;
+                const bool is_read = name.starts_with("gradient of init_");
+                const auto is_copy = [&](const PlanBuffer& buffer) { return buffer.name == name + " in float32"; };
+                EXPECT_EQ(std::ranges::count_if(half.buffers, is_copy), is_read ? 1 : 0) << schedule << ' ' << name;
+                if (is_read) expected.push_back("narrow " + name);
+            }
+            EXPECT_EQ(labels_of(half), expected);
+            for (const Kernel& kernel : half.kernels) {
+                EXPECT_EQ(ends_with(kernel.shader, "_16bit"), kernel.constants.size() > abi::kStored) << kernel.shader;
+                if (kernel.constants.size() <= abi::kStored) continue;
+                EXPECT_EQ(kernel.constants[abi::kStored] >> abi::kStoredBfloat, 1u) << kernel.shader;
+            }
+        }
+    }
+}
+
+// A kernel must read each tensor in the type that the plan's buffer has. Buffers that kernels read in place of absent
+// tensors are zeros.
+TEST(DtypePlan, ViewsHaveTheTypesOfTheirBuffers) {
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        for (Spec spec : everything_for(schedule)) {
+            spec.dtype = Dtype::float16;
+            const Plan plan = make_plan(spec, gpu_with_16_bits(), {schedule, "tiled", {}});
+            for (const Loop& loop : loops(plan))
+                for (const Dispatch& dispatch : loop.body) {
+                    const std::vector<std::uint32_t>& constants = plan.kernels[dispatch.kernel].constants;
+                    abi::StepParams params;
+                    const Block& block = plan.buffers[referenced_buffer(reference_at(dispatch.push, 0))].contents;
+                    std::memcpy(&params, block.bytes.data(), sizeof(params));
+                    for (std::uint32_t view = 0; view < abi::kViews; ++view) {
+                        const PlanBuffer& buffer = plan.buffers[referenced_buffer(params.at[2 * view])];
+                        if (buffer.name == "zeros") continue;
+                        const bool is_caller = buffer.role == Role::input || buffer.role == Role::result;
+                        EXPECT_EQ(constants[abi::kStored] >> view & 1, is_caller ? 1u : 0u) << buffer.name;
+                    }
+                }
+        }
+    }
+}
+
 TEST(LengthsPlan, AreIntegersThatOnlyTheStepsRead) {
     for (const Dtype dtype : kDtypes) {
         for (const Spec& spec : everything()) {

@@ -225,6 +225,7 @@ void register_devices(py::module_& module) {
         .def_readonly("device_id", &Profile::device_id)
         .def_readonly("subgroup_size", &Profile::subgroup_size)
         .def_readonly("float64", &Profile::float64)
+        .def_readonly("storage_16bit", &Profile::storage_16bit)
         .def_readonly("max_workgroup_invocations", &Profile::max_workgroup_invocations)
         .def_readonly("max_shared_memory", &Profile::max_shared_memory)
         .def_readonly("max_push_constants", &Profile::max_push_constants)

@@ -37,6 +37,12 @@ const uint kGroupsInX = 65535u;
 // Invocations per workgroup of kernels that compute each element by itself.
 const uint kElementwiseGroup = 64u;
 
+// Kernels of calls in a 16-bit type are built with VKRNN_16BIT. Their tensors are stored in that type or in float32, as
+// this specialization constant says: its bit i is 1 if tensor i is in the 16-bit type. A kernel's struct says which
+// tensors have which numbers; in step kernels they are the views.
+const uint kStored = 60u;
+const uint kStoredBfloat = 31u;   // this bit of the constant is 1 if the type is bfloat16, and 0 if it is float16
+
 #ifdef __cplusplus
 #ifndef __CUDACC__
 // Splits a number into two words, the low one first. A float is the first word alone.

@@ -16,6 +16,14 @@ CONSTANT uint first_product = 0;
 CONSTANT uint end_product = CELL_GATES;
 #endif
 
+// The first gate that a step stores in the training state. If this is in a 16-bit type, the second phase stores the
+// first phase's gates, too, which are carried to it in float32.
+#ifdef VKRNN_16BIT
+#define FIRST_KEPT (is_16bit(kSaved) ? 0u : first_product)
+#else
+#define FIRST_KEPT first_product
+#endif
+
 struct CellInputs {
     Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
     Real mask;   // mask on the operand of the next product
@@ -30,11 +38,11 @@ INLINE CellInputs load_cell(Params p, Element e) {
                       load_view(p, kBias, e.direction, 0, 0, slot, e.j);
     }
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = FIND_VECTOR(p, e, i);
-    inputs.before[0] = load_previous(p, kHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
+    inputs.before[0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s)
-        inputs.before[s] = load_previous(p, kCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
+        inputs.before[s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
-        inputs.kept[g] = load_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+        inputs.kept[g] = load_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
     inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
     return inputs;
@@ -83,14 +91,15 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
 #ifdef CELL_SCALE
     if (phase == 1) {
         for (uint g = 0; g < CELL_CANDIDATE; ++g)
-            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+            store_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
         return;
     }
 #endif
-    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
-    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
+    store_carried(p, kHidden, kCarryHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+    for (uint s = 1; s < CELL_STATES; ++s)
+        store_carried(p, kCell, kCarryCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
     if (keep != 0)
-        for (uint g = first_product; g < CELL_GATES; ++g)
+        for (uint g = FIRST_KEPT; g < CELL_GATES; ++g)
             store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
 }
 

@@ -22,6 +22,49 @@ INLINE Real load(Address base, Stride index) { return Scalar(element(base, index
 INLINE Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
 INLINE void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
 
+// The same for tensor `tensor` of a kernel, which may be in a 16-bit type: see kStored. The number of the tensor
+// should be a constant. These are macros where a function would nest calls more deeply: see activate_gate.
+#ifdef VKRNN_16BIT
+#include "common/sixteen_bits.glsl"
+#ifndef __cplusplus
+#extension GL_EXT_shader_16bit_storage : require
+#endif
+SPECIALIZED(kStored, uint, stored_types, 0)
+CONSTANT bool stored_bfloat = (stored_types >> kStoredBfloat) != 0;
+REFERENCE(SixteenBits, uint16_t, value, 2)
+REFERENCE(FourOfSixteenBits, uvec2, value, 8)
+
+#define is_16bit(tensor) ((stored_types >> (tensor) & 1u) != 0)
+#define tensor_bytes(tensor) (is_16bit(tensor) ? 2u : kElementBytes)
+INLINE Address tensor_element(uint tensor, Address base, Stride index) {
+    return base + Address(index) * tensor_bytes(tensor);
+}
+
+INLINE Real4 widen_four(uvec2 pairs) {
+    return Real4(widen(stored_bfloat, pairs.x & 0xffffu), widen(stored_bfloat, pairs.x >> 16),
+                 widen(stored_bfloat, pairs.y & 0xffffu), widen(stored_bfloat, pairs.y >> 16));
+}
+#define load_tensor(tensor, base, index)                                                                   \
+    (is_16bit(tensor) ? widen(stored_bfloat, uint(SixteenBits(tensor_element(tensor, base, index)).value)) \
+                      : load(base, index))
+#define load4_tensor(tensor, base, index)                                                        \
+    (is_16bit(tensor) ? widen_four(FourOfSixteenBits(tensor_element(tensor, base, index)).value) \
+                      : load4(base, index))
+INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {
+    if (is_16bit(tensor))
+        SixteenBits(tensor_element(tensor, base, index)).value = uint16_t(narrow(stored_bfloat, value));
+    else
+        Scalar(element(base, index)).value = value;
+}
+#else
+#define is_16bit(tensor) false
+#define tensor_bytes(tensor) kElementBytes
+#define tensor_element(tensor, base, index) element(base, index)
+#define load_tensor(tensor, base, index) load(base, index)
+#define load4_tensor(tensor, base, index) load4(base, index)
+#define store_tensor(tensor, base, index, value) store(base, index, value)
+#endif
+
 // Returns the linear index of this workgroup over x and y: see PlanBuilder::groups.
 INLINE uint linear_group() { return gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x; }
 

@@ -60,8 +60,8 @@ INLINE int length_of(Params p, uint n) {
 INLINE bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 INLINE Address time_address(Params p, uint view, uint direction, int step, uint n) {
-    return element(p.params.at[2 * view + direction],
-                   step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
+    return tensor_element(view, p.params.at[2 * view + direction],
+                          step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
 }
 
 // Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
@@ -75,15 +75,16 @@ INLINE Address row_address(Params p, uint view, uint direction, int step, uint n
     return time_address(p, view, direction, step, n);
 }
 INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
-    return element(row, Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
+    return tensor_element(view, row,
+                          Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
 }
 
 // Return the distance in bytes between steps, and between slots. Strategies that use these refuse calls for which 32
 // bits are too few.
 INLINE int step_bytes(Params p, uint view, uint direction) {
-    return int(p.params.strides[view].step[direction]) * int(kElementBytes);
+    return int(p.params.strides[view].step[direction]) * int(tensor_bytes(view));
 }
-INLINE uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * kElementBytes; }
+INLINE uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * tensor_bytes(view); }
 
 INLINE Address view_address(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     Address at;
@@ -97,15 +98,15 @@ INLINE Address view_address(Params p, uint view, uint direction, int step, uint 
     return at;
 }
 INLINE Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    return load(view_address(p, view, direction, step, n, slot, j), 0);
+    return load_tensor(view, view_address(p, view, direction, step, n, slot, j), 0);
 }
 INLINE void store_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j, Real value) {
-    store(view_address(p, view, direction, step, n, slot, j), 0, value);
+    store_tensor(view, view_address(p, view, direction, step, n, slot, j), 0, value);
 }
 // Stores zero for a step past the end of batch row n. In both directions, such a step stands for time step `step`.
 INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
-    store(unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
+    store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
 INLINE Real load_mask(Params p, uint direction, int step, uint n, uint j) {
     return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0f;
@@ -115,5 +116,27 @@ INLINE Real load_previous(Params p, uint sequence, uint init, uint direction, in
     return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
                      : load_view(p, sequence, direction, step - 1, n, slot, j);
 }
+
+// A forward step stores its states among the results. If these are in a 16-bit type, the exact states are carried to
+// the next step in float32.
+#ifdef VKRNN_16BIT
+INLINE uint carried(uint sequence, uint carry) { return is_16bit(sequence) ? carry : sequence; }
+INLINE int carried_step(uint sequence, int step) { return is_16bit(sequence) ? step & 1 : step; }
+#define load_carried(p, sequence, carry, init, direction, step, n, slot, j)                                          \
+    ((step) == 0 ? load_view(p, init, direction, 0, n, slot, j)                                                      \
+                 : load_view(p, carried(sequence, carry), direction, carried_step(sequence, (step) - 1), n, slot, j))
+INLINE void store_carried(Params p, uint sequence, uint carry, uint direction, int step, uint n, uint slot, uint j,
+                          Real value) {
+    store_view(p, sequence, direction, step, n, slot, j, value);
+    if (is_16bit(sequence)) store_view(p, carry, direction, step & 1, n, slot, j, value);
+}
+#else
+#define carried(sequence, carry) (sequence)
+#define carried_step(sequence, step) (step)
+#define load_carried(p, sequence, carry, init, direction, step, n, slot, j) \
+    load_previous(p, sequence, init, direction, step, n, slot, j)
+#define store_carried(p, sequence, carry, direction, step, n, slot, j, value) \
+    store_view(p, sequence, direction, step, n, slot, j, value)
+#endif
 
 #endif

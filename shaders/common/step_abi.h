@@ -32,8 +32,11 @@ const uint kOperand = 9u;          // backward: operand of the recurrent product
 const uint kUpstream = 10u;        // backward: upstream gradient of h, of every step
 const uint kDelta = 11u;           // backward: gradient of the gates' pre-activations
 const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products; for most cells, kDelta itself
-const uint kCarryHidden = 13u;     // backward: gradient of h, passed on to the step before
-const uint kCarryCell = 14u;
+// backward: gradient of h, passed on to the step before; forward, if the results are in a 16-bit type: h in float32,
+// for the next step, in two regions of which a step uses that of its number's last bit
+const uint kCarryHidden = 13u;
+const uint kCarryCell = 14u;       // the same for the cell states, but with one region
+const uint kCarryGates = kDelta;   // forward, if the results are in a 16-bit type: gates for the second of two phases
 const uint kLastHidden = 15u;      // backward: gradient of h after the last step
 const uint kLastCell = 16u;
 const uint kProduct = 17u;         // backward: recurrent products of the candidate, if a gate scales them
@@ -42,6 +45,7 @@ const uint kScaledOperand = 19u;   // operand of the candidate's product, if a g
 // A strategy may have a few views of its own, from kOwnView on: see its folder.
 const uint kOwnView = 20u;
 const uint kViews = kOwnView + 4u;
+const uint kStoredWeights = kViews;   // the number of the weights among the step kernels' tensors: see kStored
 
 // Parameters of the step kernels, which read them through an address. There is one block per call and phase.
 struct StepParams {

@@ -61,7 +61,7 @@ struct TablePush {
     Address table;
 };
 
-// Finds the absmax of `count` float32 numbers. The caller sets `out_` to zero first.
+// Finds the absmax of `count` numbers. The caller sets `out_` to zero first. Tensor 0 is `in_`.
 // Workgroups: x and y count groups of kLargestGroup * kLargestEach numbers.
 struct LargestPush {
     Address in_, out_;
@@ -74,7 +74,8 @@ struct LargestPush {
 const uint kLargestGroup = 256u;   // invocations of a workgroup
 const uint kLargestEach = 16u;     // numbers per invocation
 
-// Packs float32 numbers into the blocks of an operand. An element is (i, k), where i is a row or column of the operand.
+// Packs numbers into the blocks of an operand. Tensor 0 is `in_`. An element is (i, k), where i is a row or column of
+// the operand.
 // If units is not 0, columns are in tiles of `columns`, and column c of a tile is product c % products of unit
 // (tile * units + c / products). k consists of runs of run_padded values, of which the first run_length exist; the
 // others are zeros.
@@ -91,7 +92,7 @@ struct MatrixPackPush {
 const uint kPackGroup = 256u;   // invocations of a workgroup
 const uint kPackEach = 4u;      // blocks per subgroup
 
-// C(m, n) = sum over k of A(m, k) B(n, k), with A and B in blocks.
+// C(m, n) = sum over k of A(m, k) B(n, k), with A and B in blocks. Tensor 0 is c.
 // Workgroups: x and y count the tiles of C; z = slab * batches + batch.
 struct MatrixProductPush {
     Address a, b, c, a_largest, b_largest;

@@ -1,4 +1,5 @@
 // Finds the absmax of a buffer, its largest finite magnitude: see LargestPush.
+#include "common/memory.glsl"
 #include "matrices/units.glsl"
 
 WORKGROUP_SIZE(kLargestGroup)
@@ -27,11 +28,11 @@ void main() {
     UNROLL for (uint i = 0; i < kLargestEach; i += 4) {
         uint first = group * (kLargestGroup * kLargestEach) + (i / 4 * kLargestGroup + gl_LocalInvocationID.x) * 4;
         if (first + 4 <= p.count) {
-            uvec4 four = Vectors(p.in_ + Address(first) * 4).value;
+            uvec4 four = floatBitsToUint(load4_tensor(0, p.in_, first));
             UNROLL for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
         } else {
             for (uint at = first; at < p.count; ++at)
-                mine = max(mine, magnitude_at(at, Words(p.in_ + Address(at) * 4).value));
+                mine = max(mine, magnitude_at(at, floatBitsToUint(load_tensor(0, p.in_, at))));
         }
     }
     atomicMax(all, mine);

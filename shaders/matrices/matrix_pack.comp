@@ -1,4 +1,5 @@
-// Packs float32 numbers into the blocks of an operand: see MatrixPackPush.
+// Packs numbers into the blocks of an operand: see MatrixPackPush.
+#include "common/memory.glsl"
 #include "matrices/units.glsl"
 
 WORKGROUP_SIZE(kPackGroup)
@@ -60,8 +61,7 @@ void main() {
                 from += (p.gate_order >> (4 * (column % p.products)) & 15) * p.in_slot;
             }
             values[e] = 0.0f;
-            if (there && i < p.i_count)
-                values[e] = uintBitsToFloat(Words(p.in_ + Address(from + i * p.in_i) * 4).value);
+            if (there && i < p.i_count) values[e] = load_tensor(0, p.in_, from + i * p.in_i);
         }
         uvec4 high, low;
         UNROLL for (uint word = 0; word < 4; ++word) {

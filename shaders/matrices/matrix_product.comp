@@ -1,4 +1,5 @@
 // Computes the product of two operands in blocks: see MatrixProductPush.
+#include "common/memory.glsl"
 #include "matrices/multiply.glsl"
 
 WORKGROUP_SIZE_ID(kLocalSize)
@@ -10,7 +11,6 @@ CONSTANT uint groups = row_groups * column_groups;
 CONSTANT uint block_fours = block_elements / 4;
 SHARED_ARRAY(vec4, staged, [groups * block_fours])   // one matrix per subgroup on its way to memory
 
-REFERENCE(Number, float, value, 4)
 ARRAY_REFERENCE(Numbers, float, values, 16)
 
 void main() {
@@ -40,11 +40,11 @@ void main() {
     // Do not use `continue` in these loops. NVIDIA's driver does not unroll a loop that has one, and then keeps the
     // sums in memory.
     float a_up = scale_up(Words(p.a_largest).value), b_up = scale_up(Words(p.b_largest).value);
-    Address c = p.c + Address(batch * p.c_batch + slab * p.c_slab) * 4;
+    Address c = tensor_element(0, p.c, batch * p.c_batch + slab * p.c_slab);
     uint first_i = i_block * side, first_j = j_block * side;
     UNROLL for (uint r = 0; r < matrix_rows; ++r)
         UNROLL for (uint s = 0; s < matrix_columns; ++s) sums[r][s] = sums[r][s] * a_up * b_up;
-    if ((i_tile + 1) * tile_m <= p.m && (j_tile + 1) * tile_n <= p.n && p.ldc % 4 == 0 && c % 16 == 0) {
+    if (!is_16bit(0) && (i_tile + 1) * tile_m <= p.m && (j_tile + 1) * tile_n <= p.n && p.ldc % 4 == 0 && c % 16 == 0) {
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
             UNROLL for (uint s = 0; s < matrix_columns; ++s) {
                 Stride at = Stride(first_i + r * side) * p.ldc + first_j + s * side;
@@ -62,8 +62,8 @@ void main() {
                     uint element = e * subgroup + lane;
                     uint i = first_i + r * side + element / side, j = first_j + s * side + element % side;
                     if (i < p.m && j < p.n)
-                        Number(c + Address(Stride(i) * p.ldc + j) * 4).value =
-                            staged[group * block_fours + element / 4][element % 4];
+                        store_tensor(0, c, Stride(i) * p.ldc + j,
+                                     staged[group * block_fours + element / 4][element % 4]);
                 }
             }
     }

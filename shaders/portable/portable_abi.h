@@ -20,7 +20,7 @@ const uint kTiledTile = 64u;
 const uint kTiledInvocations = 256u;   // per workgroup of tiled products
 
 // Long sums are split into slabs of k, each of which has its own copy of C.
-// Workgroups: x and y count the tiles of C, n fastest; z = slab * batches + batch.
+// Tensors 0, 1, 2 are a, b, c. Workgroups: x and y count the tiles of C, n fastest; z = slab * batches + batch.
 struct GemmPush {
     Address a, b, c;                    // batch 0
     Stride a_batch, b_batch, c_batch;   // elements from one batch to the next
@@ -35,7 +35,8 @@ struct GemmPush {
 // Column c is (direction, gate, unit) = (c / (gates * width), c / width % gates, c % width).
 // Specialization constants.
 const uint kReduceFactor = 0u;      // 1: multiply by `factor`
-// Workgroups: x and y count groups of columns, one column per invocation; z is the part.
+// Tensors 0, 1, 2 are in_, factor, out_. Workgroups: x and y count groups of columns, one column per invocation; z is
+// the part.
 struct ReducePush {
     Address in_, factor, out_;
     uint rows, part;                    // rows in total; rows per part
@@ -44,7 +45,7 @@ struct ReducePush {
     uint factor_row, factor_direction, factor_gate;
 };
 
-// Transpose of each matrix of a batch.
+// Transpose of each matrix of a batch. Tensors 0, 1 are in_, out_.
 struct TransposePush {
     Address in_, out_;
     uint rows, columns;

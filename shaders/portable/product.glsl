@@ -27,10 +27,11 @@ INLINE Position position(uint units, uint batch) {
 }
 
 // Loads four elements of a row of `depth` elements, with zeros past its end.
-INLINE Real4 load_four(Address row, uint first, uint depth) {
-    if (vector_loads != 0) return load4(row, first);
+INLINE Real4 load_four(const uint tensor, Address row, uint first, uint depth) {
+    if (vector_loads != 0) return load4_tensor(tensor, row, first);
     Real4 run;
-    UNROLL for (uint i = 0; i < 4; ++i) run[i] = first + i < depth ? load(row, min(first + i, depth - 1)) : 0.0f;
+    UNROLL for (uint i = 0; i < 4; ++i)
+        run[i] = first + i < depth ? load_tensor(tensor, row, min(first + i, depth - 1)) : 0.0f;
     return run;
 }
 
@@ -43,7 +44,8 @@ struct Operand {
 };
 
 INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
-    Real4 run = load_four(row_address(p, operand.view, direction, operand.step, n), first, p.params.depth);
+    Address row = row_address(p, operand.view, direction, operand.step, n);
+    Real4 run = load_four(operand.view, row, first, p.params.depth);
     if (operand.masked)
         UNROLL for (uint i = 0; i < 4; ++i)
             run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
@@ -69,7 +71,9 @@ INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[P
         for (uint four = block + at.lane; four < end; four += lanes) {
             Real4 w[PRODUCTS];
             UNROLL for (uint g = first_product; g < end_product; ++g)
-                w[g] = load_four(element(p.params.weights[at.direction], weight_rows[g]), four * 4, p.params.depth);
+                w[g] = load_four(kStoredWeights,
+                                 tensor_element(kStoredWeights, p.params.weights[at.direction], weight_rows[g]),
+                                 four * 4, p.params.depth);
             Real4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);

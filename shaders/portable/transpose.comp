@@ -11,5 +11,5 @@ void main() {
     if (at >= p.rows * p.columns) return;
     Stride batch = Stride(gl_WorkGroupID.z) * p.rows * p.columns;
     uint row = at / p.columns, column = at % p.columns;
-    store(p.out_, batch + Stride(column) * p.rows + row, load(p.in_, batch + at));
+    store_tensor(1, p.out_, batch + Stride(column) * p.rows + row, load_tensor(0, p.in_, batch + at));
 }

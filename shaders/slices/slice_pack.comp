@@ -16,6 +16,7 @@ void main() {
     uint slot = p.gate_order >> (4 * (four % p.products)) & 15;
     Real value = 0.0f;
     if (unit < p.H && k < p.depth)
-        value = load(p.in_, gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
+        value = load_tensor(0, p.in_,
+                            gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
     store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
 }

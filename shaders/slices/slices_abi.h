@@ -21,7 +21,7 @@ const uint kSliceConstants = kStepConstants + 8u;
 
 // Packs weights for slices: out(d, (run * units + u) * products + g, invocation, c). Invocation i has element
 // k = 4 * (run * lanes + i % lanes) + c of product g of unit (i / lanes * units + u). Elements past the ends are zeros.
-// Workgroups: x and y count groups of elements of one direction; z is the direction.
+// Tensor 0 is `in_`. Workgroups: x and y count groups of elements of one direction; z is the direction.
 struct SlicePackPush {
     Address in_, out_;
     Stride in_direction, in_k, in_unit, in_slot;   // strides in elements

@@ -13,6 +13,7 @@ void main() {
     uint unit = tile * p.units + column / p.products, slot = p.gate_order >> (4 * (column % p.products)) & 15;
     Real value = 0.0f;
     if (column < p.units * p.products && unit < p.H && k < p.depth)
-        value = load(p.in_, gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
+        value = load_tensor(0, p.in_,
+                            gl_WorkGroupID.z * p.in_direction + k * p.in_k + unit * p.in_unit + slot * p.in_slot);
     store(p.out_, Stride(gl_WorkGroupID.z) * count + at, value);
 }

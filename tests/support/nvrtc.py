@@ -41,9 +41,12 @@ def kernels() -> list[tuple[str, str, str]]:
 
 
 def compile_kernel(
-    file: str, cell: str, *, float64: bool = False, constants: tuple[int, ...] = (), options: tuple[str, ...] = ()
+    file: str, cell: str, *, kind: str = "", constants: tuple[int, ...] = (), options: tuple[str, ...] = ()
 ) -> tuple[bytes, str]:
-    """Compile a kernel with these specialization constants. Return its cubin, empty after an error, and the log."""
+    """Compile a kernel with these specialization constants. Return its cubin, empty after an error, and the log.
+
+    `kind` is empty, VKRNN_FLOAT64 or VKRNN_16BIT.
+    """
     library = find()
     assert library is not None
     source = f'#include "cuda/glsl.cuh"\nstruct Kernel {{\n#include "{file}"\n}};\n#include "cuda/entry.cuh"\n'
@@ -54,7 +57,7 @@ def compile_kernel(
     assert created == 0
     all_options = [f"--gpu-architecture={ARCHITECTURE}", "--std=c++20", f"--include-path={SHADERS}", *options]
     all_options += [f"--define-macro=VKRNN_CONSTANTS={','.join(map(str, constants))}"] if constants else []
-    all_options += ["--define-macro=VKRNN_FLOAT64"] if float64 else []
+    all_options += [f"--define-macro={kind}"] if kind else []
     given = (ctypes.c_char_p * len(all_options))(*(option.encode() for option in all_options))
     failed = library.nvrtcCompileProgram(program, len(all_options), given)
     size = ctypes.c_size_t()

@@ -35,6 +35,7 @@ struct Profile {
     std::uint64_t max_allocation = 0;         // bytes of one allocation
     bool unified_memory = false;              // the host can map device-local memory
     bool float64 = false;                     // feature shaderFloat64
+    bool storage_16bit = false;               // feature storageBuffer16BitAccess; false for the CPU itself
     std::uint32_t compute_units = 0;          // multiprocessors or their equivalent; 0: unknown
     std::uint32_t registers = 0;              // 32-bit registers of a compute unit; 0: unknown
     std::uint32_t matrix_side = 0;  // rows of a subgroup's square matrices: half precision, float32 sums; 0: not usable

@@ -19,19 +19,22 @@
 namespace vkrnn::cuda {
 namespace {
 
-constexpr std::string_view kFloat64 = "_f64";  // ends the names of kernels that compute in float64
+// These end the names of kernels that compute in float64, and of those with tensors in a 16-bit type.
+constexpr std::string_view kFloat64 = "_f64", k16Bit = "_16bit";
 constexpr std::string_view kCells = "cells/", kDrivers = "/drivers/", kCell = ".glsl", kPlain = ".comp";
 
 // A kernel's file, and its cell if it is a driver.
 struct KernelSource {
     std::string_view file, cell;
-    bool float64;
+    bool float64, has_16bit_tensors;
 };
 
 // Names of kernels are made in cmake/Shaders.cmake.
 KernelSource find_kernel(std::string_view name) {
-    KernelSource place{.file = {}, .cell = {}, .float64 = name.ends_with(kFloat64)};
+    KernelSource place{
+        .file = {}, .cell = {}, .float64 = name.ends_with(kFloat64), .has_16bit_tensors = name.ends_with(k16Bit)};
     if (place.float64) name.remove_suffix(kFloat64.size());
+    if (place.has_16bit_tensors) name.remove_suffix(k16Bit.size());
     for (const SourceFile& source : sources())
         if (std::string_view(source.name).ends_with("/" + std::string(name) + std::string(kPlain))) {
             place.file = source.name;
@@ -119,6 +122,7 @@ std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
     const std::string source = main_source(place);
     std::vector<std::string> options{"--gpu-architecture=" + architecture_, "--std=c++20"};
     if (place.float64) options.emplace_back("--define-macro=VKRNN_FLOAT64");
+    if (place.has_16bit_tensors) options.emplace_back("--define-macro=VKRNN_16BIT");
     if (!kernel.constants.empty()) {
         std::string constants = "--define-macro=VKRNN_CONSTANTS=";
         for (const std::uint32_t constant : kernel.constants) constants += std::to_string(constant) + ",";

@@ -53,7 +53,7 @@ Profile read_profile(int ordinal) {
     profile.max_shared_memory = size(device, DeviceAttribute::max_shared_memory);
     profile.max_push_constants = kParameterBytes;
     profile.memory_bytes = profile.max_allocation = bytes;
-    profile.float64 = true;
+    profile.float64 = profile.storage_16bit = true;
     profile.compute_units = size(device, DeviceAttribute::multiprocessors);
     profile.registers = size(device, DeviceAttribute::registers);
     profile.matrix_side = kMatrixSide;

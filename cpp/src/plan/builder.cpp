@@ -48,7 +48,24 @@ std::uint64_t PlanBuilder::bytes_of_caller(std::int64_t elements) const {
 }
 
 BufferReference PlanBuilder::at(std::size_t buffer, std::int64_t element) const {
-    return reference_to(buffer, bytes(element));
+    return reference_to(buffer, static_cast<std::uint64_t>(element) * element_bytes(buffer));
+}
+
+std::uint64_t PlanBuilder::element_bytes(std::size_t buffer) const {
+    return is_16bit(buffer) ? storage_bytes(plan_.spec.dtype) : compute_bytes(plan_.spec.dtype);
+}
+
+std::int64_t PlanBuilder::count_of(std::size_t buffer) const {
+    return static_cast<std::int64_t>(plan_.buffers.at(buffer).bytes / element_bytes(buffer));
+}
+
+std::uint32_t PlanBuilder::stored(std::initializer_list<std::size_t> tensors) const {
+    std::uint32_t bits = 0, bit = 1;
+    for (const std::size_t buffer : tensors) {
+        if (is_16bit(buffer)) bits |= bit;
+        bit <<= 1;
+    }
+    return bits;
 }
 
 std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t bytes) {
@@ -58,6 +75,13 @@ std::size_t PlanBuilder::add_buffer(std::string name, Role role, std::uint64_t b
 
 std::size_t PlanBuilder::scratch(std::string name, std::int64_t elements) {
     return add_buffer(std::move(name), Role::scratch, bytes(elements));
+}
+
+std::size_t PlanBuilder::scratch_like(std::size_t other, std::string name, std::int64_t elements) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(elements) * element_bytes(other);
+    const std::size_t buffer = add_buffer(std::move(name), Role::scratch, bytes);
+    if (is_16bit(other)) sixteen_bits_.insert(buffer);
+    return buffer;
 }
 
 std::size_t PlanBuilder::scratch_sequence(std::string name, std::int64_t elements, bool live_only) {
@@ -75,6 +99,10 @@ std::size_t PlanBuilder::input(Argument argument) {
     const std::size_t buffer = add_buffer(name, Role::input, bytes);
     plan_.inputs.emplace_back(argument, buffer);
     if (integers || !is_half(plan_.spec.dtype)) return buffer;
+    if (accesses_16bit()) {
+        sixteen_bits_.insert(buffer);
+        return buffer;
+    }
     const std::size_t wide = scratch(name + " in float32", elements);
     widened_.emplace(wide, buffer);
     products_.convert(*this, "widen " + name, {buffer, wide, elements, false}, true);
@@ -89,11 +117,19 @@ std::size_t PlanBuilder::result(Argument argument) {
     return add_result("gradient of " + std::string(name_of(argument)), shape_of(plan_.spec, argument));
 }
 
-std::size_t PlanBuilder::add_result(std::string name, const TensorShape& shape) {
+std::size_t PlanBuilder::read_result(Argument argument) {
+    return add_result("gradient of " + std::string(name_of(argument)), shape_of(plan_.spec, argument), true);
+}
+
+std::size_t PlanBuilder::add_result(std::string name, const TensorShape& shape, bool is_read) {
     const std::int64_t elements = elements_of(shape);
     const std::size_t buffer = add_buffer(name, Role::result, bytes_of_caller(elements));
     plan_.results.push_back(buffer);
     if (!is_half(plan_.spec.dtype)) return buffer;
+    if (accesses_16bit() && !is_read) {
+        sixteen_bits_.insert(buffer);
+        return buffer;
+    }
     const std::size_t wide = scratch(std::move(name) + " in float32", elements);
     narrowings_.push_back({wide, buffer, elements, true});
     return wide;
@@ -123,7 +159,7 @@ std::size_t PlanBuilder::constant(std::string name, Block contents) {
 std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::size_t from,
                                 std::vector<std::int64_t> layout, bool optional) {
     const std::size_t buffer = scratch(std::move(name), elements);
-    from = stored(from);
+    if (const auto widened = widened_.find(from); widened != widened_.end()) from = widened->second;
     if (plan_.buffers.at(from).role == Role::input) {
         plan_.buffers[buffer].role = Role::packed;
         plan_.buffers[buffer].packing = {from, std::move(layout), optional};
@@ -133,6 +169,7 @@ std::size_t PlanBuilder::packed(std::string name, std::int64_t elements, std::si
 
 std::size_t PlanBuilder::kernel(std::string shader, Constants constants) {
     if (plan_.spec.dtype == Dtype::float64) shader += "_f64";
+    if (constants.has_16bit_tensors()) shader += "_16bit";
     Kernel kernel = std::move(constants).kernel(std::move(shader));
     const auto found = std::find(plan_.kernels.begin(), plan_.kernels.end(), kernel);
     if (found != plan_.kernels.end()) return static_cast<std::size_t>(found - plan_.kernels.begin());

@@ -58,12 +58,17 @@ public:
     // Buffer 0 holds H zeros. Kernels read it in place of absent tensors.
     static constexpr std::size_t kZeros = 0;
 
-    // Add buffers for arguments and results, as the kernels see them: for 16-bit types, a float32 copy of the caller's
-    // buffer. result(Argument) is for the gradient of that argument.
+    // Add buffers for arguments and results, as the kernels see them. A device whose kernels do not access 16-bit types
+    // has a float32 copy of the caller's buffer in its place. result(Argument) is for the gradient of that argument.
     std::size_t input(Argument argument);
     std::size_t result(Output output);
     std::size_t result(Argument argument);
+    // The same for a result that later steps read: it is in the type in which the call computes, and the plan ends by
+    // rounding it to a 16-bit type.
+    std::size_t read_result(Argument argument);
     std::size_t scratch(std::string name, std::int64_t elements);
+    // Adds a scratch buffer of the same type as another buffer.
+    std::size_t scratch_like(std::size_t other, std::string name, std::int64_t elements);
     // Adds a scratch sequence with `elements` elements per row. With `live_only` and lengths it is packed, as in a
     // packed call; the rest of its memory is never touched.
     std::size_t scratch_sequence(std::string name, std::int64_t elements, bool live_only);
@@ -74,14 +79,15 @@ public:
     // Returns the caller's buffer of an argument. The plan must already have the argument as an input.
     [[nodiscard]] std::size_t input_of(Argument argument) const;
     [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
-    // Returns whether the buffer is a float32 copy of an argument of a 16-bit type.
-    [[nodiscard]] bool is_widened(std::size_t buffer) const { return widened_.contains(buffer); }
-    // Returns the caller's buffer if this one is a float32 copy of it, otherwise this one.
-    [[nodiscard]] std::size_t stored(std::size_t buffer) const {
-        const auto widened = widened_.find(buffer);
-        return widened == widened_.end() ? buffer : widened->second;
-    }
-    [[nodiscard]] std::uint64_t bytes_of(std::size_t buffer) const { return plan_.buffers.at(buffer).bytes; }
+    // Returns whether the buffer's numbers are in the call's 16-bit type. All others are in the type in which the call
+    // computes, or are no numbers.
+    [[nodiscard]] bool is_16bit(std::size_t buffer) const { return sixteen_bits_.contains(buffer); }
+    // Returns whether 16 bits hold the buffer's numbers: they are in a 16-bit type, or were before they were widened.
+    [[nodiscard]] bool fits_16bit(std::size_t buffer) const { return is_16bit(buffer) || widened_.contains(buffer); }
+    [[nodiscard]] std::uint64_t element_bytes(std::size_t buffer) const;
+    [[nodiscard]] std::int64_t count_of(std::size_t buffer) const;
+    // Returns one bit for each of a kernel's tensors, as Constants::stored takes them.
+    [[nodiscard]] std::uint32_t stored(std::initializer_list<std::size_t> tensors) const;
     // Returns the buffer that already has these contents, or a new one.
     std::size_t constant(std::string name, Block contents);
     // Adds a buffer for elements of `from` in another order, which `layout` identifies. If `from` is an input, later
@@ -126,7 +132,9 @@ public:
 
 private:
     std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
-    std::size_t add_result(std::string name, const TensorShape& shape);
+    std::size_t add_result(std::string name, const TensorShape& shape, bool is_read = false);
+    // Returns whether kernels read and write the caller's buffers of a 16-bit type.
+    [[nodiscard]] bool accesses_16bit() const { return is_half(plan_.spec.dtype) && profile_.storage_16bit; }
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
     // Returns whether a dispatch with these push constants must wait at a barrier, and records the buffers that it
@@ -136,6 +144,7 @@ private:
     Plan plan_;
     const Profile& profile_;
     const ProductStrategy& products_;
+    std::set<std::size_t> sixteen_bits_;          // buffers of a 16-bit type that kernels access
     std::map<std::size_t, std::size_t> widened_;  // float32 copies, and the inputs that they are made from
     std::set<std::size_t> live_only_;             // packed scratch sequences
     std::vector<Conversion> narrowings_;          // of results; added at the end of the plan

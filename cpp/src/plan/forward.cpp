@@ -23,17 +23,28 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
     }
     views.sequence(abi::kProjected, projected, G, Order::source);
     inputs.set(views);
-    views.sequence(abi::kHidden, builder.result(Output::output), 1, Order::output);
+    const std::size_t output = builder.result(Output::output);
+    views.sequence(abi::kHidden, output, 1, Order::output);
+    if (builder.is_16bit(output))
+        views.regions(abi::kCarryHidden, builder.scratch("carried state", 2 * N * D * H), 2, N * H, H, 0, 1);
     if (C > 0) {
-        if (training || descriptor.has(Flag::produce_cell))
-            views.sequence(abi::kCell, builder.result(Output::cell_output), C, Order::output);
-        else
+        if (training || descriptor.has(Flag::produce_cell)) {
+            const std::size_t cells = builder.result(Output::cell_output);
+            views.sequence(abi::kCell, cells, C, Order::output);
+            if (builder.is_16bit(cells))
+                views.state(abi::kCarryCell, builder.scratch("carried cell", N * D * C * H), C);
+        } else {
             views.state(abi::kCell, builder.scratch("cell", N * D * C * H), C);
+        }
     }
-    if (training)
-        views.sequence(abi::kSaved, builder.result(Output::z_state), G, Order::output);
-    else if (phases)
+    if (training) {
+        const std::size_t saved = builder.result(Output::z_state);
+        views.sequence(abi::kSaved, saved, G, Order::output);
+        if (phases && builder.is_16bit(saved))
+            views.state(abi::kCarryGates, builder.scratch("carried gates", N * D * G * H), G);
+    } else if (phases) {
         views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
+    }
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(loop_flops(spec));
     chosen.loop.run(builder, inputs, views);

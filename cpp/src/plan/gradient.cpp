@@ -30,10 +30,14 @@ private:
     [[nodiscard]] bool has(Argument argument) const { return spec_.has(argument); }
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
+    // The gradients of states are carried from step to step. Deltas that are the gradient of the source enter products.
     void make_results() {
         for (const Argument argument : cell_.gradient_order) {
             if (!has(argument)) continue;
-            results_[static_cast<std::size_t>(argument)] = builder_.result(argument);
+            const bool is_read = argument == Argument::init_state || argument == Argument::init_cell ||
+                                 (argument == Argument::source && !has(Argument::input_weight));
+            results_[static_cast<std::size_t>(argument)] =
+                is_read ? builder_.read_result(argument) : builder_.result(argument);
         }
     }
 

@@ -37,6 +37,7 @@ double recurrent_bytes(const Spec& spec) {
 
 StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(builder.spec()) {
     for (auto& strides : params_.strides) strides.unit = 1;
+    if (is_half(spec_.dtype) && builder.profile().storage_16bit) stored_ = (1U << abi::kViews) - 1;
     params_.T = static_cast<std::uint32_t>(spec_.T);
     params_.N = static_cast<std::uint32_t>(spec_.N);
     params_.H = static_cast<std::uint32_t>(spec_.H);
@@ -45,9 +46,14 @@ StepBlock::StepBlock(const PlanBuilder& builder) : builder_(builder), spec_(buil
 void StepBlock::set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset,
                     std::int64_t step) {
     const auto d = static_cast<std::size_t>(direction);
-    params_.at[std::size_t{2} * view + d] =
-        reference_to(buffer, static_cast<std::uint64_t>(offset) * compute_bytes(spec_.dtype));
+    note_type(view, buffer);
+    params_.at[std::size_t{2} * view + d] = builder_.at(buffer, offset);
     params_.strides[view].step[d] = step;
+}
+
+void StepBlock::note_type(abi::uint tensor, std::size_t buffer) {
+    const std::uint32_t bit = 1U << tensor;
+    stored_ = builder_.is_16bit(buffer) ? stored_ | bit : stored_ & ~bit;
 }
 
 void StepBlock::rows(abi::uint view, std::size_t buffer, std::int64_t row, std::int64_t part, Order order) {
@@ -103,9 +109,8 @@ void StepBlock::lengths(std::size_t buffer) { params_.lengths = reference_to(buf
 
 void StepBlock::weights(std::size_t buffer, std::int64_t rows_each, std::int64_t row, std::int64_t depth,
                         std::int64_t offset) {
-    for (std::int64_t d = 0; d < spec_.D(); ++d)
-        params_.weights[d] =
-            reference_to(buffer, static_cast<std::uint64_t>(d * rows_each * row + offset) * compute_bytes(spec_.dtype));
+    note_type(abi::kStoredWeights, buffer);
+    for (std::int64_t d = 0; d < spec_.D(); ++d) params_.weights[d] = builder_.at(buffer, d * rows_each * row + offset);
     params_.weights_row = static_cast<std::uint32_t>(row);
     params_.depth = static_cast<std::uint32_t>(depth);
 }
@@ -122,9 +127,10 @@ void StepBlock::address(abi::uint view, std::int64_t direction, std::size_t buff
 
 void StepBlock::skip_slots(abi::uint view, std::int64_t slots) {
     const std::int64_t elements = slots * params_.strides[view].slot;
-    for (std::int64_t d = 0; d < spec_.D(); ++d)
-        params_.at[std::size_t{2} * view + static_cast<std::size_t>(d)] +=
-            static_cast<std::uint64_t>(elements) * compute_bytes(spec_.dtype);
+    for (std::int64_t d = 0; d < spec_.D(); ++d) {
+        BufferReference& at = params_.at[std::size_t{2} * view + static_cast<std::size_t>(d)];
+        at += static_cast<std::uint64_t>(elements) * builder_.element_bytes(referenced_buffer(at));
+    }
 }
 
 Block StepBlock::block() const { return make_block(params_); }

@@ -59,17 +59,22 @@ public:
     // Returns one bit per view, which is set if its sequence is packed. Such a view moves from row to row by the stride
     // of a row. Its stride in time has the same length, and its sign gives the direction.
     [[nodiscard]] std::uint32_t packed_views() const { return packed_views_; }
+    // Returns how the views and the weights are stored, as Constants::stored takes it. Views that are not set count as
+    // stored in the 16-bit type, because zeros are the same in every type.
+    [[nodiscard]] std::uint32_t stored() const { return stored_; }
 
 private:
     // Sets a view of rows of `row` elements for both directions. The elements of direction d begin at element d * part.
     void rows(abi::uint view, std::size_t buffer, std::int64_t row, std::int64_t part, Order order);
     void set(abi::uint view, std::int64_t direction, std::size_t buffer, std::int64_t offset, std::int64_t step);
+    // Records how tensor `tensor`, a view or the weights, is stored.
+    void note_type(abi::uint tensor, std::size_t buffer);
     void strides(abi::uint view, std::int64_t row, std::int64_t slot, std::int64_t unit);
 
     const PlanBuilder& builder_;
     const Spec& spec_;
     abi::StepParams params_{};
-    std::uint32_t packed_views_ = 0;
+    std::uint32_t packed_views_ = 0, stored_ = 0;
 };
 
 // Returns how many cell states of a step the gradient of the learned vectors needs: 0, 1 (c[k-1]) or 2 (c[k-1] and

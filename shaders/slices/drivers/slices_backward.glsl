@@ -27,6 +27,7 @@ Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
 Address mask_at[cells];                                           // one step later
+// hidden_at and cell_at lead to the initial states after step 1, so these must be stored in the same type.
 int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
 // Distances in bytes between slots. init_slot is that of the initial cell states, state_slot that of the states to load
 // next.
@@ -62,18 +63,18 @@ INLINE void find_steps(Params p, Place place) {
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-        kept_ahead[turn][cell][g] = load(gate_at(saved_at[cell], g, saved_slot), 0);
+        kept_ahead[turn][cell][g] = load_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0);
     move(saved_at[cell], -saved_step, moves);
-    upstream_ahead[turn][cell] = load(upstream_at[cell], 0);
+    upstream_ahead[turn][cell] = load_tensor(kUpstream, upstream_at[cell], 0);
     move(upstream_at[cell], -upstream_step, moves);
     if (needs_hidden) {
-        before_ahead[turn][cell][0] = load(hidden_at[cell], 0);
+        before_ahead[turn][cell][0] = load_tensor(kHidden, hidden_at[cell], 0);
         move(hidden_at[cell], -hidden_step, 1 < step && step <= ends[cell]);
         if (step == 1) hidden_at[cell] = init_hidden_at[cell];
     }
     if (needs_cell) {
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            before_ahead[turn][cell][s] = load(state_at(cell_at[cell], s, state_slot[cell]), 0);
+            before_ahead[turn][cell][s] = load_tensor(kCell, state_at(cell_at[cell], s, state_slot[cell]), 0);
         move(cell_at[cell], -state_step, 1 < step && step <= ends[cell]);
         if (step == 1) {
             cell_at[cell] = init_cell_at[cell];
@@ -82,12 +83,12 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
     }
     mask_ahead[turn][cell] = 1.0f;
     if (has_mask != 0) {
-        mask_ahead[turn][cell] = load(mask_at[cell], 0);
+        mask_ahead[turn][cell] = load_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], -mask_step, 0 <= step && step + 1 < ends[cell]);
     }
     q_ahead[turn][cell] = 0.0f;
     if (other_delta) {
-        q_ahead[turn][cell] = load(product_at[cell], 0);
+        q_ahead[turn][cell] = load_tensor(kProduct, product_at[cell], 0);
         move(product_at[cell], -product_step, moves);
     }
 }
@@ -105,14 +106,14 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     if (needs_hidden) {
         init_hidden_at[cell] = unit_address(p, kInitHidden, row_address(p, kInitHidden, e.direction, 0, e.n), 0, e.j);
         hidden_at[cell] = step == 0 ? init_hidden_at[cell] : find(p, kHidden, e, step - 1, end);
-        after[cell][0] = load(find(p, kHidden, e, step, end), 0);
+        after[cell][0] = load_tensor(kHidden, find(p, kHidden, e, step, end), 0);
     }
     if (needs_cell) {
         init_cell_at[cell] = unit_address(p, kInitCell, row_address(p, kInitCell, e.direction, 0, e.n), 0, e.j);
         cell_at[cell] = step == 0 ? init_cell_at[cell] : find(p, kCell, e, step - 1, end);
         state_slot[cell] = step == 0 ? init_slot : slot_bytes(p, kCell);
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            after[cell][s] = load(state_at(find(p, kCell, e, step, end), s, slot_bytes(p, kCell)), 0);
+            after[cell][s] = load_tensor(kCell, state_at(find(p, kCell, e, step, end), s, slot_bytes(p, kCell)), 0);
     }
     if (other_delta) {
         product_at[cell] = find(p, kProduct, e, step, end);
@@ -173,8 +174,10 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
     }
     if (there[cell])
         UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
-            store(gate_at(delta_at[cell], g, delta_slot), 0, dx[cell][g]);
-            if (other_delta) store(gate_at(recurrent_delta_at[cell], g, recurrent_delta_slot), 0, dr[cell][g]);
+            store_tensor(kDelta, gate_at(delta_at[cell], g, delta_slot), 0, dx[cell][g]);
+            if (other_delta)
+                store_tensor(kRecurrentDelta, gate_at(recurrent_delta_at[cell], g, recurrent_delta_slot), 0,
+                             dr[cell][g]);
         }
     move(delta_at[cell], -delta_step, true);
     if (other_delta) move(recurrent_delta_at[cell], -recurrent_delta_step, true);

@@ -31,11 +31,11 @@ INLINE void find_steps(Params p, Place place) {
 // product.
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-        x_ahead[turn][cell][g] = load(gate_at(projected_at[cell], g, projected_slot), 0);
+        x_ahead[turn][cell][g] = load_tensor(kProjected, gate_at(projected_at[cell], g, projected_slot), 0);
     move(projected_at[cell], projected_step, step + 1 < ends[cell]);
     mask_ahead[turn][cell] = 1.0f;
     if (has_mask != 0) {
-        mask_ahead[turn][cell] = load(mask_at[cell], 0);
+        mask_ahead[turn][cell] = load_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], mask_step, step + 2 < ends[cell]);
     }
 }
@@ -54,9 +54,9 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
     if (keep != 0) saved_at[cell] = find(p, kSaved, e, first, end);
     if (CELL_STATES > 1) cell_at[cell] = find(p, kCell, e, first, end);
-    before[cell][0] = load_previous(p, kHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
+    before[cell][0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-        before[cell][s] = load_previous(p, kCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
+        before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
     if (there[cell]) set_operand(0, place, cell, e.j, before[cell][0] * load_mask(p, e.direction, first, e.n, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first + int(turn));
 }
@@ -80,12 +80,12 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
         return;
     }
     if (there[cell]) {
-        store(hidden_at[cell], 0, before[cell][0]);
+        store_tensor(kHidden, hidden_at[cell], 0, before[cell][0]);
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            store(state_at(cell_at[cell], s, state_slot), 0, before[cell][s]);
+            store_tensor(kCell, state_at(cell_at[cell], s, state_slot), 0, before[cell][s]);
         if (keep != 0)
             UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-                store(gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
+                store_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
     }
     move(hidden_at[cell], hidden_step, true);
     if (CELL_STATES > 1) move(cell_at[cell], state_step, true);
@@ -121,4 +121,14 @@ void main() {
         make_step(p, place, 0, k, end);
         make_step(p, place, 1, k + 1, end);
     }
+#ifdef VKRNN_16BIT
+    // The dispatch of the later steps continues from the exact states.
+    UNROLL for (uint cell = 0; cell < cells; ++cell)
+        if (there[cell]) {
+            Element e = element_of(p, place, cell, end - 1);
+            if (is_16bit(kHidden)) store_view(p, kCarryHidden, e.direction, e.k & 1, e.n, 0, e.j, before[cell][0]);
+            UNROLL for (uint s = 1; s < CELL_STATES; ++s)
+                if (is_16bit(kCell)) store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, before[cell][s]);
+        }
+#endif
 }

@@ -18,6 +18,8 @@ public:
                  bool independent) const override;
 
 private:
+    [[nodiscard]] Matrix widened(PlanBuilder& builder, Matrix matrix) const;
+
     TiledProducts tiled_;
 };
 

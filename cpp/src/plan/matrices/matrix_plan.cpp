@@ -128,6 +128,7 @@ Dispatch MatrixPlan::step(const Phase& phase, const std::string& driver, const W
     views.weights(weights.blocks.buffer, 1, weights.blocks.batch_vectors * 4, weights.blocks.k_blocks,
                   weights.blocks.first);
     views.first_depth(weights.first_block);
+    constants.stored(views.stored(), spec_.dtype);
     const std::size_t kernel =
         builder_.cell_kernel(driver + (spec_.gradients ? "_backward" : "_forward"), std::move(constants));
     return step_dispatch(builder_, phase.label, kernel,
@@ -159,7 +160,8 @@ void MatrixPlan::start() {
     Constants made = constants({}, tagged_);
     made.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup)
         .set(abi::kMatrixConstants, "regions", u32(regions_))
-        .flag(abi::kMatrixConstants + 1, "forward", !spec_.gradients);
+        .flag(abi::kMatrixConstants + 1, "forward", !spec_.gradients)
+        .stored(views_.stored(), spec_.dtype);
     const std::int64_t rows = tagged_ ? row_tiles() * shape_.tile_rows(side_) : spec_.N;
     const std::int64_t elements = rows * slots_ * run_blocks_ * side_;
     builder_.dispatch("start", builder_.kernel("matrix_start", std::move(made)),

@@ -193,7 +193,8 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
         .set(abi::kColumnGroups, "product_column_groups", shape.column_groups)
         .set(abi::kDepthGroups, {}, 1)
         .set(abi::kBlocksAhead, "blocks_ahead", a.halves == 1 && b.halves == 1 ? 2 : 1)
-        .flag(abi::kTagged, {}, false);
+        .flag(abi::kTagged, {}, false)
+        .stored(builder.stored({c.buffer}), builder.spec().dtype);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),
                      builder.groups(split.tiles_m * split.tiles_n, split.slabs * p.batches), make_block(push));
     if (split.slabs > 1)

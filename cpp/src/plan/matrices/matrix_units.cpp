@@ -42,10 +42,6 @@ struct Prepared {
     std::map<std::pair<std::size_t, std::vector<std::int64_t>>, std::size_t> blocks;  // by source buffer and layout
 };
 
-std::int64_t elements_of(const PlanBuilder& builder, std::size_t buffer) {
-    return static_cast<std::int64_t>(builder.bytes_of(buffer)) / std::int64_t{sizeof(float)};
-}
-
 }  // namespace
 
 // The kernels expect each invocation to hold eight elements of a matrix.
@@ -90,7 +86,7 @@ std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int
 
 void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
                   std::int64_t at, std::size_t fills) {
-    const std::int64_t count = elements_of(builder, of);
+    const std::int64_t count = builder.count_of(of);
     abi::LargestPush push{};
     push.in_ = builder.at(of, 0);
     push.out_ = builder.at(out, at);
@@ -101,7 +97,9 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
         push.N = u32(spec.N);
     }
     const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
-    builder.dispatch(label, builder.kernel("matrix_largest", matrix_constants(builder)), builder.groups(groups),
+    Constants constants = matrix_constants(builder);
+    constants.stored(builder.stored({of}), builder.spec().dtype);
+    builder.dispatch(label, builder.kernel("matrix_largest", std::move(constants)), builder.groups(groups),
                      make_block(push), at > 0, fills);
 }
 
@@ -113,7 +111,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     blocks.k_blocks = source.runs * run_blocks;
     const bool rounds = builder.spec().precision == Precision::tf32;
     if (rounds) builder.round_operands();
-    blocks.halves = rounds || builder.is_widened(source.buffer) ? 1 : 2;
+    blocks.halves = rounds || builder.fits_16bit(source.buffer) ? 1 : 2;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
     const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);
@@ -156,7 +154,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.products = u32(source.tiles.products);
     push.gate_order = source.tiles.gate_order;
     Constants constants = matrix_constants(builder, {blocks.halves, blocks.halves});
-    constants.flag(abi::kMatrixRows, "right", source.right);
+    constants.flag(abi::kMatrixRows, "right", source.right)
+        .stored(builder.stored({source.buffer}), builder.spec().dtype);
     builder.dispatch(
         label, builder.kernel("matrix_pack", std::move(constants)),
         builder.groups(ceil_div(i_blocks * blocks.k_blocks * subgroup, std::int64_t{abi::kPackGroup} * abi::kPackEach),

@@ -72,6 +72,7 @@ void PortableProducts::product(PlanBuilder& builder, const std::string& label, c
 
     Matrix c = p.c;
     if (slabs > 1) c = {builder.scratch(label + " slabs", slabs * p.batches * size), 0, p.n, size, false};
+    constants.stored(builder.stored({p.a.buffer, p.b.buffer, c.buffer}), builder.spec().dtype);
 
     abi::GemmPush push{};
     push.a = builder.at(p.a.buffer, p.a.offset);
@@ -121,8 +122,11 @@ void PortableProducts::row_sum(PlanBuilder& builder, const std::string& label, c
         push.factor_direction = u32(sum.factor->direction);
         push.factor_gate = u32(sum.factor->gate);
     }
-    builder.dispatch(label,
-                     builder.kernel("reduce", Constants().flag(abi::kReduceFactor, "factor", sum.factor.has_value())),
+    Constants constants;
+    constants.flag(abi::kReduceFactor, "factor", sum.factor.has_value())
+        .stored(builder.stored({sum.in.buffer, sum.factor ? sum.factor->buffer : PlanBuilder::kZeros, out}),
+                builder.spec().dtype);
+    builder.dispatch(label, builder.kernel("reduce", std::move(constants)),
                      builder.groups(ceil_div(columns, abi::kElementwiseGroup), parts), make_block(push), independent);
     if (parts == 1) return;
 

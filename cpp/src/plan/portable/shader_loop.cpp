@@ -13,7 +13,7 @@ constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup; ever
 void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const StepBlock& views) const {
     const Spec& spec = builder.spec();
     Constants constants = cell_constants(spec, {0, weighed_cells(spec)});
-    constants.set(abi::kLocalSize, "workgroup", kReplayGroup);
+    constants.set(abi::kLocalSize, "workgroup", kReplayGroup).stored(views.stored(), spec.dtype);
     builder.dispatch("replay", builder.cell_kernel("replay", std::move(constants)),
                      builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
                      step_push(builder, views));

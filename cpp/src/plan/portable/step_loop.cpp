@@ -52,14 +52,15 @@ std::uint32_t rows_of(const PlanBuilder& builder) {
     return std::min(rows, std::bit_ceil(batch));
 }
 
-std::size_t loop_kernel(PlanBuilder& builder, const Phase& phase) {
+std::size_t loop_kernel(PlanBuilder& builder, const Phase& phase, const StepBlock& views) {
     const Spec& spec = builder.spec();
     Constants constants = cell_constants(spec, {phase.number, keeps_training_state(spec)});
     const StepShape shape = shape_of(builder);
     constants.set(abi::kLocalSize, "workgroup", shape.workgroup)
         .set(abi::kLanes, "lanes", shape.lanes)
         .set(abi::kRows, "rows", rows_of(builder))
-        .flag(abi::kVectorLoads, "vector_loads", spec.H % 4 == 0);
+        .flag(abi::kVectorLoads, "vector_loads", spec.H % 4 == 0)
+        .stored(views.stored(), spec.dtype);
     return builder.cell_kernel(spec.gradients ? "backward" : "forward", std::move(constants));
 }
 
@@ -106,14 +107,17 @@ void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepB
     ShaderLoop::recompute(builder, inputs, views);
     const Spec& spec = builder.spec();
     const std::int64_t rows = spec.G() * spec.H;
-    const std::size_t out = builder.scratch("transposed weight", spec.D() * rows * spec.H);
+    const std::size_t weight = inputs[Argument::recurrent_weight];
+    const std::size_t out = builder.scratch_like(weight, "transposed weight", spec.D() * rows * spec.H);
     builder.notes<TransposedWeight>().buffer = out;
     abi::TransposePush push{};
-    push.in_ = builder.at(inputs[Argument::recurrent_weight], 0);
+    push.in_ = builder.at(weight, 0);
     push.out_ = builder.at(out, 0);
     push.rows = u32(rows);
     push.columns = u32(spec.H);
-    builder.dispatch("transpose", builder.kernel("transpose", {}),
+    Constants constants;
+    constants.stored(builder.stored({weight, out}), spec.dtype);
+    builder.dispatch("transpose", builder.kernel("transpose", std::move(constants)),
                      builder.groups(ceil_div(rows * spec.H, abi::kElementwiseGroup), spec.D()), make_block(push), true);
 }
 
@@ -128,7 +132,8 @@ void StepLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) 
         } else {
             of_phase.weights(inputs[Argument::recurrent_weight], G * H, H, H);
         }
-        return step_dispatch(builder, phase.label, loop_kernel(builder, phase), step_groups(builder), of_phase);
+        return step_dispatch(builder, phase.label, loop_kernel(builder, phase, of_phase), step_groups(builder),
+                             of_phase);
     });
 }
 

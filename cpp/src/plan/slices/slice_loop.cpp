@@ -185,7 +185,9 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
     pack.invocations = u32(layout.invocations);
     pack.products = u32(layout.products);
     pack.gate_order = gate_order(spec, 0, layout.products);
-    builder.dispatch(label + ": pack", builder.kernel("slice_pack", {}),
+    Constants packing;
+    packing.stored(builder.stored({inputs[Argument::recurrent_weight]}), spec.dtype);
+    builder.dispatch(label + ": pack", builder.kernel("slice_pack", std::move(packing)),
                      builder.groups(ceil_div(layout.weights(), abi::kElementwiseGroup), spec.D()), make_block(pack),
                      true);
 
@@ -201,6 +203,7 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
         .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
 
     views.weights(packed, 1, layout.weights(), layout.depth);
+    constants.stored(views.stored(), spec.dtype);
     const std::int64_t steps = std::min(steps_of(layout, builder.profile()), spec.T);
     const std::size_t kernel =
         builder.cell_kernel(spec.gradients ? "slices_backward" : "slices_forward", std::move(constants));

@@ -114,7 +114,7 @@ public:
     // Adds the dispatch that fills the operand of the first step.
     void start(const StepBlock& views) {
         Constants constants = cell_constants(spec_, {});
-        constants.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup);
+        constants.set(abi::kLocalSize, "workgroup", abi::kElementwiseGroup).stored(views.stored(), spec_.dtype);
         builder_.dispatch("start", builder_.kernel("tiles_start", std::move(constants)),
                           builder_.groups(ceil_div(spec_.H * spec_.N, abi::kElementwiseGroup), spec_.D()),
                           step_push(builder_, views), true);
@@ -144,14 +144,16 @@ public:
         push.tiles = u32(tiles);
         push.products = u32(weights.products);
         push.gate_order = gate_order(spec_, phase.first, weights.products);
-        builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", {}),
+        Constants packing;
+        packing.stored(builder_.stored({weight_}), spec_.dtype);
+        builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", std::move(packing)),
                           builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()), make_block(push),
                           true);
 
         views.weights(packed, tiles, tile, weights.depth);
         if (spec_.gradients) views.first_depth(phase.first * spec_.H);
         const std::size_t kernel =
-            builder_.cell_kernel(spec_.gradients ? "tiles_backward" : "tiles_forward", constants(phase));
+            builder_.cell_kernel(spec_.gradients ? "tiles_backward" : "tiles_forward", constants(phase, views));
         return step_dispatch(builder_, phase.label, kernel, builder_.groups(row_tiles() * tiles, spec_.D()), views);
     }
 
@@ -169,7 +171,7 @@ private:
 
     [[nodiscard]] std::int64_t row_tiles() const { return ceil_div(spec_.N, shape_.rows()); }
 
-    [[nodiscard]] Constants constants(const Phase& phase) const {
+    [[nodiscard]] Constants constants(const Phase& phase, const StepBlock& views) const {
         Constants made = cell_constants(spec_, {phase.number, keeps_training_state(spec_)});
         made.set(abi::kLocalSize, "workgroup", shape_.invocations())
             .set(abi::kThreadRows, "thread_rows", shape_.thread_rows)
@@ -178,7 +180,8 @@ private:
             .set(abi::kColumnLanes, "column_lanes", shape_.column_lanes)
             .set(abi::kTeams, "teams", shape_.teams)
             .set(abi::kDepthBlock, "depth_block", shape_.depth_block)
-            .set(abi::kSumSlots, "sum_slots", sum_slots(shape_, element_bytes(spec_), builder_.profile()));
+            .set(abi::kSumSlots, "sum_slots", sum_slots(shape_, element_bytes(spec_), builder_.profile()))
+            .stored(views.stored(), spec_.dtype);
         return made;
     }
 

@@ -232,6 +232,9 @@ Profile read_profile(const raii::PhysicalDevice& physical) {
                                                      chain.get<PhysicalDeviceVulkan13Properties>().maxBufferSize);
     profile.unified_memory = has_unified_memory(profile.type, memory);
     profile.float64 = physical.getFeatures().shaderFloat64;
+    profile.storage_16bit = physical.getFeatures2<PhysicalDeviceFeatures2, PhysicalDeviceVulkan11Features>()
+                                .get<PhysicalDeviceVulkan11Features>()
+                                .storageBuffer16BitAccess;
     profile.compute_units = compute_units(physical);
     profile.registers = properties12.driverID == DriverId::eNvidiaProprietary ? kNvidiaRegisters : 0;
     profile.matrix_side = matrix_side(physical, properties12.driverID);

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kSmallestImport = 256 << 10;
 // Larger results are copied to the host in parts, after the call.
 constexpr std::uint64_t kLargestFetch = 1 << 20;
-// Kernels load and store whole words, each of which holds two elements of a 16-bit type.
+// Conversions load and store whole words, each of which holds two elements of a 16-bit type.
 constexpr std::uint64_t kWordBytes = 4;
 
 }  // namespace
@@ -141,6 +141,8 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
     if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
         throw std::invalid_argument("the arrays do not match the plan");
     }
+    // Kernels load four elements of a 16-bit type at a time.
+    const std::uint64_t alignment = is_half(plan_.spec.dtype) ? 4 * storage_bytes(plan_.spec.dtype) : kWordBytes;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
         Slice& placement = placements_[plan_.inputs[i].second];
@@ -150,7 +152,7 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
         }
         placement = slice_of(inputs[i].storage, inputs[i].offset, bytes);
         read_.push_back(&pools_.own(*inputs[i].storage));
-        if (placement.address == 0 || placement.address % kWordBytes != 0) {
+        if (placement.address == 0 || placement.address % alignment != 0) {
             const Slice aligned = temporary(bytes, false);
             before_.push_back({placement, aligned});
             placement = aligned;
