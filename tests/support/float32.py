@@ -1,6 +1,7 @@
-"""The operations as float32 NumPy programs, which show how much rounding alone changes the results.
+"""The operations as NumPy programs, which show how much rounding alone changes the results.
 
-Limits for long sequences and wide layers are based on them (see tolerances.py). The equations are explained in
+Limits for long sequences and wide layers are based on float32 programs, and those of 16-bit types on matrix units on
+programs that round the operands of products (see tolerances.py). The equations are explained in
 `vkrnn.reference`; a test checks that the two agree in float64.
 """
 
@@ -23,6 +24,22 @@ def _sigmoid(p: Array) -> Array:
     with np.errstate(over="ignore"):
         y: Array = 1 / (1 + np.exp(-p))
     return y
+
+
+def exact_product(a: Array, b: Array) -> Array:
+    """Return ``a @ b``."""
+    product: Array = a @ b
+    return product
+
+
+def rounded_product(a: Array, b: Array) -> Array:
+    """Return the product of the operands after they are rounded to eleven significant bits."""
+
+    def rounded(operand: Array) -> Array:
+        fractions, exponents = np.frexp(operand)
+        return np.ldexp(np.rint(fractions * 2.0**11) * 2.0**-11, exponents)
+
+    return exact_product(rounded(a), rounded(b))
 
 
 def _values(alpha: float, beta: float) -> dict[str, Function]:
@@ -64,6 +81,7 @@ class Pass:
     mask: Array  # [T, N, H]
     init: tuple[Array, Array]  # h, c
     vectors: Array  # peephole [4, H], secondary bias [1, H]
+    product: Callable[[Array, Array], Array] = exact_product
 
     @property
     def names(self) -> list[str]:
@@ -108,7 +126,7 @@ class Pass:
         R = self.weight
         rows = []
         for x, m in zip(self.x, self.mask, strict=True):
-            r = np.stack([(h * m) @ R_g.T for R_g in R], axis=1)
+            r = np.stack([self.product(h * m, R_g.T) for R_g in R], axis=1)
             if self.case.cell == "single_gate_rnn":
                 kept = x + r
                 h = f[0](kept[:, 0])
@@ -122,7 +140,7 @@ class Pass:
             else:
                 z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
                 after = self.case.options.get("reset_after")
-                candidate = reset * (r[:, 2] + self.vectors[0]) if after else (h * reset * m) @ R[2].T
+                candidate = reset * (r[:, 2] + self.vectors[0]) if after else self.product(h * reset * m, R[2].T)
                 o = f[2](candidate + x[:, 2])
                 kept = np.stack([z, reset, o], axis=1)
                 h = (1 - z) * h + z * o if self.case.options.get("flip_z") else z * h + (1 - z) * o
@@ -170,24 +188,24 @@ class Pass:
                 d[:, 2] = total * (z if flip else 1 - z) * df[2](o)
                 direct = total * (1 - z if flip else z)
                 if after:
-                    q = (h_before[k] * m) @ R[2].T + self.vectors[0]
+                    q = self.product(h_before[k] * m, R[2].T) + self.vectors[0]
                     d[:, 1] = d[:, 2] * q * df[1](reset)
                     into[k] = d
                     into[k, :, 2] *= reset
                 else:
-                    back = d[:, 2] @ R[2]
+                    back = self.product(d[:, 2], R[2])
                     d[:, 1] = back * h_before[k] * m * df[1](reset)
                     into[k] = d
                     into[k, :, 2] = 0
                     direct = direct + back * reset * m
-            dh = direct + sum(into[k, :, g] @ R[g] for g in range(len(R))) * m
+            dh = direct + sum(self.product(into[k, :, g], R[g]) for g in range(len(R))) * m
         if self.case.cell == "gru" and not after:
             into[:, :, 2] = delta[:, :, 2]
             fed[:, :, 2] *= kept[:, :, 1]
         flat = [(into[:, :, g].reshape(-1, h.shape[-1]), fed[:, :, g].reshape(-1, h.shape[-1])) for g in range(len(R))]
         return {
             "delta": delta,
-            "recurrent_weight": np.stack([a.T @ b for a, b in flat]),
+            "recurrent_weight": np.stack([self.product(a.T, b) for a, b in flat]),
             "peephole": (delta * self.weighed(c_before, c)).sum(axis=(0, 1)),
             "secondary_bias": into[:, :, -1].sum(axis=(0, 1)) * bool(after),
             "init_state": dh,
@@ -237,10 +255,15 @@ class Program:
     """A case's calls on given arrays in one float type, with sums in the n-th `Order`."""
 
     def __init__(
-        self, case: Case, arrays: Mapping[str, Array], dtype: type[np.floating[Any]] = np.float32, order: int = 0
+        self,
+        case: Case,
+        arrays: Mapping[str, Array],
+        dtype: type[np.floating[Any]] = np.float32,
+        order: int = 0,
+        product: Callable[[Array, Array], Array] = exact_product,
     ) -> None:
         """Convert the arrays to the form of `Pass`."""
-        self.case, self.dtype = case, dtype
+        self.case, self.dtype, self.product = case, dtype, product
         self.order = Order.of_number(case, order)
         self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
         order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
@@ -267,7 +290,7 @@ class Program:
     def _pass(self, direction: int) -> Pass:
         case, given = self.case, self.arrays
         x = given["source"].reshape(case.T * case.N, case.I)
-        x = x @ given["input_weight"].T if "input_weight" in given else x
+        x = self.product(x, given["input_weight"].T) if "input_weight" in given else x
         x = x + given.get("bias", self.dtype(0))
         full = (case.T, case.N, case.D * case.H)
         vectors = np.zeros((case.G, case.H), self.dtype)
@@ -282,6 +305,7 @@ class Program:
             self._states(np.broadcast_to(given.get("mask", self.dtype(1)), full), direction),
             (self._state("init_state", direction, given), self._state("init_cell", direction, given)),
             vectors,
+            self.product,
         )
 
     def _join_gates(self, parts: list[Array], *, source: bool) -> Array:
@@ -323,9 +347,9 @@ class Program:
         weight = given.get("input_weight")
         back = np.argsort(self.slots)
         gradients = {
-            "source": delta if weight is None else (flat @ weight).reshape(case.T, case.N, case.I),
+            "source": delta if weight is None else self.product(flat, weight).reshape(case.T, case.N, case.I),
             "recurrent_weight": np.stack([part["recurrent_weight"][back] for part in found]),
-            "input_weight": flat.T @ given["source"].reshape(case.T * case.N, case.I),
+            "input_weight": self.product(flat.T, given["source"].reshape(case.T * case.N, case.I)),
             "bias": flat.sum(axis=0),
             "peephole": np.stack([part["peephole"][back] for part in found]),
             "secondary_bias": np.concatenate([part["secondary_bias"] for part in found]),

@@ -30,9 +30,11 @@ FLOAT32_RATIO = 2
 # of their sums. The first one alone is run unless its limit is missed.
 FLOAT32_ORDERS = 4
 
-# The device's error limit in each dtype, against float64 on the same inputs, relative to absmax or to 1. The 16-bit
-# types are storage only: sums and the carried state are float32, so the result has float32's error and one rounding,
-# half an epsilon. In float64 the limit is some thousands of roundings of 2^-53.
+# The device's error limit in each dtype, against float64 on the same inputs, relative to absmax or to 1. In the 16-bit
+# types, sums and the carried state are float32, so the result has float32's error and one rounding, half an epsilon.
+# Devices with matrix units also round the operands of products to eleven bits, as does cuBLASLt. What this adds depends
+# on the case: ROUNDED_RATIO times the error of a float64 program that rounds them. In float64 the limit is some
+# thousands of roundings of 2^-53.
 DTYPES = {
     "float64": 1e-12,
     "float32": FLOAT32,
@@ -40,15 +42,14 @@ DTYPES = {
     "bfloat16": 2.0**-7 / 2 + FLOAT32,
 }
 
+# From the second step on, a program and a device round different numbers: the factor is that of float32.
+ROUNDED_RATIO = FLOAT32_RATIO
+
 # The unit roundoff of operands with ten bits of mantissa: float32="tf32". test_precision.py derives the bound of each
 # element from it. Whole LSTM calls are compared relative to absmax, with the roundings of two operands in a step's
 # product and two more for errors of the steps before it.
 TF32_UNIT = 2.0**-11
 TF32 = 4 * TF32_UNIT
-
-# In the gradients of 16-bit arrays, cuBLASLt rounds both operands of a product to ten bits if one of them is float32,
-# such as deltas.
-SIXTEEN_ROUNDED = 2 * TF32_UNIT
 
 # Differences of the device's float64, by the five-point stencil with step s: s^4 / 30 times the fifth derivative from
 # truncation (3e-14 for this step) and 2^-53 |f| / s from rounding (1e-13 |f|); the contract of the float64 gradients.

@@ -82,8 +82,6 @@ public:
     // Returns whether the buffer's numbers are in the call's 16-bit type. All others are in the type in which the call
     // computes, or are no numbers.
     [[nodiscard]] bool is_16bit(std::size_t buffer) const { return sixteen_bits_.contains(buffer); }
-    // Returns whether 16 bits hold the buffer's numbers: they are in a 16-bit type, or were before they were widened.
-    [[nodiscard]] bool fits_16bit(std::size_t buffer) const { return is_16bit(buffer) || widened_.contains(buffer); }
     [[nodiscard]] std::uint64_t element_bytes(std::size_t buffer) const;
     [[nodiscard]] std::int64_t count_of(std::size_t buffer) const;
     // Returns one bit for each of a kernel's tensors, as Constants::stored takes them.

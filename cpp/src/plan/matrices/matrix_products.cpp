@@ -55,12 +55,8 @@ struct Shape {
 constexpr Shape kUsual{2, 2, 4, 4};
 constexpr Shape kOneHalf{4, 4, 2, 4};  // without the sums of low parts, registers hold twice as many matrices
 
-// Returns the usual shape of a call's products. All operands have one half if the call rounds them, or if they are
-// arguments in a 16-bit type, as in forward calls.
-const Shape& usual_shape(const Spec& spec) {
-    const bool one_half = spec.precision == Precision::tf32 || (is_half(spec.dtype) && !spec.gradients);
-    return one_half ? kOneHalf : kUsual;
-}
+// Returns the usual shape of a call's products.
+const Shape& usual_shape(const Spec& spec) { return rounds_operands(spec) ? kOneHalf : kUsual; }
 
 // How workgroups share C: in tiles, each of which is split into slabs of `chunk` k blocks.
 struct Split {
@@ -141,8 +137,8 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
     const std::int64_t bytes =
         std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
     if (bytes > profile.max_shared_memory) return std::nullopt;
-    const bool rounds = spec.precision == Precision::tf32;
-    const double rate = rounds ? costs.products.rounded_flops_per_us : costs.products.matrix_flops_per_us;
+    const double rate =
+        rounds_operands(spec) ? costs.products.rounded_flops_per_us : costs.products.matrix_flops_per_us;
     const double microseconds = costs.products.matrix_call + product_flops(spec) / rate;
     return Offer{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
 }

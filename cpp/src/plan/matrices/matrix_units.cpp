@@ -54,9 +54,11 @@ Precision product_precision(Precision wanted, Dtype dtype, const Profile& profil
     return dtype == Dtype::float32 && has_matrix_units(profile) ? wanted : Precision::ieee;
 }
 
+bool rounds_operands(const Spec& spec) { return spec.precision == Precision::tf32 || is_half(spec.dtype); }
+
 Halves loop_halves(const Spec& spec, bool tagged) {
-    const bool rounds = spec.precision == Precision::tf32;
-    return {rounds && !tagged ? 1 : 2, rounds || is_half(spec.dtype) ? 1 : 2};
+    const bool rounds = rounds_operands(spec);
+    return {rounds && !tagged ? 1 : 2, rounds ? 1 : 2};
 }
 
 void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile) {
@@ -109,9 +111,8 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     const std::int64_t run_blocks = ceil_div(source.length, side);
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
-    const bool rounds = builder.spec().precision == Precision::tf32;
-    if (rounds) builder.round_operands();
-    blocks.halves = rounds || builder.fits_16bit(source.buffer) ? 1 : 2;
+    if (builder.spec().precision == Precision::tf32) builder.round_operands();
+    blocks.halves = rounds_operands(builder.spec()) ? 1 : 2;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
     const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);

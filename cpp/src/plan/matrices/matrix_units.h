@@ -9,9 +9,13 @@ namespace vkrnn {
 // Returns whether the device has matrix units that the kernels can use.
 bool has_matrix_units(const Profile& profile);
 
-// How many half-precision numbers represent each number of an operand: two (a hi/lo split) or one. One is enough for
-// arguments of a 16-bit type, and for float32 numbers that may be rounded (Precision::tf32), because a half has ten
-// mantissa bits.
+// Returns whether products round their operands to the eleven significant bits of a half: float32 numbers that may be
+// rounded (Precision::tf32), and the states and deltas of calls in a 16-bit type. Arguments of such a type fit in a
+// half without rounding.
+bool rounds_operands(const Spec& spec);
+
+// How many half-precision numbers represent each number of an operand: one if operands are rounded, else two (a hi/lo
+// split).
 struct Halves {
     std::int64_t left = 2, right = 2;
 
