@@ -22,6 +22,9 @@ logging.basicConfig(level=logging.INFO, format="%(message)s")
 for device in (gpu, vkrnn.Device(gpu.index), vkrnn.Device(gpu.index, gemm="register")):
     result = vkrnn.check(vkrnn.lstm, numpy.ones((5, 3, 16), "f4"), numpy.ones((16, 4), "f4"), device=device)
 print(gpu.type, "llvmpipe" in gpu.name, result.ok)
+half = numpy.ones((5, 3, 16), "f2"), numpy.full((16, 4), 0.1, "f2")
+plan = str(vkrnn.plan(vkrnn.lstm, *half, device=gpu))
+print(vkrnn.check(vkrnn.lstm, *half, tolerance=2**-10, device=gpu).ok, "widen source" in plan, "_16bit" in plan)
 print(gpu.name)
 """
 
@@ -33,6 +36,7 @@ print(gpu.name)
 def test_a_driver_of_a_subset_of_vulkan(tmp_path: Path) -> None:
     """Its device is listed, opened with VK_KHR_portability_subset, and computes.
 
+    It has no 16-bit storage, so calls in float16 convert their arguments and results.
     No costs were measured for this GPU, which the log says once.
     """
     assert MESA is not None
@@ -56,8 +60,9 @@ def test_a_driver_of_a_subset_of_vulkan(tmp_path: Path) -> None:
         [sys.executable, "-c", CALL], env={**given, **alone}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    first, name = done.stdout.splitlines()
+    first, half, name = done.stdout.splitlines()
     assert first == "integrated_gpu True True"
+    assert half == "True True False"
     assert (
         done.stderr.splitlines().count(
             f"no costs were measured on {name}: strategies are chosen by those of an NVIDIA H200; "

@@ -1,5 +1,6 @@
 // llvmpipe as a driver like MoltenVK, which implements a subset of Vulkan: its devices are GPUs that list
-// VK_KHR_portability_subset and cannot be opened without it. LLVMPIPE is the path of the real driver.
+// VK_KHR_portability_subset and cannot be opened without it. They lack 16-bit storage. LLVMPIPE is the path of the real
+// driver.
 #include <dlfcn.h>
 #include <string.h>
 #include <vulkan/vk_icd.h>
@@ -18,6 +19,7 @@ static PFN_vkEnumerateDeviceExtensionProperties real_extensions;
 static PFN_vkCreateDevice real_create_device;
 static PFN_vkGetPhysicalDeviceProperties real_properties;
 static PFN_vkGetPhysicalDeviceProperties2 real_properties2;
+static PFN_vkGetPhysicalDeviceFeatures2 real_features2;
 
 static void properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties* found) {
     real_properties(gpu, found);
@@ -27,6 +29,13 @@ static void properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties* found) 
 static void properties2(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2* found) {
     real_properties2(gpu, found);
     found->properties.deviceType = VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+}
+
+static void features2(VkPhysicalDevice gpu, VkPhysicalDeviceFeatures2* found) {
+    real_features2(gpu, found);
+    for (VkBaseOutStructure* next = (VkBaseOutStructure*)found->pNext; next != NULL; next = next->pNext)
+        if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES)
+            ((VkPhysicalDeviceVulkan11Features*)next)->storageBuffer16BitAccess = VK_FALSE;
 }
 
 static VkResult extensions(VkPhysicalDevice gpu, const char* layer, uint32_t* count, VkExtensionProperties* list) {
@@ -73,6 +82,10 @@ EXPORT PFN_vkVoidFunction vk_icdGetInstanceProcAddr(VkInstance instance, const c
     if (real != NULL && strcmp(name, "vkGetPhysicalDeviceProperties2") == 0) {
         real_properties2 = (PFN_vkGetPhysicalDeviceProperties2)real;
         return (PFN_vkVoidFunction)properties2;
+    }
+    if (real != NULL && strcmp(name, "vkGetPhysicalDeviceFeatures2") == 0) {
+        real_features2 = (PFN_vkGetPhysicalDeviceFeatures2)real;
+        return (PFN_vkVoidFunction)features2;
     }
     if (real != NULL && strcmp(name, "vkCreateDevice") == 0) {
         real_create_device = (PFN_vkCreateDevice)real;
