@@ -486,7 +486,11 @@ TEST(DtypePlan, KernelsAccessSixteenBits) {
                 EXPECT_EQ(std::ranges::count_if(half.buffers, is_copy), is_read ? 1 : 0) << schedule << ' ' << name;
                 if (is_read) expected.push_back("narrow " + name);
             }
-            EXPECT_EQ(labels_of(half), expected);
+            // The gradient of a candidate's weights may be a product of its own.
+            std::vector<std::string> labels = labels_of(half);
+            for (std::vector<std::string>* each : {&labels, &expected})
+                each->erase(std::ranges::unique(*each).begin(), each->end());
+            EXPECT_EQ(labels, expected);
             for (const Kernel& kernel : half.kernels) {
                 EXPECT_EQ(ends_with(kernel.shader, "_16bit"), kernel.constants.size() > abi::kStored) << kernel.shader;
                 if (kernel.constants.size() <= abi::kStored) continue;

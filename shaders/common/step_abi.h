@@ -31,7 +31,8 @@ const uint kInitCell = 8u;
 const uint kOperand = 9u;          // backward: operand of the recurrent product, h[k-1] * m[k]
 const uint kUpstream = 10u;        // backward: upstream gradient of h, of every step
 const uint kDelta = 11u;           // backward: gradient of the gates' pre-activations
-const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products; for most cells, kDelta itself
+const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products; for most cells, kDelta itself, else
+                                   // with the slots of all gates or only that of the candidate, whose are the last
 // backward: gradient of h, passed on to the step before; forward, if the results are in a 16-bit type: h in float32,
 // for the next step, in two regions of which a step uses that of its number's last bit
 const uint kCarryHidden = 13u;

@@ -44,8 +44,8 @@ private:
     void make_buffers() {
         // Without an input weight, the deltas are the gradient of the source.
         delta_ = has(Argument::input_weight) ? sequence("delta", G) : result(Argument::source);
-        recurrent_delta_ = scales_product_ ? sequence("recurrent delta", G) : delta_;
-        operand_ = sequence("operand", 1);
+        recurrent_delta_ = scales_product_ ? sequence("recurrent delta", only_candidate_ ? 1 : G) : delta_;
+        operand_ = make_operand();
         if (phases_) scaled_operand_ = sequence("scaled operand", 1);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
         if (scales_product_) product_ = sequence("candidate product", 1);
@@ -54,6 +54,14 @@ private:
         if (C > 0)
             carry_cell_ = has(Argument::init_cell) ? result(Argument::init_cell)
                                                    : builder_.scratch("carried cell", N * D * C * H);
+    }
+
+    // Without a mask, the operand of a cell whose gradients read h is h itself, which is in the type of the arguments.
+    std::size_t make_operand() {
+        const std::size_t hidden = inputs_[Argument::output_fwd];
+        if (builder_.is_16bit(hidden) && !has(Argument::mask))
+            return builder_.scratch_like(hidden, "operand", rows_ * D * H);
+        return sequence("operand", 1);
     }
 
     // Adds a scratch sequence with `slots` slots for each unit.
@@ -73,7 +81,8 @@ private:
         if (has(Argument::state_gradient)) block.state(abi::kLastHidden, inputs_[Argument::state_gradient]);
         if (has(Argument::cell_gradient)) block.state(abi::kLastCell, inputs_[Argument::cell_gradient], C);
         block.sequence(abi::kDelta, delta_, G, Order::source);
-        block.sequence(abi::kRecurrentDelta, recurrent_delta_, G, Order::source);
+        block.sequence(abi::kRecurrentDelta, recurrent_delta_, only_candidate_ ? 1 : G, Order::source);
+        if (only_candidate_) block.share_slots(abi::kRecurrentDelta);  // the candidate's is stored last
         block.state(abi::kCarryHidden, carry_hidden_);
         if (C > 0) block.state(abi::kCarryCell, carry_cell_, C);
         block.sequence(abi::kOperand, operand_, 1, Order::source);
@@ -98,10 +107,10 @@ private:
         loop_.run(builder_, inputs_, step_block());
     }
 
-    // Returns the deltas from slot `first` on as a left operand with rows and columns swapped, so that the product sums
-    // over all rows of the sequence.
-    Matrix delta_columns(std::size_t deltas, std::int64_t first) const {
-        return {deltas, first * H, D * G * H, G * H, true, true};
+    // Returns the deltas from slot `first` of `slots` on as a left operand with rows and columns swapped, so that the
+    // product sums over all rows of the sequence.
+    Matrix delta_columns(std::size_t deltas, std::int64_t first, std::int64_t slots) const {
+        return {deltas, first * H, D * slots * H, slots * H, true, true};
     }
 
     void weight_gradients() {
@@ -113,24 +122,28 @@ private:
             builder_.product("gradient of source", source, has(Argument::bias));
 
             Product weight{D * G * H, spec_.I, rows_, 1, {}, {}, {}};
-            weight.a = delta_columns(delta_, 0);
+            weight.a = delta_columns(delta_, 0, G);
             weight.b = {inputs_[Argument::source], 0, spec_.I, 0, true, true};
             weight.c = {result(Argument::input_weight), 0, spec_.I, 0, false};
             builder_.product("gradient of input_weight", weight, true);
         }
-        if (!phases_) return recurrent_gradient(0, G, operand_, 0, D);
+        if (only_candidate_) {
+            recurrent_gradient(delta_columns(delta_, 0, G), 0, candidate_, operand_, 0, D);
+            return recurrent_gradient(delta_columns(recurrent_delta_, 0, 1), candidate_, 1, operand_, 0, D);
+        }
+        if (!phases_) return recurrent_gradient(delta_columns(recurrent_delta_, 0, G), 0, G, operand_, 0, D);
         // Forward, the candidate's weights multiplied h * m * r and the others h * m (m: mask, r: reset gate).
         for (std::int64_t d = 0; d < D; ++d) {
-            recurrent_gradient(0, candidate_, operand_, d, 1);
-            recurrent_gradient(candidate_, 1, scaled_operand_, d, 1);
+            recurrent_gradient(delta_columns(delta_, 0, G), 0, candidate_, operand_, d, 1);
+            recurrent_gradient(delta_columns(delta_, candidate_, G), candidate_, 1, scaled_operand_, d, 1);
         }
     }
 
-    void recurrent_gradient(std::int64_t first, std::int64_t slots, std::size_t operand, std::int64_t direction,
-                            std::int64_t directions) {
-        Product weight{slots * H, H, rows_, directions, {}, {}, {}};
-        weight.a = delta_columns(recurrent_delta_, first);
-        weight.a.offset += direction * G * H;
+    // Adds the gradient of the weights of `slots` gates from `first` on.
+    void recurrent_gradient(const Matrix& deltas, std::int64_t first, std::int64_t slots, std::size_t operand,
+                            std::int64_t direction, std::int64_t directions) {
+        Product weight{slots * H, H, rows_, directions, deltas, {}, {}};
+        weight.a.offset += direction * deltas.batch;
         weight.b = {operand, direction * H, D * H, H, true, true};
         weight.c = {result(Argument::recurrent_weight), (direction * G + first) * H * H, H, G * H * H, false};
         builder_.product("gradient of recurrent_weight", weight, has(Argument::input_weight) || first + direction > 0);
@@ -157,7 +170,8 @@ private:
             }
         } else if (scales_product_) {
             RowSum sum{rows_, D, 1, H, {}, {}, out, 0};
-            sum.in = {recurrent_delta_, candidate_ * H, D * G * H, G * H, 0};
+            const std::int64_t slots = only_candidate_ ? 1 : G;
+            sum.in = {recurrent_delta_, (slots - 1) * H, D * slots * H, slots * H, 0};
             builder_.row_sum(label, sum, true);
         } else {
             builder_.clear(out);  // the cell does not use the vector, so its gradient is zero
@@ -186,6 +200,8 @@ private:
     const std::int64_t rows_ = spec_.rows(), N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
+    // Saves most of a buffer of deltas, for a product more. In float32 it is not needed to stay near cuDNN's memory.
+    const bool only_candidate_ = scales_product_ && is_half(spec_.dtype) && !loop_.reads_recurrent_deltas();
     const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 

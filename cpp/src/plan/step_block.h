@@ -51,6 +51,9 @@ public:
     // Makes the product begin at element k of a region.
     void first_depth(std::int64_t k) { params_.first_depth = static_cast<std::uint32_t>(k); }
 
+    // Makes all slots of a view share one place, which then has what is stored last.
+    void share_slots(abi::uint view) { params_.strides[view].slot = 0; }
+
     // Makes a view begin `slots` slots later.
     void skip_slots(abi::uint view, std::int64_t slots);
 

@@ -69,6 +69,10 @@ public:
     // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
+    // Returns whether the steps of a gradient call read the recurrent deltas of the step after from the plan's buffer,
+    // in one row. Otherwise the plan may store those of the candidate only, because the other gates' are their deltas.
+    [[nodiscard]] virtual bool reads_recurrent_deltas() const { return true; }
+
     // For gradient calls: adds steps that recompute the operands of the forward products for all time steps at once.
     // The plan adds steps of its own between these and the loop.
     virtual void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const = 0;

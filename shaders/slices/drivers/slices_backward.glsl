@@ -93,6 +93,13 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
     }
 }
 
+// In 16-bit calls, the recurrent deltas may have the candidate's slot alone. The other gates' are their deltas.
+#ifdef VKRNN_16BIT
+#define RECURRENT_VIEW(slot) ((slot) == slot_of(CELL_CANDIDATE) ? kRecurrentDelta : kDelta)
+#else
+#define RECURRENT_VIEW(slot) kRecurrentDelta
+#endif
+
 INLINE void start_cell(Params p, Place place, const uint cell, int first, bool from_later) {
     find_cell(p, place, cell);
     Element e = element_of(p, place, cell, first);
@@ -128,7 +135,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     if (there[cell] && from_later && first + 1 < end)
         UNROLL for (uint slot = 0; slot < CELL_GATES; ++slot)
             set_operand(0, place, cell, slot * p.params.H + e.j,
-                        load_view(p, kRecurrentDelta, e.direction, first + 1, e.n, slot, e.j));
+                        load_view(p, RECURRENT_VIEW(slot), e.direction, first + 1, e.n, slot, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
 }
 
