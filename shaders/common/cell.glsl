@@ -11,8 +11,8 @@
 //   CELL_GATES          number of gates; arrays over gates are in the canonical order of the cell's row in cells.cpp
 //   CELL_STATES         number of states: h, then the cell states
 //   CELL_VECTORS        number of learned vectors of H elements besides the weights and biases
-//   CELL_KEEPS_HIDDEN   defined if cell_backward reads before[0], which is h[k-1]; all other cells define cell_hidden,
-//                       which recomputes h from the training state
+//   CELL_KEEPS_HIDDEN   defined if cell_forward or cell_backward reads before[0], which is h[k-1]; all other cells
+//                       define cell_hidden, which recomputes h from the training state
 //   CELL_SCALE          defined if the last gate is a candidate: the gate that scales the operand of the candidate's
 //                       product. A step then has two phases, for which the cell defines cell_forward_first,
 //                       cell_forward_second and cell_backward_second. If scales_product is 1, the gate scales the

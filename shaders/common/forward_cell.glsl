@@ -24,6 +24,11 @@ CONSTANT uint end_product = CELL_GATES;
 #define FIRST_KEPT first_product
 #endif
 
+// Defined if a step reads h of the step before: its cell does, or its driver's product takes h itself as operand.
+#ifdef CELL_KEEPS_HIDDEN
+#define READS_HIDDEN
+#endif
+
 struct CellInputs {
     Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
     Real mask;   // mask on the operand of the next product
@@ -95,7 +100,11 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
         return;
     }
 #endif
+#ifdef READS_HIDDEN
     store_carried(p, kHidden, kCarryHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+#else
+    store_view(p, kHidden, e.direction, e.k, e.n, 0, e.j, made.after[0]);
+#endif
     for (uint s = 1; s < CELL_STATES; ++s)
         store_carried(p, kCell, kCarryCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
     if (keep != 0)

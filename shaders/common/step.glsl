@@ -39,6 +39,9 @@ Address found_at[kOwnView];
 
 // Returns true if find_views covers a view: those that differ by step and that a forward step reads or writes.
 INLINE bool is_found(uint view) {
+#ifdef VKRNN_16BIT
+    if (view == kCarryHidden || view == kCarryCell) return true;
+#endif
     return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell;
 }
 #endif

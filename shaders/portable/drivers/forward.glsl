@@ -1,4 +1,8 @@
 // One forward time step for all units, batch rows and directions: the recurrent product, then the cell.
+#include "chosen_cell.glsl"
+#ifndef CELL_KEEPS_HIDDEN
+#define READS_HIDDEN
+#endif
 #include "portable/product.glsl"
 
 void main() {
