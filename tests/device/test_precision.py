@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import vkrnn
+from resident import dtype_of
 from tolerances import TF32_UNIT
 from vkrnn import _self_check, reference
 
@@ -189,18 +190,65 @@ def test_errors_of_products_are_within_bounds(index: int, gemm: str) -> None:
     assert max(errors["ieee"]) < 1e-2
 
 
+def rounding(result: Doubles, dtype: str) -> Doubles:
+    """Return the bound of the error that a result has because it is stored in the dtype."""
+    if dtype == "float32":
+        return np.zeros_like(result)
+    unit, least = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}[dtype]
+    found: Doubles = unit * np.abs(result) + least
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@on_each
+def test_errors_of_products_in_16_bits_are_within_bounds(index: int, dtype: str) -> None:
+    """Operands are rounded as in TF32, and then the result to its dtype."""
+    T, N, inputs, H = product_sizes(index)
+    draw = np.random.default_rng(5).standard_normal
+    kind = dtype_of(dtype)
+    source, upstream, weight = (
+        draw(shape).astype(np.float32).astype(kind) for shape in ((T, N, inputs), (T, N, H), (H, inputs))
+    )
+    call: dict[str, Any] = {
+        "source": source,
+        "recurrent_weight": np.zeros((H, H), kind),
+        "input_weight": weight,
+        "descriptor": vkrnn.SingleGateRNNDescriptor(activation="none", training=True),
+    }
+    device = on_matrix_units(index, "ieee")
+    forward = vkrnn.single_gate_rnn(**call, device=device)
+    back = vkrnn.single_gate_rnn_gradients(**call, source_gradient=upstream, z_state=forward.z_state, device=device)
+    device.close()
+    x, w, d = (array.astype(np.float64) for array in (source, weight, upstream))
+    pairs = {
+        "output": (forward.output, x, w.T),
+        "source": (back.source, d, w),
+        "input_weight": (back.input_weight, d.reshape(-1, H).T, x.reshape(-1, inputs)),
+    }
+    for name, (got, left, right) in pairs.items():
+        bound = roundings(left, right)
+        assert within(got, left @ right, bound + rounding(np.abs(left @ right) + bound, dtype)) <= 1, name
+
+
 @pytest.mark.parametrize(
     ("schedule", "sizes"),
     [("matrices", {}), ("persistent", {"tagged": 0}), ("persistent", {"tagged": 1})],
     ids=["matrices", "persistent", "tagged"],
 )
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @on_each
-def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes: dict[str, int]) -> None:
-    """A step's bound includes the errors of the steps before it. The bits are the same every time."""
+def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes: dict[str, int], dtype: str) -> None:
+    """A step's bound includes the errors of the steps before it. The bits are the same every time.
+
+    States are carried in float32 whatever the dtype, so only the results are rounded to it.
+    """
     T, N, H = 4, 11, 13
     draw = np.random.default_rng(4).standard_normal
-    source, upstream, initial = (draw(shape).astype(np.float32) for shape in ((T, N, H), (T, N, H), (N, H)))
-    weight = (draw((H, H)) / H).astype(np.float32)
+    kind = dtype_of(dtype)
+    source, upstream, initial = (
+        draw(shape).astype(np.float32).astype(kind) for shape in ((T, N, H), (T, N, H), (N, H))
+    )
+    weight = (draw((H, H)) / H).astype(np.float32).astype(kind)
     call: dict[str, Any] = {
         "source": source,
         "recurrent_weight": weight,
@@ -208,7 +256,7 @@ def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes
         "descriptor": vkrnn.SingleGateRNNDescriptor(activation="tanh", training=True),
     }
     ideal = reference.single_gate_rnn(**call)
-    saved = {"z_state": np.asarray(ideal.z_state).astype(np.float32), "source_gradient": upstream}
+    saved = {"z_state": np.asarray(ideal.z_state).astype(np.float32).astype(kind), "source_gradient": upstream}
     ideal_back = reference.single_gate_rnn_gradients(**call, **saved)
     outputs, deltas = np.asarray(ideal.output, np.float64), np.asarray(ideal_back.source, np.float64)
     w = weight.astype(np.float64)
@@ -227,10 +275,12 @@ def test_errors_of_time_loops_are_within_bounds(index: int, schedule: str, sizes
         if "tagged" in sizes
         else (on_matrix_units(index, "tf32", schedule))
     )
-    assert vkrnn.plan(vkrnn.single_gate_rnn, **call, device=device).float32 == "tf32"
+    assert vkrnn.plan(vkrnn.single_gate_rnn, **call, device=device).float32 == (
+        "tf32" if dtype == "float32" else "ieee"
+    )
     got, again = (vkrnn.single_gate_rnn(**call, device=device).output for _ in range(2))
     assert np.array_equal(got, again)
-    assert 0.02 < within(got, outputs, np.array(bounds)) <= 1
+    assert 0.02 < within(got, outputs, np.array(bounds) + rounding(outputs, dtype)) <= 1
     gradients = vkrnn.single_gate_rnn_gradients(**call, **saved, device=device)
-    assert 0.02 < within(gradients.source, deltas, np.array(bounds_back)) <= 1
+    assert 0.02 < within(gradients.source, deltas, np.array(bounds_back) + rounding(deltas, dtype)) <= 1
     device.close()
