@@ -24,8 +24,8 @@ public:
         return ticks(now) < until_.load(std::memory_order_relaxed);
     }
 
-    // Returns whether calls lost more than an eighth of their time, within this time. It is no reason to use fewer
-    // threads, but one to use those of the software that takes the time, where that is possible.
+    // Returns whether calls lost more than an eighth of their time, within this time. That is no reason to use fewer
+    // threads, but a reason to run on threads of the software that takes the time, if that is possible.
     [[nodiscard]] bool felt_within(Duration time, Clock::time_point now = Clock::now()) const {
         const Rep felt = felt_.load(std::memory_order_relaxed);
         return felt != 0 && ticks(now) < felt + time.count();

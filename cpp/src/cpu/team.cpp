@@ -66,7 +66,7 @@ public:
     [[nodiscard]] bool contended() const { return contended_; }
     [[nodiscard]] Clock::duration spin() const { return own_ ? kSpinBesideOwn : kSpinAtBarrier; }
 
-    // Called at a barrier amid a call, which has lost this much of the time `taken`. Returns whether other software
+    // Called at a barrier during a call, which has lost this much of the time `taken`. Returns whether other software
     // must be using the processors. Begins a back-off period if so.
     bool backs_off(Clock::duration lost, Clock::duration taken) {
         if (own_ || !contention_.shows(lost, taken)) return false;
