@@ -1,7 +1,9 @@
 // Tests single CPU kernels of every instruction set of this processor against plain loops.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -263,6 +265,24 @@ TEST(Convert, AllPatternsBothWays) {
                 }
             }
         }
+}
+
+// Also those that do not fill a vector, whatever rounding the caller has set.
+TEST(Convert, AllElementsAreRoundedAlike) {
+    std::fenv_t before{};
+    ASSERT_EQ(std::fegetenv(&before), 0);
+    ASSERT_EQ(std::fesetround(FE_UPWARD), 0);
+    for (const Target& target : targets())
+        for (const bool bfloat : {false, true})
+            for (std::size_t count = 1; count < 70; ++count) {
+                const float small = 3.05e-5F;  // between two subnormal numbers of float16
+                const auto halves = narrowed(target, std::vector<float>(count, small), bfloat, 1);
+                EXPECT_EQ(std::ranges::count(halves, halves.front()), static_cast<std::ptrdiff_t>(count))
+                    << target.name;
+                const auto wide = widened(target, std::vector<std::uint16_t>(count, 0x1ff), bfloat, 1);
+                EXPECT_EQ(std::ranges::count(wide, wide.front()), static_cast<std::ptrdiff_t>(count)) << target.name;
+            }
+    std::fesetenv(&before);
 }
 
 // Numbers become the nearer neighbour, or the even one in a tie. Infinity counts as the neighbour after the largest

@@ -6,6 +6,8 @@
 #define VKRNN_CPU_CONVERT_INL_H
 #endif
 
+#include <algorithm>
+#include <array>
 #include <bit>
 
 #include "product-inl.h"
@@ -53,26 +55,39 @@ HWY_INLINE float from_bfloat(std::uint16_t value) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
 }
 
-inline void widen_halves(const std::uint16_t* in, float* out, std::int64_t count) {
+using HalfTag = hn::Rebind<hwy::float16_t, Tag<float>>;
+
+HWY_INLINE void widen_vector(const std::uint16_t* in, float* out) {
+    const Tag<float> d;
+    hn::StoreU(hn::PromoteTo(d, hn::LoadU(HalfTag(), reinterpret_cast<const hwy::float16_t*>(in))), d, out);
+}
+
+HWY_INLINE void narrow_vector(const float* in, std::uint16_t* out) {
+    hn::StoreU(hn::DemoteTo(HalfTag(), hn::LoadU(Tag<float>(), in)), HalfTag(), reinterpret_cast<hwy::float16_t*>(out));
+}
+
+// Converts with a function of whole vectors. The rest goes through it, too: it ignores how the processor is set to
+// round and to treat subnormal numbers, and other instructions do not.
+template <auto kConvertVector, class In, class Out>
+HWY_INLINE void convert_vectors(const In* in, Out* out, std::int64_t count) {
     std::int64_t i = 0;
-    if constexpr (kConvertsHalves) {
-        const Tag<float> d;
-        const hn::Rebind<hwy::float16_t, Tag<float>> half;
-        for (; i + kLanes<float> <= count; i += kLanes<float>)
-            hn::StoreU(hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(in + i))), d, out + i);
-    }
-    for (; i < count; ++i) out[i] = from_half(in[i]);
+    for (; i + kLanes<float> <= count; i += kLanes<float>) kConvertVector(in + i, out + i);
+    if (i == count) return;
+    std::array<In, kLanes<float>> padded{};
+    std::array<Out, kLanes<float>> converted;
+    std::copy(in + i, in + count, padded.begin());
+    kConvertVector(padded.data(), converted.data());
+    std::copy_n(converted.begin(), count - i, out + i);
+}
+
+inline void widen_halves(const std::uint16_t* in, float* out, std::int64_t count) {
+    if constexpr (kConvertsHalves) return convert_vectors<widen_vector>(in, out, count);
+    for (std::int64_t i = 0; i < count; ++i) out[i] = from_half(in[i]);
 }
 
 inline void narrow_to_halves(const float* in, std::uint16_t* out, std::int64_t count) {
-    std::int64_t i = 0;
-    if constexpr (kConvertsHalves) {
-        const Tag<float> d;
-        const hn::Rebind<hwy::float16_t, Tag<float>> half;
-        for (; i + kLanes<float> <= count; i += kLanes<float>)
-            hn::StoreU(hn::DemoteTo(half, hn::LoadU(d, in + i)), half, reinterpret_cast<hwy::float16_t*>(out + i));
-    }
-    for (; i < count; ++i) out[i] = to_half(in[i]);
+    if constexpr (kConvertsHalves) return convert_vectors<narrow_vector>(in, out, count);
+    for (std::int64_t i = 0; i < count; ++i) out[i] = to_half(in[i]);
 }
 
 inline void convert(const ConvertWork& work, Member& member) {
