@@ -192,7 +192,7 @@ HWY_INLINE Vector<T> sigmoid(Vector<T> x) {
     Vector<T> q, scale;
     exp_parts<T>(at_most<T>(highest, at_least<T>(lowest, x)), q, scale);
     const auto y = hn::MulAdd(q, scale, scale);
-    return divide<T>(y, hn::Add(y, hn::Set(d, T{1})));
+    return divide<T>(y, hn::MulAdd(q, scale, hn::Add(scale, hn::Set(d, T{1}))));
 }
 
 // Returns (exp(2 x) - 1) / (exp(2 x) + 1) with a small relative error.
@@ -202,8 +202,9 @@ HWY_INLINE Vector<T> hyperbolic_tangent(Vector<T> x) {
     const auto limit = hn::Set(d, static_cast<T>(kSaturates / 2));
     Vector<T> q, scale;
     exp_parts<T, 2>(at_most<T>(limit, at_least<T>(hn::Neg(limit), x)), q, scale);
-    const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, hn::Set(d, T{1})));
-    return divide<T>(less_one, hn::Add(less_one, hn::Set(d, T{2})));
+    const auto one = hn::Set(d, T{1});
+    const auto less_one = hn::MulAdd(q, scale, hn::Sub(scale, one));
+    return divide<T>(less_one, hn::MulAdd(q, scale, hn::Add(scale, one)));
 }
 
 // Returns exp(x) for x <= 0, which is exactly 1 at 0.
