@@ -1,0 +1,232 @@
+// Tests how plans differ by dtype, without a device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "plan_specs.h"
+#include "portable/portable_abi.h"
+#include "vkrnn/error.h"
+
+namespace vkrnn {
+namespace {
+
+// Returns a kernel's constants except the floating-point ones, which have another type in float64.
+std::vector<std::uint32_t> without_numbers(std::vector<std::uint32_t> constants) {
+    if (constants.size() >= abi::kStepConstants)
+        constants.erase(constants.begin() + abi::kNumber0, constants.begin() + abi::kStepConstants);
+    return constants;
+}
+
+TEST(DtypePlan, Float64HasKernelsOfItsOwnAndTwiceTheBytes) {
+    for (const Spec& spec : everything()) {
+        const Plan narrow = plan_of(spec, Dtype::float32), wide = plan_of(spec, Dtype::float64);
+        ASSERT_EQ(wide.kernels.size(), narrow.kernels.size());
+        for (std::size_t i = 0; i < wide.kernels.size(); ++i) {
+            EXPECT_TRUE(ends_with(wide.kernels[i].shader, "_f64")) << wide.kernels[i].shader;
+            EXPECT_EQ(wide.kernels[i].shader, narrow.kernels[i].shader + "_f64");
+            EXPECT_EQ(without_numbers(wide.kernels[i].constants), without_numbers(narrow.kernels[i].constants));
+        }
+        ASSERT_EQ(wide.buffers.size(), narrow.buffers.size());
+        for (std::size_t i = 0; i < wide.buffers.size(); ++i) {
+            const PlanBuffer &a = narrow.buffers[i], &b = wide.buffers[i];
+            EXPECT_EQ(b.name, a.name);
+            EXPECT_EQ(b.role, a.role);
+            const bool same = a.role == Role::constant || a.name == "lengths";
+            EXPECT_EQ(b.bytes, same ? a.bytes : 2 * a.bytes) << a.name;
+        }
+        EXPECT_EQ(labels_of(wide), labels_of(narrow));
+        EXPECT_DOUBLE_EQ(wide.flops, narrow.flops);
+    }
+}
+
+TEST(DtypePlan, Float64NeedsTheFeature) {
+    const Profile profile = gpu();  // without the feature
+    Spec spec = make_spec(CellKind::lstm);
+    spec.dtype = Dtype::float64;
+    try {
+        plan_by_steps(spec, profile);
+        ADD_FAILURE() << "no error";
+    } catch (const NotImplementedError& error) {
+        EXPECT_EQ(std::string(error.what()),
+                  "[lstm] float64 needs the device feature shaderFloat64, which " + profile.name + " does not have");
+    }
+}
+
+// Steps before and after are conversions; between them is the float32 plan with its buffers renumbered.
+TEST(DtypePlan, SixteenBitsConvertInputsAndResultsAndNothingElse) {
+    for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+        for (const Spec& spec : everything()) {
+            const Plan full = plan_of(spec, Dtype::float32), half = plan_of(spec, dtype);
+
+            // The caller's buffers have half the size, and each has a float32 copy.
+            const auto check_pair = [&](std::size_t in_full, std::size_t in_half) {
+                const PlanBuffer &a = full.buffers[in_full], &b = half.buffers[in_half];
+                EXPECT_EQ(b.name, a.name);
+                EXPECT_EQ(b.role, a.role);
+                if (a.name == "lengths") {
+                    EXPECT_EQ(b.bytes, a.bytes);
+                    return;
+                }
+                EXPECT_EQ(2 * b.bytes, a.bytes);
+                const PlanBuffer& copy = half.buffers[buffer_named(half, a.name + " in float32")];
+                EXPECT_EQ(copy.role, Role::scratch);
+                EXPECT_EQ(copy.bytes, a.bytes);
+            };
+            ASSERT_EQ(half.inputs.size(), full.inputs.size());
+            for (std::size_t i = 0; i < full.inputs.size(); ++i) {
+                EXPECT_EQ(half.inputs[i].first, full.inputs[i].first);
+                check_pair(full.inputs[i].second, half.inputs[i].second);
+            }
+            ASSERT_EQ(half.results.size(), full.results.size());
+            for (std::size_t i = 0; i < full.results.size(); ++i) check_pair(full.results[i], half.results[i]);
+
+            std::vector<std::string> expected;
+            for (const auto& [argument, buffer] : full.inputs)
+                if (argument != Argument::lengths) expected.push_back("widen " + full.buffers[buffer].name);
+            for (const std::string& label : labels_of(full)) expected.push_back(label);
+            for (const std::size_t result : full.results) expected.push_back("narrow " + full.buffers[result].name);
+            EXPECT_EQ(labels_of(half), expected);
+
+            std::vector<Kernel> kernels;
+            for (const Kernel& kernel : half.kernels) {
+                if (kernel.shader != "convert") {
+                    kernels.push_back(kernel);
+                    continue;
+                }
+                EXPECT_EQ(kernel.constants[abi::kConvertBfloat], dtype == Dtype::bfloat16 ? 1u : 0u);
+            }
+            EXPECT_EQ(kernels, full.kernels);
+            EXPECT_DOUBLE_EQ(half.flops, full.flops);
+        }
+    }
+}
+
+TEST(DtypePlan, ConversionsCoverEveryElementAndWaitForTheirInput) {
+    const Plan plan = plan_of(everything(CellKind::lstm).back(), Dtype::float16);
+    for (const Dispatch& dispatch : outside_loops(plan)) {
+        const Kernel& kernel = plan.kernels[dispatch.kernel];
+        if (kernel.shader != "convert") continue;
+        abi::ConvertPush push;
+        std::memcpy(&push, dispatch.push.bytes.data(), sizeof(push));
+        const bool narrow = kernel.constants[abi::kConvertNarrow] != 0;
+        const PlanBuffer& small = plan.buffers[referenced_buffer(narrow ? push.out_ : push.in_)];
+        const PlanBuffer& large = plan.buffers[referenced_buffer(narrow ? push.in_ : push.out_)];
+        EXPECT_EQ(small.bytes, 2 * std::uint64_t{push.count}) << dispatch.label;
+        EXPECT_EQ(large.bytes, 4 * std::uint64_t{push.count}) << dispatch.label;
+        EXPECT_GE(std::uint64_t{dispatch.groups[0]} * dispatch.groups[1] * abi::kElementwiseGroup * abi::kConvertEach,
+                  push.count);
+    }
+    // The first step after the conversions waits for them, and the first narrowing for all steps before it.
+    const auto steps = outside_loops(plan);
+    const auto is_widening = [](const Dispatch& d) { return d.label.rfind("widen ", 0) == 0; };
+    const auto is_narrowing = [](const Dispatch& d) { return d.label.rfind("narrow ", 0) == 0; };
+    const auto computes = std::find_if_not(steps.begin(), steps.end(), is_widening);
+    const auto narrows = std::find_if(steps.begin(), steps.end(), is_narrowing);
+    ASSERT_NE(computes, steps.end());
+    ASSERT_NE(narrows, steps.end());
+    EXPECT_TRUE(computes->after);
+    EXPECT_TRUE(narrows->after);
+}
+
+TEST(DtypePlan, ReadersOfConvertedInputsWaitForThem) {
+    Profile profile = gpu();
+    profile.matrix_side = 16;
+    profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
+    profile.max_shared_memory = 48 << 10;
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        Spec spec = make_spec(CellKind::lstm, {Flag::training});
+        spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
+        spec.I = 4 * spec.H;
+        for (Spec call : {spec, gradients_of(spec)}) {
+            call.dtype = Dtype::float16;
+            const Plan plan = make_plan(call, profile, {schedule, "tiled", {}});
+            bool fresh = false;  // whether a conversion has run since the last wait
+            for (const Dispatch& dispatch : outside_loops(plan)) {
+                if (dispatch.after) fresh = false;
+                if (plan.kernels[dispatch.kernel].shader == "convert") fresh = true;
+                const bool reads = dispatch.label.find("pack") != std::string::npos || dispatch.label == "start";
+                EXPECT_FALSE(reads && fresh) << schedule << ": " << dispatch.label;
+            }
+        }
+    }
+}
+
+// Returns a device with matrix units whose kernels access 16-bit types.
+Profile gpu_with_16_bits() {
+    Profile profile = gpu();
+    profile.matrix_side = 16;
+    profile.max_workgroup_invocations = profile.max_workgroup_size_x = 1024;
+    profile.max_shared_memory = 48 << 10;
+    profile.storage_16bit = true;
+    return profile;
+}
+
+// The same calls, with an activation that suits the matrix units, and one phase where a loop cannot run two.
+std::vector<Spec> everything_for(const std::string& schedule) {
+    std::vector<Spec> specs = everything();
+    for (Spec& spec : specs) {
+        if (spec.cell().kind == CellKind::single_gate_rnn) spec.descriptor.activations[0] = Activation::tanh;
+        if (schedule == "slices" || schedule == "persistent")
+            spec.descriptor.set(Flag::reset_after, spec.cell().kind == CellKind::gru);
+    }
+    return specs;
+}
+
+// Only the gradients that later steps read have a float32 copy. Apart from these, a plan has the steps of float32.
+TEST(DtypePlan, KernelsAccessSixteenBits) {
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        for (Spec spec : everything_for(schedule)) {
+            const std::string gemm = schedule == "matrices" ? "matrices" : "tiled";
+            const Plan full = make_plan(spec, gpu_with_16_bits(), {schedule, gemm, {}});
+            spec.dtype = Dtype::bfloat16;
+            const Plan half = make_plan(spec, gpu_with_16_bits(), {schedule, gemm, {}});
+
+            std::vector<std::string> expected = labels_of(full);
+            for (const std::size_t result : half.results) {
+                const std::string& name = half.buffers[result].name;
+                const bool is_read = name.starts_with("gradient of init_");
+                const auto is_copy = [&](const PlanBuffer& buffer) { return buffer.name == name + " in float32"; };
+                EXPECT_EQ(std::ranges::count_if(half.buffers, is_copy), is_read ? 1 : 0) << schedule << ' ' << name;
+                if (is_read) expected.push_back("narrow " + name);
+            }
+            // The gradient of a candidate's weights may be a product of its own.
+            std::vector<std::string> labels = labels_of(half);
+            for (std::vector<std::string>* each : {&labels, &expected})
+                each->erase(std::ranges::unique(*each).begin(), each->end());
+            EXPECT_EQ(labels, expected);
+            for (const Kernel& kernel : half.kernels) {
+                EXPECT_EQ(ends_with(kernel.shader, "_16bit"), kernel.constants.size() > abi::kStored) << kernel.shader;
+                if (kernel.constants.size() <= abi::kStored) continue;
+                EXPECT_EQ(kernel.constants[abi::kStored] >> abi::kStoredBfloat, 1u) << kernel.shader;
+            }
+        }
+    }
+}
+
+// A kernel must read each tensor in the type that the plan's buffer has. Buffers that kernels read in place of absent
+// tensors are zeros.
+TEST(DtypePlan, ViewsHaveTheTypesOfTheirBuffers) {
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        for (Spec spec : everything_for(schedule)) {
+            spec.dtype = Dtype::float16;
+            const Plan plan = make_plan(spec, gpu_with_16_bits(), {schedule, "tiled", {}});
+            for (const Loop& loop : loops(plan))
+                for (const Dispatch& dispatch : loop.body) {
+                    const std::vector<std::uint32_t>& constants = plan.kernels[dispatch.kernel].constants;
+                    abi::StepParams params;
+                    const Block& block = plan.buffers[referenced_buffer(reference_at(dispatch.push, 0))].contents;
+                    std::memcpy(&params, block.bytes.data(), sizeof(params));
+                    for (std::uint32_t view = 0; view < abi::kViews; ++view) {
+                        const PlanBuffer& buffer = plan.buffers[referenced_buffer(params.at[2 * view])];
+                        if (buffer.name == "zeros") continue;
+                        const bool is_caller = buffer.role == Role::input || buffer.role == Role::result;
+                        EXPECT_EQ(constants[abi::kStored] >> view & 1, is_caller ? 1u : 0u) << buffer.name;
+                    }
+                }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace vkrnn
