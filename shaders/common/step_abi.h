@@ -32,9 +32,9 @@ const uint kOperand = 9u;          // backward: operand of the recurrent product
 const uint kUpstream = 10u;        // backward: upstream gradient of h, of every step
 const uint kDelta = 11u;           // backward: gradient of the gates' pre-activations
 const uint kRecurrentDelta = 12u;  // backward: gradient of the recurrent products; for most cells, kDelta itself, else
-                                   // with the slots of all gates or only that of the candidate, whose are the last
+                                   // it has the slots of all gates, or only the last one, the candidate's
 // backward: gradient of h, passed on to the step before; forward, if the results are in a 16-bit type: h in float32,
-// for the next step, in two regions of which a step uses that of its number's last bit
+// for the next step. There are two regions: step k writes region k & 1.
 const uint kCarryHidden = 13u;
 const uint kCarryCell = 14u;       // the same for the cell states, but with one region
 const uint kCarryGates = kDelta;   // forward, if the results are in a 16-bit type: gates for the second of two phases

@@ -25,6 +25,21 @@ print(gpu.type, "llvmpipe" in gpu.name, result.ok)
 half = numpy.ones((5, 3, 16), "f2"), numpy.full((16, 4), 0.1, "f2")
 plan = str(vkrnn.plan(vkrnn.lstm, *half, device=gpu))
 print(vkrnn.check(vkrnn.lstm, *half, tolerance=2**-10, device=gpu).ok, "widen source" in plan, "_16bit" in plan)
+T, N, H = 9, 2, 6  # in three dispatches of slices, which read the deltas of the step after from memory
+draw = numpy.random.default_rng(0)
+given = {
+    "source": draw.standard_normal((T, N, 3 * H)).astype("f2"),
+    "recurrent_weight": (0.3 * draw.standard_normal((3 * H, H))).astype("f2"),
+    "secondary_bias": draw.standard_normal(H).astype("f2"),
+    "descriptor": vkrnn.GRUDescriptor(reset_after=True, training=True),
+}
+forward = vkrnn.reference.gru(**given)
+saved = {"output_fwd": forward.output, "z_state": forward.z_state, "source_gradient": numpy.ones((T, N, H))}
+given |= {name: numpy.asarray(array, "f2") for name, array in saved.items()}
+for schedule in ("slices", "steps"):
+    sizes = {"slice_steps": 3} if schedule == "slices" else {}
+    device = vkrnn.Device(gpu.index, schedule=schedule, **sizes)
+    print(schedule, vkrnn.check(vkrnn.gru_gradients, **given, tolerance=2**-8, device=device).ok)
 print(gpu.name)
 """
 
@@ -60,7 +75,8 @@ def test_a_driver_of_a_subset_of_vulkan(tmp_path: Path) -> None:
         [sys.executable, "-c", CALL], env={**given, **alone}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    first, half, name = done.stdout.splitlines()
+    first, half, *gradients, name = done.stdout.splitlines()
+    assert gradients == ["slices True", "steps True"]
     assert first == "integrated_gpu True True"
     assert half == "True True False"
     assert (

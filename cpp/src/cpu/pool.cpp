@@ -164,7 +164,8 @@ bool Pool::make() noexcept try {
 }
 
 // Lets the workers run on the processors that the calling thread may use now. `apart`: each worker may use only one of
-// them, and none the one on which the calling thread runs.
+// them, another one than the calling thread does now if there are more processors than workers. Workers that were made
+// when there were more processors may share one.
 void Pool::place(const std::vector<Worker*>& workers, bool apart) {
     if (workers.empty()) return;
     cpu_set_t all;

@@ -155,10 +155,13 @@ public:
 private:
     static Clock::duration process_time() { return cpu_time(CLOCK_PROCESS_CPUTIME_ID); }
 
-    // Called when there is contention. The arguments are of the current call if it has not been added yet.
+    // Called when there is contention. The arguments are of the current call if it has not been added yet. Beside
+    // threads of the process itself, teams of the pool that may use all processors go on, because run_on_team() places
+    // them apart.
     bool begins_back_off(Clock::duration taken, Clock::duration used) const {
         const Clock::time_point now = Clock::now();
-        if (contention_.is_own(used, taken, allowed_)) {
+        const bool can_be_apart = &contention_ == &pool_contention && fills_processors(allowed_);
+        if (can_be_apart && contention_.is_own(used, taken, allowed_)) {
             contention_.note_own(now);
             return false;
         }

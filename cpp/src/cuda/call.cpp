@@ -16,7 +16,7 @@ namespace {
 
 // Kernels load and store vectors of this many bytes. Vulkan's rule for them is weaker.
 constexpr std::uint64_t kVectorBytes = 16;
-// They store whole words, each of which holds two elements of a 16-bit type.
+// Kernels that convert results to a 16-bit type store whole words, each of which holds two elements.
 constexpr std::uint64_t kWordBytes = 4;
 constexpr std::uint64_t kLaunchesPerPoll = 1024;
 

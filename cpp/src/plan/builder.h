@@ -79,6 +79,8 @@ public:
     // Returns the caller's buffer of an argument. The plan must already have the argument as an input.
     [[nodiscard]] std::size_t input_of(Argument argument) const;
     [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
+    // Returns whether kernels read and write the caller's buffers of a 16-bit type.
+    [[nodiscard]] bool accesses_16bit() const { return is_half(plan_.spec.dtype) && profile_.storage_16bit; }
     // Returns whether the buffer's numbers are in the call's 16-bit type. All others are in the type in which the call
     // computes, or are no numbers.
     [[nodiscard]] bool is_16bit(std::size_t buffer) const { return sixteen_bits_.contains(buffer); }
@@ -131,8 +133,6 @@ public:
 private:
     std::size_t add_buffer(std::string name, Role role, std::uint64_t bytes);
     std::size_t add_result(std::string name, const TensorShape& shape, bool is_read = false);
-    // Returns whether kernels read and write the caller's buffers of a 16-bit type.
-    [[nodiscard]] bool accesses_16bit() const { return is_half(plan_.spec.dtype) && profile_.storage_16bit; }
     [[nodiscard]] std::uint64_t bytes(std::int64_t elements) const;
     [[nodiscard]] std::uint64_t bytes_of_caller(std::int64_t elements) const;
     // Returns whether a dispatch with these push constants must wait at a barrier, and records the buffers that it

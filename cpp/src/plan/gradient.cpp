@@ -201,7 +201,7 @@ private:
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
     // Saves most of a buffer of deltas, for a product more. In float32 it is not needed to stay near cuDNN's memory.
-    const bool only_candidate_ = scales_product_ && is_half(spec_.dtype) && !loop_.reads_recurrent_deltas();
+    const bool only_candidate_ = scales_product_ && builder_.accesses_16bit() && !loop_.reads_recurrent_deltas();
     const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 

@@ -69,8 +69,9 @@ public:
     // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
-    // Returns whether the steps of a gradient call read the recurrent deltas of the step after from the plan's buffer,
-    // in one row. Otherwise the plan may store those of the candidate only, because the other gates' are their deltas.
+    // Returns whether the steps of a gradient call read the recurrent deltas of all gates in one row from the plan's
+    // buffer. Otherwise the buffer may have those of the candidate only, because the other gates' are their deltas.
+    // kRecurrentDelta is then read for the candidate, and kDelta for the others.
     [[nodiscard]] virtual bool reads_recurrent_deltas() const { return true; }
 
     // For gradient calls: adds steps that recompute the operands of the forward products for all time steps at once.

@@ -10,8 +10,8 @@ namespace vkrnn {
 bool has_matrix_units(const Profile& profile);
 
 // Returns whether products round their operands to the eleven significant bits of a half: float32 numbers that may be
-// rounded (Precision::tf32), and the states and deltas of calls in a 16-bit type. Arguments of such a type fit in a
-// half without rounding.
+// rounded (Precision::tf32), and the states and deltas of calls in a 16-bit type. Arguments in
+// float16 fit in a half as they are, those in bfloat16 if they are in its range beside the absmax of their matrix.
 bool rounds_operands(const Spec& spec);
 
 // How many half-precision numbers represent each number of an operand: one if operands are rounded, else two (a hi/lo
