@@ -15,7 +15,7 @@ from tolerances import DTYPES
 from vkrnn import reference
 
 # Memory is shared where a call has a mebibyte of scratch buffers or more; the tables of cases are far below that.
-SIZES = (16, 40, 64, 64)
+SIZES = (16, 96, 64, 64)
 
 
 def large(cell: str, dtype: str) -> tuple[Case, dict[str, Any]]:
@@ -70,4 +70,5 @@ def test_memory_of_a_call(target: Target) -> None:
     results = gradients(**call)
     np.asarray(results[0])
     taken = device.statistics()["bytes_allocated"] - before - sum(array.nbytes for array in results)
-    assert taken < apart - (plan.bytes - plan.peak_bytes) / 2
+    needed = apart - (plan.bytes - plan.peak_bytes)  # most is saved where products pack operands, on matrix units
+    assert taken < 1.1 * needed  # the pool's pieces are larger

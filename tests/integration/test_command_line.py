@@ -44,7 +44,7 @@ def test_info() -> None:
     assert "VKRNN_NUM_THREADS=2" in text
     absent = _core.xla_handler() is None
     assert ("programs of JAX: call back into Python: vkrnn was built without XLA's headers" in lines) == absent
-    assert ("programs of JAX: call the CPU device" in lines) != absent
+    assert ("programs of JAX: call CPU and CUDA devices" in lines) != absent
     for device in vkrnn.devices():
         own = text.split(f"\n{device.index}: {device.name}\n")[1].split("\n\n")[0]
         expected = [
