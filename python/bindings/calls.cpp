@@ -46,12 +46,6 @@ namespace {
 
 std::vector<std::int64_t> shape_of(const py::array& array) { return {array.shape(), array.shape() + array.ndim()}; }
 
-const Cell& require_cell(const std::string& name) {
-    const Cell* found = find_cell(name);
-    if (found == nullptr) throw ValueError("expected the name of a cell, got '" + name + "'");
-    return *found;
-}
-
 const py::object& array_of(const CheckedCall& checked, Argument argument) {
     const auto found = std::ranges::find(checked.arrays, argument, &std::pair<Argument, py::object>::first);
     if (found == checked.arrays.end()) throw std::logic_error("the plan reads an argument that the call does not have");
@@ -89,7 +83,7 @@ py::dtype result_dtype(const CheckedCall& checked) {
 
 std::shared_ptr<const Plan> plan_of(Device& device, const CheckedCall& checked, bool tf32) {
     const Unlocked unlocked;
-    return device.plan(spec_on(checked, device.profile(), tf32));
+    return device.plan(spec_on(checked.call.spec, device.profile(), tf32));
 }
 
 // Runs the call and returns its results. `out` has an element for each result: an array, or None to allocate one.
@@ -195,6 +189,12 @@ std::string dtype_name(const py::dtype& dtype) {
     return py::str(dtype.attr("name")).cast<std::string>();
 }
 
+const Cell& require_cell(const std::string& name) {
+    const Cell* found = find_cell(name);
+    if (found == nullptr) throw ValueError("expected the name of a cell, got '" + name + "'");
+    return *found;
+}
+
 TensorInfo info_of(const py::array& array, Argument argument) {
     TensorInfo info{dtype_name(array.dtype()), shape_of(array), {}};
     const char kind = array.dtype().kind();
@@ -203,8 +203,7 @@ TensorInfo info_of(const py::array& array, Argument argument) {
     return info;
 }
 
-Spec spec_on(const CheckedCall& checked, const Profile& profile, bool tf32) {
-    Spec spec = checked.call.spec;
+Spec spec_on(Spec spec, const Profile& profile, bool tf32) {
     spec.precision = product_precision(tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, profile);
     return spec;
 }

@@ -14,21 +14,17 @@
 namespace vkrnn::python {
 namespace {
 
-// Returns an array in memory that belongs to `keep`, which is kept as long as the device uses the memory. If it is
-// None, the caller keeps the memory, and orders its use on the streams of calls.
+// Returns an array in memory that belongs to `keep`, which is kept as long as the device uses the memory.
 Array borrow(py::object owner, std::shared_ptr<Device> device, std::uintptr_t address, const py::dtype& dtype,
              std::vector<py::ssize_t> shape, const py::object& keep) {
     Array array{std::move(owner), std::move(device), nullptr, 0, dtype, std::move(shape)};
-    std::function<void()> release;
-    if (!keep.is_none()) {
-        PyObject* const kept = py::object(keep).release().ptr();
-        release = [kept] {
-            if (Py_IsInitialized() == 0) return;  // the process ends
-            const py::gil_scoped_acquire gil;
-            Py_DECREF(kept);
-        };
-    }
-    array.storage = borrow_cuda_memory(*array.device, address, array.nbytes(), std::move(release));
+    PyObject* const kept = py::object(keep).release().ptr();
+    const auto release = [kept] {
+        if (Py_IsInitialized() == 0) return;  // the process ends
+        const py::gil_scoped_acquire gil;
+        Py_DECREF(kept);
+    };
+    array.storage = borrow_cuda_memory(*array.device, address, array.nbytes(), release);
     return array;
 }
 

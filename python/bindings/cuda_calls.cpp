@@ -10,7 +10,6 @@
 #include "bindings.h"
 #include "vkrnn/cuda.h"
 #include "vkrnn/environment.h"
-#include "vkrnn/error.h"
 
 namespace vkrnn::python {
 namespace {
@@ -34,9 +33,8 @@ public:
     CudaCall(std::shared_ptr<Device> device, const std::string& cell_name, bool gradients, py::handle descriptor,
              const Given& given, bool tf32, const std::optional<py::array>& lengths)
         : device_(std::move(device)) {
-        const Cell* const cell = find_cell(cell_name);
-        if (cell == nullptr) throw ValueError("expected the name of a cell, got '" + cell_name + "'");
-        prefix_ = message_prefix(*cell, gradients, {});
+        const Cell& cell = require_cell(cell_name);
+        prefix_ = message_prefix(cell, gradients, {});
         Arguments infos;
         for (const auto& [name, dtype, shape] : given) {
             order_.push_back(argument_named(name, prefix_));
@@ -46,10 +44,8 @@ public:
             TensorInfo& info = infos[Argument::lengths] = info_of(*lengths, Argument::lengths);
             lengths_.assign(info.integers.begin(), info.integers.end());
         }
-        call_ = check_call(read_descriptor(*cell, descriptor, prefix_), gradients, infos);
-        Spec& spec = call_.spec;
-        const Profile& profile = device_->profile();
-        spec.precision = product_precision(tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, profile);
+        call_ = check_call(read_descriptor(cell, descriptor, prefix_), gradients, infos);
+        const Spec spec = spec_on(call_.spec, device_->profile(), tf32);
         const Unlocked unlocked;
         plan_ = device_->plan(spec);
     }

@@ -96,7 +96,7 @@ constexpr std::array kTunedSizes = std::to_array<std::pair<const char*, std::int
 });
 
 py::dict tuned_call_of(const CheckedCall& checked, const Profile& profile, bool tf32) {
-    const TunedCall call = tuned_call(spec_on(checked, profile, tf32));
+    const TunedCall call = tuned_call(spec_on(checked.call.spec, profile, tf32));
     py::dict entry;
     entry["operation"] = call.operation;
     entry["training"] = call.training;
@@ -305,7 +305,7 @@ void register_tuned_calls(py::module_& module) {
         .def("__init__",
              constructor<const CheckedCall&, const Profile&, const py::dict&, bool>(
                  [](const CheckedCall& call, const Profile& profile, const py::dict& strategy, bool tf32) {
-                     return Estimator{spec_on(call, profile, tf32), profile, read_choice(strategy)};
+                     return Estimator{spec_on(call.call.spec, profile, tf32), profile, read_choice(strategy)};
                  }),
              Constructor{}, py::arg("call"), py::arg("profile"), py::arg("strategy"), py::arg("tf32") = false)
         .def("__call__", &Estimator::at, py::arg("values"));

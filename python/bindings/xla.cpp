@@ -212,14 +212,13 @@ void run(const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results,
     const Descriptor descriptor = read_properties(*cell, attribute<ffi::Dictionary>(attributes, "descriptor"));
 
     Operands operands(arguments, attribute<std::string_view>(attributes, "arguments"), target, prefix);
-    Call call = operands.check(descriptor, gradients, prefix);
+    const Call call = operands.check(descriptor, gradients, prefix);
     const std::vector<ResultLocation> to =
         result_locations(call, results, attribute<std::string_view>(attributes, "results"), target, prefix);
 
     Device& device = target.device();
-    call.spec.precision = product_precision(allows_tf32(attributes) ? Precision::tf32 : Precision::ieee,
-                                            call.spec.dtype, device.profile());
-    const std::shared_ptr<const Plan> plan = device.plan(call.spec);
+    const Spec spec = spec_on(call.spec, device.profile(), allows_tf32(attributes));
+    const std::shared_ptr<const Plan> plan = device.plan(spec);
     std::uint64_t bytes = plan->bytes();
     std::vector<InputLocation> inputs;
     for (const auto& [argument, index] : plan->inputs) {

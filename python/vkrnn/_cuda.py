@@ -70,8 +70,7 @@ def array_at(
 ) -> Array:
     """Return an array in memory of another library.
 
-    `keep` is kept alive as long as calls use the memory. If it is None, the caller keeps the memory alive, and orders
-    its uses by the streams of its calls.
+    `keep` is kept alive as long as calls use the memory.
     """
     return Array(_core.borrow(device, device._open(where), address, dtype, shape, keep))
 

@@ -90,8 +90,12 @@ std::shared_ptr<CudaDevice::Session> CudaDevice::usable_session(const std::strin
 }
 
 bool CudaDevice::is_usable() const {
-    const std::lock_guard lock(state_mutex_);
-    return !closed_ && !lost_ && process_ == process_id();
+    try {
+        static_cast<void>(usable_session({}));
+        return true;
+    } catch (const DeviceError&) {
+        return false;
+    }
 }
 
 void CudaDevice::in_context(const std::string& prefix, const std::function<void(Session&, Stream)>& body) {

@@ -18,7 +18,6 @@ from jaxlib import xla_client
 
 from vkrnn import _core
 from vkrnn._cuda import cuda_device
-from vkrnn.devices import devices
 from vkrnn.jax._examples import compute_examples
 from vkrnn.jax._host import Call, Kinds
 
@@ -75,7 +74,7 @@ def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
         return False
     if call.is_device_named or (platform == "cpu" and not exported):
         return call.device.backend == backend
-    return exported or any(device.backend == backend for device in devices())
+    return exported or any(profile.backend == backend for profile in _core.list_devices())
 
 
 def make_caller(call: Call, names: Sequence[str], results: Kinds, *, anywhere: bool) -> Callable[..., list[Any]]:
