@@ -1,5 +1,5 @@
-// A backward step of one element of the state. load_cell reads all inputs except the recurrent product. cell_step takes
-// that product, then computes and stores the deltas and the gradient for the step before.
+// A backward step of one element of the state. fetch_cell reads all inputs except the recurrent product. form_cell takes
+// that product and computes the deltas and the gradient for the step before, and store_cell stores them.
 #ifndef VKRNN_BACKWARD_CELL_GLSL
 #define VKRNN_BACKWARD_CELL_GLSL
 #include "chosen_cell.glsl"
@@ -9,107 +9,146 @@
 #define PRODUCTS 1
 CONSTANT uint first_product = 0, end_product = 1;
 
+// Returns true if this phase computes the delta of a gate.
+INLINE bool forms(uint gate) {
+#ifdef CELL_SCALE
+    if (phase != 0) return (gate == CELL_SCALE) == (phase == 2);
+#endif
+    return true;
+}
+
 struct CellInputs {
-    bool ended, last;                    // `ended`: the step is past the row's end; `last`: it is the row's last
-    Real up[CELL_STATES];                // carried from the later step, without the recurrent product's part
-    Real upstream;                       // gradient of this step's output
-    Real mask;                           // mask of step k + 1; second phase: of step k
-    Real operand;                        // second phase: h[k-1] * m[k]
-    Real kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
-    Real q;                              // the candidate's recurrent product, if a gate scales it
-    Real begun;                          // second phase: the first phase's part of the scaling gate's delta
+    bool ended, last;                      // `ended`: the step is past the row's end; `last`: it is the row's last
+    Loaded up[CELL_STATES];                // carried from the later step, without the recurrent product's part
+    Loaded upstream;                       // gradient of this step's output
+    Loaded mask;                           // mask of step k + 1; second phase: of step k
+    Loaded operand;                        // second phase: h[k-1] * m[k]
+    Loaded kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
+    Loaded q;                              // the candidate's recurrent product, if a gate scales it
+    Loaded begun;                          // second phase: the first phase's part of the scaling gate's delta
 };
 
-INLINE CellInputs load_cell(Params p, Element e) {
+INLINE int own_step(Element e) { return max(e.k, 0); }   // step -1 has no inputs of its own and ignores what it loads
+
+INLINE CellInputs fetch_cell(Params p, Element e) {
     uint d = e.direction, n = e.n, j = e.j;
-    int k = e.k, here = max(k, 0);       // step -1 has no inputs of its own and ignores what it loads here
+    int k = e.k, here = own_step(e);
     CellInputs inputs;
     inputs.ended = has_ended(p, n, k);
     inputs.last = k == length_of(p, n) - 1;
-    inputs.upstream = inputs.operand = inputs.q = inputs.begun = 0.0f;
-    for (uint s = 0; s < CELL_STATES; ++s) inputs.before[s] = inputs.after[s] = 0.0f;
-    for (uint g = 0; g < CELL_GATES; ++g) {
-        inputs.kept[g] = load_view(p, kSaved, d, here, n, slot_of(g), j);
-        inputs.v[g] = 0.0f;
-    }
+    for (uint g = 0; g < CELL_GATES; ++g) inputs.kept[g] = fetch_view(p, kSaved, d, here, n, slot_of(g), j);
 #ifdef CELL_SCALE
     if (phase == 2) {
-        inputs.up[0] = load_view(p, kCarryHidden, d, 0, n, 0, j);
-        inputs.operand = load_view(p, kOperand, d, here, n, 0, j);
-        inputs.mask = load_mask(p, d, here, n, j);
-        inputs.begun = load_view(p, kDelta, d, here, n, slot_of(CELL_SCALE), j);
+        inputs.up[0] = fetch_view(p, kCarryHidden, d, 0, n, 0, j);
+        inputs.operand = fetch_view(p, kOperand, d, here, n, 0, j);
+        inputs.mask = fetch_mask(p, d, here, n, j);
+        inputs.begun = fetch_view(p, kDelta, d, here, n, slot_of(CELL_SCALE), j);
         return inputs;
     }
 #endif
-    inputs.up[0] = inputs.last ? load_view(p, kLastHidden, d, 0, n, 0, j) : load_view(p, kCarryHidden, d, 0, n, 0, j);
-    inputs.mask = load_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
-    inputs.upstream = load_view(p, kUpstream, d, here, n, 0, j);
+    inputs.up[0] = inputs.last ? fetch_view(p, kLastHidden, d, 0, n, 0, j) : fetch_view(p, kCarryHidden, d, 0, n, 0, j);
+    inputs.mask = fetch_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
+    inputs.upstream = fetch_view(p, kUpstream, d, here, n, 0, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = FIND_VECTOR(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN
-    inputs.before[0] = load_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
+    inputs.before[0] = fetch_previous(p, kHidden, kInitHidden, d, here, n, 0, j);
 #endif
 #ifdef CELL_SCALE
-    if (scales_product != 0) inputs.q = load_view(p, kProduct, d, here, n, 0, j);
+    if (scales_product != 0) inputs.q = fetch_view(p, kProduct, d, here, n, 0, j);
 #endif
     for (uint s = 1; s < CELL_STATES; ++s) {
-        inputs.up[s] = inputs.last ? load_view(p, kLastCell, d, 0, n, s - 1, j)
-                                   : load_view(p, kCarryCell, d, 0, n, s - 1, j);
-        inputs.before[s] = load_previous(p, kCell, kInitCell, d, here, n, s - 1, j);
-        inputs.after[s] = load_view(p, kCell, d, here, n, s - 1, j);
+        inputs.up[s] = inputs.last ? fetch_view(p, kLastCell, d, 0, n, s - 1, j)
+                                   : fetch_view(p, kCarryCell, d, 0, n, s - 1, j);
+        inputs.before[s] = fetch_previous(p, kCell, kInitCell, d, here, n, s - 1, j);
+        inputs.after[s] = fetch_view(p, kCell, d, here, n, s - 1, j);
     }
     return inputs;
 }
 
-// Computes and stores the deltas. `through` is the recurrent product: the gradient that comes from the later step.
-// Returns in `dr` the gradient of each gate's recurrent product, which the next product multiplies by the weights. In a
-// cell with two phases, the second phase computes `dr` only for the gate that scales the candidate's operand, and the
-// first phase for all others.
-INLINE void cell_step(Params p, Element e, CellInputs inputs, Real through, out Real dr[CELL_GATES]) {
-    uint d = e.direction, n = e.n, j = e.j;
-    int k = e.k;
-    for (uint g = 0; g < CELL_GATES; ++g) dr[g] = 0.0f;
-    if (inputs.ended) {
-        if (phase == 2) return;
-        for (uint g = 0; g < CELL_GATES; ++g) {
-            clear_view(p, kDelta, d, k, n, slot_of(g), j);
-#ifdef CELL_SCALE
-            if (scales_product != 0) clear_view(p, kRecurrentDelta, d, k, n, slot_of(g), j);
-#endif
-        }
-        return;
-    }
-    Real carry[CELL_STATES];
+// The results of a step. dx are the deltas. dr has the gradient of each gate's recurrent product, which the next product
+// multiplies by the weights. In a cell with two phases, the second phase computes dx and dr only for the gate that
+// scales the candidate's operand, and the first phase for all others. `carry` is carried to the step before.
+struct CellResults {
+    bool ended;
+    Real dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];
+};
+
+// Computes the deltas. `through` is the recurrent product: the gradient that comes from the later step.
+INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real through) {
+    CellResults made;
+    made.ended = inputs.ended;
+    for (uint g = 0; g < CELL_GATES; ++g) made.dx[g] = made.dr[g] = 0.0f;
+    if (inputs.ended) return made;
+    int here = own_step(e);
+    Real kept[CELL_GATES], up[CELL_STATES], mask = mask_of(inputs.mask);
+    for (uint g = 0; g < CELL_GATES; ++g) kept[g] = value_of(kSaved, inputs.kept[g]);
 #ifdef CELL_SCALE
     if (phase == 2) {
         Real scale_delta[1];
-        scale_delta[0] = inputs.begun;
-        carry[0] = inputs.up[0];
-        cell_backward_second(inputs.kept, through, inputs.operand, inputs.mask, scale_delta, carry);
-        dr[CELL_SCALE] = scale_delta[0];
-        store_view(p, kDelta, d, k, n, slot_of(CELL_SCALE), j, scale_delta[0]);
-        store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
-        return;
+        scale_delta[0] = value_of(kDelta, inputs.begun);
+        made.carry[0] = value_of(kCarryHidden, inputs.up[0]);
+        cell_backward_second(kept, through, value_of(kOperand, inputs.operand), mask, scale_delta, made.carry);
+        made.dx[CELL_SCALE] = made.dr[CELL_SCALE] = scale_delta[0];
+        return made;
     }
 #endif
-    Real up[CELL_STATES];
-    COPY(up, inputs.up);
-    if (!inputs.last) up[0] += through * inputs.mask;
-    if (k < 0) {
-        store_view(p, kCarryHidden, d, 0, n, 0, j, up[0]);
-        return;
-    }
-    up[0] += inputs.upstream;
+    up[0] = inputs.last ? value_of(kLastHidden, inputs.up[0])
+                        : value_of(kCarryHidden, inputs.up[0]) + through * mask;
+    made.carry[0] = up[0];   // all that step -1 computes
+    if (e.k < 0) return made;
+    up[0] += value_of(kUpstream, inputs.upstream);
 
-    Real dx[CELL_GATES];
-    cell_backward(inputs.kept, inputs.v, inputs.before, inputs.after, inputs.q, up, dx, dr, carry);
-    for (uint g = 0; g < CELL_GATES; ++g) {
-        store_view(p, kDelta, d, k, n, slot_of(g), j, dx[g]);
+    Real v[CELL_GATES], before[CELL_STATES], after[CELL_STATES], q = 0.0f;
+    before[0] = after[0] = 0.0f;
+    for (uint g = 0; g < CELL_GATES; ++g) v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
+#ifdef CELL_KEEPS_HIDDEN
+    before[0] = previous_of(kHidden, kInitHidden, here, inputs.before[0]);
+#endif
 #ifdef CELL_SCALE
-        if (scales_product != 0) store_view(p, kRecurrentDelta, d, k, n, slot_of(g), j, dr[g]);
+    if (scales_product != 0) q = value_of(kProduct, inputs.q);
+#endif
+    for (uint s = 1; s < CELL_STATES; ++s) {
+        up[s] = inputs.last ? value_of(kLastCell, inputs.up[s]) : value_of(kCarryCell, inputs.up[s]);
+        before[s] = previous_of(kCell, kInitCell, here, inputs.before[s]);
+        after[s] = value_of(kCell, inputs.after[s]);
+    }
+    cell_backward(kept, v, before, after, q, up, made.dx, made.dr, made.carry);
+    return made;
+}
+
+INLINE void store_delta(Params p, Element e, uint gate, CellResults made) {
+    store_view(p, kDelta, e.direction, e.k, e.n, slot_of(gate), e.j, made.dx[gate]);
+#ifdef CELL_SCALE
+    if (scales_product != 0)
+        store_view(p, kRecurrentDelta, e.direction, e.k, e.n, slot_of(gate), e.j, made.dr[gate]);
+#endif
+}
+
+INLINE void clear_deltas(Params p, Element e) {
+    if (phase == 2) return;
+    for (uint g = 0; g < CELL_GATES; ++g) {
+        clear_view(p, kDelta, e.direction, e.k, e.n, slot_of(g), e.j);
+#ifdef CELL_SCALE
+        if (scales_product != 0) clear_view(p, kRecurrentDelta, e.direction, e.k, e.n, slot_of(g), e.j);
 #endif
     }
-    store_view(p, kCarryHidden, d, 0, n, 0, j, carry[0]);
-    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCarryCell, d, 0, n, s - 1, j, carry[s]);
+}
+
+INLINE void store_cell(Params p, Element e, CellResults made) {
+    if (made.ended) {
+        clear_deltas(p, e);
+        return;
+    }
+    store_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j, made.carry[0]);
+    if (e.k < 0) return;
+#ifdef CELL_SCALE
+    if (phase == 2) {
+        store_delta(p, e, CELL_SCALE, made);
+        return;
+    }
+#endif
+    for (uint g = 0; g < CELL_GATES; ++g) store_delta(p, e, g, made);
+    for (uint s = 1; s < CELL_STATES; ++s) store_view(p, kCarryCell, e.direction, 0, e.n, s - 1, e.j, made.carry[s]);
 }
 
 #endif

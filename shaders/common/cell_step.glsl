@@ -1,5 +1,5 @@
 // A step of one element of the state: forward, or backward in a driver that defines BACKWARD first. Either file defines
-// CellInputs and load_cell, and the step's products: PRODUCTS for each unit and batch row, of which those from
+// CellInputs and fetch_cell, and the step's products: PRODUCTS for each unit and batch row, of which those from
 // first_product up to end_product are computed in this phase.
 #ifndef VKRNN_CELL_STEP_GLSL
 #define VKRNN_CELL_STEP_GLSL

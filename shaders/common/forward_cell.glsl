@@ -1,4 +1,4 @@
-// A forward step of one element of the state. load_cell reads all inputs except the recurrent products, form_cell
+// A forward step of one element of the state. fetch_cell reads all inputs except the recurrent products, form_cell
 // computes the new state from those products, and store_cell stores it.
 #ifndef VKRNN_FORWARD_CELL_GLSL
 #define VKRNN_FORWARD_CELL_GLSL
@@ -30,26 +30,24 @@ CONSTANT uint end_product = CELL_GATES;
 #endif
 
 struct CellInputs {
-    Real x[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
-    Real mask;   // mask on the operand of the next product
+    Loaded x[CELL_GATES], bias[CELL_GATES], v[CELL_GATES], kept[CELL_GATES], before[CELL_STATES];
+    Loaded mask;   // mask on the operand of the next product
 };
 
-INLINE CellInputs load_cell(Params p, Element e) {
+INLINE CellInputs fetch_cell(Params p, Element e) {
     CellInputs inputs;
-    for (uint g = 0; g < CELL_GATES; ++g) inputs.x[g] = inputs.v[g] = inputs.kept[g] = 0.0f;
     for (uint g = first_product; g < end_product; ++g) {
-        uint slot = slot_of(g);
-        inputs.x[g] = load_view(p, kProjected, e.direction, e.k, e.n, slot, e.j) +
-                      load_view(p, kBias, e.direction, 0, 0, slot, e.j);
+        inputs.x[g] = fetch_view(p, kProjected, e.direction, e.k, e.n, slot_of(g), e.j);
+        inputs.bias[g] = FIND_BIAS(p, e, g);
     }
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = FIND_VECTOR(p, e, i);
-    inputs.before[0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
+    inputs.before[0] = fetch_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s)
-        inputs.before[s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
+        inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
-        inputs.kept[g] = load_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
+        inputs.kept[g] = fetch_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
-    inputs.mask = load_mask(p, e.direction, masked_step, e.n, e.j);
+    inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
     return inputs;
 }
 
@@ -71,18 +69,27 @@ struct CellResults {
 INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real r[CELL_GATES]) {
     CellResults made;
     made.ended = has_ended(p, e.n, e.k);
-    COPY(made.kept, inputs.kept);
+    Real x[CELL_GATES], v[CELL_GATES], before[CELL_STATES], mask = mask_of(inputs.mask);
+    for (uint g = 0; g < CELL_GATES; ++g) {
+        bool formed = g >= first_product && g < end_product;
+        x[g] = formed ? value_of(kProjected, inputs.x[g]) + value_of(kBias, inputs.bias[g]) : 0.0f;
+        v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
+        made.kept[g] = g < first_product ? value_of(carried(kSaved, kCarryGates), inputs.kept[g]) : 0.0f;
+    }
+    before[0] = carried_of(kHidden, kCarryHidden, kInitHidden, e.k, inputs.before[0]);
+    for (uint s = 1; s < CELL_STATES; ++s)
+        before[s] = carried_of(kCell, kCarryCell, kInitCell, e.k, inputs.before[s]);
 #ifdef CELL_SCALE
     if (phase == 1)
-        cell_forward_first(inputs.x, r, made.kept);
+        cell_forward_first(x, r, made.kept);
     else if (phase == 2)
-        cell_forward_second(inputs.x, r, inputs.before, made.after, made.kept);
+        cell_forward_second(x, r, before, made.after, made.kept);
     else
 #endif
-        cell_forward(inputs.x, r, inputs.v, inputs.before, made.after, made.kept);
-    made.operand = made.after[0] * inputs.mask;
+        cell_forward(x, r, v, before, made.after, made.kept);
+    made.operand = made.after[0] * mask;
 #ifdef CELL_SCALE
-    if (phase == 1) made.operand = inputs.before[0] * inputs.mask * made.kept[CELL_SCALE];
+    if (phase == 1) made.operand = before[0] * mask * made.kept[CELL_SCALE];
 #endif
     if (made.ended) made.operand = 0.0f;
     return made;

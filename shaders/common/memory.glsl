@@ -24,6 +24,9 @@ INLINE void store(Address base, Stride index, Real value) { Scalar(element(base,
 
 // The same for tensor `tensor` of a kernel, which may be in a 16-bit type: see kStored. The number of the tensor
 // should be a constant. These are macros where a function would nest calls more deeply: see activate_gate.
+// fetch_tensor returns a number as it is in memory, and value_of its value. A subgroup waits for a load when it first
+// uses what it loads, and to convert a number is to use it. So a step that fetches its inputs long before it needs them
+// takes their values late.
 #ifdef VKRNN_16BIT
 #include "common/sixteen_bits.glsl"
 #ifndef __cplusplus
@@ -44,9 +47,13 @@ INLINE Real4 widen_four(uvec2 pairs) {
     return Real4(widen(stored_bfloat, pairs.x & 0xffffu), widen(stored_bfloat, pairs.x >> 16),
                  widen(stored_bfloat, pairs.y & 0xffffu), widen(stored_bfloat, pairs.y >> 16));
 }
-#define load_tensor(tensor, base, index)                                                                   \
-    (is_16bit(tensor) ? widen(stored_bfloat, uint(SixteenBits(tensor_element(tensor, base, index)).value)) \
-                      : load(base, index))
+#define Loaded uint
+#define fetch_tensor(tensor, base, index)                                            \
+    (is_16bit(tensor) ? uint(SixteenBits(tensor_element(tensor, base, index)).value) \
+                      : floatBitsToUint(load(base, index)))
+#define value_of(tensor, loaded) \
+    (is_16bit(tensor) ? widen(stored_bfloat, loaded) : uintBitsToFloat(loaded))
+#define load_tensor(tensor, base, index) value_of(tensor, fetch_tensor(tensor, base, index))
 #define load4_tensor(tensor, base, index)                                                        \
     (is_16bit(tensor) ? widen_four(FourOfSixteenBits(tensor_element(tensor, base, index)).value) \
                       : load4(base, index))
@@ -60,6 +67,9 @@ INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {
 #define is_16bit(tensor) false
 #define tensor_bytes(tensor) kElementBytes
 #define tensor_element(tensor, base, index) element(base, index)
+#define Loaded Real
+#define fetch_tensor(tensor, base, index) load(base, index)
+#define value_of(tensor, loaded) (loaded)
 #define load_tensor(tensor, base, index) load(base, index)
 #define load4_tensor(tensor, base, index) load4(base, index)
 #define store_tensor(tensor, base, index, value) store(base, index, value)

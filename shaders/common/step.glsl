@@ -100,6 +100,9 @@ INLINE Address view_address(Params p, uint view, uint direction, int step, uint 
     at = unit_address(p, view, row_address(p, view, direction, step, n), slot, j);
     return at;
 }
+INLINE Loaded fetch_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
+    return fetch_tensor(view, view_address(p, view, direction, step, n, slot, j), 0);
+}
 INLINE Real load_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     return load_tensor(view, view_address(p, view, direction, step, n, slot, j), 0);
 }
@@ -111,23 +114,31 @@ INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, ui
     int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
     store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
+INLINE Loaded fetch_mask(Params p, uint direction, int step, uint n, uint j) {
+    return has_mask != 0 ? fetch_view(p, kMask, direction, step, n, 0, j) : Loaded(0);
+}
+INLINE Real mask_of(Loaded loaded) { return has_mask != 0 ? value_of(kMask, loaded) : 1.0f; }
 INLINE Real load_mask(Params p, uint direction, int step, uint n, uint j) {
-    return has_mask != 0 ? load_view(p, kMask, direction, step, n, 0, j) : 1.0f;
+    return mask_of(fetch_mask(p, direction, step, n, j));
 }
-// Loads the state before step `step`.
-INLINE Real load_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
-    return step == 0 ? load_view(p, init, direction, 0, n, slot, j)
-                     : load_view(p, sequence, direction, step - 1, n, slot, j);
+// Fetches the state before step `step`.
+INLINE Loaded fetch_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
+    return step == 0 ? fetch_view(p, init, direction, 0, n, slot, j)
+                     : fetch_view(p, sequence, direction, step - 1, n, slot, j);
 }
+#define previous_of(sequence, init, step, loaded) \
+    ((step) == 0 ? value_of(init, loaded) : value_of(sequence, loaded))
+#define load_previous(p, sequence, init, direction, step, n, slot, j) \
+    previous_of(sequence, init, step, fetch_previous(p, sequence, init, direction, step, n, slot, j))
 
 // A forward step stores its states among the results. If these are in a 16-bit type, the exact states are carried to
 // the next step in float32.
 #ifdef VKRNN_16BIT
 INLINE uint carried(uint sequence, uint carry) { return is_16bit(sequence) ? carry : sequence; }
 INLINE int carried_step(uint sequence, int step) { return is_16bit(sequence) ? step & 1 : step; }
-#define load_carried(p, sequence, carry, init, direction, step, n, slot, j)                                          \
-    ((step) == 0 ? load_view(p, init, direction, 0, n, slot, j)                                                      \
-                 : load_view(p, carried(sequence, carry), direction, carried_step(sequence, (step) - 1), n, slot, j))
+#define fetch_carried(p, sequence, carry, init, direction, step, n, slot, j)                                          \
+    ((step) == 0 ? fetch_view(p, init, direction, 0, n, slot, j)                                                      \
+                 : fetch_view(p, carried(sequence, carry), direction, carried_step(sequence, (step) - 1), n, slot, j))
 INLINE void store_carried(Params p, uint sequence, uint carry, uint direction, int step, uint n, uint slot, uint j,
                           Real value) {
     store_view(p, sequence, direction, step, n, slot, j, value);
@@ -136,10 +147,13 @@ INLINE void store_carried(Params p, uint sequence, uint carry, uint direction, i
 #else
 #define carried(sequence, carry) (sequence)
 #define carried_step(sequence, step) (step)
-#define load_carried(p, sequence, carry, init, direction, step, n, slot, j) \
-    load_previous(p, sequence, init, direction, step, n, slot, j)
+#define fetch_carried(p, sequence, carry, init, direction, step, n, slot, j) \
+    fetch_previous(p, sequence, init, direction, step, n, slot, j)
 #define store_carried(p, sequence, carry, direction, step, n, slot, j, value) \
     store_view(p, sequence, direction, step, n, slot, j, value)
 #endif
+#define carried_of(sequence, carry, init, step, loaded) previous_of(carried(sequence, carry), init, step, loaded)
+#define load_carried(p, sequence, carry, init, direction, step, n, slot, j) \
+    carried_of(sequence, carry, init, step, fetch_carried(p, sequence, carry, init, direction, step, n, slot, j))
 
 #endif

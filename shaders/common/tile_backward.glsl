@@ -19,16 +19,26 @@ INLINE bool find_cell(Params p, Tile tile, uint cell, int step, OUT(Element) e) 
     return cell < cells && e.n < p.params.N && e.j < p.params.H;
 }
 
-// Returns true if this phase computes the delta of a gate.
-INLINE bool forms(uint gate) {
-#ifdef CELL_SCALE
-    if (phase != 0) return (gate == CELL_SCALE) == (phase == 2);
+INLINE void store_operands(Params p, Tile tile, int step, Real dr[cells_each][CELL_GATES]) {
+    Element e;
+    uint region = step & 1;
+#ifdef MATRIX_UNITS
+    float largest = 0.0f;
+    for (uint i = 0; i < cells_each; ++i)
+        for (uint g = 0; g < CELL_GATES; ++g)
+            if (forms(g)) largest = max(largest, finite(abs(dr[i][g])));
+    set_scale(p, tile, region, largest);
 #endif
-    return true;
+    for (uint i = 0; i < cells_each; ++i) {
+        bool there = find_cell(p, tile, i * invocations + invocation(), step, e);
+        for (uint g = 0; g < CELL_GATES; ++g)
+            if (there && forms(g)) store_operand(p, e.direction, region, e.n, slot_of(g), e.j, dr[i][g]);
+    }
 }
 
 INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;
+    CellResults made;
     bool product = has_product(p, step);
     Real dr[cells_each][CELL_GATES];
     for (uint i = 0; i < cells_each; ++i) {
@@ -39,27 +49,19 @@ INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
             if (one_cell)
                 inputs = early;
             else
-                inputs = load_cell(p, e);
+                inputs = fetch_cell(p, e);
             Real through = product ? tile_sum(cell / tile_columns, cell % tile_columns) : 0.0f;
-            cell_step(p, e, inputs, through, dr[i]);
+            made = form_cell(p, e, inputs, through);
+            COPY(dr[i], made.dr);
+            if (!one_cell) store_cell(p, e, made);
         }
     }
-    if (step < 0) return;
-
-    uint region = step & 1;
-#ifdef MATRIX_UNITS
-    Real largest[CELL_GATES];
-    for (uint g = 0; g < CELL_GATES; ++g) {
-        largest[g] = forms(g) ? 0.0f : -1.0f;
-        for (uint i = 0; i < cells_each && forms(g); ++i) largest[g] = max(largest[g], finite(abs(dr[i][g])));
+    // The operand of the next product is stored first, because other workgroups may wait for it.
+    if (step >= 0) {
+        store_operands(p, tile, step, dr);
+        hand_over(p, tile);
     }
-    set_scales(p, tile, region, largest);
-#endif
-    for (uint i = 0; i < cells_each; ++i) {
-        bool there = find_cell(p, tile, i * invocations + invocation(), step, e);
-        for (uint g = 0; g < CELL_GATES; ++g)
-            if (there && forms(g)) store_operand(p, e.direction, region, e.n, slot_of(g), e.j, dr[i][g]);
-    }
+    if (one_cell && find_cell(p, tile, invocation(), step, e)) store_cell(p, e, made);
 }
 
 #endif

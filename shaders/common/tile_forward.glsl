@@ -19,24 +19,30 @@ INLINE bool find_cell(Params p, Tile tile, uint cell, int step, OUT(Element) e) 
     return cell < cells && e.n < p.params.N && e.j < p.params.H;
 }
 
-INLINE void finish_cell(Params p, uint cell, Element e, CellInputs inputs) {
+// Computes a cell's results and stores the operand of the next product.
+INLINE CellResults finish_cell(Params p, uint cell, Element e, CellInputs inputs) {
     Real r[CELL_GATES];
     for (uint g = 0; g < CELL_GATES; ++g) r[g] = 0.0f;
     for (uint g = first_product; g < end_product; ++g)
         r[g] = tile_sum(cell / units, cell % units * products + g - first_product);
     CellResults made = form_cell(p, e, inputs, r);
-    // This is stored first, because other workgroups may wait for it.
     store_operand(p, e.direction, phase == 1 ? 2 : e.k + 1 & 1, e.n, 0, e.j, made.operand);
-    store_cell(p, e, made);
+    return made;
 }
 
 INLINE void finish_step(Params p, Tile tile, int step, CellInputs early) {
     Element e;
     if (one_cell) {
-        if (find_cell(p, tile, invocation(), step, e)) finish_cell(p, invocation(), e, early);
+        // The operand is stored first, because other workgroups may wait for it.
+        bool there = find_cell(p, tile, invocation(), step, e);
+        CellResults made;
+        if (there) made = finish_cell(p, invocation(), e, early);
+        hand_over(p, tile);
+        if (there) store_cell(p, e, made);
     } else {
         for (uint cell = invocation(); cell < cells; cell += invocations)
-            if (find_cell(p, tile, cell, step, e)) finish_cell(p, cell, e, load_cell(p, e));
+            if (find_cell(p, tile, cell, step, e)) store_cell(p, e, finish_cell(p, cell, e, fetch_cell(p, e)));
+        hand_over(p, tile);
     }
 }
 

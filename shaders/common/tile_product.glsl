@@ -7,4 +7,11 @@
 #else
 #include "tiles/tiles.glsl"
 #endif
+
+// Tells other workgroups that this tile's part of the next product's operand is stored.
+#ifdef PERSISTENT
+DECLARE(void hand_over(Params p, Tile tile))
+#else
+INLINE void hand_over(Params p, Tile tile) {}   // none of them waits
+#endif
 #endif

@@ -6,7 +6,7 @@
 void main() {
     Params p = Params(push.params);
     Tile tile = this_tile(p, tile_rows);
-    CellInputs early = load_early(p, tile, push.step);
+    CellInputs early = fetch_early(p, tile, push.step);
     if (has_product(p, push.step)) multiply(p, tile, operand_region(push.step));
     finish_step(p, tile, push.step, early);
 }

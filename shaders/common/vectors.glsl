@@ -1,20 +1,25 @@
-// The learned vectors of a cell.
+// The learned vectors and biases of a cell.
 #ifndef VKRNN_VECTORS_GLSL
 #define VKRNN_VECTORS_GLSL
 #include "chosen_cell.glsl"
 #include "common/step.glsl"
 
 // Several vectors are one per gate, in the gates' order in memory; a single one is in slot 0.
-INLINE Real load_vector(Params p, Element e, uint i) {
-    return load_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+INLINE Loaded fetch_vector(Params p, Element e, uint i) {
+    return fetch_view(p, kVectors, e.direction, 0, 0, CELL_VECTORS > 1 ? slot_of(i) : 0, e.j);
+}
+INLINE Loaded fetch_bias(Params p, Element e, uint gate) {
+    return fetch_view(p, kBias, e.direction, 0, 0, slot_of(gate), e.j);
 }
 
-// The same, unless find_element has already loaded it.
+// The same, unless find_element has already fetched them.
 #ifdef FINDS_ELEMENT
-Real found_vectors[CELL_GATES];
-#define FIND_VECTOR(P, E, I) (element_found ? found_vectors[I] : load_vector(P, E, I))
+Loaded found_vectors[CELL_GATES], found_bias[CELL_GATES];
+#define FIND_VECTOR(P, E, I) (element_found ? found_vectors[I] : fetch_vector(P, E, I))
+#define FIND_BIAS(P, E, G) (element_found ? found_bias[G] : fetch_bias(P, E, G))
 #else
-#define FIND_VECTOR(P, E, I) load_vector(P, E, I)
+#define FIND_VECTOR(P, E, I) fetch_vector(P, E, I)
+#define FIND_BIAS(P, E, G) fetch_bias(P, E, G)
 #endif
 
 #endif

@@ -184,6 +184,13 @@ template <> struct Volatile<uvec4> {
     }
 };
 
+template <> struct Volatile<uint16_t> {
+    Address at;
+    DEVICE void operator=(uint16_t value) const {
+        asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(value) : "memory");
+    }
+};
+
 // ---- matrix units --------------------------------------------------------------------------------------------------
 // Matrices of 16 x 16, whose products are two of the instruction's 16 x 8. The elements of an invocation are in the
 // order of its fragments.

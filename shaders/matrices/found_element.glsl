@@ -17,7 +17,10 @@ INLINE void find_views(Params p, Element e) {
 // registers.
 INLINE void find_element(Params p, Element e, const bool views) {
     found_length = length_of(p, e.n);
-    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) found_vectors[i] = load_vector(p, e, i);
+    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) found_vectors[i] = fetch_vector(p, e, i);
+#ifndef BACKWARD
+    UNROLL for (uint g = first_product; g < end_product; ++g) found_bias[g] = fetch_bias(p, e, g);
+#endif
     if (views) find_views(p, e);
 }
 

@@ -13,7 +13,8 @@ namespace vkrnn::abi {
 // part only, as do float32 numbers that may be rounded.
 // In memory an operand consists of blocks of side x side elements in the order [i block][k block][part]. The elements
 // of a block are in the order in which the invocations of a subgroup hold them, 8 consecutive ones for each invocation.
-// A tagged operand consists of 32-bit words instead. Each has both parts of an element and a tag: see units.glsl.
+// A tagged operand of two parts consists of 32-bit words instead. Each has both parts of an element and a tag. With one
+// part, each element has a tag. See units.glsl.
 // Specialization constants, after those of all step kernels.
 const uint kMatrixSide = kStepConstants;
 const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations per subgroup: side * side / 8
@@ -24,11 +25,10 @@ const uint kMatrixColumns = kStepConstants + 5u;    // and along the columns
 const uint kRowGroups = kStepConstants + 6u;        // subgroups per workgroup along the rows
 const uint kColumnGroups = kStepConstants + 7u;     // along the columns
 const uint kDepthGroups = kStepConstants + 8u;      // along k
-const uint kScaleCount = kStepConstants + 9u;       // backward: scales of the deltas per row tile
-const uint kMatrixSumSlots = kStepConstants + 10u;  // depth groups whose sums fit in shared memory: all or half of them
-const uint kBlocksAhead = kStepConstants + 11u;     // k blocks loaded ahead of their products: 1 or 2
-const uint kTagged = kStepConstants + 12u;          // 1: words of the left operand have a tag: see units.glsl
-const uint kMatrixConstants = kStepConstants + 13u;
+const uint kMatrixSumSlots = kStepConstants + 9u;  // depth groups whose sums fit in shared memory: all or half of them
+const uint kBlocksAhead = kStepConstants + 10u;     // k blocks loaded ahead of their products: 1 or 2
+const uint kTagged = kStepConstants + 11u;          // 1: words of the left operand have a tag: see units.glsl
+const uint kMatrixConstants = kStepConstants + 12u;
 // Further constants of persistent loops.
 const uint kKeptBlocks = kMatrixConstants;          // k blocks of weights that a subgroup keeps in registers
 const uint kStreams = kMatrixConstants + 1u;        // 1: there are further k blocks, which it loads in every step

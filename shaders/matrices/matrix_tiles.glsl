@@ -5,9 +5,6 @@
 // the last one are zeros.
 #ifndef VKRNN_MATRIX_TILES_GLSL
 #define VKRNN_MATRIX_TILES_GLSL
-#ifdef BACKWARD
-#include "chosen_cell.glsl"
-#endif
 #include "common/step.glsl"
 #include "common/tile.glsl"
 #include "matrices/multiply.glsl"
@@ -33,13 +30,10 @@ INLINE uint largest(Params p, uint which) {
 }
 INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
 
-// Sums are multiplied by these factors one after the other, because the product of both may be too small for a float.
+// Forward, sums are multiplied by both factors one after the other, because their product may be too small for a float.
+// Backward, products have been multiplied by the scales of their k blocks.
 float weights_up, operand_up;
-#ifdef BACKWARD
-float slot_scales[4];   // by slot: factor of an operand's elements before they are split
-#else
-float operand_down;     // factor of all elements of the operand before they are split
-#endif
+float operand_down;   // factor of the elements of the operand before they are split
 
 INLINE uint k_blocks(Params p) { return p.params.strides[kMatrixOperand].slot; }   // k blocks of the whole operand
 INLINE uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }      // k blocks of one slot
@@ -65,13 +59,17 @@ CONSTANT uint block_bytes = left_halves * subgroup * 16;
 INLINE Address operand_address(Params p, Address region, uint n, uint slot, uint j) {
     Stride block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
     uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
-    return tagged != 0 ? word_address(region, block, position)
-                       : region + Address(block) * block_bytes + Address(position) * 2;
+    return tagged != 0 && left_halves > 1 ? word_address(region, block, position)
+                                          : region + Address(block) * block_bytes + Address(position) * 2;
 }
 
+VOLATILE_REFERENCE(TaggedHalf, uint16_t, value, 2)
+
 INLINE void put_operand(Address at, float scaled) {
-    if (tagged != 0) {
+    if (tagged != 0 && left_halves > 1) {
         store_word(at, tagged_word(scaled, tag_stored));
+    } else if (tagged != 0) {
+        TaggedHalf(at).value = uint16_t(tagged_half(scaled, tag_stored));
     } else {
         Half(at).value = uint16_t(high_bits(scaled, left_halves));
         if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
@@ -84,9 +82,8 @@ Address own_0, own_1;
 uint own_slot_bytes;
 
 #ifdef BACKWARD
-SHARED_ARRAY(uint, largest_deltas, [CELL_GATES])
-SHARED(uint, reference)              // the absmax of the deltas that the product takes
-SHARED_ARRAY(float, factors, [scale_count])  // scales of the operand's tiles, relative to that of `reference`
+CONSTANT uint subgroups = invocations / subgroup;
+SHARED_ARRAY(uint, largest_deltas, [subgroups])
 
 INLINE Address scales_address(Params p, uint direction, uint region, uint row_tile) {
     Stride at = region * p.params.strides[kMatrixScales].step[direction] +
@@ -95,69 +92,43 @@ INLINE Address scales_address(Params p, uint direction, uint region, uint row_ti
 }
 INLINE uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
 
-// Loads a scale. In a tagged loop it first waits until the scale has been stored: see persistent.glsl.
-#ifdef PERSISTENT
-DECLARE(uint load_scale(Address at))
-#else
-INLINE uint load_scale(Address at) { return Words(at).value; }
-#endif
-
-uint product_run_blocks, product_unit_tiles;
-INLINE float16_t left_factor(uint k_block) {
-    uint tile = k_block / product_run_blocks * product_unit_tiles + k_block % product_run_blocks * side / tile_columns;
-    return float16_t(factors[tile]);
+// Where the scales of a product's k blocks are.
+Address left_scales;
+uint left_run_blocks, left_unit_tiles;
+INLINE void find_left_scales(Params p, Tile tile, uint region) {
+    left_run_blocks = run_blocks(p);
+    left_unit_tiles = unit_tiles(p);
+    left_scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows) +
+                  Address(p.params.first_depth / left_run_blocks * left_unit_tiles) * 4;
 }
-
-// Prepares left_factor for a product with `depth` k blocks of a region, starting at k block `first`.
-INLINE void find_factors(Params p, uint direction, uint region, uint row_tile, uint first, uint depth) {
-    product_run_blocks = run_blocks(p);
-    product_unit_tiles = unit_tiles(p);
-    uint count = depth / product_run_blocks * product_unit_tiles;
-    Address scales = scales_address(p, direction, region, row_tile) +
-                     Address(first / product_run_blocks * product_unit_tiles) * 4;
-    if (invocation() == 0) reference = 0;
-    barrier();
-    uint mine = 0;
-    for (uint i = invocation(); i < count; i += invocations) mine = max(mine, load_scale(scales + Address(i) * 4));
-    mine = subgroupMax(mine);
-    if (subgroupElect()) atomicMax(reference, mine);
-    barrier();
-    for (uint i = invocation(); i < count; i += invocations)
-        factors[i] = scale_up(load_scale(scales + Address(i) * 4)) * scale_down(reference);
-    barrier();
+INLINE Address left_scale_address(uint k_block) {
+    uint tile = k_block / left_run_blocks * left_unit_tiles + k_block % left_run_blocks * side / tile_columns;
+    return left_scales + Address(tile) * 4;
 }
-#endif
+INLINE uint load_left_scale(uint k_block) { return Words(left_scale_address(k_block)).value; }
 
-#ifdef BACKWARD
-// Sets the scales of this tile's deltas, by gate. `mine` has the invocation's largest magnitudes. A negative one means
-// that another phase computes the gate's deltas.
-INLINE void set_scales(Params p, Tile tile, uint region, float mine[CELL_GATES]) {
-    if (invocation() < CELL_GATES) largest_deltas[invocation()] = 0;
+// Sets the scale of this tile's deltas, for each gate that the phase computes. `mine` is the invocation's absmax.
+INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
+    uint largest = subgroupMax(floatBitsToUint(mine));
+    if (subgroupElect()) largest_deltas[invocation() / subgroup] = largest;
     barrier();
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
-        uint largest = subgroupMax(floatBitsToUint(max(mine[g], 0.0f)));
-        if (subgroupElect()) atomicMax(largest_deltas[g], largest);
-    }
-    barrier();
+    largest = 0;
+    for (uint i = invocation() % subgroup; i < subgroups; i += subgroup) largest = max(largest, largest_deltas[i]);
+    largest = subgroupMax(largest);
+    operand_down = scale_down(largest);
+    // Only the exponent of a scale matters, so its last bit can hold the tag.
+    if (tagged != 0) largest = largest & ~1u | tag_stored;
     Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
-        bool formed = mine[g] >= 0.0f;
-        // Only the exponent of a scale matters, so its last bit can hold the tag.
-        if (formed && invocation() == 0)
-            store_word(scales + Address(slot_of(g) * unit_tiles(p) + tile.column_tile) * 4,
-                       tagged != 0 ? largest_deltas[g] & ~1u | tag_stored : largest_deltas[g]);
-        if (formed) slot_scales[slot_of(g)] = scale_down(largest_deltas[g]);
-    }
+    uint gate = invocation();
+    if (gate < CELL_GATES && forms(gate))
+        store_word(scales + Address(slot_of(gate) * unit_tiles(p) + tile.column_tile) * 4, largest);
 }
 #endif
 
-// Computes the scales of a region's product, which tile_sum and store_operand use.
-INLINE void find_scales(Params p, Tile tile, uint region) {
+// Finds the factors that are the same in all steps.
+INLINE void find_factors(Params p) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
-#ifdef BACKWARD
-    find_factors(p, tile.direction, region, tile.first_row / tile_rows, p.params.first_depth, p.params.depth);
-    operand_up = scale_up(reference);
-#else
+#ifndef BACKWARD
     uint state = at_least_1(largest(p, kLargestState));
     float mask = bound(at_least_1(largest(p, kLargestMask)));
     operand_up = scale_up(state) * mask;
@@ -213,7 +184,10 @@ INLINE void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
 }
 
 INLINE void multiply(Params p, Tile tile, uint region) {
-    find_scales(p, tile, region);
+    find_factors(p);
+#ifdef BACKWARD
+    find_left_scales(p, tile, region);
+#endif
     SumMatrix found[matrix_rows][matrix_columns];
     Run run = Run(depth_group(), p.params.depth, depth_groups, lane());
     multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), run, found);
@@ -224,21 +198,20 @@ INLINE float tile_sum(uint row, uint column) {
     float sum = 0.0f;
     UNROLL for (uint slot = 0; slot < sum_slots; ++slot)
         sum += sums[(slot * tile_rows + row) * row_fours + column / 4][column % 4];
-    return sum * weights_up * operand_up;
+    sum *= weights_up;
+#ifndef BACKWARD
+    sum *= operand_up;
+#endif
+    return tagged != 0 && left_halves == 1 ? sum / kTagRoom : sum;
 }
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, float value) {
-#ifdef BACKWARD
-    float down = slot_scales[slot];
-#else
-    float down = operand_down;
-#endif
     Address at;
     if (own_found)
         at = (region == 0 ? own_0 : own_1) + slot * own_slot_bytes;
     else
         at = operand_address(p, region_address(p, direction, region), n, slot, j);
-    put_operand(at, value * down);
+    put_operand(at, value * operand_down);
 }
 
 #endif

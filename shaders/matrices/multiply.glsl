@@ -9,7 +9,6 @@ SPECIALIZED(kRowGroups, uint, row_groups, 1)
 SPECIALIZED(kColumnGroups, uint, column_groups, 1)
 SPECIALIZED(kDepthGroups, uint, depth_groups, 1)
 SPECIALIZED(kMatrixSumSlots, uint, sum_slots, 1)
-SPECIALIZED(kScaleCount, uint, scale_count, 1)
 SPECIALIZED(kBlocksAhead, uint, blocks_ahead, 1)
 
 // Where an operand's blocks are. Offsets are in 16-byte vectors.
@@ -19,25 +18,32 @@ struct Blocks {
     uint i_apart;        // distance between i blocks; k blocks are consecutive
 };
 
+// Backward, each k block of the left operand has its own scale.
 #ifdef BACKWARD
-// Returns the scale of the left operand's k block, relative to the largest scale.
-DECLARE(float16_t left_factor(uint k_block))
+CONSTANT bool scales_left = true;
+DECLARE(uint load_left_scale(uint k_block))
+#else
+CONSTANT bool scales_left = false;
+INLINE uint load_left_scale(uint k_block) { return 0; }
 #endif
 
-// Adds the products of one k block. Matrix units truncate sums instead of rounding them, and these errors would
+// Adds the products of one k block, whose left operand has the scale `scale`. Matrix units truncate sums instead of rounding them, and these errors would
 // accumulate over many blocks. Each block is therefore summed on its own and then added by an ordinary addition. This
-// is not done if both operands have one part only.
+// is not done if both operands have one part only and the left one has no scales of its own.
 INLINE void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
-                         inout SumMatrix sums[matrix_rows][matrix_columns]) {
+                         uint scale, inout SumMatrix sums[matrix_rows][matrix_columns]) {
+    float factor = scales_left ? scale_up(scale) : 1.0f;
     UNROLL for (uint c = 0; c < matrix_columns; ++c) {
         UNROLL for (uint r = 0; r < matrix_rows; ++r) {
-            if (left_halves == 1 && right_halves == 1) {
+            if (left_halves == 1 && right_halves == 1 && !scales_left) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
             } else {
                 SumMatrix part = SumMatrix(0.0f);
                 if (left_halves > 1) part = coopMatMulAdd(a[r][left_halves - 1], b[c][0], part);
                 if (right_halves > 1) part = coopMatMulAdd(a[r][0], b[c][right_halves - 1], part);
-                sums[r][c] = sums[r][c] + coopMatMulAdd(a[r][0], b[c][0], part);
+                part = coopMatMulAdd(a[r][0], b[c][0], part);
+                if (scales_left) part = part * factor;
+                sums[r][c] = sums[r][c] + part;
             }
         }
     }
@@ -50,9 +56,11 @@ INLINE void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[m
 // Blocks loaded ahead of their products. The two k blocks are in separate variables, because NVIDIA's driver keeps an
 // array in memory if the iteration of a loop indexes it.
 uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
+uint scale_0, scale_1;
 uvec4 right_0[matrix_columns][right_halves], right_1[matrix_columns][right_halves];
 
 #define LOAD_LEFT(TURN, K)                                                                                    \
+    scale_##TURN = load_left_scale(K);                                                                        \
     UNROLL for (uint h = 0; h < left_halves; ++h)                                                             \
         UNROLL for (uint r = 0; r < matrix_rows; ++r)                                                         \
             left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup + \
@@ -80,15 +88,6 @@ INLINE void load_first_right(Blocks right, Run run) {
     if (blocks_ahead > 1) { LOAD_RIGHT(1, min(run.begin + run.stride, run.end - 1)) }
 }
 
-#ifdef BACKWARD
-#define SCALE_LEFT(K)                             \
-    float16_t factor = left_factor(K);            \
-    UNROLL for (uint h = 0; h < left_halves; ++h) \
-        UNROLL for (uint r = 0; r < matrix_rows; ++r) a[r][h] = a[r][h] * factor;
-#else
-#define SCALE_LEFT(K)
-#endif
-
 // Adds the product of k block K, which must be loaded, and loads the next block in its place. Past the end, it loads
 // the last block again, which is not used.
 #define ADD_BLOCK(TURN, K)                                                                            \
@@ -99,11 +98,11 @@ INLINE void load_first_right(Blocks right, Run run) {
             UNROLL for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])     \
         UNROLL for (uint h = 0; h < right_halves; ++h)                                                \
             UNROLL for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h]) \
-        SCALE_LEFT(K)                                                                                 \
+        uint scale = scale_##TURN;                                                                    \
         uint next = min((K) + run.stride * blocks_ahead, run.end - 1);                                \
         LOAD_LEFT(TURN, next)                                                                         \
         LOAD_RIGHT(TURN, next)                                                                        \
-        multiply_add(a, b, sums);                                                                     \
+        multiply_add(a, b, scale, sums);                                                              \
     }
 
 // Adds the products of a run whose first k blocks have been loaded.

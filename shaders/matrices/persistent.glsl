@@ -34,11 +34,12 @@ INLINE Address counter(Params p, Tile tile) {
     return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
 }
 
-// Signals that this tile's part of a step is stored.
-INLINE void arrive(Address at) {
+// Adds 1 to the rows' counter. Words with a tag need no counter, and a workgroup that is alone tells nobody.
+INLINE void hand_over(Params p, Tile tile) {
+    if (tagged != 0 || alone != 0) return;
     workgroup_barrier();
     if (invocation() == 0)
-        atomicAdd(Words(at).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
+        atomicAdd(Words(counter(p, tile)).value, 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
                   gl_SemanticsRelease | gl_SemanticsMakeAvailable);
 }
 
@@ -65,10 +66,13 @@ INLINE bool wait(Params p, Address at, uint parts) {
     return arrived;
 }
 
+// Returns the k block at index i of those whose weights this subgroup keeps.
+INLINE uint kept_block(Params p, uint i) { return min(depth_group() + i * depth_groups, p.params.depth - 1); }
+
 INLINE void keep_weights(Params p, Tile tile) {
     Blocks right = weight_blocks(p, tile);
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
+        uint k = kept_block(p, i);
         UNROLL for (uint c = 0; c < matrix_columns; ++c)
             UNROLL for (uint h = 0; h < right_halves; ++h) {
                 Stride first = right.first + Stride(k * right_halves + h) * subgroup + Stride(c) * right.i_apart;
@@ -84,9 +88,29 @@ INLINE Run streamed(Params p) {
 }
 INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
 
+// The scales of the left operand's blocks that meet kept weights, by index. Each lane loads one of `subgroup` scales.
+CONSTANT uint scale_loads = scales_left ? (kept_blocks + subgroup - 1) / subgroup : 1;
+uint scales[scale_loads];
+INLINE void load_scales(Params p) {
+#ifdef BACKWARD
+    UNROLL for (uint i = 0; i < scale_loads; ++i) {
+        Address at = left_scale_address(kept_block(p, min(i * subgroup + lane(), kept_blocks - 1)));
+        if (tagged == 0)
+            scales[i] = Words(at).value;
+        else
+            scales[i] = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
+    }
+#endif
+}
+INLINE uint kept_scale(uint i) { return scales_left ? subgroupBroadcast(scales[i / subgroup], i % subgroup) : 0; }
+
 // Does the same as multiply, with the weights that this subgroup keeps and those whose first blocks have been loaded.
 INLINE void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
+#ifdef BACKWARD
+    find_left_scales(p, tile, region);
+#endif
+    load_scales(p);
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
@@ -98,11 +122,8 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
                 uvec4 block = uvec4(0);   // past the end
                 if (k < p.params.depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)
-#ifdef BACKWARD
-                if (k < p.params.depth) a[r][h] = a[r][h] * left_factor(k);
-#endif
             }
-        multiply_add(a, kept[i], found);
+        multiply_add(a, kept[i], kept_scale(i), found);
     }
     if (is_streamed(p)) {
         load_first_left(left, streamed(p));
@@ -111,40 +132,34 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
-#ifdef BACKWARD
-INLINE uint load_scale(Address at) {
-    uint spins = 0, scale;
-    if (tagged == 0) {
-        scale = Words(at).value;
-    } else {
-        do {
-            scale = atomicLoad(Words(at).value, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
-            ++spins;
-        } while ((scale & 1) != tag_loaded && spins < max_spins);
-        if ((scale & 1) != tag_loaded) arrived = false;
-    }
-    return scale;
-}
-#endif
+// A tagged block has words of one number with two parts, or of two numbers with one part each. These are the bits of the
+// vectors' words in which an invocation waits for a tag. With two parts, bit v is for vector v; with one part, each
+// number's tag is where it is in the word. stored_tags has the bits of what some workgroup stores, by row of matrices.
+// stored_at_end has them for the last block of a run, which may have fewer units. loaded_lane is the lane whose vector
+// is loaded: lane 0 if none of the invocation's own numbers is ever stored.
+uint stored_tags[matrix_rows][4], stored_at_end[4], loaded_lane[matrix_rows][left_halves];
 
-// Which words of a tagged block an invocation waits for, by row of matrices and vector. stored_words has a bit for each
-// word that some workgroup stores. loaded_lane is the lane whose vector is loaded: lane 0 if none of the invocation's
-// own words is ever stored. stored_at_end has the bits for the last block of a run, which may have fewer units.
-uint stored_words[matrix_rows][2], loaded_lane[matrix_rows][2], stored_at_end[2];
+INLINE uint word_of(uint element) { return left_halves > 1 ? (element & 4) >> 1 | element & 1 : element >> 1; }
+INLINE uint vector_of(uint element) { return left_halves > 1 ? element >> 1 & 1 : 0; }
+INLINE uint tag_bit_of(uint element) {
+    return left_halves > 1 ? 1u << vector_of(element) : kHalfTags & 0xffffu << 16 * (element & 1);
+}
 
 INLINE void find_stored(Params p, Tile tile) {
     uint units_at_end = p.params.H - (run_blocks(p) - 1) * side;
-    UNROLL for (uint v = 0; v < 2; ++v) {
-        stored_at_end[v] = 0;
-        UNROLL for (uint r = 0; r < matrix_rows; ++r) stored_words[r][v] = 0;
-        UNROLL for (uint w = 0; w < 4; ++w) {
-            uint entry = left_elements + lane() * kMatrixElements + element_of_word(v, w);
-            uint element = table_entry(table_address(p), entry);
-            if (element % side < units_at_end) stored_at_end[v] |= 1 << w;
-            UNROLL for (uint r = 0; r < matrix_rows; ++r)
-                if (tile.first_row + r * side + element / side < p.params.N) stored_words[r][v] |= 1 << w;
-        }
-        UNROLL for (uint r = 0; r < matrix_rows; ++r) loaded_lane[r][v] = stored_words[r][v] != 0 ? lane() : 0;
+    UNROLL for (uint w = 0; w < 4; ++w) {
+        stored_at_end[w] = 0;
+        UNROLL for (uint r = 0; r < matrix_rows; ++r) stored_tags[r][w] = 0;
+    }
+    UNROLL for (uint r = 0; r < matrix_rows; ++r) UNROLL for (uint v = 0; v < left_halves; ++v) loaded_lane[r][v] = 0;
+    UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
+        uint element = table_entry(table_address(p), left_elements + lane() * kMatrixElements + e);
+        if (element % side < units_at_end) stored_at_end[word_of(e)] |= tag_bit_of(e);
+        UNROLL for (uint r = 0; r < matrix_rows; ++r)
+            if (tile.first_row + r * side + element / side < p.params.N) {
+                stored_tags[r][word_of(e)] |= tag_bit_of(e);
+                loaded_lane[r][vector_of(e)] = lane();
+            }
     }
 }
 
@@ -177,42 +192,52 @@ INLINE void find_own(Params p, Tile tile) {
 
 VOLATILE_REFERENCE(TaggedVectors, uvec4, value, 16)
 
-// Loads the words of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
+// Loads the words and scales of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
 // is safe because each word has its own tag.
-INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][2]) {
+INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][left_halves]) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
+        uint k = kept_block(p, i);
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint v = 0; v < 2; ++v) {
-                Stride first = left.first + Stride(k * 2 + v) * subgroup + Stride(r) * left.i_apart;
+            UNROLL for (uint v = 0; v < left_halves; ++v) {
+                Stride first = left.first + Stride(k * left_halves + v) * subgroup + Stride(r) * left.i_apart;
                 words[i][r][v] = TaggedVectors(vector_address(left.base, first + loaded_lane[r][v])).value;
             }
     }
+    load_scales(p);
 }
 
-// Returns true if all words have the step's tag.
-INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][2]) {
-    uint outdated = 0;
+// Returns true if all words and scales have the step's tag.
+INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_halves]) {
+    uint tags = tag_loaded * (left_halves > 1 ? 1u : kHalfTags), outdated = 0;
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        uint k = min(depth_group() + i * depth_groups, p.params.depth - 1);
-        bool at_end = (k + 1) % run_blocks(p) == 0;
+        bool at_end = (kept_block(p, i) + 1) % run_blocks(p) == 0;
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint v = 0; v < 2; ++v) {
-                uint stored = stored_words[r][v] & (at_end ? stored_at_end[v] : 15);
-                UNROLL for (uint w = 0; w < 4; ++w) outdated |= (words[i][r][v][w] ^ tag_loaded) & stored >> w;
-            }
+            UNROLL for (uint v = 0; v < left_halves; ++v)
+                UNROLL for (uint w = 0; w < 4; ++w) {
+                    uint stored = at_end ? stored_tags[r][w] & stored_at_end[w] : stored_tags[r][w];
+                    outdated |= (words[i][r][v][w] ^ tags) & (left_halves > 1 ? stored >> v & 1 : stored);
+                }
     }
-    return (outdated & 1) == 0;
+    if (scales_left)
+        UNROLL for (uint i = 0; i < scale_loads; ++i) outdated |= (scales[i] ^ tag_loaded) & 1;
+    return outdated == 0;
+}
+
+// Returns two consecutive elements' high parts, or low parts if `part` is 1.
+INLINE uint part_of(uvec4 words[left_halves], uint pair, uint part) {
+    if (left_halves == 1) return untagged_halves(words[0][pair]);
+    uint first = words[left_halves - 1 & pair][pair & 2], second = words[left_halves - 1 & pair][pair & 2 | 1];
+    return part == 0 ? first & 0xffffu | second << 16 : first >> 16 | second & 0xffff0000u;
 }
 
 // Does the same as multiply_kept, once all words have arrived.
 INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
-    uvec4 words[kept_blocks][matrix_rows][2];
-    load_tagged(p, left, words);
+    uvec4 words[kept_blocks][matrix_rows][left_halves];
 #ifdef BACKWARD
-    find_scales(p, tile, region);
+    find_left_scales(p, tile, region);
 #endif
+    load_tagged(p, left, words);
     uint spins = 0;
     while (spins < max_spins && !subgroupAll(are_there(p, words))) {
         load_tagged(p, left, words);
@@ -223,23 +248,15 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     CLEAR_SUMS(found)
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
+        bool there = k < p.params.depth;
         LeftMatrix a[matrix_rows][left_halves];
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint pair = 0; pair < 4; ++pair) {
-                uint v = pair & 1, w = pair & 2;
-                uint first = words[i][r][v][w], second = words[i][r][v][w | 1];
-                f16vec2 high = unpackFloat2x16(first & 0xffffu | second << 16);
-                f16vec2 low = unpackFloat2x16(first >> 16 | second & 0xffff0000u);
-                bool there = k < p.params.depth;
-                a[r][0][2 * pair] = there ? high.x : float16_t(0.0f);
-                a[r][0][2 * pair + 1] = there ? high.y : float16_t(0.0f);
-                a[r][left_halves - 1][2 * pair] = there ? low.x : float16_t(0.0f);
-                a[r][left_halves - 1][2 * pair + 1] = there ? low.y : float16_t(0.0f);
+            UNROLL for (uint h = 0; h < left_halves; ++h) {
+                uvec4 block;
+                UNROLL for (uint pair = 0; pair < 4; ++pair) block[pair] = there ? part_of(words[i][r], pair, h) : 0;
+                FILL_MATRIX(a[r][h], block)
             }
-#ifdef BACKWARD
-        if (k < p.params.depth) { SCALE_LEFT(k) }
-#endif
-        multiply_add(a, kept[i], found);
+        multiply_add(a, kept[i], kept_scale(i), found);
     }
     share_sums(found);
 }
@@ -249,7 +266,7 @@ INLINE void start_alone(Params p, Tile tile) {}   // the last step has no produc
 #else
 // Stores the operand of the first step, for a workgroup that runs all steps of its rows.
 INLINE void start_alone(Params p, Tile tile) {
-    find_scales(p, tile, 0);
+    find_factors(p);
     for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
         uint n = tile.first_row + at / p.params.H, j = at % p.params.H;
         if (n >= p.params.N) break;
@@ -280,7 +297,7 @@ void main() {
         start_alone(p, tile);
         for (int step = begin; step != end; step += increment)
             for (tile.column_tile = 0; tile.column_tile < tiles; ++tile.column_tile) {
-                CellInputs early = load_early(p, tile, step);
+                CellInputs early = fetch_early(p, tile, step);
                 if (has_product(p, step)) multiply(p, tile, operand_region(step));
                 finish_step(p, tile, step, early);
                 workgroup_barrier();
@@ -289,16 +306,14 @@ void main() {
     }
     keep_weights(p, tile);
     find_own(p, tile);
-#ifndef BACKWARD
-    find_scales(p, tile, 0);
-#endif
+    find_factors(p);
     if (tagged != 0) {
         find_stored(p, tile);
         arrived = true;
         barrier();
     }
     for (int step = push.step; step != end; step += increment) {
-        CellInputs early = load_early(p, tile, step);
+        CellInputs early = fetch_early(p, tile, step);
         if (tagged != 0) {
             tag_loaded = tag_of(step + loaded_from);
             tag_stored = tag_of(step + stored_to);
@@ -315,14 +330,8 @@ void main() {
             // The weights do not depend on other workgroups, so they are loaded before the wait.
             if (is_streamed(p)) load_first_right(weight_blocks(p, tile), streamed(p));
             if (step != push.step && !wait(p, own_counter, tiles * uint((step - begin) * increment))) return;
-            if (has_product(p, step)) {
-#ifdef BACKWARD
-                find_scales(p, tile, operand_region(step));
-#endif
-                multiply_kept(p, tile, operand_region(step));
-            }
+            if (has_product(p, step)) multiply_kept(p, tile, operand_region(step));
             finish_step(p, tile, step, early);
-            arrive(own_counter);
         }
     }
 }

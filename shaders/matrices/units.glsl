@@ -59,8 +59,21 @@ INLINE float rounded(float value, uint halves) {
 INLINE uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0f)); }
 INLINE uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0f)); }
 
-// A word of a tagged operand has both parts of a scaled number. The lower 16 bits are the high part, whose last bit is
-// the tag. The upper 16 bits are the low part, which corrects what the tag changed.
+// A tagged operand has a tag of one bit in all that a workgroup stores at once, so that others see what is there.
+// With one part, a number is stored as a half whose tag is the highest bit of the exponent. So numbers are scaled below
+// 1/2 instead of 2^15, and the exponent of 1 stands for that of infinity and NaN. Numbers below 2^-13 times the largest
+// have fewer digits, and an error of at most 2^-24 times the largest.
+CONSTANT float kTagRoom = 1.52587890625e-5f;   // 2^-16
+CONSTANT uint kHalfTags = 0x40004000u;         // of two numbers in a word
+INLINE uint tagged_half(float value, uint tag) {
+    return high_bits(value * kTagRoom, 1) & ~kHalfTags | tag << 14;
+}
+INLINE uint untagged_halves(uint word) {
+    return word & ~kHalfTags | (word & 0x3c003c00u) + 0x04000400u & kHalfTags;
+}
+
+// With two parts, a word has both parts of a scaled number. The lower 16 bits are the high part, whose last bit is the
+// tag. The upper 16 bits are the low part, which corrects what the tag changed.
 INLINE uint tagged_word(float value, uint tag) {
     uint bits = floatBitsToUint(value), high;
     if ((bits & 0x7fffffffu) < 0x7f800000u) {
@@ -72,10 +85,9 @@ INLINE uint tagged_word(float value, uint tag) {
     return packHalf2x16(vec2(0.0f, value - unpackHalf2x16(high).x)) & 0xffff0000u | high;
 }
 
-// An invocation's words of a tagged block are two vectors, with elements 0, 1, 4, 5 and 2, 3, 6, 7. If a block has 16
-// rows, each of them is from one row. element_of_word returns the element of a word. word_address returns the address
-// of the word at a position of the table.
-INLINE uint element_of_word(uint vector, uint word) { return word & 1 | (word & 2) << 1 | vector << 1; }
+// An invocation's words of a tagged block with two parts are two vectors, with elements 0, 1, 4, 5 and 2, 3, 6, 7. If a
+// block has 16 rows, each of them is from one row. word_address returns the address of the word at a position of the
+// table.
 INLINE Address word_address(Address base, Stride block, uint position) {
     uint element = position % kMatrixElements, lane = position / kMatrixElements;
     return base + Address((block * 2 + (element >> 1 & 1)) * subgroup + lane) * 16 +

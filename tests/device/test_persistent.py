@@ -26,6 +26,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"tagged": 1},
     {"kept_blocks": 1, "depth_groups": 2},
     {"float32": "tf32"},
+    {"float32": "tf32", "tagged": 1},
 )
 
 

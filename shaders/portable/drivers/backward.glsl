@@ -27,8 +27,7 @@ void main() {
         uint n = at.row + first + at.lane;
         if (at.lane < rows - first && n < N && at.unit < H) {
             Element e = Element(at.direction, n, unit, k);
-            Real dr[CELL_GATES];
-            cell_step(p, e, load_cell(p, e), through, dr);
+            store_cell(p, e, form_cell(p, e, fetch_cell(p, e), through));
         }
     }
 }

@@ -31,7 +31,7 @@ void main() {
         uint n = at.row + first + at.lane;
         if (at.lane < rows - first && n < N && at.unit < H) {
             Element e = Element(at.direction, n, unit, k);
-            CellResults made = form_cell(p, e, load_cell(p, e), r);
+            CellResults made = form_cell(p, e, fetch_cell(p, e), r);
             if (phase == 1) store_view(p, kScaledOperand, at.direction, k, n, 0, unit, made.operand);
             store_cell(p, e, made);
         }

@@ -1,5 +1,5 @@
-// The backward steps of a slice. Per cell they compute the same as cell_step of backward_cell.glsl. Step -1 only takes
-// the gradient that comes from step 0: it is the gradient of the initial state.
+// The backward steps of a slice. Per cell they compute the same as form_cell and store_cell of backward_cell.glsl. Step
+// -1 only takes the gradient that comes from step 0: it is the gradient of the initial state.
 #define BACKWARD
 #include "slices/slices.glsl"
 
@@ -20,9 +20,9 @@ CONSTANT bool other_delta = scales_product != 0;   // the recurrent deltas diffe
 CONSTANT bool other_delta = false;
 #endif
 
-// All inputs of a step besides the gradient from the later step, loaded `turns` steps ahead.
-Real kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
-Real mask_ahead[turns][cells], q_ahead[turns][cells];
+// All inputs of a step besides the gradient from the later step, fetched `turns` steps ahead.
+Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
+Loaded mask_ahead[turns][cells], q_ahead[turns][cells];
 Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step to load next
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
@@ -58,37 +58,35 @@ INLINE void find_steps(Params p, Place place) {
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
 }
 
-// Loads the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the later
+// Fetches the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the later
 // step's product. Step -1 has no inputs of its own and ignores what it loads.
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-        kept_ahead[turn][cell][g] = load_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0);
+        kept_ahead[turn][cell][g] = fetch_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0);
     move(saved_at[cell], -saved_step, moves);
-    upstream_ahead[turn][cell] = load_tensor(kUpstream, upstream_at[cell], 0);
+    upstream_ahead[turn][cell] = fetch_tensor(kUpstream, upstream_at[cell], 0);
     move(upstream_at[cell], -upstream_step, moves);
     if (needs_hidden) {
-        before_ahead[turn][cell][0] = load_tensor(kHidden, hidden_at[cell], 0);
+        before_ahead[turn][cell][0] = fetch_tensor(kHidden, hidden_at[cell], 0);
         move(hidden_at[cell], -hidden_step, 1 < step && step <= ends[cell]);
         if (step == 1) hidden_at[cell] = init_hidden_at[cell];
     }
     if (needs_cell) {
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            before_ahead[turn][cell][s] = load_tensor(kCell, state_at(cell_at[cell], s, state_slot[cell]), 0);
+            before_ahead[turn][cell][s] = fetch_tensor(kCell, state_at(cell_at[cell], s, state_slot[cell]), 0);
         move(cell_at[cell], -state_step, 1 < step && step <= ends[cell]);
         if (step == 1) {
             cell_at[cell] = init_cell_at[cell];
             state_slot[cell] = init_slot;
         }
     }
-    mask_ahead[turn][cell] = 1.0f;
     if (has_mask != 0) {
-        mask_ahead[turn][cell] = load_tensor(kMask, mask_at[cell], 0);
+        mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], -mask_step, 0 <= step && step + 1 < ends[cell]);
     }
-    q_ahead[turn][cell] = 0.0f;
     if (other_delta) {
-        q_ahead[turn][cell] = load_tensor(kProduct, product_at[cell], 0);
+        q_ahead[turn][cell] = fetch_tensor(kProduct, product_at[cell], 0);
         move(product_at[cell], -product_step, moves);
     }
 }
@@ -105,7 +103,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     Element e = element_of(p, place, cell, first);
     int end = ends[cell], step = max(first, 0);
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0f;
-    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = load_vector(p, e, i);
+    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
     saved_at[cell] = find(p, kSaved, e, step, end);
     upstream_at[cell] = find(p, kUpstream, e, step, end);
     delta_at[cell] = find(p, kDelta, e, step, end);
@@ -148,20 +146,21 @@ INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int
         up[s] = is_last ? last[cell][s] : carry[cell][s];
         before[s] = states[s] = 0.0f;
     }
-    if (!is_last) up[0] += sums[cell][0] * mask_ahead[turn][cell];
+    if (!is_last) up[0] += sums[cell][0] * mask_of(mask_ahead[turn][cell]);
     if (k < 0) {
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
         return;
     }
-    up[0] += upstream_ahead[turn][cell];
+    up[0] += value_of(kUpstream, upstream_ahead[turn][cell]);
     UNROLL for (uint s = 0; s < CELL_STATES; ++s)
         if (needs(s)) {
-            before[s] = before_ahead[turn][cell][s];
+            before[s] = value_of(s > 0 ? kCell : kHidden, before_ahead[turn][cell][s]);
             states[s] = after[cell][s];
             after[cell][s] = before[s];
         }
-    cell_backward(kept_ahead[turn][cell], v[cell], before, states, q_ahead[turn][cell], up, dx[cell], dr[cell],
-                  carry[cell]);
+    Real saved[CELL_GATES], q = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[g] = value_of(kSaved, kept_ahead[turn][cell][g]);
+    cell_backward(saved, v[cell], before, states, q, up, dx[cell], dr[cell], carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
         UNROLL for (uint g = 0; g < CELL_GATES; ++g)

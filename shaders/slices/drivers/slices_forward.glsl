@@ -1,8 +1,8 @@
 // The forward steps of a slice. Per cell they compute the same as form_cell and store_cell of forward_cell.glsl.
 #include "slices/slices.glsl"
 
-// All inputs of a step besides the state, loaded `turns` steps ahead.
-Real x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
+// All inputs of a step besides the state, fetched `turns` steps ahead.
+Loaded x_ahead[turns][cells][CELL_GATES], mask_ahead[turns][cells];
 Address projected_at[cells], mask_at[cells];   // at the step to load next; the mask's is one step later
 int projected_step, mask_step;
 uint projected_slot;
@@ -27,15 +27,14 @@ INLINE void find_steps(Params p, Place place) {
     state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
 }
 
-// Loads the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the next
+// Fetches the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the next
 // product.
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-        x_ahead[turn][cell][g] = load_tensor(kProjected, gate_at(projected_at[cell], g, projected_slot), 0);
+        x_ahead[turn][cell][g] = fetch_tensor(kProjected, gate_at(projected_at[cell], g, projected_slot), 0);
     move(projected_at[cell], projected_step, step + 1 < ends[cell]);
-    mask_ahead[turn][cell] = 1.0f;
     if (has_mask != 0) {
-        mask_ahead[turn][cell] = load_tensor(kMask, mask_at[cell], 0);
+        mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], mask_step, step + 2 < ends[cell]);
     }
 }
@@ -45,10 +44,10 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     Element e = element_of(p, place, cell, first);
     int end = ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
-        bias[cell][g] = load_view(p, kBias, e.direction, 0, 0, slot_of(g), e.j);
+        bias[cell][g] = value_of(kBias, fetch_bias(p, e, g));
         v[cell][g] = 0.0f;
     }
-    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = load_vector(p, e, i);
+    UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
     projected_at[cell] = find(p, kProjected, e, first, end);
     hidden_at[cell] = find(p, kHidden, e, first, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
@@ -65,12 +64,12 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
 // for the operand.
 INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
     Real x[CELL_GATES], after[CELL_STATES];
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) x[g] = x_ahead[turn][cell][g] + bias[cell][g];
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) x[g] = value_of(kProjected, x_ahead[turn][cell][g]) + bias[cell][g];
     cell_forward(x, sums[cell], v[cell], before[cell], after, kept[cell]);
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
-        set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0f : after[0] * mask_ahead[turn][cell]);
+        set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0f : after[0] * mask_of(mask_ahead[turn][cell]));
 }
 
 // Stores the results that the next step does not wait for.

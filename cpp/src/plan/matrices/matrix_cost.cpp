@@ -12,14 +12,14 @@ constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16},  
                                    {2, 2, 3, 4},  {4, 1, 3, 4}, {1, 2, 4, 4},    {2, 2, 4, 2},  {2, 2, 4, 4}};
 
 double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth) {
-    return static_cast<double>(2 * loop_halves(spec, false).right * spec.D() * spec.H * products * depth);
+    return static_cast<double>(2 * loop_halves(spec).right * spec.D() * spec.H * products * depth);
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Matrices& costs,
-                  bool tagged, std::int64_t products, std::int64_t depth) {
+                  std::int64_t products, std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;
-    const Halves halves = loop_halves(spec, tagged);
+    const Halves halves = loop_halves(spec);
     const Costs::Matrices::Pass& pass = spec.gradients ? costs.backward : costs.forward;
     const double ahead = halves.right == 1 ? costs.one_half_ahead : costs.two_halves_ahead;
     const std::int64_t units = shape.tile_columns(side) / products;
@@ -48,11 +48,11 @@ bool weights_stay_in_cache(const Spec& spec, const Costs::Matrices& costs) {
 }
 
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile,
-                         const Costs::Matrices& costs, bool tagged) {
+                         const Costs::Matrices& costs) {
     double microseconds = 0;
     for (const Phase& phase : phases_of(spec))
-        microseconds += spec.gradients ? phase_cost(shape, spec, profile, costs, tagged, 1, phase.count * spec.H)
-                                       : phase_cost(shape, spec, profile, costs, tagged, phase.count, spec.H);
+        microseconds += spec.gradients ? phase_cost(shape, spec, profile, costs, 1, phase.count * spec.H)
+                                       : phase_cost(shape, spec, profile, costs, phase.count, spec.H);
     return microseconds;
 }
 

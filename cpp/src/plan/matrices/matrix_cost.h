@@ -13,8 +13,8 @@ std::span<const MatrixShape> loading_shapes();
 // Returns whether the weights of a step fit in the L2 cache, which all multiprocessors share.
 bool weights_stay_in_cache(const Spec& spec, const Costs::Matrices& costs);
 
-// Estimates the microseconds of a step that loads its weights, as the sum of its phases. `tagged`: see loop_halves().
+// Estimates the microseconds of a step that loads its weights, as the sum of its phases.
 double loading_step_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile,
-                         const Costs::Matrices& costs, bool tagged);
+                         const Costs::Matrices& costs);
 
 }  // namespace vkrnn

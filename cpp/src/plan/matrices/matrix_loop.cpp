@@ -23,7 +23,7 @@ std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile,
     std::optional<Offer> best = cheapest<MatrixShape>(
         spec, loading_shapes(), wanted,
         [&](const MatrixShape& shape, const MatrixShape& /*usual*/) { return fits(shape, spec, profile); },
-        [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, costs.matrices, false); });
+        [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, costs.matrices); });
     if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }

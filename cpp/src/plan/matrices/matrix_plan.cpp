@@ -10,16 +10,10 @@ std::int64_t sum_bytes(const MatrixShape& shape, std::int64_t side, std::uint32_
     return slots * shape.tile_rows(side) * (shape.tile_columns(side) + 4) * std::int64_t{sizeof(float)};
 }
 
-// Returns the number of scales for the deltas of a row tile.
-std::int64_t scale_count(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
-    return spec.gradients ? spec.G() * ceil_div(spec.H, shape.tile_columns(profile.matrix_side)) : 1;
-}
-
 // Returns how many depth groups' sums are in shared memory at a time: all, or half of them; 0 if neither fits.
-std::uint32_t sum_slots(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
-    constexpr std::int64_t kOtherBytes = 64;
-    const std::int64_t room =
-        profile.max_shared_memory - scale_count(shape, spec, profile) * std::int64_t{sizeof(float)} - kOtherBytes;
+std::uint32_t sum_slots(const MatrixShape& shape, const Profile& profile) {
+    const std::int64_t other_bytes = 64 + shape.subgroups() * std::int64_t{sizeof(float)};
+    const std::int64_t room = profile.max_shared_memory - other_bytes;
     const auto fit = [&](std::uint32_t slots) { return sum_bytes(shape, profile.matrix_side, slots) <= room; };
     if (fit(shape.depth_groups)) return shape.depth_groups;
     return shape.depth_groups % 2 == 0 && fit(shape.depth_groups / 2) ? shape.depth_groups / 2 : 0;
@@ -44,7 +38,7 @@ bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     return shape.tile_columns(profile.matrix_side) >= most_products &&
            shape.subgroups() * profile.subgroup_size <= profile.max_workgroup_invocations &&
-           sum_slots(shape, spec, profile) != 0;
+           sum_slots(shape, profile) != 0;
 }
 
 bool is_bounded(const Spec& spec) {
@@ -82,7 +76,7 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
     views_.address(abi::kMatrixTable, 1, largest_);
 
     const std::int64_t k_blocks = slots_ * run_blocks_;
-    const std::int64_t block_floats = side_ * side_ * loop_halves(spec_, tagged_).left / 2;
+    const std::int64_t block_floats = side_ * side_ * loop_halves(spec_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
     const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions_ * region);
     views_.regions(abi::kMatrixOperand, operand, regions_, region, 0, k_blocks, 0);
@@ -141,7 +135,7 @@ std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
 
 Constants MatrixPlan::constants(const StepOptions& options, bool tagged) const {
     Constants made = cell_constants(spec_, options);
-    set_matrix_constants(made, loop_halves(spec_, tagged_), builder_.profile());
+    set_matrix_constants(made, loop_halves(spec_), builder_.profile());
     made.set(abi::kLocalSize, "workgroup", shape_.subgroups() * builder_.profile().subgroup_size)
         .set(abi::kMatrixRows, "matrix_rows", shape_.rows)
         .set(abi::kMatrixColumns, "matrix_columns", shape_.columns)
@@ -149,8 +143,7 @@ Constants MatrixPlan::constants(const StepOptions& options, bool tagged) const {
         .set(abi::kColumnGroups, "column_groups", shape_.column_groups)
         .set(abi::kDepthGroups, "depth_groups", shape_.depth_groups)
         .set(abi::kBlocksAhead, "blocks_ahead", shape_.blocks_ahead)
-        .set(abi::kMatrixSumSlots, "sum_slots", sum_slots(shape_, spec_, builder_.profile()))
-        .set(abi::kScaleCount, "scale_count", u32(scale_count(shape_, spec_, builder_.profile())))
+        .set(abi::kMatrixSumSlots, "sum_slots", sum_slots(shape_, builder_.profile()))
         .flag(abi::kTagged, "tagged", tagged);
     return made;
 }

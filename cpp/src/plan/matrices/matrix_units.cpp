@@ -56,9 +56,9 @@ Precision product_precision(Precision wanted, Dtype dtype, const Profile& profil
 
 bool rounds_operands(const Spec& spec) { return spec.precision == Precision::tf32 || is_half(spec.dtype); }
 
-Halves loop_halves(const Spec& spec, bool tagged) {
+Halves loop_halves(const Spec& spec) {
     const bool rounds = rounds_operands(spec);
-    return {rounds && !tagged ? 1 : 2, rounds ? 1 : 2};
+    return {rounds ? 1 : 2, rounds ? 1 : 2};
 }
 
 void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile) {

@@ -22,9 +22,8 @@ struct Halves {
     // Returns how many products of halves are computed: all but lo * lo, which is negligible.
     [[nodiscard]] std::int64_t products() const { return left + right - 1; }
 };
-// Returns the halves of a time loop, which multiplies a state or deltas (left) by the weights (right). Tagged words
-// always have two halves on the left, because the tag takes a bit of the hi half.
-Halves loop_halves(const Spec& spec, bool tagged);
+// Returns the halves of a time loop, which multiplies a state or deltas (left) by the weights (right).
+Halves loop_halves(const Spec& spec);
 
 // Sets the specialization constants that all kernels on matrix units have.
 void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile);
