@@ -144,49 +144,78 @@ private:
 class Samples {
 public:
     explicit Samples(std::vector<py::array> arrays) : arrays_(std::move(arrays)) {
-        for (const py::array& array : arrays_)
+        for (const py::array& array : arrays_) {
             if ((array.flags() & py::array::c_style) == 0) throw ValueError("[samples] expected C-contiguous arrays");
-        samples_.resize(copy_samples(nullptr));
-        copy_samples(samples_.data());
+            add(array);
+        }
+        std::size_t bytes = 0;
+        for (const Run& run : runs_) bytes += run.count * run.element;
+        samples_.resize(bytes);
+        std::byte* to = samples_.data();
+        for (const Run& run : runs_)
+            for (std::size_t i = 0; i < run.count; ++i, to += run.element)
+                std::memcpy(to, run.at + i * run.apart, run.element);
     }
 
     [[nodiscard]] bool unchanged() const {
-        std::size_t done = 0;
-        bool same = true;
-        for_each_run([&](const std::byte* at, std::size_t bytes) {
-            same = same && std::memcmp(at, samples_.data() + done, bytes) == 0;
-            done += bytes;
+        const std::byte* kept = samples_.data();
+        return std::ranges::all_of(runs_, [&](const Run& run) {
+            const bool same = equals(run, kept);
+            kept += run.count * run.element;
+            return same;
         });
-        return same;
     }
 
 private:
     static constexpr py::ssize_t kSmall = 16384;
 
-    void for_each_run(const auto& visit) const {
-        for (const py::array& array : arrays_) {
-            const auto* const data = static_cast<const std::byte*>(array.data());
-            if (array.nbytes() <= kSmall) {
-                visit(data, static_cast<std::size_t>(array.nbytes()));
-                continue;
-            }
-            const py::ssize_t rows = array.ndim() > 1 ? array.shape(0) : 1, columns = array.size() / rows;
-            for (py::ssize_t i = 0; i < std::max(rows, columns); ++i)
-                visit(data + (i % rows * columns + i % columns) * array.itemsize(),
-                      static_cast<std::size_t>(array.itemsize()));
+    // Elements of an array that are the same number of bytes apart.
+    struct Run {
+        const std::byte* at;
+        std::size_t count, apart, element;
+    };
+
+    void add(const py::array& array) {
+        const auto* const data = static_cast<const std::byte*>(array.data());
+        const auto element = static_cast<std::size_t>(array.itemsize());
+        if (array.nbytes() <= kSmall) {
+            runs_.push_back({data, static_cast<std::size_t>(array.size()), element, element});
+            return;
+        }
+        const auto size = static_cast<std::size_t>(array.size()),
+                   rows = array.ndim() > 1 ? static_cast<std::size_t>(array.shape(0)) : 1, columns = size / rows,
+                   side = std::min(rows, columns), all = std::max(rows, columns);
+        // Each part of the diagonal begins in the first column or, if there are more columns than rows, in the first
+        // row.
+        for (std::size_t done = 0; done < all; done += side)
+            runs_.push_back({data + done * (rows > columns ? columns : 1) * element, std::min(side, all - done),
+                             (columns + 1) * element, element});
+    }
+
+    static bool equals(const Run& run, const std::byte* kept) {
+        if (run.apart == run.element) return std::memcmp(run.at, kept, run.count * run.element) == 0;
+        switch (run.element) {
+            case 2: return elements_equal<std::uint16_t>(run, kept);
+            case 4: return elements_equal<std::uint32_t>(run, kept);
+            default: return elements_equal<std::uint64_t>(run, kept);
         }
     }
 
-    std::size_t copy_samples(std::byte* to) const {
-        std::size_t done = 0;
-        for_each_run([&](const std::byte* at, std::size_t bytes) {
-            if (to != nullptr) std::memcpy(to + done, at, bytes);
-            done += bytes;
-        });
-        return done;
+    // Nothing depends on a single element, so that the processor waits for many at a time.
+    template <class Bits>
+    static bool elements_equal(const Run& run, const std::byte* kept) {
+        Bits differences = 0;
+        for (std::size_t i = 0; i < run.count; ++i) {
+            Bits now{}, before{};
+            std::memcpy(&now, run.at + i * run.apart, sizeof now);
+            std::memcpy(&before, kept + i * sizeof before, sizeof before);
+            differences |= now ^ before;
+        }
+        return differences == 0;
     }
 
     std::vector<py::array> arrays_;
+    std::vector<Run> runs_;
     std::vector<std::byte> samples_;
 };
 
