@@ -16,9 +16,6 @@ using enum Argument;
 
 const std::string kLayers = "[layers] ";
 
-// A step with more work takes tens of microseconds, beside which the cost of an ordinary call is small.
-constexpr double kShortFlops = 1e6;
-
 constexpr std::uint32_t bit(Argument argument) { return 1U << static_cast<unsigned>(argument); }
 
 const std::byte* bytes_at(const void* data, std::int64_t offset) {
@@ -59,25 +56,25 @@ PreparedLayers::PreparedLayers(std::shared_ptr<Device> device, std::span<const S
 
 PreparedLayers::~PreparedLayers() = default;
 
-// Returns null if a step is too much work for one thread, or the device has no faster way than an ordinary call.
+// Returns null if the device has no faster way than an ordinary call.
 std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
-    double flops = 0;
     std::vector<StreamPart> parts;
     for (const Layer& layer : layers_) {
         StreamPart part{layer.spec, {}};
         part.spec.present |= bit(init_state);
         if (part.spec.C() > 0) part.spec.present |= bit(init_cell);
         for (const auto& [argument, storage] : layer.weights) part.weights.emplace(argument, storage->host());
-        flops += 2.0 * static_cast<double>(part.spec.G() * part.spec.H * (part.spec.H + part.spec.I));
         parts.push_back(std::move(part));
     }
-    if (layers_[0].spec.D() > 1 || flops >= kShortFlops || device_->profile().backend != Backend::native)
-        return nullptr;
-    std::unique_ptr<StreamSteps> steps = device_->prepare_steps(parts, 0);
-    return steps->is_simple() ? std::move(steps) : nullptr;
+    // A step carries the states of 16-bit layers in float32.
+    const Spec& first = layers_[0].spec;
+    if (first.D() > 1 || is_half(first.dtype) || device_->profile().backend != Backend::native) return nullptr;
+    return device_->prepare_steps(parts, kSingleSteps);
 }
 
-bool PreparedLayers::run_step(const LayersCall& call) const {
+bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr); }
+
+bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll) const {
     if (call.T != 1 || call.N != 1 || device_->closed() || step_in_use_.exchange(true, std::memory_order_acquire))
         return false;
     const struct Turn {
@@ -90,10 +87,10 @@ bool PreparedLayers::run_step(const LayersCall& call) const {
         try {
             zeros_.resize(std::max(bytes(init_state), bytes(init_cell)));
             step_ = prepare_step();
-        } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
+        } catch (const std::exception&) {  // as below
         }
     }
-    if (step_ == nullptr) return false;
+    if (step_ == nullptr || (poll == nullptr && !step_->is_simple())) return false;
     const auto write = [&](std::size_t i, Argument state, const void* all) {
         step_->write(i, state,
                      all == nullptr ? zeros_.data() : bytes_at(all, static_cast<std::int64_t>(i * bytes(state))));
@@ -103,7 +100,13 @@ bool PreparedLayers::run_step(const LayersCall& call) const {
         write(i, init_state, call.hidden);
         if (has_cell) write(i, init_cell, call.cell);
     }
-    step_->run(call.source, call.output, 1, {});
+    try {
+        step_->run(call.source, call.output, 1, poll == nullptr ? Poll() : *poll);
+    } catch (const Interrupted&) {
+        throw;
+    } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
+        return false;
+    }
     for (std::size_t i = 0; i < layers_.size(); ++i) {
         step_->read(i, init_state, bytes_at(call.last_hidden, static_cast<std::int64_t>(i * bytes(init_state))));
         if (has_cell)
@@ -113,6 +116,8 @@ bool PreparedLayers::run_step(const LayersCall& call) const {
 }
 
 void PreparedLayers::run(const LayersCall& call, const Poll& poll) const {
+    // Without an initial state, an ordinary call leaves out the recurrent product.
+    if (call.hidden != nullptr && run_prepared_step(call, &poll)) return;
     InputLocation below{call.source};
     for (std::size_t i = 0; i < layers_.size(); ++i) run_layer(i, call, below, poll);
 }

@@ -8,6 +8,10 @@
 
 namespace vkrnn {
 
+// In place of a number of threads for Device::prepare_steps(): steps are run one at a time, each with as many threads
+// as its work is worth and are allowed then.
+inline constexpr unsigned kSingleSteps = ~0U;
+
 // A checked layer. The spec is that of a call of one time step with initial states.
 struct StreamPart {
     Spec spec;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -159,6 +160,80 @@ TEST(PreparedLayers, RunSingleStepsInSeveralThreads) {
         });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(wrong, 0);
+}
+
+// A step with too much work to run without a poll. Without a state it is an ordinary call, which needs no recurrent
+// product.
+TEST(PreparedLayers, RunALongStepAsAStreamDoes) {
+    constexpr std::int64_t kUnits = 300;
+    const std::vector<float> weights = numbers(4 * kUnits * kUnits, 2);
+    const HostTensor weight{weights.data(), {4 * kUnits, kUnits}};
+    const StreamLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
+    const std::shared_ptr<Device> device = open_cpu();
+    const PreparedLayers layers(device, {&layer, 1});
+    Stream stream(device, {&layer, 1}, {.batch = 1});
+    std::vector<float> states[3] = {std::vector<float>(kUnits), numbers(kUnits, 5), numbers(kUnits, 6)};
+    stream.write_state(0, states[1].data(), states[2].data());
+    for (int step = 0; step < 3; ++step) {
+        const std::vector<float> source = numbers(kUnits, step), before = states[1], cell_before = states[2];
+        const LayersCall call{.T = 1,
+                              .N = 1,
+                              .source = source.data(),
+                              .hidden = before.data(),
+                              .cell = cell_before.data(),
+                              .output = states[0].data(),
+                              .last_hidden = states[1].data(),
+                              .last_cell = states[2].data()};
+        EXPECT_FALSE(layers.run_step(call));
+        layers.run(call, {});
+        EXPECT_EQ(device->statistics().calls, 0);
+        std::vector<float> output(kUnits), hidden(kUnits), cell(kUnits);
+        stream.step(std::span(source), std::span(output));
+        stream.read_state(0, hidden.data(), cell.data());
+        EXPECT_EQ(states[0], output);
+        EXPECT_EQ(states[1], hidden);
+        EXPECT_EQ(states[2], cell);
+    }
+    const std::vector<float> source = numbers(kUnits, 0);
+    std::vector<float> first(kUnits);
+    layers.run({.T = 1,
+                .N = 1,
+                .source = source.data(),
+                .output = states[0].data(),
+                .last_hidden = states[1].data(),
+                .last_cell = states[2].data()},
+               {});
+    EXPECT_EQ(device->statistics().calls, 1);
+    stream.reset();
+    stream.step(std::span(source), std::span(first));
+    EXPECT_EQ(states[0], first);
+}
+
+// What the fast way cannot do, the ordinary call reports.
+TEST(PreparedLayers, ReportAWrongNumberOfThreads) {
+    constexpr std::int64_t kUnits = 300;
+    const std::vector<float> weights = numbers(4 * kUnits * kUnits, 2), states = numbers(kUnits, 5);
+    const HostTensor weight{weights.data(), {4 * kUnits, kUnits}};
+    const StreamLayer layer{default_descriptor(CellKind::lstm), {{input_weight, weight}, {recurrent_weight, weight}}};
+    const PreparedLayers layers(open_cpu(), {&layer, 1});
+    std::vector<float> results[3] = {states, states, states};
+    const LayersCall call{.T = 1,
+                          .N = 1,
+                          .source = states.data(),
+                          .hidden = states.data(),
+                          .cell = states.data(),
+                          .output = results[0].data(),
+                          .last_hidden = results[1].data(),
+                          .last_cell = results[2].data()};
+    layers.run(call, {});
+    setenv("VKRNN_NUM_THREADS", "many", 1);
+    try {
+        layers.run(call, {});
+        ADD_FAILURE() << "nothing was thrown";
+    } catch (const DeviceError& error) {
+        EXPECT_STREQ(error.what(), "[lstm] VKRNN_NUM_THREADS: expected a positive number, got 'many'");
+    }
+    unsetenv("VKRNN_NUM_THREADS");
 }
 
 TEST(PreparedLayers, LeaveOtherCallsToRun) {

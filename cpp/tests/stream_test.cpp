@@ -1,6 +1,9 @@
 // Tests streams: they give the bits of a call step by step, and allocate and lock nothing.
 #include "vkrnn/stream.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
 
@@ -231,6 +234,35 @@ TEST(Stream, AnInterruptedBlockLeavesTheState) {
     stream.step(input.data(), again.data());
     EXPECT_EQ(first, again);
 }
+
+#ifndef __SANITIZE_THREAD__  // the child starts threads, which ThreadSanitizer does not allow
+TEST(Stream, AChildForkedInABlockFinishesIt) {
+    const cpu::Threads allowed(2);
+    const Network network(3, 200);
+    Stream stream(open_cpu(), network.layers);
+    constexpr std::int64_t kSteps = 10000;  // much longer than the time between two polls
+    const std::vector<float> input(3 * kSteps, 0.5F);
+    std::vector<float> output(200 * kSteps), expected(200 * kSteps);
+    stream.step(input.data(), expected.data(), kSteps);
+    stream.reset();
+    pid_t child = -1;
+    const auto fork_once = [&] {
+        if (child == -1 && (child = fork()) == 0) alarm(60);  // ends a child that hangs
+        return false;
+    };
+    bool failed = false;
+    try {
+        stream.step(input.data(), output.data(), kSteps, fork_once);
+    } catch (...) {
+        failed = true;
+    }
+    if (child == 0) _exit(failed || output != expected ? 1 : 0);
+    EXPECT_EQ(output, expected);
+    int status = 1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+#endif
 
 TEST(Stream, RefusesASecondThread) {
     const Network network(3, 200);

@@ -102,6 +102,26 @@ def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[An
                 assert_same(got, copy.deepcopy(module)(x, hx))
 
 
+@every_kind
+@pytest.mark.parametrize("threads", [1, 2])
+def test_same_bits_of_long_steps(kind: str, threads: int, runs: list[Any]) -> None:
+    """A single step with much work runs in a way of its own. The number of threads may change between two steps."""
+    module, x = a_module(kind, 720, 720), torch.rand(3, 1, 1, 720)
+    hx = states(module, 1, torch.float32)
+    warm(module, x[0], hx)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        for step in x:
+            runs.clear()
+            got = module(step, hx)
+            assert len(runs) == 1
+            assert_same(got, plain(module, step, hx))
+            hx = got[1]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_inputs_without_a_batch_and_views(runs: list[Any]) -> None:
     """Such inputs use kept weights, too."""
     module = a_module("LSTM")

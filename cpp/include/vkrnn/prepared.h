@@ -45,8 +45,8 @@ public:
     void run(const LayersCall& call, const Poll& poll) const;
 
     // Runs one step of one batch row as a stream does, on the calling thread, which takes a few microseconds. Returns
-    // false without having done anything if the call is another one, if the step is worth several threads, or if the
-    // device, or another thread in this function, does not allow it; run() then makes the call or says what is wrong.
+    // false without having done anything if the call is another one, if the step may be worth several threads, or if
+    // the device, or a step in another thread, does not allow it; run() then makes the call or says what is wrong.
     // Throws nothing.
     bool run_step(const LayersCall& call) const;
 
@@ -63,12 +63,14 @@ private:
         std::string label;
     };
     std::unique_ptr<StreamSteps> prepare_step() const;
+    // Without a poll, the step runs only if it cannot fail.
+    bool run_prepared_step(const LayersCall& call, const Poll* poll) const;
     void run_layer(std::size_t number, const LayersCall& call, InputLocation& below, const Poll& poll) const;
     void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to, const Poll& poll) const;
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
-    // For run_step(): prepared by the first such call, null if there cannot be any. Used by one thread at a time.
+    // For single steps: prepared by the first one, null if there cannot be any. Used by one thread at a time.
     mutable std::atomic<bool> step_in_use_ = false;
     mutable bool step_is_prepared_ = false;
     mutable std::unique_ptr<StreamSteps> step_;

@@ -13,6 +13,9 @@ constexpr std::int64_t kBlock = 64;
 
 // A block with less work than this needs no poll: it takes about a millisecond at most.
 constexpr double kShortFlops = 1e7;
+// With kSingleSteps, a step with more work than this is not simple: more threads may be allowed later, and the caller
+// may let others run meanwhile.
+constexpr double kSimpleFlops = 1e6;
 
 Address address_of(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -31,7 +34,8 @@ CpuSteps::CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, 
       convert_(find_kernel(target, "convert")),
       inputs_(parts.front().spec.N * parts.front().spec.I),
       outputs_(parts.back().spec.N * parts.back().spec.H),
-      most_threads_(threads == 0 ? allowed_threads() : std::min(threads, allowed_threads())),
+      single_(threads == kSingleSteps),
+      most_threads_(single_ || threads == 0 ? allowed_threads() : std::min(threads, allowed_threads())),
       layers_(parts.size()) {
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const Spec& spec = parts[i].spec;
@@ -62,14 +66,15 @@ CpuSteps::CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, 
         narrow_output_ = take(kBlock * most / 2);
         wide_input_ = take(kBlock * static_cast<std::uint64_t>(inputs_) * sizeof(float));
     }
-    step_threads_ = threads_for(1);
-    simple_ = step_threads_ == 1 && !half_ &&
-              std::ranges::all_of(layers_, [](const Layer& each) { return each.step != nullptr; });
+    step_threads_ = threads_for(1, most_threads_);
+    const bool have_steps = std::ranges::all_of(layers_, [](const Layer& each) { return each.step != nullptr; });
+    simple_ = step_threads_ == 1 && !half_ && have_steps && (!single_ || step_flops_ < kSimpleFlops);
+    if (single_ && have_steps) panels_.clear();
 }
 
-std::byte* CpuSteps::take(std::uint64_t bytes) {
-    leases_.push_back(std::make_unique<Lease>(memory_, bytes));
-    return leases_.back()->data();
+std::byte* CpuSteps::take(std::uint64_t bytes, Leases& leases) {
+    leases.push_back(std::make_unique<Lease>(memory_, bytes));
+    return leases.back()->data();
 }
 
 // Places the plan's buffers in memory and packs its weights. Source and output are bound later, by run().
@@ -104,7 +109,7 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     for (std::size_t buffer = 0; buffer < at.size(); ++buffer) {
         const Role role = plan.buffers[buffer].role;
         if (role != Role::scratch && role != Role::packed) continue;
-        at[buffer] = take(plan.buffers[buffer].bytes);
+        at[buffer] = take(plan.buffers[buffer].bytes, role == Role::packed ? panels_ : leases_);
         std::memset(at[buffer], 0, plan.buffers[buffer].bytes);
     }
     for (const Step& step : plan.steps) {
@@ -174,14 +179,21 @@ void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) {
     layer.step = &find_kernel(target_, name);
 }
 
-unsigned CpuSteps::threads_for(std::int64_t steps) const {
+unsigned CpuSteps::threads_for(std::int64_t steps, unsigned most) const {
     unsigned wanted = 1;
     for (const Layer& layer : layers_) {
         LoopWork work = layer.loop_work;
         work.params.T = static_cast<std::uint32_t>(std::min(steps, block_));
-        wanted = std::max(wanted, layer.loop->threads(bytes_of(work), layer.constants.data(), most_threads_));
+        wanted = std::max(wanted, layer.loop->threads(bytes_of(work), layer.constants.data(), most));
     }
     return wanted;
+}
+
+unsigned CpuSteps::threads_now(std::int64_t steps) const {
+    if (single_) return threads_for(1, allowed_threads());
+    if (steps > 1) return threads_for(steps, most_threads_);
+    // Under contention, several threads would wait for processors that other software uses.
+    return step_threads_ > 1 && contended() ? 1 : step_threads_;
 }
 
 void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Poll& poll) {
@@ -190,18 +202,21 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
     if (steps == 1 && simple_) return run_simple_step(in, out);
     for (Layer& layer : layers_) layer.step_work.back ^= 1U;
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
-    try {
-        // Under contention, several threads would wait for processors that other software uses.
-        const unsigned free_threads = step_threads_ > 1 && contended() ? 1 : step_threads_;
-        const unsigned threads = steps == 1 ? free_threads : threads_for(steps);
-        if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
-            work(solo_.member(), in, out, steps);
-        } else {
-            run_on_team(threads, poll, [&](Member& member) { work(member, in, out, steps); });
+    for (bool done = false; !done;) {
+        try {
+            const unsigned threads = threads_now(steps);
+            if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
+                work(solo_.member(), in, out, steps);
+            } else {
+                run_on_team(threads, poll, [&](Member& member) { work(member, in, out, steps); });
+            }
+            done = true;
+        } catch (const Forked&) {  // the child computes everything again with its own threads
+            std::memcpy(states_, states_ + state_bytes_, state_bytes_);
+        } catch (...) {
+            std::memcpy(states_, states_ + state_bytes_, state_bytes_);
+            throw;
         }
-    } catch (...) {
-        std::memcpy(states_, states_ + state_bytes_, state_bytes_);
-        throw;
     }
 }
 

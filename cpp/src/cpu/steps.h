@@ -37,18 +37,22 @@ private:
         std::byte* output = nullptr;  // [kBlock, N, H]; null if the caller's memory is used
     };
 
+    using Leases = std::vector<std::unique_ptr<Lease>>;
+
     void place(const Plan& plan, const StreamPart& part, Layer& layer);
     void prepare_row_step(const StreamPart& part, Layer& layer);
     // Returns a copy of packed weights, [slot][vector of units][k][lane], as a step reads them: see StepWork.
     Address in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth);
-    [[nodiscard]] unsigned threads_for(std::int64_t steps) const;
+    [[nodiscard]] unsigned threads_for(std::int64_t steps, unsigned most) const;
+    [[nodiscard]] unsigned threads_now(std::int64_t steps) const;
     void run_simple_step(const std::byte* input, std::byte* output);
     // Runs a member's share of all layers over all steps.
     void work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const;
     void run_layer(Member& member, const Layer& layer, const std::byte* input, std::byte* output,
                    std::int64_t steps) const;
     void convert(Member& member, const void* from, void* to, std::int64_t count, bool narrow) const;
-    std::byte* take(std::uint64_t bytes);
+    std::byte* take(std::uint64_t bytes, Leases& leases);
+    std::byte* take(std::uint64_t bytes) { return take(bytes, leases_); }
 
     const Target& target_;
     const std::shared_ptr<Memory> memory_;
@@ -56,8 +60,9 @@ private:
     const bool half_;
     const NamedKernel& convert_;
     const std::int64_t inputs_, outputs_;  // elements of a step: N * I and N * H
+    const bool single_;                    // see kSingleSteps
     const unsigned most_threads_;
-    std::vector<std::unique_ptr<Lease>> leases_;
+    Leases leases_, panels_;  // `panels_`: packed weights, which only the loops read
     std::vector<Layer> layers_;
     std::byte* states_ = nullptr;  // of all layers, followed by room for a copy of them
     std::uint64_t state_bytes_ = 0;
