@@ -110,6 +110,15 @@ def test_reset_of_rows(rows: Any) -> None:
     assert [bool((a == b).all()) for a, b in zip(again, first, strict=True)] == [False, True, False]
 
 
+def test_error_about_rows(lstm: vkrnn.Stream) -> None:
+    """A row that does not exist is refused and changes nothing."""
+    lstm.step(source(1, 3))
+    before = lstm.state
+    with pytest.raises(ValueError, match=r"^\[stream\] rows: expected an index of 1 batch rows: "):
+        lstm.reset([0, 1])
+    assert all(np.array_equal(a, b) for a, b in zip(lstm.state[0], before[0], strict=True))
+
+
 def test_initial_states() -> None:
     """A stream starts with its layers' initial states, and `reset` returns to them."""
     layer = layer_of("lstm", 3, 5)
@@ -163,10 +172,13 @@ def test_errors_of_step(lstm: vkrnn.Stream, x: Any, kind: type[Exception], messa
 def test_errors_about_out(lstm: vkrnn.Stream) -> None:
     """Errors about `out` leave the state unchanged, too."""
     x = source(1, 3)
+    lstm.step(x)
+    before = lstm.state
     with pytest.raises(ValueError, match=r"^\[stream\] out: expected shape \[1, 5\], got \[5\]$"):
         lstm.step(x, out=np.empty(5, np.float32))
     with pytest.raises(TypeError, match=r"^\[stream\] out: expected dtype float32, got float64$"):
         lstm.step(x, out=np.empty((1, 5)))
+    assert all(np.array_equal(a, b) for a, b in zip(lstm.state[0], before[0], strict=True))
     square = vkrnn.stream(layer_of("lstm", 5, 5))
     x = source(1, 5)
     with pytest.raises(ValueError, match=r"^\[stream\] out: expected memory of its own, got memory shared with x$"):
@@ -242,12 +254,20 @@ def test_no_constructor() -> None:
 
 
 def test_closed_device() -> None:
-    """A step on a closed device raises an error that says so."""
+    """All uses of a stream on a closed device raise an error that says so."""
     device = vkrnn.Device("cpu (")
     stream = vkrnn.stream(layer_of("lstm", 3, 5), device=device)
+    state = stream.state
     device.close()
-    with pytest.raises(vkrnn.DeviceError, match=r"^\[stream\] the device is closed; open a new vkrnn.Device$"):
-        stream.step(source(1, 3))
+    for use in (
+        lambda: stream.step(source(1, 3)),
+        lambda: stream.state,
+        lambda: setattr(stream, "state", state),
+        stream.reset,
+        lambda: stream.reset(0),
+    ):
+        with pytest.raises(vkrnn.DeviceError, match=r"^\[stream\] the device is closed; open a new vkrnn.Device$"):
+            use()
 
 
 def attempt(use: Callable[[], Any]) -> Any:
