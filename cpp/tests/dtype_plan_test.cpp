@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 #include "plan_specs.h"
 #include "portable/portable_abi.h"
@@ -204,28 +206,114 @@ TEST(DtypePlan, KernelsAccessSixteenBits) {
     }
 }
 
-// A kernel must read each tensor in the type that the plan's buffer has. Buffers that kernels read in place of absent
-// tensors are zeros.
+// Returns a device of the same kind with a library that multiplies operands of one type.
+Profile gpu_with_a_library() {
+    Profile profile = gpu_with_16_bits();
+    profile.backend = Backend::cuda;
+    profile.product_library = true;
+    return profile;
+}
+
+// Returns the names of the buffers of a loop's views that are in a 16-bit type, or of those that are not.
+std::set<std::string> buffers_of_loop(const Plan& plan, bool in_16_bits) {
+    std::set<std::string> names;
+    for (const Loop& loop : loops(plan))
+        for (const Dispatch& dispatch : loop.body) {
+            const std::uint32_t stored = plan.kernels[dispatch.kernel].constants[abi::kStored];
+            abi::StepParams params;
+            const Block& block = plan.buffers[referenced_buffer(reference_at(dispatch.push, 0))].contents;
+            std::memcpy(&params, block.bytes.data(), sizeof(params));
+            for (std::uint32_t view = 0; view < abi::kViews; ++view) {
+                const std::size_t buffer = referenced_buffer(params.at[2 * view]);
+                if (buffer == PlanBuilder::kZeros) continue;  // read in place of absent tensors, in any type
+                if ((stored >> view & 1) == (in_16_bits ? 1u : 0u)) names.insert(plan.buffers[buffer].name);
+            }
+        }
+    return names;
+}
+
+// A kernel must read each tensor in the type that the plan's buffer has.
 TEST(DtypePlan, ViewsHaveTheTypesOfTheirBuffers) {
     for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
         for (Spec spec : everything_for(schedule)) {
             spec.dtype = Dtype::float16;
             const Plan plan = make_plan(spec, gpu_with_16_bits(), {schedule, "tiled", {}});
-            for (const Loop& loop : loops(plan))
-                for (const Dispatch& dispatch : loop.body) {
-                    const std::vector<std::uint32_t>& constants = plan.kernels[dispatch.kernel].constants;
-                    abi::StepParams params;
-                    const Block& block = plan.buffers[referenced_buffer(reference_at(dispatch.push, 0))].contents;
-                    std::memcpy(&params, block.bytes.data(), sizeof(params));
-                    for (std::uint32_t view = 0; view < abi::kViews; ++view) {
-                        const PlanBuffer& buffer = plan.buffers[referenced_buffer(params.at[2 * view])];
-                        if (buffer.name == "zeros") continue;
-                        const bool is_caller = buffer.role == Role::input || buffer.role == Role::result;
-                        EXPECT_EQ(constants[abi::kStored] >> view & 1, is_caller ? 1u : 0u) << buffer.name;
-                    }
+            for (const bool in_16_bits : {false, true})
+                for (const std::string& name : buffers_of_loop(plan, in_16_bits)) {
+                    const Role role = plan.buffers[buffer_named(plan, name)].role;
+                    EXPECT_EQ(role == Role::input || role == Role::result, in_16_bits) << name;
                 }
         }
     }
+}
+
+std::vector<std::string> conversions_of(const Plan& plan) {
+    std::vector<std::string> labels;
+    for (const Dispatch& dispatch : outside_loops(plan))
+        if (plan.kernels[dispatch.kernel].shader == "convert") labels.push_back(dispatch.label);
+    return labels;
+}
+
+// Loops store deltas and operands in the type that the library reads, unless a later step reads them.
+TEST(DtypePlan, LoopsStoreWhatALibraryReads) {
+    const std::set<std::string> operands{"delta", "recurrent delta", "operand", "scaled operand"};
+    const auto among_operands = [&](const std::set<std::string>& names) {
+        std::set<std::string> found;
+        std::ranges::set_intersection(names, operands, std::inserter(found, found.end()));
+        return found;
+    };
+    for (const std::string schedule : {"steps", "tiles", "slices", "matrices", "persistent"}) {
+        std::vector<Spec> specs = everything_for(schedule);
+        specs.push_back(everything(CellKind::gru).back());
+        specs.back().descriptor.set(Flag::reset_after, true);
+        for (Spec& spec : specs) {
+            spec.dtype = Dtype::float16;
+            const Plan plan = make_plan(spec, gpu_with_a_library(), {schedule, "cublas", {}});
+            std::vector<std::string> expected;
+            if (spec.gradients) {
+                const bool reads_deltas = schedule == "steps" || spec.two_phases();
+                std::set<std::string> narrow{"operand"}, wide;
+                (reads_deltas ? wide : narrow).insert("delta");
+                if (spec.scales_product()) (reads_deltas ? wide : narrow).insert("recurrent delta");
+                if (spec.two_phases()) {
+                    narrow = {"scaled operand"};
+                    wide.insert("operand");
+                }
+                EXPECT_EQ(among_operands(buffers_of_loop(plan, true)), narrow) << schedule;
+                EXPECT_EQ(among_operands(buffers_of_loop(plan, false)), wide) << schedule;
+                if (reads_deltas) expected.push_back("narrow delta");
+                if (spec.two_phases()) expected.push_back("narrow operand");
+                if (reads_deltas && spec.scales_product()) expected.push_back("narrow recurrent delta");
+                expected.push_back("narrow gradient of init_state");
+                if (spec.C() > 0) expected.push_back("narrow gradient of init_cell");
+            }
+            EXPECT_EQ(conversions_of(plan), expected) << schedule << ' ' << spec.cell().shader;
+        }
+    }
+}
+
+// Slices that need several dispatches read deltas of the dispatch before.
+TEST(DtypePlan, SlicesOfSeveralDispatchesKeepDeltasInFloat32) {
+    Spec spec = gradients_of(make_spec(CellKind::lstm));
+    spec.dtype = Dtype::bfloat16;
+    const auto conversions = [&](std::uint32_t steps) {
+        return conversions_of(make_plan(spec, gpu_with_a_library(), {"slices", "cublas", {{"slice_steps", steps}}}));
+    };
+    EXPECT_EQ(conversions(5), (std::vector<std::string>{}));
+    EXPECT_EQ(conversions(4), (std::vector<std::string>{"narrow delta"}));
+}
+
+// Without an input weight, the deltas are the gradient of the source.
+TEST(DtypePlan, DeltasMayBeTheCallers) {
+    Spec spec = gradients_of(make_spec(CellKind::lstm));
+    spec.dtype = Dtype::float16;
+    spec.present &= ~(1u << static_cast<unsigned>(Argument::input_weight));
+    spec.I = 4 * spec.H;
+    const auto conversions = [&](const char* gemm) {
+        return conversions_of(make_plan(spec, gpu_with_a_library(), {"matrices", gemm, {}}));
+    };
+    EXPECT_EQ(conversions("tiled"), (std::vector<std::string>{"narrow gradient of source"}));
+    EXPECT_EQ(conversions("cublas"), (std::vector<std::string>{}));
 }
 
 }  // namespace

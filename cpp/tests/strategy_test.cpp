@@ -310,30 +310,6 @@ TEST(Strategy, LeavesProductsToALibraryThatWasFound) {
     EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::ieee);
 }
 
-// Its products have operands of one type, and float32 results unless the operands are in a 16-bit type.
-TEST(Strategy, ConvertsWhatALibraryDoesNotTake) {
-    Profile profile = with_matrix_units();
-    profile.backend = Backend::cuda;
-    profile.product_library = profile.storage_16bit = true;
-    Spec spec = small_call();
-    spec.dtype = Dtype::bfloat16;
-    for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
-        spec.present |= 1u << static_cast<unsigned>(argument);
-    const auto conversions = [&] {
-        std::vector<std::string> labels;
-        for (const Step& step : make_plan(spec, profile, {"steps", "cublas", {}}).steps)
-            if (const auto* dispatch = std::get_if<Dispatch>(&step); dispatch != nullptr)
-                if (dispatch->label.starts_with("widen ") || dispatch->label.starts_with("narrow "))
-                    labels.push_back(dispatch->label);
-        return labels;
-    };
-    EXPECT_TRUE(conversions().empty()) << "both operands of x W^T are in bfloat16, and its result is in float32";
-    spec.gradients = true;
-    const std::vector<std::string> expected{"widen input_weight", "narrow gradient of source", "widen source",
-                                            "narrow gradient of input_weight", "narrow gradient of recurrent_weight"};
-    EXPECT_EQ(conversions(), expected);
-}
-
 // The library reads vectors of as many bytes as it is told that the operands are aligned to.
 TEST(Strategy, TellsTheLibraryHowOperandsAreAligned) {
     Profile profile = with_matrix_units();

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 from resident import dtype_of
-from tolerances import TF32_UNIT
+from tolerances import ACTIVATION, TF32_UNIT
 from vkrnn import _self_check, reference
 
 ROUNDING = [one.index for one in vkrnn.devices() if one.rounds_products]
@@ -155,12 +155,17 @@ def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
     return float((np.abs(np.asarray(got) - ideal) / bound).max())
 
 
+def skip_without(index: int, gemm: str) -> None:
+    """Skip the test if the device does not have that product strategy."""
+    if gemm not in vkrnn.Device(index).strategies["gemm"]:
+        pytest.skip(f"the device has no products of {gemm}")
+
+
 @pytest.mark.parametrize("gemm", ["matrices", "cublas"])
 @on_each
 def test_errors_of_products_are_within_bounds(index: int, gemm: str) -> None:
     """For x W^T and the gradients of x and W. The error of ieee is below a hundredth of the bound."""
-    if gemm not in vkrnn.Device(index).strategies["gemm"]:
-        pytest.skip(f"the device has no products of {gemm}")
+    skip_without(index, gemm)
     T, N, inputs, H = product_sizes(index)
     draw = np.random.default_rng(3).standard_normal
     source, upstream = draw((T, N, inputs)).astype(np.float32), draw((T, N, H)).astype(np.float32)
@@ -199,10 +204,10 @@ def rounding(result: Doubles, dtype: str) -> Doubles:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@on_each
-def test_errors_of_products_in_16_bits_are_within_bounds(index: int, dtype: str) -> None:
-    """Operands fit in a half, so that only the sums, and then the results, are rounded."""
+def training_step(
+    index: int, dtype: str, activation: Any, **strategies: Any
+) -> tuple[dict[str, Doubles], dict[str, Doubles]]:
+    """Return the arguments and the results of a forward and a gradient call in the dtype, whose recurrence is 0."""
     T, N, inputs, H = product_sizes(index)
     draw = np.random.default_rng(5).standard_normal
     kind = dtype_of(dtype)
@@ -213,21 +218,57 @@ def test_errors_of_products_in_16_bits_are_within_bounds(index: int, dtype: str)
         "source": source,
         "recurrent_weight": np.zeros((H, H), kind),
         "input_weight": weight,
-        "descriptor": vkrnn.SingleGateRNNDescriptor(activation="none", training=True),
+        "bias": np.zeros(H, kind),
+        "descriptor": vkrnn.SingleGateRNNDescriptor(activation=activation, training=True),
     }
-    device = on_matrix_units(index, "ieee")
+    device = vkrnn.Device(index, **strategies)
     forward = vkrnn.single_gate_rnn(**call, device=device)
     back = vkrnn.single_gate_rnn_gradients(**call, source_gradient=upstream, z_state=forward.z_state, device=device)
     device.close()
-    x, w, d = (array.astype(np.float64) for array in (source, weight, upstream))
+    given = {"source": source, "input_weight": weight, "source_gradient": upstream}
+    found = {"output": forward.output, "z_state": forward.z_state} | back._asdict()
+    as_doubles = [{name: array.astype(np.float64) for name, array in arrays.items()} for arrays in (given, found)]
+    return as_doubles[0], as_doubles[1]
+
+
+@pytest.mark.parametrize("gemm", ["matrices", "cublas"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@on_each
+def test_errors_of_products_in_16_bits_are_within_bounds(index: int, dtype: str, gemm: str) -> None:
+    """Operands fit in a half, so that only the sums, and then the results, are rounded."""
+    skip_without(index, gemm)
+    given, got = training_step(index, dtype, "none", schedule="steps", gemm=gemm)
+    x, w, d = given["source"], given["input_weight"], given["source_gradient"]
     pairs = {
-        "output": (forward.output, x, w.T),
-        "source": (back.source, d, w),
-        "input_weight": (back.input_weight, d.reshape(-1, H).T, x.reshape(-1, inputs)),
+        "output": (x, w.T),
+        "source": (d, w),
+        "input_weight": (d.reshape(-1, d.shape[-1]).T, x.reshape(-1, x.shape[-1])),
     }
-    for name, (got, left, right) in pairs.items():
+    for name, (left, right) in pairs.items():
         bound = (left.shape[-1] + 8) * 2.0**-23 * (np.abs(left) @ np.abs(right))
-        assert within(got, left @ right, bound + rounding(np.abs(left @ right) + bound, dtype)) <= 1, name
+        assert within(got[name], left @ right, bound + rounding(np.abs(left @ right) + bound, dtype)) <= 1, name
+
+
+@pytest.mark.parametrize("schedule", ["steps", "tiles", "slices", "matrices", "persistent"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@on_each
+def test_errors_of_rounded_deltas_are_within_bounds(index: int, dtype: str, schedule: str) -> None:
+    """The products of cuBLASLt read deltas that were rounded to the type once, and so do the sums over their rows."""
+    skip_without(index, "cublas")
+    given, got = training_step(index, dtype, "tanh", schedule=schedule, gemm="cublas")
+    x, w, d = given["source"], given["input_weight"], given["source_gradient"]
+    deltas = d * (1 - np.tanh(got["z_state"]) ** 2)
+    # The slope has twice the error of tanh.
+    errors = rounding(deltas, dtype) + 2 * ACTIVATION * np.abs(d)
+    rows, deltas_of_rows, errors_of_rows = (array.reshape(-1, array.shape[-1]) for array in (x, deltas, errors))
+    sums = {
+        "source": (deltas, errors, w),
+        "input_weight": (deltas_of_rows.T, errors_of_rows.T, rows),
+        "bias": (deltas_of_rows.T, errors_of_rows.T, np.ones(len(rows))),
+    }
+    for name, (left, error, right) in sums.items():
+        bound = (error + (left.shape[-1] + 8) * 2.0**-23 * np.abs(left)) @ np.abs(right)
+        assert within(got[name], left @ right, bound + rounding(np.abs(left @ right) + bound, dtype)) <= 1, name
 
 
 @pytest.mark.parametrize(

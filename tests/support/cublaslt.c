@@ -1,6 +1,6 @@
-// A cuBLASLt without a GPU, for tests beside cuda_driver.c, whose memory is the host's: it computes products of float32
-// and float64. The environment variable FAKE_CUBLAS_FAIL=function:status lets a function fail. FAKE_CUBLAS_VERSION is
-// its version of CUDA. FAKE_CUBLAS_REDUCTIONS lists the reduction schemes of the algorithms that it proposes.
+// A cuBLASLt without a GPU, for tests beside cuda_driver.c, whose memory is the host's: it computes products. The
+// environment variable FAKE_CUBLAS_FAIL=function:status lets a function fail. FAKE_CUBLAS_VERSION is its version of
+// CUDA. FAKE_CUBLAS_REDUCTIONS lists the reduction schemes of the algorithms that it proposes.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,8 +113,27 @@ FUNCTION(cublasLtMatmulAlgoConfigGetAttribute,
          if (attribute != 3 || bytes != 4) return 7;
          *(uint32_t*)value = (uint32_t)algorithm->data[0]; *written = bytes)
 
+// The types are float32, float64, float16 and bfloat16.
 static double element(const void* at, int type, int64_t i) {
-    return type == 1 ? ((const double*)at)[i] : type == 0 ? ((const float*)at)[i] : 0;
+    if (type == 14) {
+        const uint32_t bits = (uint32_t)((const uint16_t*)at)[i] << 16;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    return type == 2 ? (double)((const _Float16*)at)[i] : type == 1 ? ((const double*)at)[i] : ((const float*)at)[i];
+}
+
+static void store(void* at, int type, int64_t i, double value) {
+    const float narrow = (float)value;
+    uint32_t bits;
+    memcpy(&bits, &narrow, sizeof bits);
+    switch (type) {
+        case 0: ((float*)at)[i] = narrow; break;
+        case 1: ((double*)at)[i] = value; break;
+        case 2: ((_Float16*)at)[i] = (_Float16)value; break;
+        default: ((uint16_t*)at)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
 }
 
 FUNCTION(
@@ -141,10 +160,7 @@ FUNCTION(
                            element(b, b_layout->type, bt + batch * b_layout->batch);
                 }
                 const int64_t to = i + j * d_layout->ld + batch * d_layout->batch;
-                if (d_layout->type == 1)
-                    ((double*)d)[to] = sum;
-                else
-                    ((float*)d)[to] = (float)sum;
+                store(d, d_layout->type, to, sum);
                 result[i + m * (j + n * batch)] = sum;
             }
         }

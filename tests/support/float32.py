@@ -1,8 +1,8 @@
 """The operations as NumPy programs, which show how much rounding alone changes the results.
 
 Limits for long sequences and wide layers are based on float32 programs, and those of 16-bit types on matrix units on
-programs that round the operands of products (see tolerances.py). The equations are explained in
-`vkrnn.reference`; a test checks that the two agree in float64.
+programs that round the operands of products, or the numbers that are stored (see tolerances.py). The equations are
+explained in `vkrnn.reference`; a test checks that the two agree in float64.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class Pass:
     init: tuple[Array, Array]  # h, c
     vectors: Array  # peephole [4, H], secondary bias [1, H]
     product: Callable[[Array, Array], Array] = exact_product
+    stored: Function = np.asarray  # rounds the deltas and the operands that gradients store for all steps
 
     @property
     def names(self) -> list[str]:
@@ -188,7 +189,7 @@ class Pass:
                 d[:, 2] = total * (z if flip else 1 - z) * df[2](o)
                 direct = total * (1 - z if flip else z)
                 if after:
-                    q = self.product(h_before[k] * m, R[2].T) + self.vectors[0]
+                    q = self.product(self.stored(h_before[k] * m), R[2].T) + self.vectors[0]
                     d[:, 1] = d[:, 2] * q * df[1](reset)
                     into[k] = d
                     into[k, :, 2] *= reset
@@ -202,6 +203,7 @@ class Pass:
         if self.case.cell == "gru" and not after:
             into[:, :, 2] = delta[:, :, 2]
             fed[:, :, 2] *= kept[:, :, 1]
+        delta, into, fed = self.stored(delta), self.stored(into), self.stored(fed)
         flat = [(into[:, :, g].reshape(-1, h.shape[-1]), fed[:, :, g].reshape(-1, h.shape[-1])) for g in range(len(R))]
         return {
             "delta": delta,
@@ -261,9 +263,10 @@ class Program:
         dtype: type[np.floating[Any]] = np.float32,
         order: int = 0,
         product: Callable[[Array, Array], Array] = exact_product,
+        stored: Function = np.asarray,
     ) -> None:
         """Convert the arrays to the form of `Pass`."""
-        self.case, self.dtype, self.product = case, dtype, product
+        self.case, self.dtype, self.product, self.stored = case, dtype, product, stored
         self.order = Order.of_number(case, order)
         self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
         order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
@@ -306,6 +309,7 @@ class Program:
             (self._state("init_state", direction, given), self._state("init_cell", direction, given)),
             vectors,
             self.product,
+            self.stored,
         )
 
     def _join_gates(self, parts: list[Array], *, source: bool) -> Array:

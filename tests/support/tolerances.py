@@ -32,9 +32,13 @@ FLOAT32_ORDERS = 4
 
 # The device's error limit in each dtype, against float64 on the same inputs, relative to absmax or to 1. In the 16-bit
 # types, sums and the carried state are float32, so the result has float32's error and one rounding, half an epsilon.
-# Devices with matrix units also round the operands of products to eleven bits, as does cuBLASLt. What this adds depends
-# on the case: ROUNDED_RATIO times the error of a float64 program that rounds them. In float64 the limit is some
-# thousands of roundings of 2^-53.
+# Devices with matrix units also round the operands of products to eleven bits. What this adds depends on the case:
+# ROUNDED_RATIO times the error of a float64 program that rounds them. If cuBLASLt computes the products of gradients,
+# the deltas and the operands that the call stores for all steps are in the type. Such a number d has an error of at
+# most u |d|, with u half an epsilon, or half of the least subnormal number. A gradient that sums d x over all rows errs
+# by at most u times the sum of |d x|, which is far more than u times the gradient where terms cancel. The program
+# therefore rounds these numbers, too. Whatever passes from step to step does not contain these roundings. In float64
+# the limit is some thousands of roundings of 2^-53.
 DTYPES = {
     "float64": 1e-12,
     "float32": FLOAT32,

@@ -84,6 +84,12 @@ std::size_t PlanBuilder::scratch_like(std::size_t other, std::string name, std::
     return buffer;
 }
 
+std::size_t PlanBuilder::scratch_16bit(std::string name, std::int64_t elements) {
+    const std::size_t buffer = add_buffer(std::move(name), Role::scratch, bytes_of_caller(elements));
+    sixteen_bits_.insert(buffer);
+    return buffer;
+}
+
 std::size_t PlanBuilder::scratch_sequence(std::string name, std::int64_t elements, bool live_only) {
     const std::size_t buffer = scratch(std::move(name), plan_.spec.rows() * elements);
     if (live_only && plan_.spec.has(Argument::lengths)) live_only_.insert(buffer);

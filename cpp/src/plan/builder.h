@@ -69,6 +69,8 @@ public:
     std::size_t scratch(std::string name, std::int64_t elements);
     // Adds a scratch buffer of the same type as another buffer.
     std::size_t scratch_like(std::size_t other, std::string name, std::int64_t elements);
+    // Adds a scratch buffer in the call's 16-bit type.
+    std::size_t scratch_16bit(std::string name, std::int64_t elements);
     // Adds a scratch sequence with `elements` elements per row. With `live_only` and lengths it is packed, as in a
     // packed call; the rest of its memory is never touched.
     std::size_t scratch_sequence(std::string name, std::int64_t elements, bool live_only);

@@ -86,6 +86,7 @@ constexpr CostTable kHopper{
                            .library_forward = 25,
                            .library_gradients = 2,
                            .library_flops_per_us = 3.8e8,
+                           .half_library_flops_per_us = 7e8,
                            .exact_library_flops_per_us = 5e7}}};
 
 // Vulkan on a CPU, where an invocation is one SIMD lane and barriers are slow: rough rates. Only `steps` and the

@@ -95,7 +95,9 @@ struct Costs {
         double float64_factor;  // of the time of the portable kernels, relative to float32
         // Of cuBLASLt. A forward call begins with its product, so the device waits while the host prepares it.
         double library_forward, library_gradients;
-        double library_flops_per_us, exact_library_flops_per_us;  // with rounded operands; in float32 and float64
+        double library_flops_per_us;        // with TF32
+        double half_library_flops_per_us;   // in 16-bit types
+        double exact_library_flops_per_us;  // in float32 and float64
     } products;
 };
 

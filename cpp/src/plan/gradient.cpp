@@ -14,7 +14,8 @@ public:
           loop_(chosen.loop),
           spec_(builder_.spec()),
           cell_(spec_.cell()),
-          inputs_(builder_) {}
+          inputs_(builder_),
+          narrows_operands_(builder_.accesses_16bit() && chosen.products.reads_16bit_only()) {}
 
     Plan make() {
         make_results();
@@ -31,11 +32,12 @@ private:
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
     // The gradients of states are carried from step to step. Deltas that are the gradient of the source enter products.
+    // Both are in float32 first, except for deltas that no step reads in float32.
     void make_results() {
         for (const Argument argument : cell_.gradient_order) {
             if (!has(argument)) continue;
             const bool is_read = argument == Argument::init_state || argument == Argument::init_cell ||
-                                 (argument == Argument::source && !has(Argument::input_weight));
+                                 (argument == Argument::source && !has(Argument::input_weight) && !narrows_deltas_);
             results_[static_cast<std::size_t>(argument)] =
                 is_read ? builder_.read_result(argument) : builder_.result(argument);
         }
@@ -43,10 +45,11 @@ private:
 
     void make_buffers() {
         // Without an input weight, the deltas are the gradient of the source.
-        delta_ = has(Argument::input_weight) ? sequence("delta", G) : result(Argument::source);
-        recurrent_delta_ = scales_product_ ? sequence("recurrent delta", only_candidate_ ? 1 : G) : delta_;
-        operand_ = make_operand();
-        if (phases_) scaled_operand_ = sequence("scaled operand", 1);
+        delta_ = has(Argument::input_weight) ? sequence("delta", G, narrows_deltas_) : result(Argument::source);
+        recurrent_delta_ =
+            scales_product_ ? sequence("recurrent delta", only_candidate_ ? 1 : G, narrows_deltas_) : delta_;
+        operand_ = sequence("operand", 1, narrows_operand_);
+        if (phases_) scaled_operand_ = sequence("scaled operand", 1, narrows_operands_);
         if (cells_ > 0) previous_cell_ = sequence("previous cell", cells_);
         if (scales_product_) product_ = sequence("candidate product", 1);
         carry_hidden_ =
@@ -56,16 +59,9 @@ private:
                                                    : builder_.scratch("carried cell", N * D * C * H);
     }
 
-    // Without a mask, the operand of a cell whose gradients read h is h itself, which is in the type of the arguments.
-    std::size_t make_operand() {
-        const std::size_t hidden = inputs_[Argument::output_fwd];
-        if (builder_.is_16bit(hidden) && !has(Argument::mask))
-            return builder_.scratch_like(hidden, "operand", rows_ * D * H);
-        return sequence("operand", 1);
-    }
-
-    // Adds a scratch sequence with `slots` slots for each unit.
-    std::size_t sequence(std::string name, std::int64_t slots) {
+    // Adds a scratch sequence with `slots` slots for each unit, in the call's 16-bit type if `narrow`.
+    std::size_t sequence(std::string name, std::int64_t slots, bool narrow = false) {
+        if (narrow) return builder_.scratch_16bit(std::move(name), rows_ * D * slots * H);
         return builder_.scratch_sequence(std::move(name), D * slots * H, loop_.skips_ended());
     }
 
@@ -201,7 +197,16 @@ private:
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
     // Saves most of a buffer of deltas, for a product more. In float32 it is not needed to stay near cuDNN's memory.
-    const bool only_candidate_ = scales_product_ && builder_.accesses_16bit() && !loop_.reads_recurrent_deltas();
+    const DeltaReads reads_ = loop_.delta_reads(builder_);
+    const bool only_candidate_ = scales_product_ && builder_.accesses_16bit() && reads_ != DeltaReads::by_row;
+    // Whether the call's 16-bit type has enough digits for all readers of an operand of products: of any that the loop
+    // does not read, of the deltas, and of the recurrent products' operand. The second of two phases computes with a
+    // delta of the first one, and with that operand. Without a mask, that of a cell whose gradients read h is h itself,
+    // which is in the type of the arguments.
+    const bool narrows_operands_;
+    const bool narrows_deltas_ = narrows_operands_ && !phases_ && reads_ == DeltaReads::none;
+    const bool narrows_operand_ =
+        (narrows_operands_ && !phases_) || (builder_.is_16bit(inputs_[Argument::output_fwd]) && !has(Argument::mask));
     const std::int64_t cells_ = weighed_cells(spec_);
     const std::int64_t candidate_ = G - 1;  // slot of the candidate
 

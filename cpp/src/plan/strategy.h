@@ -50,11 +50,22 @@ public:
 // Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.
 class ProductStrategy : public Strategy {
 public:
+    // Returns whether products in calls of a 16-bit type read operands of that type only. A float32 operand then costs
+    // a conversion, so the plan keeps operands in the 16-bit type where no other step needs more of their digits.
+    [[nodiscard]] virtual bool reads_16bit_only() const { return false; }
+
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
                          bool independent) const = 0;
     virtual void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const = 0;
     virtual void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                          bool independent) const = 0;
+};
+
+// How the steps of a gradient call read deltas of the later step from the plan's buffers.
+enum class DeltaReads : std::uint8_t {
+    none,
+    by_gate,  // the candidate's recurrent deltas from kRecurrentDelta, and those of the other gates from kDelta
+    by_row,   // the recurrent deltas of all gates from kRecurrentDelta
 };
 
 // Runs the time loop of a forward call or of a gradient call. `views` has everything that a step reads and writes,
@@ -69,10 +80,10 @@ public:
     // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
-    // Returns whether the steps of a gradient call read the recurrent deltas of all gates in one row from the plan's
-    // buffer. Otherwise the buffer may have those of the candidate only, because the other gates' are their deltas.
-    // kRecurrentDelta is then read for the candidate, and kDelta for the others.
-    [[nodiscard]] virtual bool reads_recurrent_deltas() const { return true; }
+    // Returns what the steps of a gradient call read of the later step's deltas. Unless that is by_row, the plan's
+    // buffer of recurrent deltas may have those of the candidate only, because the other gates' are their deltas. If it
+    // is none, the plan may have deltas in the call's 16-bit type.
+    [[nodiscard]] virtual DeltaReads delta_reads(const PlanBuilder& /*builder*/) const { return DeltaReads::by_row; }
 
     // For gradient calls: adds steps that recompute the operands of the forward products for all time steps at once.
     // The plan adds steps of its own between these and the loop.

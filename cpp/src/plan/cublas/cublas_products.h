@@ -11,6 +11,7 @@ public:
     [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                              const Sizes& wanted) const override;
+    [[nodiscard]] bool reads_16bit_only() const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
@@ -18,7 +19,7 @@ public:
                  bool independent) const override;
 
 private:
-    [[nodiscard]] Matrix widened(PlanBuilder& builder, Matrix matrix) const;
+    [[nodiscard]] Matrix operand(PlanBuilder& builder, const Matrix& matrix) const;
 
     TiledProducts tiled_;
 };

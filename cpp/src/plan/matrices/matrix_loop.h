@@ -13,7 +13,7 @@ public:
     [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
                                              const Sizes& wanted) const override;
-    [[nodiscard]] bool reads_recurrent_deltas() const override { return false; }
+    [[nodiscard]] DeltaReads delta_reads(const PlanBuilder& /*builder*/) const override { return DeltaReads::none; }
     void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
 

@@ -164,6 +164,12 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
     return best;
 }
 
+// A dispatch reads the deltas of the step after its last one from the plan's buffers.
+DeltaReads SliceLoop::delta_reads(const PlanBuilder& builder) const {
+    const bool is_one_dispatch = steps_of(layout_of(builder), builder.profile()) >= builder.spec().T;
+    return is_one_dispatch ? DeltaReads::none : DeltaReads::by_gate;
+}
+
 // Packs the weights, then adds the dispatches of all steps.
 void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
