@@ -316,23 +316,27 @@ TEST(Strategy, TellsTheLibraryHowOperandsAreAligned) {
     profile.backend = Backend::cuda;
     profile.product_library = true;
     Spec spec = small_call();
-    spec.descriptor = default_descriptor(CellKind::gru);
-    spec.descriptor.set(Flag::bidirectional, true);
     spec.H = 6;
     spec.gradients = true;
     for (const Argument argument : {Argument::recurrent_weight, Argument::input_weight})
         spec.present |= 1u << static_cast<unsigned>(argument);
-    ASSERT_TRUE(spec.two_phases());
-    std::set<std::uint32_t> alignments;
-    for (const LibraryProduct& product : library_products(make_plan(spec, profile, {"steps", "cublas", {}})))
-        for (const auto& [at, alignment] :
-             {std::pair(product.a, product.a_alignment), std::pair(product.b, product.b_alignment),
-              std::pair(product.c, product.c_alignment)}) {
-            EXPECT_EQ(referenced_offset(at) % alignment, 0);
-            EXPECT_TRUE(alignment == 16 || referenced_offset(at) % (2 * alignment) != 0);
-            alignments.insert(alignment);
-        }
-    EXPECT_EQ(alignments, (std::set<std::uint32_t>{8, 16}));
+    // The products of a GRU's directions begin at different offsets. An LSTM's are batches of one product.
+    for (const CellKind kind : {CellKind::gru, CellKind::lstm}) {
+        spec.descriptor = default_descriptor(kind);
+        spec.descriptor.set(Flag::bidirectional, true);
+        std::set<std::uint32_t> alignments;
+        for (const LibraryProduct& product : library_products(make_plan(spec, profile, {"steps", "cublas", {}})))
+            for (const auto& [at, batch, alignment] : {std::tuple(product.a, product.a_batch, product.a_alignment),
+                                                       std::tuple(product.b, product.b_batch, product.b_alignment),
+                                                       std::tuple(product.c, product.c_batch, product.c_alignment)}) {
+                const std::uint64_t stride = product.batches > 1 ? 4 * static_cast<std::uint64_t>(batch) : 0;
+                const std::uint64_t places = referenced_offset(at) | stride;
+                EXPECT_EQ(places % alignment, 0);
+                EXPECT_TRUE(alignment == 16 || places % (2 * alignment) != 0);
+                alignments.insert(alignment);
+            }
+        EXPECT_EQ(alignments, (std::set<std::uint32_t>{8, 16})) << spec.cell().shader;
+    }
 }
 
 TEST(Strategy, PacksTheDeltasOfBothWeightsOnce) {

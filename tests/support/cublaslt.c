@@ -1,6 +1,7 @@
 // A cuBLASLt without a GPU, for tests beside cuda_driver.c, whose memory is the host's: it computes products. The
 // environment variable FAKE_CUBLAS_FAIL=function:status lets a function fail. FAKE_CUBLAS_VERSION is its version of
-// CUDA. FAKE_CUBLAS_REDUCTIONS lists the reduction schemes of the algorithms that it proposes.
+// CUDA. FAKE_CUBLAS_REDUCTIONS lists the reduction schemes of the algorithms that it proposes. An algorithm works only
+// on matrices that are aligned as the preference said.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ typedef struct {
 } Preference;
 
 typedef struct {
-    uint64_t data[8];  // the reduction scheme, the position in the list, and the workspace
+    uint64_t data[8];  // the reduction scheme, the position in the list, and the alignment of A, B, C and D
 } Algorithm;
 
 typedef struct {
@@ -81,7 +82,7 @@ FUNCTION(cublasLtMatrixLayoutSetAttribute, (Layout * layout, int attribute, cons
          else if (attribute == 6 && bytes == 8) memcpy(&layout->batch, value, bytes); else return 7)
 
 FUNCTION(cublasLtMatmulPreferenceCreate, (Preference * *made), *made = calloc(1, sizeof(Preference));
-         (*made)->reductions = 7; ++descriptors)
+         ** made = (Preference){.reductions = 7, .alignment = {256, 256, 256, 256}}; ++descriptors)
 FUNCTION(cublasLtMatmulPreferenceDestroy, (Preference * preference), free(preference); --descriptors)
 FUNCTION(cublasLtMatmulPreferenceSetAttribute,
          (Preference * preference, int attribute, const void* value, size_t bytes),
@@ -102,6 +103,8 @@ FUNCTION(
         memset(&proposed[i], 0, sizeof(Proposal));
         proposed[i].algorithm.data[0] = (uint64_t)(reductions[i] - '0');
         proposed[i].algorithm.data[1] = (uint64_t)i;
+        for (int matrix = 0; matrix < 4; ++matrix)
+            proposed[i].algorithm.data[2 + matrix] = preference->alignment[matrix];
         // An 8 stands for an algorithm without a reduction that needs more than the workspace.
         if (reductions[i] == '8') {
             proposed[i].algorithm.data[0] = 0;
@@ -136,13 +139,22 @@ static void store(void* at, int type, int64_t i, double value) {
     }
 }
 
+// Returns whether the matrices of all batches have the alignment that algorithm->data[i] tells.
+static int is_aligned(const void* matrix, const Layout* layout, const Algorithm* algorithm, int i) {
+    const uint64_t bytes = layout->type == 1 ? 8 : layout->type == 0 ? 4 : 2;
+    const uint64_t stride = layout->batches > 1 ? (uint64_t)layout->batch * bytes : 0;
+    return algorithm->data[i] >= bytes && ((uintptr_t)matrix | stride) % algorithm->data[i] == 0;
+}
+
 FUNCTION(
     cublasLtMatmul,
     (void* handle, Desc* desc, const void* alpha, const void* a, Layout* a_layout, const void* b, Layout* b_layout,
      const void* beta, const void* c, Layout* c_layout, void* d, Layout* d_layout, const Algorithm* algorithm,
      void* workspace, size_t workspace_bytes, void* stream),
     (void)handle;
-    (void)c_layout; (void)stream;
+    (void)stream; if (!is_aligned(a, a_layout, algorithm, 2) || !is_aligned(b, b_layout, algorithm, 3) ||
+                      !is_aligned(c, c_layout, algorithm, 4) || !is_aligned(d, d_layout, algorithm, 5) ||
+                      (uintptr_t)workspace % 16 != 0) return 7;
     if (c != d || element(alpha, desc->scale, 0) != 1 || element(beta, desc->scale, 0) != 0) return 7;
     memset(workspace, 1, workspace_bytes); chosen = algorithm->data[1]; ++products; const int64_t m = d_layout->rows;
     const int64_t n = d_layout->columns; const int64_t k = desc->transpose[0] ? a_layout->rows : a_layout->columns;

@@ -16,8 +16,10 @@ struct Narrowed {
     std::map<std::size_t, std::size_t> copies;
 };
 
-std::uint32_t alignment_of(BufferReference at) {
-    return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, referenced_offset(at)));
+// Returns the alignment of the matrices of all batches, in bytes.
+std::uint32_t alignment_of(const PlanBuilder& builder, const Matrix& matrix, std::int64_t batches) {
+    const auto elements = static_cast<std::uint64_t>(std::gcd(matrix.offset, batches > 1 ? matrix.batch : 0));
+    return static_cast<std::uint32_t>(std::gcd(kBufferAlignment, elements * builder.element_bytes(matrix.buffer)));
 }
 
 struct Workspace {
@@ -90,9 +92,9 @@ void CublasProducts::product(PlanBuilder& builder, const std::string& label, con
     work.a_batch = p.a.batch;
     work.b_batch = p.b.batch;
     work.c_batch = p.c.batch;
-    work.a_alignment = alignment_of(work.a);
-    work.b_alignment = alignment_of(work.b);
-    work.c_alignment = alignment_of(work.c);
+    work.a_alignment = alignment_of(builder, a, p.batches);
+    work.b_alignment = alignment_of(builder, b, p.batches);
+    work.c_alignment = alignment_of(builder, p.c, p.batches);
     work.workspace_bytes = kLibraryWorkspace;
     Constants constants;
     constants.flag(kAColumns, "a_columns", p.a.columns)
