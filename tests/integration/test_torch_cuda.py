@@ -228,24 +228,31 @@ def test_another_stream_may_keep_the_gpu_busy() -> None:
     torch.cuda.synchronize()
 
 
+def uses_cublas(module: Any, x: Any) -> bool:
+    """Return whether cuBLASLt computes the products of a module's call."""
+    given = {"source": x, "recurrent_weight": module.weight_hh_l0, "input_weight": module.weight_ih_l0}
+    arrays = {name: tensor.detach().cpu().numpy() for name, tensor in given.items()}
+    return vkrnn.plan(vkrnn.lstm, **arrays, device="cuda:0").strategy["gemm"] == "cublas"
+
+
 @pytest.mark.parametrize("sizes", [(32, 8, 64), (64, 64, 2048)], ids=["kernels", "cublas"])
 def test_a_cuda_graph_replays_a_call(sizes: tuple[int, int, int]) -> None:
     """A captured call computes from the new contents of its input, with products of our kernels or of cuBLASLt."""
     module = ours.LSTM(sizes[-1], sizes[-1], backend="vkrnn").cuda()
     x = torch.randn(sizes, device="cuda")
-    side = torch.cuda.Stream()
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.no_grad(), torch.cuda.stream(side):
+    with torch.no_grad(), vkrnn.fp32_precision("tf32"):
+        assert uses_cublas(module, x) == (sizes[-1] == 2048)
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                module(x)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            output = module(x)[0]
         for _ in range(3):
-            module(x)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        output = module(x)[0]
-    for _ in range(3):
-        x.normal_()
-        graph.replay()
-        with torch.no_grad():
+            x.normal_()
+            graph.replay()
             assert torch.equal(output, module(x)[0])
 
 
