@@ -14,17 +14,17 @@ from vkrnn import _core, _packed
 from vkrnn._calls import run
 from vkrnn._cuda import cuda_device
 from vkrnn._torch_tensors import to_array, to_tensor
-from vkrnn.devices import Device
 from vkrnn.precision import block_precision
 from vkrnn.results import Results
 from vkrnn.torch._threads import pytorch_threads
 
-__all__ = ["KEYS", "call", "rounds_products"]
+__all__ = ["KEYS", "call", "may_round"]
 
 KEYS = ("CPU", "CUDA")
 """PyTorch's dispatch keys of the devices that calls run on."""
 
 _WHERE = "[vkrnn.torch]"
+_rnn_settings = getattr(torch.backends.cudnn, "rnn", None)  # looked up once, because that takes a microsecond
 
 
 def call(
@@ -69,7 +69,7 @@ def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> d
     arrays = {name: tensor.contiguous() for name, tensor in tensors.items() if name != "lengths"}
     kinds = tuple((name, _dtype(tensor.dtype), tensor.shape) for name, tensor in arrays.items())
     cell = function.removesuffix("_gradients")
-    key = device._open(_WHERE), cell, cell != function, descriptor, kinds, _rounds(device)
+    key = device._open(_WHERE), cell, cell != function, descriptor, kinds, may_round() and device.rounds_products
     lengths = tensors.get("lengths")
     call = _prepared(*key) if lengths is None else _core.CudaCall(*key, lengths.cpu().numpy())
     results = {name: source.new_empty(shape) for name, shape in call.results}
@@ -117,20 +117,11 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def rounds_products(ordinal: int) -> bool:
-    """Return whether calls on a CUDA device may round float32 products."""
-    try:
-        return _rounds(cuda_device(ordinal, _WHERE))
-    except _core.DeviceError:  # the call itself says why
-        return False
-
-
-def _rounds(device: Device) -> bool:
+def may_round() -> bool:
     """Return whether float32 products may be rounded: as `fp32_precision` says, else PyTorch's settings for cuDNN."""
     precision: str | None = block_precision.get()
     if precision is None:
-        settings = getattr(torch.backends.cudnn, "rnn", None)
-        precision = getattr(settings, "fp32_precision", None)  # of PyTorch 2.9 or later
+        precision = getattr(_rnn_settings, "fp32_precision", None)  # of PyTorch 2.9 or later
     if precision not in ("ieee", "tf32"):
-        return bool(torch.backends.cudnn.allow_tf32) and device.rounds_products
-    return precision == "tf32" and device.rounds_products
+        return bool(torch.backends.cudnn.allow_tf32)
+    return precision == "tf32"

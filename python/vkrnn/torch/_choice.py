@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from vkrnn.torch._calls import rounds_products
+from vkrnn.torch._calls import may_round
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["Backend", "checked_backend", "choices", "choose"]
@@ -18,7 +19,17 @@ __all__ = ["Backend", "checked_backend", "choices", "choose"]
 Backend = Literal["auto", "vkrnn", "torch"]
 
 _REPEATS = 5
-_SIZES = ("mode", "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+_settings = operator.attrgetter(
+    "mode",
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "bias",
+    "batch_first",
+    "dropout",
+    "bidirectional",
+    "training",
+)
 _chosen: dict[tuple[Any, ...], tuple[str, str]] = {}  # the way, and the line of choices()
 _logger = logging.getLogger("vkrnn")
 
@@ -55,32 +66,41 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
     data = input.data if isinstance(input, PackedSequence) else input
     if type(data) is not Tensor or seen_by_others():
         return "vkrnn"
-    gradients = torch.is_grad_enabled() and any(
-        tensor.requires_grad
-        for tensor in (data, *_tensors(hx), *module._parameters.values())  # noqa: SLF001
-    )
-    key = (
-        *(getattr(module, name) for name in _SIZES),
-        tuple(data.shape),
-        len(input.batch_sizes) if isinstance(input, PackedSequence) else 0,
-        data.dtype,
-        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
-        gradients,
-        module.training,
-        data.device.index,
-        rounds_products(data.device.index),
-    )
-    found = _chosen.get(key)
+    kind = _kind(module, input, data, hx)
+    found = _chosen.get(kind)
     if found is None:
         with torch.cuda.device(data.device):
             if torch.cuda.is_current_stream_capturing() or torch._C._autograd._top_saved_tensors_default_hooks(True):  # noqa: FBT003, SLF001
                 return "vkrnn"
+        gradients = _has_gradients(module, data, hx)
         way, times, lasting = _measured(module, input, hx, ways, gradients=gradients)
         if not lasting:
             return way
-        found = _chosen[key] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
+        found = _chosen[kind] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
         _logger.info("backend='auto': %s", found[1])
     return found[0]
+
+
+def _kind(module: Any, input: Any, data: Tensor, hx: Any) -> tuple[Any, ...]:  # noqa: A002
+    """Return all that the times of a call depend on. This takes the host a few microseconds in each call."""
+    return (
+        _settings(module),
+        data.shape,
+        0 if input is data else len(input.batch_sizes),
+        data.dtype,
+        data.get_device(),
+        _has_gradients(module, data, hx),
+        torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
+        may_round(),
+    )
+
+
+def _has_gradients(module: Any, data: Tensor, hx: Any) -> bool:
+    return torch.is_grad_enabled() and (
+        data.requires_grad
+        or any(parameter.requires_grad for parameter in module._parameters.values())  # noqa: SLF001
+        or any(state.requires_grad for state in _tensors(hx))
+    )
 
 
 def _described(module: Any, input: Any, *, gradients: bool) -> str:  # noqa: A002
