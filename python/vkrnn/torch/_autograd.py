@@ -14,10 +14,10 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from vkrnn.torch._ops import layer, layer_backward
-from vkrnn.torch._tracing import unseen_by_dynamo
+from vkrnn.torch._ops import compute_layer, compute_layer_backward, layer, layer_backward
+from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 
-__all__ = ["ReverseModeOnly", "at_lower_levels", "differentiable", "library", "one_by_one"]
+__all__ = ["ReverseModeOnly", "apply_layer", "at_lower_levels", "differentiable", "library", "one_by_one"]
 
 _NOTHING = torch.empty(0, device="cpu")
 _GRADIENTS_OF_GRADIENTS = (
@@ -43,19 +43,10 @@ class _Layer(ReverseModeOnly):
     """`layer` with its gradients. A `setup_context` would add 30 microseconds to each call."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        """Save what the gradients need."""
-        *tensors, mode, training = inputs
-        outputs: tuple[Tensor, ...] = at_lower_levels(layer, inputs)
-        output, _, _, z_state, cells = outputs
-        ctx.mode, ctx.trained, ctx.version = mode, training, None
-        states = z_state if not mode.startswith("LSTM") else cells
-        if mode.startswith("GRU"):
-            states, ctx.version, ctx.counter = _saved_output(output)
-        ctx.save_for_backward(*tensors, z_state, states)
-        ctx.mark_non_differentiable(z_state, cells)
-        ctx.set_materialize_grads(False)  # saves zeros as large as the gates
-        return outputs
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
+        """Call `layer`."""
+        outputs: tuple[Tensor | None, ...] = at_lower_levels(layer, inputs)
+        return _saved(ctx, inputs, outputs)
 
     @staticmethod
     @unseen_by_dynamo
@@ -69,10 +60,22 @@ class _Layer(ReverseModeOnly):
                 states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
         if not ctx.mode.startswith("LSTM"):
             d_c_n = None
-        found = layer_backward(d_output, d_h_n, d_c_n, z_state, states, *tensors, ctx.mode)
+        given: Any = d_output, d_h_n, d_c_n, z_state, states, *tensors
+        needs_operator = torch.is_grad_enabled() or not is_plain(given) or _are_batched(given[:3])
+        compute: Any = layer_backward if needs_operator else compute_layer_backward
+        found = compute(*given, ctx.mode)
         *differentiable, _mask, _lengths = tensors
-        given = (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
-        return *given, None, None, None, None
+        gradients = (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
+        return *gradients, None, None, None, None
+
+
+class _PlainLayer(_Layer):
+    """`_Layer` for calls that need no operator."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
+        """Call `compute_layer`."""
+        return _saved(ctx, inputs, compute_layer(*inputs))
 
 
 class _LayerBackward(ReverseModeOnly):
@@ -88,6 +91,26 @@ class _LayerBackward(ReverseModeOnly):
     def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
         """Refuse second derivatives."""
         raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
+
+
+def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
+    """Return whether they are those of many calls, as the argument `is_grads_batched` of torch.autograd.grad says."""
+    is_batched = torch._C._functorch.is_legacy_batchedtensor  # noqa: SLF001
+    return any(gradient is not None and is_batched(gradient) for gradient in gradients)
+
+
+def _saved(ctx: Any, inputs: Sequence[Any], outputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    """Save what the gradients of a layer need. Return the outputs."""
+    *tensors, mode, training = inputs
+    output, _, _, z_state, cells = outputs
+    ctx.mode, ctx.trained, ctx.version = mode, training, None
+    states = z_state if not mode.startswith("LSTM") else cells
+    if mode.startswith("GRU"):
+        states, ctx.version, ctx.counter = _saved_output(output)
+    ctx.save_for_backward(*tensors, z_state, states)
+    ctx.mark_non_differentiable(*(each for each in (z_state, cells) if each is not None))
+    ctx.set_materialize_grads(False)  # saves zeros as large as the gates
+    return outputs
 
 
 def _saved_output(output: Tensor) -> tuple[Tensor, int | None, Tensor | None]:
@@ -177,7 +200,8 @@ def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
     return tensor.unsqueeze(axis).expand(*tensor.shape[:axis], times, *tensor.shape[axis:])
 
 
-# The `apply` of Function's base class skips checks that the dispatcher has made.
+# The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
+apply_layer = super(torch.autograd.Function, _PlainLayer).apply
 library = torch.library.Library("vkrnn", "FRAGMENT")
 library.impl("layer", differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
 library.impl(

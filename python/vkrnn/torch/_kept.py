@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,19 +16,9 @@ from vkrnn.devices import Device, resolve
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["Kept", "needs_no_operator"]
+__all__ = ["Kept"]
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _PREFIX = "[vkrnn.torch]"
-
-
-def needs_no_operator(tensors: Sequence[Tensor | None]) -> bool:
-    """Return whether a call on these plain CPU tensors takes part in no gradient, transform or dispatch mode."""
-    return (
-        not seen_by_others()
-        and all(tensor is None or (type(tensor) in _PLAIN and tensor.is_cpu) for tensor in tensors)
-        and not (torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors))
-    )
 
 
 class Kept:

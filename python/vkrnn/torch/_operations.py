@@ -175,8 +175,15 @@ def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
     return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in tensors)
 
 
-operation = register("vkrnn::operation", _compute, _compute_shapes)
-_backward = register("vkrnn::operation_backward", _compute_backward, _compute_backward_shapes)
+def _schema(compute: Callable[..., Any]) -> str:
+    schema: str = torch.library.infer_schema(compute, mutates_args=())
+    return schema
+
+
+operation = register("vkrnn::operation" + _schema(_compute), _compute, _compute_shapes)
+_backward = register(
+    "vkrnn::operation_backward" + _schema(_compute_backward), _compute_backward, _compute_backward_shapes
+)
 
 
 class _Operation(ReverseModeOnly):

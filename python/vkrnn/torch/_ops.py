@@ -20,7 +20,7 @@ from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
 from vkrnn.torch._tracing import unseen_by_dynamo
 
-__all__ = ["compute_layer", "layer", "layer_backward", "register"]
+__all__ = ["compute_layer", "compute_layer_backward", "layer", "layer_backward", "register"]
 
 
 @unseen_by_dynamo
@@ -37,10 +37,11 @@ def compute_layer(
     lengths: Tensor | None,
     mode: str,
     training: bool,  # noqa: FBT001 - operators take all arguments by position
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Return the output [T, N, DH], h_n and c_n [D, N, H], and what the gradients need: the gates and the cells.
 
-    Absent outputs are empty: c_n except for an LSTM, and the last two without `training`.
+    Absent outputs are None: c_n except for an LSTM, and the last two without `training`. Those of the operator are
+    empty tensors.
     """
     name, H = torch_mode(mode), weight_hh.shape[1]
     D = weight_hh.shape[0] // (GATES[name] * H)
@@ -52,9 +53,9 @@ def compute_layer(
     return (
         results["output"],
         _last_state(results["output"], D, lengths),
-        source.new_empty(0) if cells is None else _last_state(cells, D, lengths),
-        results["z_state"] if training else source.new_empty(0),
-        source.new_empty(0) if cells is None or not training else cells,
+        None if cells is None else _last_state(cells, D, lengths),
+        results["z_state"] if training else None,
+        cells if training else None,
     )
 
 
@@ -76,7 +77,7 @@ def _compute_shapes(source: Tensor, weight_ih: Tensor, weight_hh: Tensor, *rest:
 
 
 @unseen_by_dynamo
-def _compute_backward(
+def compute_layer_backward(
     d_output: Tensor | None,
     d_h_n: Tensor | None,
     d_c_n: Tensor | None,
@@ -93,8 +94,8 @@ def _compute_backward(
     mask: Tensor | None,
     lengths: Tensor | None,
     mode: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of the source, the five weights, h_0 and c_0; those of absent arguments are empty.
+) -> list[Tensor | None]:
+    """Return the gradients of the source, the five weights, h_0 and c_0; None for absent arguments.
 
     `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. Others do not read it.
     """
@@ -113,12 +114,11 @@ def _compute_backward(
         given["cell_gradient"] = _side_by_side(d_c_n)
     found = call(FORWARD[name].__name__ + "_gradients", given, how, packed=source.dim() == 2)
     last = [_one_by_one(found[name], D) if name in found else None for name in ("init_state", "init_cell")]
-    gradients = [found["source"], *gradients_to_torch_layout(found), *last]
-    return tuple(source.new_empty(0) if gradient is None else gradient for gradient in gradients)
+    return [found["source"], *gradients_to_torch_layout(found), *last]
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:
-    source, *others, _mask, _lengths, _mode = given[5:]  # as `_compute_backward` takes them
+    source, *others, _mask, _lengths, _mode = given[5:]  # as `compute_layer_backward` takes them
     return tuple(source.new_empty(0 if tensor is None else tensor.shape) for tensor in (source, *others))
 
 
@@ -168,9 +168,21 @@ def _last_state(states: Tensor, D: int, lengths: Tensor | None) -> Tensor:
     return last.unsqueeze(0).clone() if D == 1 else torch.stack([last[:, :H], states[0, :, H:]])
 
 
-def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
+def _without_none(compute: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function with empty tensors in place of None, which an operator cannot return."""
+
+    @unseen_by_dynamo
+    def operator(*given: Any) -> tuple[Tensor, ...]:
+        found = compute(*given)
+        return tuple(found[0].new_empty(0) if each is None else each for each in found)
+
+    return operator
+
+
+def register(schema: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     """Make an operator. torch.library.custom_op would do the same, and add tens of microseconds to each call."""
-    torch.library.define(name, torch.library.infer_schema(compute, mutates_args=()), tags=torch.Tag.pt2_compliant_tag)
+    name, _, signature = schema.partition("(")
+    torch.library.define(name, f"({signature}", tags=torch.Tag.pt2_compliant_tag)
     for key in KEYS:
         torch.library.impl(name, key)(compute)
     torch.library.register_fake(name, shapes)
@@ -178,5 +190,18 @@ def register(name: str, compute: Callable[..., Any], shapes: Callable[..., Any])
     return getattr(getattr(torch.ops, namespace), operator).default
 
 
-layer = register("vkrnn::layer", compute_layer, _compute_shapes)
-layer_backward = register("vkrnn::layer_backward", _compute_backward, _compute_backward_shapes)
+_LAYER = (
+    "Tensor source, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? peephole, "
+    "Tensor? h_0, Tensor? c_0, Tensor? mask, Tensor? lengths, str mode"
+)
+layer = register(
+    f"vkrnn::layer({_LAYER}, bool training) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _without_none(compute_layer),
+    _compute_shapes,
+)
+layer_backward = register(
+    f"vkrnn::layer_backward(Tensor? d_output, Tensor? d_h_n, Tensor? d_c_n, Tensor z_state, Tensor states, {_LAYER}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _without_none(compute_layer_backward),
+    _compute_backward_shapes,
+)

@@ -16,11 +16,12 @@ from vkrnn._prepared import Prepared
 from vkrnn._torch_layout import descriptor as descriptor_of
 from vkrnn._torch_layout import options_beyond_torch
 from vkrnn._torch_tensors import to_array, to_tensor
+from vkrnn.torch._autograd import apply_layer
 from vkrnn.torch._choice import Backend, checked_backend, choose
-from vkrnn.torch._kept import Kept, needs_no_operator
+from vkrnn.torch._kept import Kept
 from vkrnn.torch._ops import compute_layer, layer
 from vkrnn.torch._threads import pytorch_threads
-from vkrnn.torch._tracing import is_recorded_by_torch, record_in_fx, unseen_by_dynamo
+from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, unseen_by_dynamo
 
 __all__ = ["Recurrent", "require_no_projection"]
 
@@ -185,14 +186,14 @@ class Recurrent(torch.nn.RNNBase):
         """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
-        compute = layer
-        # Dynamo compiles the operator. It cannot trace these checks.
-        if not torch.compiler.is_dynamo_compiling():
-            if needs_no_operator([source, h_0, c_0, *self._parameters.values()]):
+        # Dynamo compiles the operator. It cannot trace the checks of whether there is a shorter way.
+        traced = torch.compiler.is_dynamo_compiling()
+        if not traced:
+            given = [source, h_0, c_0, *self._parameters.values()]
+            if source.is_cpu and is_plain(given) and not _takes_gradients(given):
                 prepared = self._prepared() if lengths is None else None
                 if prepared is not None:
                     return self._run_prepared(prepared, source, h_0, c_0)
-                compute = compute_layer
             else:
                 self._forget()
         last, mode = [], self.mode + self._options
@@ -203,14 +204,17 @@ class Recurrent(torch.nn.RNNBase):
                 weights = [None if weight is None else weight.to(source.dtype) for weight in weights]
             states = [None if state is None else state[D * number : D * (number + 1)] for state in (h_0, c_0)]
             tensors = [source, *weights, *states]
-            training = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+            training = _takes_gradients(tensors)
+            compute: Any = layer
+            if not traced and is_plain(tensors):
+                compute = apply_layer if training else compute_layer
             mask = self._mask(source, rows) if self.recurrent_dropout and self.training else None
             source, h_n, c_n, _, _ = compute(*tensors, mask, lengths, mode, training)
-            last.append((h_n, c_n))
+            last.append((h_n, c_n) if self.mode == "LSTM" else (h_n,))
             if self.training and self.dropout and number + 1 < self.num_layers:
                 source = torch.nn.functional.dropout(source, self.dropout)
-        h_n, c_n = (states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
-        return source, (h_n, c_n) if self.mode == "LSTM" else h_n
+        ends = tuple(states[0] if len(states) == 1 else torch.cat(states) for states in zip(*last, strict=True))
+        return source, ends if self.mode == "LSTM" else ends[0]
 
     def _prepared(self) -> Prepared | None:
         """Return the layers with packed weights from the second call on in which the parameters are the same."""
@@ -331,6 +335,10 @@ class Recurrent(torch.nn.RNNBase):
         if isinstance(states, tuple):
             return tuple(map(function, states))
         return None if states is None else function(states)
+
+
+def _takes_gradients(tensors: list[Tensor | None]) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _lengths(batch_sizes: Tensor) -> Tensor:
