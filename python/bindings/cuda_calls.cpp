@@ -15,7 +15,8 @@ namespace vkrnn::python {
 namespace {
 
 using Addresses = std::vector<std::uintptr_t>;
-using Given = std::vector<std::tuple<std::string, std::string, TensorShape>>;  // names, dtypes and shapes
+using Given = std::vector<std::tuple<std::string, std::string, TensorShape>>;           // names, dtypes and shapes
+using Copies = std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t>>;  // to, from, bytes
 
 // Returns a function that calls one of Python's, which must outlive it.
 CudaAllocator allocator_of(py::handle function) {
@@ -53,9 +54,10 @@ public:
     [[nodiscard]] const Call& call() const { return call_; }
 
     // Runs on a stream. The arrays are at `addresses`, in the order of the arguments, and the results go to `results`.
-    // `allocator` is a function like CudaAllocator, or None. The caller keeps all memory until the call returns, and
-    // orders later uses on the stream.
-    void run(const Addresses& addresses, const Addresses& results, std::uintptr_t stream, py::handle allocator) const {
+    // `allocator` is a function like CudaAllocator, or None. The copies within the device's memory are made before and
+    // after the call. The caller keeps all memory until the call returns, and orders later uses on the stream.
+    void run(const Addresses& addresses, const Addresses& results, std::uintptr_t stream, py::handle allocator,
+             const Copies& before, const Copies& after) const {
         const OnCudaStream ordered(stream, allocator_of(allocator));
         std::vector<InputLocation> from;
         for (const auto& [argument, index] : plan_->inputs) {
@@ -71,12 +73,20 @@ public:
             to.push_back({nullptr, borrowed(results.at(i), plan_->results[i]), 0});
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps others from changing it
         const Unlocked unlocked;
+        copy(before);
         device_->run(plan_, from, to, false, prefix_, &interrupted);
+        copy(after);
     }
 
 private:
     [[nodiscard]] std::shared_ptr<Storage> borrowed(std::uintptr_t address, std::size_t buffer) const {
         return borrow_cuda_memory(*device_, address, plan_->buffers.at(buffer).bytes, {});
+    }
+
+    void copy(const Copies& copies) const {
+        for (const auto& [to, from, bytes] : copies)
+            device_->copy({nullptr, borrow_cuda_memory(*device_, to, bytes, {}), 0},
+                          {nullptr, borrow_cuda_memory(*device_, from, bytes, {}), 0}, bytes, &interrupted);
     }
 
     std::shared_ptr<Device> device_;
@@ -105,7 +115,7 @@ void register_cuda_calls(py::module_& module) {
                                    return results;
                                })
         .def("run", &CudaCall::run, py::arg("addresses"), py::arg("results"), py::arg("stream"), py::arg("allocator"),
-             py::call_guard<Inside>());
+             py::arg("before") = Copies{}, py::arg("after") = Copies{}, py::call_guard<Inside>());
 }
 
 }  // namespace vkrnn::python

@@ -255,6 +255,8 @@ class CudaCall:
         results: Sequence[int],
         stream: int,
         allocator: Callable[[int], int] | None,
+        before: Sequence[tuple[int, int, int]] = ...,
+        after: Sequence[tuple[int, int, int]] = ...,
     ) -> None: ...
 
 def lend(array: Array, stream: int) -> int: ...

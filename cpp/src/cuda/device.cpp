@@ -307,13 +307,13 @@ void CudaDevice::copy(const ResultLocation& to, const InputLocation& from, std::
     in_context(kArray, [&](Session& session, Stream stream) {
         CudaStorage &target = own(*session.memory, *to.storage), &source = own(*session.memory, *from.storage);
         const std::lock_guard lock(session.memory->mutex());
-        target.last_use().before(stream);
-        source.last_use().before(stream);
+        for (CudaStorage* const used : {&target, &source})
+            if (used->is_tracked()) used->last_use().before(stream);
         if (bytes != 0)
             check(
                 driver().MemcpyDtoDAsync(target.address() + to.offset, source.address() + from.offset, bytes, stream));
-        target.last_use().after(stream);
-        source.last_use().after(stream);
+        for (CudaStorage* const used : {&target, &source})
+            if (used->is_tracked()) used->last_use().after(stream);
         target.changed();
     });
 }
