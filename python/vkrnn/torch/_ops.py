@@ -18,6 +18,7 @@ from vkrnn import _packed
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
 from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
+from vkrnn.torch._cuda_layers import backward_on_cuda, forward_on_cuda
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["compute_layer", "compute_layer_backward", "layer", "layer_backward", "register"]
@@ -47,6 +48,8 @@ def compute_layer(
     D = weight_hh.shape[0] // (GATES[name] * H)
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
+    if _is_short(source, D, lengths):
+        return forward_on_cuda(FORWARD[name].__name__, how, source, *weights, h_0, c_0, mask)
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
     results = call(FORWARD[name].__name__, given, how, packed=source.dim() == 2)
     cells = results.get("cell_output")
@@ -103,11 +106,15 @@ def compute_layer_backward(
     D = weight_hh.shape[0] // (GATES[name] * H)
     how = descriptor(mode, bidirectional=D == 2)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
-    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
-    given["source_gradient"] = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
-    given["z_state"] = z_state
+    above = z_state.new_zeros(*z_state.shape[:-1], D * H) if d_output is None else d_output
+    kept = {"z_state": z_state}
     if name in ("LSTM", "GRU"):
-        given["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
+        kept["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
+    if _is_short(source, D, lengths):
+        function = FORWARD[name].__name__ + "_gradients"
+        return backward_on_cuda(function, how, (above, d_h_n, d_c_n), kept, source, *weights, h_0, c_0, mask)
+    given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
+    given |= {"source_gradient": above, **kept}
     if d_h_n is not None:
         given["state_gradient"] = _side_by_side(d_h_n)
     if d_c_n is not None:
@@ -115,6 +122,11 @@ def compute_layer_backward(
     found = call(FORWARD[name].__name__ + "_gradients", given, how, packed=source.dim() == 2)
     last = [_one_by_one(found[name], D) if name in found else None for name in ("init_state", "init_cell")]
     return [found["source"], *gradients_to_torch_layout(found), *last]
+
+
+def _is_short(source: Tensor, D: int, lengths: Tensor | None) -> bool:
+    """Return whether a layer is of the kind that `_cuda_layers` computes."""
+    return source.is_cuda and D == 1 and lengths is None and source.shape[0] > 0
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:

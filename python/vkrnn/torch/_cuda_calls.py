@@ -1,0 +1,135 @@
+"""A call of an operation in place on a CUDA device: on PyTorch's current stream, in PyTorch's memory."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vkrnn import _core
+from vkrnn._cuda import cuda_device
+from vkrnn.precision import block_precision
+
+__all__ = ["Copy", "InPlaceCall", "may_round", "require_device"]
+
+Copy = tuple[int, int, int]
+"""A copy within a device's memory: the address to copy to, that to copy from, and the bytes."""
+
+_WHERE = "[vkrnn.torch]"
+_rnn_settings = getattr(torch.backends.cudnn, "rnn", None)  # looked up once, because that takes a microsecond
+
+
+class InPlaceCall:
+    """A call to which arguments are given one after the other. Each step takes the host a microsecond or two."""
+
+    def __init__(self, function: str, source: Tensor) -> None:
+        self._function = function
+        self._source = source
+        self._device = source.device
+        self._ordinal = source.get_device()
+        self._names: list[str] = []
+        self._dtypes: list[torch.dtype] = []
+        self._shapes: list[tuple[int, ...]] = []
+        self._addresses: list[int] = []
+        self._kept: list[Tensor] = []  # until the call is submitted; PyTorch reuses memory in the order of the stream
+        self.give("source", source)
+
+    def give(self, name: str, tensor: Tensor, shape: tuple[int, ...] | None = None, first: int = 0) -> None:
+        """Add an argument. If there is a shape, it consists of the tensor's elements from the `first` one to the last.
+
+        Raises
+        ------
+        RuntimeError
+            If the tensor is on another device than the source, or has not as many elements.
+        """
+        if shape is not None and (wanted := first + math.prod(shape)) != tensor.numel():
+            raise RuntimeError(
+                f"[vkrnn.torch.{self._function}] {name}: expected a tensor with {wanted} elements, got {tensor.numel()}"
+            )
+        if tensor.device != self._device:
+            require_device(self._function, name, tensor, self._source)
+        if not tensor.is_contiguous():
+            tensor = tensor.contiguous()
+            self._kept.append(tensor)
+        self._names.append(name)
+        self._dtypes.append(tensor.dtype)
+        self._shapes.append(tensor.shape if shape is None else shape)
+        self._addresses.append(tensor.data_ptr() + (first and first * tensor.itemsize))
+
+    def prepare(self, descriptor: Any, lengths: Tensor | None = None) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Check the call, and return the names and shapes of its results."""
+        device = cuda_device(self._ordinal, _WHERE)
+        key = (
+            device._open(_WHERE),
+            self._function,
+            descriptor,
+            tuple(self._names),
+            tuple(self._dtypes),
+            tuple(self._shapes),
+            may_round() and device.rounds_products,
+        )
+        self._call, results = _known(*key) if lengths is None else _checked(*key, lengths.cpu().numpy())
+        return results
+
+    def run(self, results: Sequence[int], before: Sequence[Copy] = (), after: Sequence[Copy] = ()) -> None:
+        """Submit the call after `prepare`, with the addresses of its results, and copies before and after it."""
+        stream: int = torch._C._cuda_getCurrentRawStream(self._ordinal)  # noqa: SLF001 - current_stream takes longer
+        self._call.run(self._addresses, results, stream, self._allocate, before, after)
+
+    def _allocate(self, count: int) -> int:
+        try:
+            memory = self._source.new_empty(count, dtype=torch.uint8)
+        except torch.OutOfMemoryError:
+            return 0
+        self._kept.append(memory)
+        return int(memory.data_ptr())
+
+
+def require_device(function: str, name: str, tensor: Tensor, source: Tensor) -> None:
+    """Raise RuntimeError if a tensor is on another device than the source."""
+    if tensor.device != source.device:
+        raise RuntimeError(
+            f"[vkrnn.torch.{function}] {name}: expected a tensor on {source.device}, where source is, "
+            f"got one on {tensor.device}"
+        )
+
+
+def _checked(
+    device: _core.Device,
+    function: str,
+    descriptor: Any,
+    names: tuple[str, ...],
+    dtypes: tuple[torch.dtype, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    rounds: bool,  # noqa: FBT001
+    *lengths: Any,
+) -> tuple[_core.CudaCall, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """Return a call that was checked and planned, and its results."""
+    cell = function.removesuffix("_gradients")
+    given = [(name, _name(dtype), shape) for name, dtype, shape in zip(names, dtypes, shapes, strict=True)]
+    call = _core.CudaCall(device, cell, cell != function, descriptor, given, rounds, *lengths)
+    return call, call.results
+
+
+_known = functools.lru_cache(maxsize=1024)(_checked)
+"""Calls without lengths, by everything that their plans depend on. The numbers of lengths are not among that."""
+
+
+def _name(dtype: torch.dtype) -> str:
+    if dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise TypeError(f"{_WHERE} expected tensors of float16, bfloat16, float32 or float64, got {dtype}")
+    return str(dtype).removeprefix("torch.")
+
+
+def may_round() -> bool:
+    """Return whether float32 products may be rounded: as `fp32_precision` says, else PyTorch's settings for cuDNN."""
+    precision: str | None = block_precision.get()
+    if precision is None:
+        precision = getattr(_rnn_settings, "fp32_precision", None)  # of PyTorch 2.9 or later
+    if precision not in ("ieee", "tf32"):
+        return bool(torch.backends.cudnn.allow_tf32)
+    return precision == "tf32"

@@ -1,0 +1,121 @@
+"""The addresses with which layers are computed on CUDA devices, without a GPU: the CPU reads and writes them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from vkrnn import _calls, results  # noqa: E402
+from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
+from vkrnn.torch import _cuda_calls, _cuda_layers, _ops  # noqa: E402
+
+T, N, I, H = 4, 3, 5, 6
+MODES = ["LSTM", "GRU", "RNN_TANH", "GRU reset_after=False", "LSTM output_peephole_new_cell=True"]
+
+
+def at(address: int, shape: Any, dtype: Any = np.float64) -> Any:
+    """Return an array in memory that something else owns."""
+    count = int(np.prod(shape))
+    return np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype).reshape(
+        shape
+    )
+
+
+class OnTheCpu(_cuda_calls.InPlaceCall):
+    """A call that the CPU computes, in the memory that a CUDA device would be given."""
+
+    def prepare(self, descriptor: Any, lengths: Any = None) -> Any:
+        """Compute the results for their shapes."""
+        assert lengths is None
+        assert set(self._dtypes) == {torch.float64}
+        self._descriptor = descriptor
+        return tuple((name, array.shape) for name, array in self._computed().items())
+
+    def run(self, results: Any, before: Any = (), after: Any = ()) -> None:
+        """Compute the results again, after the first copies."""
+        self._copy(before)
+        for address, array in zip(results, self._computed().values(), strict=True):
+            at(address, array.shape)[...] = array
+        self._copy(after)
+
+    def _computed(self) -> Any:
+        given = {
+            name: at(address, shape)
+            for name, shape, address in zip(self._names, self._shapes, self._addresses, strict=True)
+        }
+        return _calls.run(
+            results.Results, self._function, {**given, "descriptor": self._descriptor, "device": "cpu"}
+        )._asdict()
+
+    @staticmethod
+    def _copy(copies: Any) -> None:
+        for to, source, count in copies:
+            at(to, count, np.uint8)[...] = at(source, count, np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cuda_layers, "InPlaceCall", OnTheCpu)
+
+
+def drawn(*shape: int, strided: bool = False) -> Any:
+    """Return a tensor, contiguous or not."""
+    tensor = torch.randn(*shape, 2, dtype=torch.float64)[..., 0]
+    return tensor if strided else tensor.contiguous()
+
+
+@pytest.mark.parametrize("given", ["all", "strided", "few"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
+    """All results and gradients are the same bits, with and without optional arguments."""
+    name, strided, few = torch_mode(mode), given == "strided", given == "few"
+    torch.manual_seed(3)
+    rows, lstm = GATES[name] * H, name == "LSTM"
+    weights = [drawn(rows, I, strided=strided), drawn(rows, H, strided=strided)]
+    weights += [None if few else drawn(rows, strided=strided) for _ in range(2)]
+    peephole = drawn(rows, strided=strided) if lstm and not few else None
+    states = [None if few or number > lstm else drawn(1, N, H, strided=strided) for number in range(2)]
+    mask = None if few else drawn(1, N, H, strided=strided)
+    tensors = [drawn(T, N, I, strided=strided), *weights, peephole, *states, mask]
+    function = FORWARD[name].__name__
+    for training in (False, True):
+        wanted = _ops.compute_layer(*tensors, None, mode, training)
+        how = descriptor(mode, bidirectional=False, training=training, produce_cell=True)
+        got = _cuda_layers.forward_on_cuda(function, how, *tensors)
+        assert_same(got, wanted)
+    z_state = wanted[3]
+    kept = {"LSTM": wanted[4], "GRU": wanted[0]}.get(name)
+    above = drawn(T, N, H, strided=strided), *(None if few or number > lstm else drawn(1, N, H) for number in range(2))
+    expected = _ops.compute_layer_backward(*above, z_state, z_state if kept is None else kept, *tensors, None, mode)
+    how = descriptor(mode, bidirectional=False)
+    named = {} if kept is None else {"cell_output_fwd" if lstm else "output_fwd": kept}
+    found = _cuda_layers.backward_on_cuda(function + "_gradients", how, above, {"z_state": z_state, **named}, *tensors)
+    assert_same(found, expected)
+
+
+def assert_same(got: Any, wanted: Any) -> None:
+    """Compare tensors, of which some are absent, and that none shares its memory with another one."""
+    assert [each is None for each in got] == [each is None for each in wanted]
+    there = [each for each in got if each is not None]
+    for one, other in zip(there, (each for each in wanted if each is not None), strict=True):
+        assert torch.equal(one, other)
+        assert one.shape == other.shape
+    assert len({each.untyped_storage().data_ptr() for each in there}) == len(there)
+
+
+def test_addresses_outside_of_tensors_are_refused() -> None:
+    """Neither a tensor on another device has such an address, nor one with too few elements."""
+    call = _cuda_calls.InPlaceCall("lstm", drawn(T, N, I))
+    with pytest.raises(RuntimeError) as error:
+        call.give("peephole", drawn(4 * H).to("meta"))
+    wanted = "[vkrnn.torch.lstm] peephole: expected a tensor on cpu, where source is, got one on meta"
+    assert str(error.value) == wanted
+    with pytest.raises(RuntimeError) as error:
+        call.give("secondary_bias", drawn(3 * H - 1), (H,), 2 * H)
+    wanted = f"[vkrnn.torch.lstm] secondary_bias: expected a tensor with {3 * H} elements, got {3 * H - 1}"
+    assert str(error.value) == wanted
