@@ -188,14 +188,16 @@ class Recurrent(torch.nn.RNNBase):
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
         # Dynamo compiles the operator. It cannot trace the checks of whether there is a shorter way.
         traced = torch.compiler.is_dynamo_compiling()
-        if not traced:
+        if not traced and source.is_cpu:
             given = [source, h_0, c_0, *self._parameters.values()]
-            if source.is_cpu and is_plain(given) and not _takes_gradients(given):
+            if is_plain(given) and not _takes_gradients(given):
                 prepared = self._prepared() if lengths is None else None
                 if prepared is not None:
                     return self._run_prepared(prepared, source, h_0, c_0)
             else:
                 self._forget()
+        elif not traced:
+            self._forget()
         last, mode = [], self.mode + self._options
         rows = source.shape[1] if lengths is None else lengths.shape[0]
         for number in range(self.num_layers):
@@ -252,14 +254,20 @@ class Recurrent(torch.nn.RNNBase):
         ones = source.new_ones(1, rows, (1 + self.bidirectional) * self.hidden_size)
         return torch.nn.functional.dropout(ones, self.recurrent_dropout)
 
+    def _weight(self, name: str) -> Tensor:
+        """Return a parameter, or what computes it in a parametrized module. getattr alone takes four times as long."""
+        found = None if torch.compiler.is_dynamo_compiling() else self._parameters.get(name)
+        weight: Tensor = getattr(self, name) if found is None else found
+        return weight
+
     def _weights(self, number: int) -> list[Tensor | None]:
         """Return a layer's matrices, biases and peepholes, each with the rows of both directions."""
-        biases = ["bias_ih", "bias_hh"] if self.bias else []
+        biases = ("bias_ih", "bias_hh") if self.bias else ()
         weights: list[Tensor | None] = []
-        for name in ["weight_ih", "weight_hh", *biases] + (["peephole"] if self.peephole else []):
-            forward = getattr(self, f"{name}_l{number}")
+        for name in ("weight_ih", "weight_hh", *biases, *(("peephole",) if self.peephole else ())):
+            forward = self._weight(f"{name}_l{number}")
             if self.bidirectional:
-                forward = torch.cat([forward, getattr(self, f"{name}_l{number}_reverse")])
+                forward = torch.cat([forward, self._weight(f"{name}_l{number}_reverse")])
             weights.append(forward)
         if not biases:
             weights[2:2] = [None, None]
@@ -267,19 +275,20 @@ class Recurrent(torch.nn.RNNBase):
 
     def _check(self, data: Tensor, hx: Any, batch_sizes: Tensor | None) -> None:
         """Raise the errors of PyTorch's module, and refuse tensors on other devices."""
-        require_no_projection(self, f"[vkrnn.torch.{self._name}]")
+        if self.proj_size:
+            require_no_projection(self, f"[vkrnn.torch.{self._name}]")
         self.check_input(data, batch_sizes)
+        states = hx if isinstance(hx, tuple) else (hx,)
         if hx is not None:
             self.check_forward_args(data, hx, batch_sizes)
-        states = hx if isinstance(hx, tuple) else (hx,)
-        if len(states) > 2:
-            raise RuntimeError("lstm expects two hidden states")
+            if len(states) > 2:
+                raise RuntimeError("lstm expects two hidden states")
         device = data.device
         if device.type not in _DEVICES:
             self._refuse_device("input", device)
-        for what, tensor in (("weight", self.weight_hh_l0), *(("hx", state) for state in states)):
-            if tensor is None:
-                continue
+        given = [("weight", self._weight("weight_hh_l0"))]
+        given += [("hx", state) for state in states if state is not None]
+        for what, tensor in given:
             if tensor.device != device:
                 if tensor.device.type not in _DEVICES:
                     self._refuse_device(what, tensor.device)
@@ -288,8 +297,10 @@ class Recurrent(torch.nn.RNNBase):
                     f"Input and {named} tensors are not at the same device, found input tensor at {device} and "
                     f"{named} tensor at {tensor.device}"
                 )
+            if tensor.dtype == data.dtype:
+                continue
             converted = what == "weight" and device.type == "cuda" and torch.is_autocast_enabled("cuda")
-            if tensor.dtype != data.dtype and not converted:
+            if not converted:
                 raise RuntimeError(
                     f"[vkrnn.torch.{self._name}] {what}: expected dtype {data.dtype}, the input's, got {tensor.dtype}"
                 )
