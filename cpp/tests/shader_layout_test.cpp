@@ -77,12 +77,12 @@ const std::vector<Struct>& structs() {
             MEMBER(SlicePackPush, runs), MEMBER(SlicePackPush, lanes), MEMBER(SlicePackPush, invocations),
             MEMBER(SlicePackPush, products), MEMBER(SlicePackPush, gate_order), MEMBER(SlicePackPush, units)),
         layout<abi::TablePush>("TablePush", MEMBER(TablePush, table)),
-        layout<abi::LargestPush>("LargestPush", MEMBER(LargestPush, in_), MEMBER(LargestPush, out_),
-                                 MEMBER(LargestPush, lengths), MEMBER(LargestPush, count), MEMBER(LargestPush, row),
-                                 MEMBER(LargestPush, N), MEMBER(LargestPush, padding)),
+        layout<abi::AbsmaxPush>("AbsmaxPush", MEMBER(AbsmaxPush, in_), MEMBER(AbsmaxPush, out_),
+                                MEMBER(AbsmaxPush, lengths), MEMBER(AbsmaxPush, count), MEMBER(AbsmaxPush, row),
+                                MEMBER(AbsmaxPush, N), MEMBER(AbsmaxPush, padding)),
         layout<abi::MatrixPackPush>(
             "MatrixPackPush", MEMBER(MatrixPackPush, in_), MEMBER(MatrixPackPush, out_), MEMBER(MatrixPackPush, table),
-            MEMBER(MatrixPackPush, largest), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),
+            MEMBER(MatrixPackPush, absmax), MEMBER(MatrixPackPush, in_batch), MEMBER(MatrixPackPush, in_i),
             MEMBER(MatrixPackPush, in_k), MEMBER(MatrixPackPush, in_run), MEMBER(MatrixPackPush, in_slot),
             MEMBER(MatrixPackPush, out_batch), MEMBER(MatrixPackPush, i_count), MEMBER(MatrixPackPush, i_blocks),
             MEMBER(MatrixPackPush, run_length), MEMBER(MatrixPackPush, run_padded), MEMBER(MatrixPackPush, k_blocks),
@@ -90,7 +90,7 @@ const std::vector<Struct>& structs() {
             MEMBER(MatrixPackPush, gate_order), MEMBER(MatrixPackPush, padding)),
         layout<abi::MatrixProductPush>(
             "MatrixProductPush", MEMBER(MatrixProductPush, a), MEMBER(MatrixProductPush, b),
-            MEMBER(MatrixProductPush, c), MEMBER(MatrixProductPush, a_largest), MEMBER(MatrixProductPush, b_largest),
+            MEMBER(MatrixProductPush, c), MEMBER(MatrixProductPush, a_absmax), MEMBER(MatrixProductPush, b_absmax),
             MEMBER(MatrixProductPush, a_batch), MEMBER(MatrixProductPush, b_batch), MEMBER(MatrixProductPush, c_batch),
             MEMBER(MatrixProductPush, c_slab), MEMBER(MatrixProductPush, m), MEMBER(MatrixProductPush, n),
             MEMBER(MatrixProductPush, ldc), MEMBER(MatrixProductPush, k_blocks), MEMBER(MatrixProductPush, chunk),
@@ -137,7 +137,7 @@ TEST(ShaderLayout, OfEveryStruct) {
     for (const Struct& each : structs()) {
         const std::string& name = each.layout.name;
         const bool built =
-            has_matrices() || (!name.starts_with("Matrix") && name != "TablePush" && name != "LargestPush");
+            has_matrices() || (!name.starts_with("Matrix") && name != "TablePush" && name != "AbsmaxPush");
         EXPECT_EQ(met.contains(name), built) << name;
     }
 }

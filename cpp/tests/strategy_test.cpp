@@ -194,10 +194,10 @@ TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
 }
 
 // Returns the number of hi/lo parts of the left and right operand in the plan's first kernel of that name.
-std::pair<std::uint32_t, std::uint32_t> halves_of(const Plan& plan, const std::string& shader) {
+std::pair<std::uint32_t, std::uint32_t> parts_of(const Plan& plan, const std::string& shader) {
     const auto found = std::ranges::find(plan.kernels, shader, &Kernel::shader);
     if (found == plan.kernels.end()) return {};
-    return {found->constants.at(abi::kLeftHalves), found->constants.at(abi::kRightHalves)};
+    return {found->constants.at(abi::kLeftParts), found->constants.at(abi::kRightParts)};
 }
 
 TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
@@ -213,16 +213,16 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
     };
     const Plan ieee = plan(0);
     EXPECT_EQ(ieee.precision, Precision::ieee);
-    EXPECT_EQ(halves_of(ieee, "lstm_persistent_forward"), Pair(2, 2));
-    EXPECT_EQ(halves_of(ieee, "matrix_product"), Pair(2, 2));
+    EXPECT_EQ(parts_of(ieee, "lstm_persistent_forward"), Pair(2, 2));
+    EXPECT_EQ(parts_of(ieee, "matrix_product"), Pair(2, 2));
     spec.precision = product_precision(Precision::tf32, spec.dtype, profile);
     ASSERT_EQ(spec.precision, Precision::tf32);
     const Plan tf32 = plan(0);
     EXPECT_EQ(tf32.precision, Precision::tf32);
-    EXPECT_EQ(halves_of(tf32, "lstm_persistent_forward"), Pair(1, 1));
-    EXPECT_EQ(halves_of(tf32, "matrix_product"), Pair(1, 1));
+    EXPECT_EQ(parts_of(tf32, "lstm_persistent_forward"), Pair(1, 1));
+    EXPECT_EQ(parts_of(tf32, "matrix_product"), Pair(1, 1));
     EXPECT_LT(tf32.bytes(), ieee.bytes());
-    EXPECT_EQ(halves_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag uses a bit of the high part";
+    EXPECT_EQ(parts_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag uses a bit of the high part";
     EXPECT_EQ(make_plan(spec, profile, {"steps", "tiled", {}}).precision, Precision::ieee) << "nothing is rounded";
     EXPECT_EQ(product_precision(Precision::tf32, Dtype::float16, profile), Precision::ieee);
     EXPECT_EQ(product_precision(Precision::tf32, Dtype::float32, native()), Precision::ieee);
@@ -253,7 +253,7 @@ TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
     EXPECT_EQ(product_plan(small_call(), profile, {{"product_column_groups", 2}}).choice.gemm, "matrices");
 }
 
-TEST(Strategy, GivesOperandsOfOneHalfLargerTiles) {
+TEST(Strategy, GivesOperandsOfOnePartLargerTiles) {
     const auto rows = [](Dtype dtype, Precision precision, bool gradients) {
         Spec spec = small_call();
         spec.T = spec.N = 64;
@@ -447,13 +447,13 @@ TEST(Strategy, HasParametersThatTheDeviceCanRun) {
     EXPECT_EQ(refusal<ValueError>({"", "", {{"rows", 9}}}, profile), "[Device] rows: expected 1 to 8, got 9");
     EXPECT_EQ(refusal<ValueError>({"", "", {{"workgroup", 12}}}, profile),
               "[Device] workgroup: expected a multiple of the subgroup's 8 up to 1024, got 12");
-    EXPECT_EQ(refusal<ValueError>({"", "", {{"register_fours", 257}}}, profile),
-              "[Device] register_fours: expected 0 to 256, got 257");
+    EXPECT_EQ(refusal<ValueError>({"", "", {{"register_vec4s", 257}}}, profile),
+              "[Device] register_vec4s: expected 0 to 256, got 257");
     EXPECT_EQ(refusal<ValueError>({"", "matrices", {{"product_column_groups", 16}}}, with_matrix_units()),
               "[Device] product_row_groups: expected 1 or 2 with these product_column_groups, got 4");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"tile", 8}}}, profile),
               "[Device] tile: unknown option; the options are schedule, gemm, column_lanes, depth_block, lanes, "
-              "register_fours, row_lanes, rows, "
+              "register_vec4s, row_lanes, rows, "
               "slice_lanes, slice_rows, slice_steps, slice_units, teams, thread_columns, thread_rows, workgroup");
     EXPECT_EQ(refusal<TypeError>({"", "", {{"lanes", 8}}}, native()),
               "[Device] lanes: unknown option; the options are schedule, gemm");

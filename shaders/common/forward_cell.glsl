@@ -38,9 +38,9 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     CellInputs inputs;
     for (uint g = first_product; g < end_product; ++g) {
         inputs.x[g] = fetch_view(p, kProjected, e.direction, e.k, e.n, slot_of(g), e.j);
-        inputs.bias[g] = FIND_BIAS(p, e, g);
+        inputs.bias[g] = LEARNED_BIAS(p, e, g);
     }
-    for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = FIND_VECTOR(p, e, i);
+    for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
     inputs.before[0] = fetch_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s)
         inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);

@@ -35,7 +35,7 @@ INLINE void store(Address base, Stride index, Real value) { Scalar(element(base,
 SPECIALIZED(kStored, uint, stored_types, 0)
 CONSTANT bool stored_bfloat = (stored_types >> kStoredBfloat) != 0;
 REFERENCE(SixteenBits, uint16_t, value, 2)
-REFERENCE(FourOfSixteenBits, uvec2, value, 8)
+REFERENCE(SixteenBits4, uvec2, value, 8)
 
 #define is_16bit(tensor) ((stored_types >> (tensor) & 1u) != 0)
 #define tensor_bytes(tensor) (is_16bit(tensor) ? 2u : kElementBytes)
@@ -43,7 +43,7 @@ INLINE Address tensor_element(uint tensor, Address base, Stride index) {
     return base + Address(index) * tensor_bytes(tensor);
 }
 
-INLINE Real4 widen_four(uvec2 pairs) {
+INLINE Real4 widen_vec4(uvec2 pairs) {
     return Real4(widen(stored_bfloat, pairs.x & 0xffffu), widen(stored_bfloat, pairs.x >> 16),
                  widen(stored_bfloat, pairs.y & 0xffffu), widen(stored_bfloat, pairs.y >> 16));
 }
@@ -55,7 +55,7 @@ INLINE Real4 widen_four(uvec2 pairs) {
     (is_16bit(tensor) ? widen(stored_bfloat, loaded) : uintBitsToFloat(loaded))
 #define load_tensor(tensor, base, index) value_of(tensor, fetch_tensor(tensor, base, index))
 #define load4_tensor(tensor, base, index)                                                        \
-    (is_16bit(tensor) ? widen_four(FourOfSixteenBits(tensor_element(tensor, base, index)).value) \
+    (is_16bit(tensor) ? widen_vec4(SixteenBits4(tensor_element(tensor, base, index)).value) \
                       : load4(base, index))
 INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {
     if (is_16bit(tensor))

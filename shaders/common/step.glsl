@@ -27,18 +27,18 @@ struct Element {
 INLINE uint slot_of(uint gate) { return gate_order >> (4 * gate) & 15; }
 
 // A driver that runs many steps of one element, and accesses no other, may first compute what is the same in all of
-// them. It then defines FINDS_ELEMENT: see find_element in matrices/found_element.glsl. element_found means that
-// found_length, the length of the element's row, is set. views_found means that the other variables are set. For each
-// view of a forward step, they are its address at step 0 and slot 0, and the distances in bytes between its steps and
-// between its slots.
-#ifdef FINDS_ELEMENT
-bool element_found = false, views_found = false;
-int found_length, found_step[kOwnView];
-uint found_slot[kOwnView];
-Address found_at[kOwnView];
+// them. It then defines HOISTS_ELEMENT: see hoist_element in matrices/hoisted_element.glsl. element_hoisted means that
+// hoisted_length, the length of the element's row, and the learned vectors are set. views_hoisted means that the other
+// variables are set: for each view of a forward step, its address at step 0 and slot 0, and the distances in bytes
+// between its steps and between its slots.
+#ifdef HOISTS_ELEMENT
+bool element_hoisted = false, views_hoisted = false;
+int hoisted_length, hoisted_step[kOwnView];
+uint hoisted_slot[kOwnView];
+Address hoisted_address[kOwnView];
 
-// Returns true if find_views covers a view: those that differ by step and that a forward step reads or writes.
-INLINE bool is_found(uint view) {
+// Returns true if hoist_views covers a view: those that differ by step and that a forward step reads or writes.
+INLINE bool is_hoisted(uint view) {
 #ifdef VKRNN_16BIT
     if (view == kCarryHidden || view == kCarryCell) return true;
 #endif
@@ -49,9 +49,9 @@ INLINE bool is_found(uint view) {
 // Returns the number of steps of a batch row.
 INLINE int length_of(Params p, uint n) {
     int steps = int(p.params.T);
-#ifdef FINDS_ELEMENT
-    if (element_found)
-        steps = found_length;
+#ifdef HOISTS_ELEMENT
+    if (element_hoisted)
+        steps = hoisted_length;
     else
 #endif
     if (has_lengths != 0)
@@ -91,10 +91,10 @@ INLINE uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot
 
 INLINE Address view_address(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     Address at;
-#ifdef FINDS_ELEMENT
-    if (views_found && is_found(view)) {
-        if (has_lengths != 0) step = min(step, found_length - 1);
-        at = found_at[view] + Address(int64_t(step) * found_step[view]) + slot * found_slot[view];
+#ifdef HOISTS_ELEMENT
+    if (views_hoisted && is_hoisted(view)) {
+        if (has_lengths != 0) step = min(step, hoisted_length - 1);
+        at = hoisted_address[view] + Address(int64_t(step) * hoisted_step[view]) + slot * hoisted_slot[view];
     } else
 #endif
     at = unit_address(p, view, row_address(p, view, direction, step, n), slot, j);

@@ -23,11 +23,11 @@ INLINE void store_operands(Params p, Tile tile, int step, Real dr[cells_each][CE
     Element e;
     uint region = step & 1;
 #ifdef MATRIX_UNITS
-    float largest = 0.0f;
+    float absmax = 0.0f;
     for (uint i = 0; i < cells_each; ++i)
         for (uint g = 0; g < CELL_GATES; ++g)
-            if (forms(g)) largest = max(largest, finite(abs(dr[i][g])));
-    set_scale(p, tile, region, largest);
+            if (forms(g)) absmax = max(absmax, finite(abs(dr[i][g])));
+    set_scale(p, tile, region, absmax);
 #endif
     for (uint i = 0; i < cells_each; ++i) {
         bool there = find_cell(p, tile, i * invocations + invocation(), step, e);

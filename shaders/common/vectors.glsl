@@ -12,14 +12,14 @@ INLINE Loaded fetch_bias(Params p, Element e, uint gate) {
     return fetch_view(p, kBias, e.direction, 0, 0, slot_of(gate), e.j);
 }
 
-// The same, unless find_element has already fetched them.
-#ifdef FINDS_ELEMENT
-Loaded found_vectors[CELL_GATES], found_bias[CELL_GATES];
-#define FIND_VECTOR(P, E, I) (element_found ? found_vectors[I] : fetch_vector(P, E, I))
-#define FIND_BIAS(P, E, G) (element_found ? found_bias[G] : fetch_bias(P, E, G))
+// The same, unless hoist_element has already fetched them.
+#ifdef HOISTS_ELEMENT
+Loaded hoisted_vectors[CELL_GATES], hoisted_bias[CELL_GATES];
+#define LEARNED_VECTOR(P, E, I) (element_hoisted ? hoisted_vectors[I] : fetch_vector(P, E, I))
+#define LEARNED_BIAS(P, E, G) (element_hoisted ? hoisted_bias[G] : fetch_bias(P, E, G))
 #else
-#define FIND_VECTOR(P, E, I) fetch_vector(P, E, I)
-#define FIND_BIAS(P, E, G) fetch_bias(P, E, G)
+#define LEARNED_VECTOR(P, E, I) fetch_vector(P, E, I)
+#define LEARNED_BIAS(P, E, G) fetch_bias(P, E, G)
 #endif
 
 #endif

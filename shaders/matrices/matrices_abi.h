@@ -18,8 +18,8 @@ namespace vkrnn::abi {
 // Specialization constants, after those of all step kernels.
 const uint kMatrixSide = kStepConstants;
 const uint kMatrixSubgroup = kStepConstants + 1u;   // invocations per subgroup: side * side / 8
-const uint kLeftHalves = kStepConstants + 2u;   // parts of the left operand: 2, or 1 if it is or becomes half precision
-const uint kRightHalves = kStepConstants + 3u;      // parts of the right operand
+const uint kLeftParts = kStepConstants + 2u;    // parts of the left operand: 2, or 1 if it is or becomes half precision
+const uint kRightParts = kStepConstants + 3u;       // parts of the right operand
 const uint kMatrixRows = kStepConstants + 4u;       // matrices per subgroup along the rows
 const uint kMatrixColumns = kStepConstants + 5u;    // and along the columns
 const uint kRowGroups = kStepConstants + 6u;        // subgroups per workgroup along the rows
@@ -51,9 +51,9 @@ const uint kMatrixElements = 8u;                    // elements of a block per i
 // operand.
 // Scales are computed from an absmax, the largest finite magnitude of a tensor, stored as the bits of a float. These
 // are the indices of the time loop's absmax values.
-const uint kLargestState = 0u;   // of the initial state
-const uint kLargestMask = 1u;
-const uint kLargestCount = 2u;
+const uint kAbsmaxState = 0u;   // of the initial state
+const uint kAbsmaxMask = 1u;
+const uint kAbsmaxCount = 2u;
 // The absmax of a right operand is stored this many bytes before its blocks.
 const uint kBlocksHeader = 16u;
 
@@ -61,9 +61,9 @@ struct TablePush {
     Address table;
 };
 
-// Finds the absmax of `count` numbers. The caller sets `out_` to zero first. Tensor 0 is `in_`.
-// Workgroups: x and y count groups of kLargestGroup * kLargestEach numbers.
-struct LargestPush {
+// Computes the absmax of `count` numbers. The caller sets `out_` to zero first. Tensor 0 is `in_`.
+// Workgroups: x and y count groups of kAbsmaxGroup * kAbsmaxEach numbers.
+struct AbsmaxPush {
     Address in_, out_;
     Address lengths;                   // N 32-bit integers
     uint count;
@@ -71,8 +71,8 @@ struct LargestPush {
     uint row, N;
     uint padding;
 };
-const uint kLargestGroup = 256u;   // invocations of a workgroup
-const uint kLargestEach = 16u;     // numbers per invocation
+const uint kAbsmaxGroup = 256u;   // invocations of a workgroup
+const uint kAbsmaxEach = 16u;     // numbers per invocation
 
 // Packs numbers into the blocks of an operand. Tensor 0 is `in_`. An element is (i, k), where i is a row or column of
 // the operand.
@@ -81,7 +81,7 @@ const uint kLargestEach = 16u;     // numbers per invocation
 // others are zeros.
 // Workgroups: x and y count groups of subgroups, each of which packs kPackEach blocks; z is the batch.
 struct MatrixPackPush {
-    Address in_, out_, table, largest;
+    Address in_, out_, table, absmax;
     Stride in_batch, in_i, in_k, in_run, in_slot;   // strides in elements
     Stride out_batch;                               // in 16-byte vectors
     uint i_count, i_blocks;
@@ -95,7 +95,7 @@ const uint kPackEach = 4u;      // blocks per subgroup
 // C(m, n) = sum over k of A(m, k) B(n, k), with A and B in blocks. Tensor 0 is c.
 // Workgroups: x and y count the tiles of C; z = slab * batches + batch.
 struct MatrixProductPush {
-    Address a, b, c, a_largest, b_largest;
+    Address a, b, c, a_absmax, b_absmax;
     Stride a_batch, b_batch;                        // in 16-byte vectors
     Stride c_batch, c_slab;                         // in elements
     uint m, n, ldc;

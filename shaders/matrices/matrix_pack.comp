@@ -4,7 +4,7 @@
 
 WORKGROUP_SIZE(kPackGroup)
 SPECIALIZED(kMatrixRows, uint, right, 0)   // 1: the right operand
-CONSTANT uint halves = right != 0 ? right_halves : left_halves;
+CONSTANT uint parts = right != 0 ? right_parts : left_parts;
 PUSH_CONSTANTS(MatrixPackPush, p)
 
 // Returns a scaled number. Its magnitude is below 2^15, unless it belongs to a step past a row's length: the absmax
@@ -20,9 +20,9 @@ void main() {
     uint first_block = ((gl_WorkGroupID.y * kGroupsInX + gl_WorkGroupID.x) * (kPackGroup / subgroup) +
                         gl_LocalInvocationID.x / subgroup) * kPackEach;
     uint batch = gl_WorkGroupID.z;
-    uint largest = Words(p.largest).value;
-    float down = scale_down(largest);
-    if (right != 0 && first_block == 0 && batch == 0 && lane == 0) Words(p.out_ - kBlocksHeader).value = largest;
+    uint absmax = Words(p.absmax).value;
+    float down = scale_down(absmax);
+    if (right != 0 && first_block == 0 && batch == 0 && lane == 0) Words(p.out_ - kBlocksHeader).value = absmax;
     Address table = p.table + Address((right != 0 ? right_elements : left_elements) + lane * kMatrixElements) * 4;
     uvec4 table_words[2] = {Vectors(table).value, Vectors(table + 16).value};
     uint i_in[kMatrixElements], k_in[kMatrixElements];   // coordinates of this invocation's elements within a block
@@ -66,11 +66,11 @@ void main() {
         uvec4 high, low;
         UNROLL for (uint word = 0; word < 4; ++word) {
             float first = scaled(values[2 * word], down), second = scaled(values[2 * word + 1], down);
-            high[word] = high_bits(first, halves) | high_bits(second, halves) << 16;
+            high[word] = high_bits(first, parts) | high_bits(second, parts) << 16;
             low[word] = low_bits(first) | low_bits(second) << 16;
         }
-        Stride to = batch * p.out_batch + (Stride(i_block) * p.k_blocks + k_block) * (halves * subgroup) + lane;
+        Stride to = batch * p.out_batch + (Stride(i_block) * p.k_blocks + k_block) * (parts * subgroup) + lane;
         Vectors(vector_address(p.out_, to)).value = high;
-        if (halves > 1) Vectors(vector_address(p.out_, to + subgroup)).value = low;
+        if (parts > 1) Vectors(vector_address(p.out_, to + subgroup)).value = low;
     }
 }

@@ -8,8 +8,8 @@ PUSH_CONSTANTS(MatrixProductPush, p)
 // Tiles are counted band by band, so that workgroups that run at the same time share rows and columns in the cache.
 CONSTANT uint band_tiles = 4;   // tiles of a band along m
 CONSTANT uint groups = row_groups * column_groups;
-CONSTANT uint block_fours = block_elements / 4;
-SHARED_ARRAY(vec4, staged, [groups * block_fours])   // one matrix per subgroup on its way to memory
+CONSTANT uint block_vec4s = block_elements / 4;
+SHARED_ARRAY(vec4, staged, [groups * block_vec4s])   // one matrix per subgroup on its way to memory
 
 ARRAY_REFERENCE(Numbers, float, values, 16)
 
@@ -26,7 +26,7 @@ void main() {
     uint i_block = (i_tile * row_groups + group / column_groups) * matrix_rows;
     uint j_block = (j_tile * column_groups + group % column_groups) * matrix_columns;
 
-    uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // per block
+    uint left_vectors = left_parts * subgroup, right_vectors = right_parts * subgroup;   // per block
     Blocks left, right;
     left.base = p.a;
     left.first = batch * p.a_batch + Stride(i_block) * p.k_blocks * left_vectors;
@@ -39,7 +39,7 @@ void main() {
 
     // Do not use `continue` in these loops. NVIDIA's driver does not unroll a loop that has one, and then keeps the
     // sums in memory.
-    float a_up = scale_up(Words(p.a_largest).value), b_up = scale_up(Words(p.b_largest).value);
+    float a_up = scale_up(Words(p.a_absmax).value), b_up = scale_up(Words(p.b_absmax).value);
     Address c = tensor_element(0, p.c, batch * p.c_batch + slab * p.c_slab);
     uint first_i = i_block * side, first_j = j_block * side;
     UNROLL for (uint r = 0; r < matrix_rows; ++r)
@@ -55,7 +55,7 @@ void main() {
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
             UNROLL for (uint s = 0; s < matrix_columns; ++s) {
                 subgroupBarrier();
-                coopMatStore(sums[r][s], staged, group * block_fours, side / 4, gl_CooperativeMatrixLayoutRowMajor);
+                coopMatStore(sums[r][s], staged, group * block_vec4s, side / 4, gl_CooperativeMatrixLayoutRowMajor);
                 subgroupMemoryBarrierShared();
                 subgroupBarrier();
                 UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
@@ -63,7 +63,7 @@ void main() {
                     uint i = first_i + r * side + element / side, j = first_j + s * side + element % side;
                     if (i < p.m && j < p.n)
                         store_tensor(0, c, Stride(i) * p.ldc + j,
-                                     staged[group * block_fours + element / 4][element % 4]);
+                                     staged[group * block_vec4s + element / 4][element % 4]);
                 }
             }
     }

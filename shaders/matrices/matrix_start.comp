@@ -28,8 +28,8 @@ void main() {
     }
     if (forward != 0 && !padding) {
         float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
-        uint state = at_least_1(largest(p, kLargestState));
-        float mask = bound(at_least_1(largest(p, kLargestMask)));
+        uint state = at_least_1(loop_absmax(p, kAbsmaxState));
+        float mask = bound(at_least_1(loop_absmax(p, kAbsmaxMask)));
         tag_stored = tag_of(0);
         put_operand(operand_address(p, region_address(p, d, 0), n, slot, j), value * (scale_down(state) / mask));
     }

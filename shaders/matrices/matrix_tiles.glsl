@@ -13,8 +13,8 @@ CONSTANT uint tile_rows = matrix_rows * side;
 CONSTANT uint group_columns = matrix_columns * side;
 CONSTANT uint tile_columns = group_columns * column_groups;
 CONSTANT uint invocations = subgroup * column_groups * depth_groups;
-CONSTANT uint row_fours = tile_columns / 4 + 1;   // per row of sums; the extra one lets rows begin in different banks
-SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_fours])
+CONSTANT uint row_vec4s = tile_columns / 4 + 1;   // per row of sums; the extra one lets rows begin in different banks
+SHARED_ARRAY(vec4, sums, [sum_slots * tile_rows * row_vec4s])
 
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
@@ -25,7 +25,7 @@ INLINE void workgroup_barrier() {
 }
 
 INLINE Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
-INLINE uint largest(Params p, uint which) {
+INLINE uint loop_absmax(Params p, uint which) {
     return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value;
 }
 INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
@@ -54,36 +54,36 @@ INLINE void store_word(Address at, uint word) {
     atomicStore(Words(at).value, word, gl_ScopeDevice, gl_StorageSemanticsNone, gl_SemanticsRelaxed);
 }
 
-CONSTANT uint block_bytes = left_halves * subgroup * 16;
+CONSTANT uint block_bytes = left_parts * subgroup * 16;
 
 INLINE Address operand_address(Params p, Address region, uint n, uint slot, uint j) {
     Stride block = n / side * k_blocks(p) + slot * run_blocks(p) + j / side;
     uint position = table_entry(table_address(p), left_positions + n % side * side + j % side);
-    return tagged != 0 && left_halves > 1 ? word_address(region, block, position)
+    return tagged != 0 && left_parts > 1 ? word_address(region, block, position)
                                           : region + Address(block) * block_bytes + Address(position) * 2;
 }
 
 VOLATILE_REFERENCE(TaggedHalf, uint16_t, value, 2)
 
 INLINE void put_operand(Address at, float scaled) {
-    if (tagged != 0 && left_halves > 1) {
+    if (tagged != 0 && left_parts > 1) {
         store_word(at, tagged_word(scaled, tag_stored));
     } else if (tagged != 0) {
         TaggedHalf(at).value = uint16_t(tagged_half(scaled, tag_stored));
     } else {
-        Half(at).value = uint16_t(high_bits(scaled, left_halves));
-        if (left_halves > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
+        Half(at).value = uint16_t(high_bits(scaled, left_parts));
+        if (left_parts > 1) Half(at + subgroup * 16).value = uint16_t(low_bits(scaled));
     }
 }
 
-// Where this invocation stores slot 0 of its only cell, by region. Valid if own_found.
-bool own_found = false;
+// Where this invocation stores slot 0 of its only cell, by region. Valid if own_hoisted.
+bool own_hoisted = false;
 Address own_0, own_1;
 uint own_slot_bytes;
 
 #ifdef BACKWARD
 CONSTANT uint subgroups = invocations / subgroup;
-SHARED_ARRAY(uint, largest_deltas, [subgroups])
+SHARED_ARRAY(uint, delta_absmax, [subgroups])
 
 INLINE Address scales_address(Params p, uint direction, uint region, uint row_tile) {
     Stride at = region * p.params.strides[kMatrixScales].step[direction] +
@@ -109,19 +109,19 @@ INLINE uint load_left_scale(uint k_block) { return Words(left_scale_address(k_bl
 
 // Sets the scale of this tile's deltas, for each gate that the phase computes. `mine` is the invocation's absmax.
 INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
-    uint largest = subgroupMax(floatBitsToUint(mine));
-    if (subgroupElect()) largest_deltas[invocation() / subgroup] = largest;
+    uint absmax = subgroupMax(floatBitsToUint(mine));
+    if (subgroupElect()) delta_absmax[invocation() / subgroup] = absmax;
     barrier();
-    largest = 0;
-    for (uint i = invocation() % subgroup; i < subgroups; i += subgroup) largest = max(largest, largest_deltas[i]);
-    largest = subgroupMax(largest);
-    operand_down = scale_down(largest);
+    absmax = 0;
+    for (uint i = invocation() % subgroup; i < subgroups; i += subgroup) absmax = max(absmax, delta_absmax[i]);
+    absmax = subgroupMax(absmax);
+    operand_down = scale_down(absmax);
     // Only the exponent of a scale matters, so its last bit can hold the tag.
-    if (tagged != 0) largest = largest & ~1u | tag_stored;
+    if (tagged != 0) absmax = absmax & ~1u | tag_stored;
     Address scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows);
     uint gate = invocation();
     if (gate < CELL_GATES && forms(gate))
-        store_word(scales + Address(slot_of(gate) * unit_tiles(p) + tile.column_tile) * 4, largest);
+        store_word(scales + Address(slot_of(gate) * unit_tiles(p) + tile.column_tile) * 4, absmax);
 }
 #endif
 
@@ -129,8 +129,8 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 INLINE void find_factors(Params p) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifndef BACKWARD
-    uint state = at_least_1(largest(p, kLargestState));
-    float mask = bound(at_least_1(largest(p, kLargestMask)));
+    uint state = at_least_1(loop_absmax(p, kAbsmaxState));
+    float mask = bound(at_least_1(loop_absmax(p, kAbsmaxMask)));
     operand_up = scale_up(state) * mask;
     operand_down = scale_down(state) / mask;
 #endif
@@ -141,7 +141,7 @@ INLINE uint lane() { return invocation() % subgroup; }
 INLINE uint column_group() { return invocation() / subgroup % column_groups; }
 INLINE uint depth_group() { return invocation() / subgroup / column_groups; }
 
-CONSTANT uint left_vectors = left_halves * subgroup, right_vectors = right_halves * subgroup;   // per block
+CONSTANT uint left_vectors = left_parts * subgroup, right_vectors = right_parts * subgroup;   // per block
 
 INLINE Blocks operand_blocks(Params p, Tile tile, uint region) {
     return Blocks(region_address(p, tile.direction, region),
@@ -155,12 +155,12 @@ INLINE Blocks weight_blocks(Params p, Tile tile) {
 }
 
 INLINE uint sums_at(uint slot, uint r, uint c) {
-    return (slot * tile_rows + r * side) * row_fours + (column_group() * group_columns + c * side) / 4;
+    return (slot * tile_rows + r * side) * row_vec4s + (column_group() * group_columns + c * side) / 4;
 }
 INLINE void store_sums(SumMatrix found[matrix_rows][matrix_columns], uint slot) {
     UNROLL for (uint r = 0; r < matrix_rows; ++r)
         UNROLL for (uint c = 0; c < matrix_columns; ++c)
-            coopMatStore(found[r][c], sums, sums_at(slot, r, c), row_fours, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(found[r][c], sums, sums_at(slot, r, c), row_vec4s, gl_CooperativeMatrixLayoutRowMajor);
 }
 
 // Stores the tile's sums in shared memory for tile_sum. If there is only room for the sums of half of the depth groups,
@@ -173,7 +173,7 @@ INLINE void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
             UNROLL for (uint r = 0; r < matrix_rows; ++r)
                 UNROLL for (uint c = 0; c < matrix_columns; ++c) {
                     SumMatrix other;
-                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_fours,
+                    coopMatLoad(other, sums, sums_at(depth_group(), r, c), row_vec4s,
                                 gl_CooperativeMatrixLayoutRowMajor);
                     found[r][c] = found[r][c] + other;
                 }
@@ -197,17 +197,17 @@ INLINE void multiply(Params p, Tile tile, uint region) {
 INLINE float tile_sum(uint row, uint column) {
     float sum = 0.0f;
     UNROLL for (uint slot = 0; slot < sum_slots; ++slot)
-        sum += sums[(slot * tile_rows + row) * row_fours + column / 4][column % 4];
+        sum += sums[(slot * tile_rows + row) * row_vec4s + column / 4][column % 4];
     sum *= weights_up;
 #ifndef BACKWARD
     sum *= operand_up;
 #endif
-    return tagged != 0 && left_halves == 1 ? sum / kTagRoom : sum;
+    return tagged != 0 && left_parts == 1 ? sum / kTagRoom : sum;
 }
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, float value) {
     Address at;
-    if (own_found)
+    if (own_hoisted)
         at = (region == 0 ? own_0 : own_1) + slot * own_slot_bytes;
     else
         at = operand_address(p, region_address(p, direction, region), n, slot, j);

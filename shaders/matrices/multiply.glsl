@@ -30,17 +30,17 @@ INLINE uint load_left_scale(uint k_block) { return 0; }
 // Adds the products of one k block, whose left operand has the scale `scale`. Matrix units truncate sums instead of rounding them, and these errors would
 // accumulate over many blocks. Each block is therefore summed on its own and then added by an ordinary addition. This
 // is not done if both operands have one part only and the left one has no scales of its own.
-INLINE void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[matrix_columns][right_halves],
+INLINE void multiply_add(LeftMatrix a[matrix_rows][left_parts], RightMatrix b[matrix_columns][right_parts],
                          uint scale, inout SumMatrix sums[matrix_rows][matrix_columns]) {
     float factor = scales_left ? scale_up(scale) : 1.0f;
     UNROLL for (uint c = 0; c < matrix_columns; ++c) {
         UNROLL for (uint r = 0; r < matrix_rows; ++r) {
-            if (left_halves == 1 && right_halves == 1 && !scales_left) {
+            if (left_parts == 1 && right_parts == 1 && !scales_left) {
                 sums[r][c] = coopMatMulAdd(a[r][0], b[c][0], sums[r][c]);
             } else {
                 SumMatrix part = SumMatrix(0.0f);
-                if (left_halves > 1) part = coopMatMulAdd(a[r][left_halves - 1], b[c][0], part);
-                if (right_halves > 1) part = coopMatMulAdd(a[r][0], b[c][right_halves - 1], part);
+                if (left_parts > 1) part = coopMatMulAdd(a[r][left_parts - 1], b[c][0], part);
+                if (right_parts > 1) part = coopMatMulAdd(a[r][0], b[c][right_parts - 1], part);
                 part = coopMatMulAdd(a[r][0], b[c][0], part);
                 if (scales_left) part = part * factor;
                 sums[r][c] = sums[r][c] + part;
@@ -55,20 +55,20 @@ INLINE void multiply_add(LeftMatrix a[matrix_rows][left_halves], RightMatrix b[m
 
 // Blocks loaded ahead of their products. The two k blocks are in separate variables, because NVIDIA's driver keeps an
 // array in memory if the iteration of a loop indexes it.
-uvec4 left_0[matrix_rows][left_halves], left_1[matrix_rows][left_halves];
+uvec4 left_0[matrix_rows][left_parts], left_1[matrix_rows][left_parts];
 uint scale_0, scale_1;
-uvec4 right_0[matrix_columns][right_halves], right_1[matrix_columns][right_halves];
+uvec4 right_0[matrix_columns][right_parts], right_1[matrix_columns][right_parts];
 
 #define LOAD_LEFT(TURN, K)                                                                                    \
     scale_##TURN = load_left_scale(K);                                                                        \
-    UNROLL for (uint h = 0; h < left_halves; ++h)                                                             \
+    UNROLL for (uint h = 0; h < left_parts; ++h)                                                             \
         UNROLL for (uint r = 0; r < matrix_rows; ++r)                                                         \
-            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_halves + h) * subgroup + \
+            left_##TURN[r][h] = load_block(left.base, left.first + Stride((K) * left_parts + h) * subgroup + \
                                                           Stride(r) * left.i_apart, lane);
-#define LOAD_RIGHT(TURN, K)                                                                                       \
-    UNROLL for (uint h = 0; h < right_halves; ++h)                                                                \
-        UNROLL for (uint c = 0; c < matrix_columns; ++c)                                                          \
-            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_halves + h) * subgroup + \
+#define LOAD_RIGHT(TURN, K)                                                                                      \
+    UNROLL for (uint h = 0; h < right_parts; ++h)                                                                \
+        UNROLL for (uint c = 0; c < matrix_columns; ++c)                                                         \
+            right_##TURN[c][h] = load_block(right.base, right.first + Stride((K) * right_parts + h) * subgroup + \
                                                             Stride(c) * right.i_apart, lane);
 
 // The k blocks that a subgroup sums, from `begin` up to `end` by `stride`, and the invocation's index in the subgroup.
@@ -92,11 +92,11 @@ INLINE void load_first_right(Blocks right, Run run) {
 // the last block again, which is not used.
 #define ADD_BLOCK(TURN, K)                                                                            \
     {                                                                                                 \
-        LeftMatrix a[matrix_rows][left_halves];                                                       \
-        RightMatrix b[matrix_columns][right_halves];                                                  \
-        UNROLL for (uint h = 0; h < left_halves; ++h)                                                 \
+        LeftMatrix a[matrix_rows][left_parts];                                                        \
+        RightMatrix b[matrix_columns][right_parts];                                                   \
+        UNROLL for (uint h = 0; h < left_parts; ++h)                                                  \
             UNROLL for (uint r = 0; r < matrix_rows; ++r) FILL_MATRIX(a[r][h], left_##TURN[r][h])     \
-        UNROLL for (uint h = 0; h < right_halves; ++h)                                                \
+        UNROLL for (uint h = 0; h < right_parts; ++h)                                                 \
             UNROLL for (uint c = 0; c < matrix_columns; ++c) FILL_MATRIX(b[c][h], right_##TURN[c][h]) \
         uint scale = scale_##TURN;                                                                    \
         uint next = min((K) + run.stride * blocks_ahead, run.end - 1);                                \

@@ -11,11 +11,11 @@
 // runs all steps again; otherwise it returns at once.
 #ifndef VKRNN_PERSISTENT_GLSL
 #define VKRNN_PERSISTENT_GLSL
-#define FINDS_ELEMENT
+#define HOISTS_ELEMENT
 #define MATRIX_UNITS
 #define PERSISTENT
 #include "common/tile_cells.glsl"
-#include "matrices/found_element.glsl"
+#include "matrices/hoisted_element.glsl"
 
 SPECIALIZED(kKeptBlocks, uint, kept_blocks, 1)   // k blocks of weights that a subgroup keeps
 SPECIALIZED(kStreams, uint, streams, 0)          // 1: it loads the other blocks in every step
@@ -23,7 +23,7 @@ SPECIALIZED(kAlone, uint, alone, 0)              // 1: this is the second dispat
 SPECIALIZED(kMaxSpins, uint, max_spins, 0)
 SPECIALIZED(kPersistentToInitial, uint, to_initial, 0)   // 1: backward goes on to step -1
 
-RightMatrix kept[kept_blocks][matrix_columns][right_halves];
+RightMatrix kept[kept_blocks][matrix_columns][right_parts];
 SHARED(bool, arrived)
 
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
@@ -74,8 +74,8 @@ INLINE void keep_weights(Params p, Tile tile) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = kept_block(p, i);
         UNROLL for (uint c = 0; c < matrix_columns; ++c)
-            UNROLL for (uint h = 0; h < right_halves; ++h) {
-                Stride first = right.first + Stride(k * right_halves + h) * subgroup + Stride(c) * right.i_apart;
+            UNROLL for (uint h = 0; h < right_parts; ++h) {
+                Stride first = right.first + Stride(k * right_parts + h) * subgroup + Stride(c) * right.i_apart;
                 uvec4 block = load_block(right.base, first, lane());
                 FILL_MATRIX(kept[i][c][h], block)
             }
@@ -115,10 +115,10 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
     CLEAR_SUMS(found)
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
-        LeftMatrix a[matrix_rows][left_halves];
+        LeftMatrix a[matrix_rows][left_parts];
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint h = 0; h < left_halves; ++h) {
-                Stride first = left.first + Stride(k * left_halves + h) * subgroup + Stride(r) * left.i_apart;
+            UNROLL for (uint h = 0; h < left_parts; ++h) {
+                Stride first = left.first + Stride(k * left_parts + h) * subgroup + Stride(r) * left.i_apart;
                 uvec4 block = uvec4(0);   // past the end
                 if (k < p.params.depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)
@@ -137,12 +137,12 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
 // number's tag is where it is in the word. stored_tags has the bits of what some workgroup stores, by row of matrices.
 // stored_at_end has them for the last block of a run, which may have fewer units. loaded_lane is the lane whose vector
 // is loaded: lane 0 if none of the invocation's own numbers is ever stored.
-uint stored_tags[matrix_rows][4], stored_at_end[4], loaded_lane[matrix_rows][left_halves];
+uint stored_tags[matrix_rows][4], stored_at_end[4], loaded_lane[matrix_rows][left_parts];
 
-INLINE uint word_of(uint element) { return left_halves > 1 ? (element & 4) >> 1 | element & 1 : element >> 1; }
-INLINE uint vector_of(uint element) { return left_halves > 1 ? element >> 1 & 1 : 0; }
+INLINE uint word_of(uint element) { return left_parts > 1 ? (element & 4) >> 1 | element & 1 : element >> 1; }
+INLINE uint vector_of(uint element) { return left_parts > 1 ? element >> 1 & 1 : 0; }
 INLINE uint tag_bit_of(uint element) {
-    return left_halves > 1 ? 1u << vector_of(element) : kHalfTags & 0xffffu << 16 * (element & 1);
+    return left_parts > 1 ? 1u << vector_of(element) : kHalfTags & 0xffffu << 16 * (element & 1);
 }
 
 INLINE void find_stored(Params p, Tile tile) {
@@ -151,7 +151,7 @@ INLINE void find_stored(Params p, Tile tile) {
         stored_at_end[w] = 0;
         UNROLL for (uint r = 0; r < matrix_rows; ++r) stored_tags[r][w] = 0;
     }
-    UNROLL for (uint r = 0; r < matrix_rows; ++r) UNROLL for (uint v = 0; v < left_halves; ++v) loaded_lane[r][v] = 0;
+    UNROLL for (uint r = 0; r < matrix_rows; ++r) UNROLL for (uint v = 0; v < left_parts; ++v) loaded_lane[r][v] = 0;
     UNROLL for (uint e = 0; e < kMatrixElements; ++e) {
         uint element = table_entry(table_address(p), left_elements + lane() * kMatrixElements + e);
         if (element % side < units_at_end) stored_at_end[word_of(e)] |= tag_bit_of(e);
@@ -164,42 +164,42 @@ INLINE void find_stored(Params p, Tile tile) {
 }
 
 #ifdef BACKWARD
-CONSTANT bool finds_views = false;   // backward this is not faster
-INLINE bool finds_element() { return one_cell; }
+CONSTANT bool hoists_views = false;   // backward this is not faster
+INLINE bool hoists_element() { return one_cell; }
 #else
 // Forward, computing the views beforehand is 5 to 15 % faster if weights and words take 48 registers per invocation,
 // and as much slower if they take 64.
-CONSTANT bool finds_views = kept_blocks * (2 * matrix_rows + right_halves * matrix_columns) <= 12;
+CONSTANT bool hoists_views = kept_blocks * (2 * matrix_rows + right_parts * matrix_columns) <= 12;
 // Excludes calls such as an LSTM with H=256 in a 16-bit type without training: it took 2.4 us per step on an H100 with
 // the values computed beforehand, and 2.0 us on an H200 without.
-INLINE bool finds_element() { return one_cell && (right_halves > 1 || kept_blocks > 1 || keep != 0); }
+INLINE bool hoists_element() { return one_cell && (right_parts > 1 || kept_blocks > 1 || keep != 0); }
 #endif
 
 // Computes what is the same in all steps of this invocation's only cell, and where it stores its element of the
 // operand.
-INLINE void find_own(Params p, Tile tile) {
+INLINE void hoist_own(Params p, Tile tile) {
     Element e;
-    own_found = one_cell;
+    own_hoisted = one_cell;
     own_slot_bytes = run_blocks(p) * block_bytes;
     if (one_cell && find_cell(p, tile, invocation(), push.step, e)) {
-        if (finds_element()) find_element(p, e, finds_views);
+        if (hoists_element()) hoist_element(p, e, hoists_views);
         own_0 = operand_address(p, region_address(p, tile.direction, 0), e.n, 0, e.j);
         own_1 = operand_address(p, region_address(p, tile.direction, 1), e.n, 0, e.j);
     }
-    element_found = finds_element();
-    views_found = finds_element() && finds_views;
+    element_hoisted = hoists_element();
+    views_hoisted = hoists_element() && hoists_views;
 }
 
 VOLATILE_REFERENCE(TaggedVectors, uvec4, value, 16)
 
 // Loads the words and scales of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
 // is safe because each word has its own tag.
-INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][left_halves]) {
+INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][left_parts]) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = kept_block(p, i);
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint v = 0; v < left_halves; ++v) {
-                Stride first = left.first + Stride(k * left_halves + v) * subgroup + Stride(r) * left.i_apart;
+            UNROLL for (uint v = 0; v < left_parts; ++v) {
+                Stride first = left.first + Stride(k * left_parts + v) * subgroup + Stride(r) * left.i_apart;
                 words[i][r][v] = TaggedVectors(vector_address(left.base, first + loaded_lane[r][v])).value;
             }
     }
@@ -207,15 +207,15 @@ INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matr
 }
 
 // Returns true if all words and scales have the step's tag.
-INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_halves]) {
-    uint tags = tag_loaded * (left_halves > 1 ? 1u : kHalfTags), outdated = 0;
+INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_parts]) {
+    uint tags = tag_loaded * (left_parts > 1 ? 1u : kHalfTags), outdated = 0;
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         bool at_end = (kept_block(p, i) + 1) % run_blocks(p) == 0;
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint v = 0; v < left_halves; ++v)
+            UNROLL for (uint v = 0; v < left_parts; ++v)
                 UNROLL for (uint w = 0; w < 4; ++w) {
                     uint stored = at_end ? stored_tags[r][w] & stored_at_end[w] : stored_tags[r][w];
-                    outdated |= (words[i][r][v][w] ^ tags) & (left_halves > 1 ? stored >> v & 1 : stored);
+                    outdated |= (words[i][r][v][w] ^ tags) & (left_parts > 1 ? stored >> v & 1 : stored);
                 }
     }
     if (scales_left)
@@ -224,16 +224,16 @@ INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_halve
 }
 
 // Returns two consecutive elements' high parts, or low parts if `part` is 1.
-INLINE uint part_of(uvec4 words[left_halves], uint pair, uint part) {
-    if (left_halves == 1) return untagged_halves(words[0][pair]);
-    uint first = words[left_halves - 1 & pair][pair & 2], second = words[left_halves - 1 & pair][pair & 2 | 1];
+INLINE uint part_of(uvec4 words[left_parts], uint pair, uint part) {
+    if (left_parts == 1) return untagged_halves(words[0][pair]);
+    uint first = words[left_parts - 1 & pair][pair & 2], second = words[left_parts - 1 & pair][pair & 2 | 1];
     return part == 0 ? first & 0xffffu | second << 16 : first >> 16 | second & 0xffff0000u;
 }
 
 // Does the same as multiply_kept, once all words have arrived.
 INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
-    uvec4 words[kept_blocks][matrix_rows][left_halves];
+    uvec4 words[kept_blocks][matrix_rows][left_parts];
 #ifdef BACKWARD
     find_left_scales(p, tile, region);
 #endif
@@ -249,9 +249,9 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = depth_group() + i * depth_groups;
         bool there = k < p.params.depth;
-        LeftMatrix a[matrix_rows][left_halves];
+        LeftMatrix a[matrix_rows][left_parts];
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint h = 0; h < left_halves; ++h) {
+            UNROLL for (uint h = 0; h < left_parts; ++h) {
                 uvec4 block;
                 UNROLL for (uint pair = 0; pair < 4; ++pair) block[pair] = there ? part_of(words[i][r], pair, h) : 0;
                 FILL_MATRIX(a[r][h], block)
@@ -305,7 +305,7 @@ void main() {
         return;
     }
     keep_weights(p, tile);
-    find_own(p, tile);
+    hoist_own(p, tile);
     find_factors(p);
     if (tagged != 0) {
         find_stored(p, tile);

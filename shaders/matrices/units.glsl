@@ -17,8 +17,8 @@
 
 SPECIALIZED(kMatrixSide, uint, side, 16)
 SPECIALIZED(kMatrixSubgroup, uint, subgroup, 32)
-SPECIALIZED(kLeftHalves, uint, left_halves, 2)
-SPECIALIZED(kRightHalves, uint, right_halves, 2)
+SPECIALIZED(kLeftParts, uint, left_parts, 2)
+SPECIALIZED(kRightParts, uint, right_parts, 2)
 
 REFERENCE(Vectors, uvec4, value, 16)
 REFERENCE(Words, uint, value, 4)
@@ -34,15 +34,15 @@ CONSTANT uint right_elements = 2 * block_elements, right_positions = 3 * block_e
 
 INLINE uint table_entry(Address table, uint at) { return Words(table + Address(at) * 4).value; }
 
-// scale_down returns a power of two that brings numbers up to the magnitude `largest` (the bits of a float) below 2^15;
-// scale_up returns its inverse. Numbers down to 2^-21 times the largest then keep all digits of both parts.
+// scale_down returns a power of two that brings numbers up to the magnitude `absmax` (the bits of a float) below 2^15;
+// scale_up returns its inverse. Numbers down to 2^-21 times it then keep all digits of both parts.
 CONSTANT uint kScaleExponent = 14;
-INLINE uint scale_exponent(uint largest) { return clamp(largest >> 23, kScaleExponent + 1, 253); }
-INLINE float scale_down(uint largest) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(largest) << 23); }
-INLINE float scale_up(uint largest) { return uintBitsToFloat(scale_exponent(largest) - kScaleExponent << 23); }
+INLINE uint scale_exponent(uint absmax) { return clamp(absmax >> 23, kScaleExponent + 1, 253); }
+INLINE float scale_down(uint absmax) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(absmax) << 23); }
+INLINE float scale_up(uint absmax) { return uintBitsToFloat(scale_exponent(absmax) - kScaleExponent << 23); }
 
 // Returns the largest power of two that is not above a magnitude, given as the bits of a float.
-INLINE float bound(uint largest) { return uintBitsToFloat(clamp(largest >> 23, 1, 253) << 23); }
+INLINE float bound(uint magnitude) { return uintBitsToFloat(clamp(magnitude >> 23, 1, 253) << 23); }
 
 INLINE float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0f; }
 
@@ -51,12 +51,12 @@ INLINE float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu)
 // If there are two parts, an infinity or NaN goes to the low part, and the high part becomes 1 with its sign. The
 // product of two low parts is never computed. A high part is multiplied by low parts of other numbers, which would turn
 // an infinity into NaN.
-INLINE float rounded(float value, uint halves) {
+INLINE float rounded(float value, uint parts) {
     uint bits = floatBitsToUint(value);
     if ((bits & 0x7fffffffu) < 0x7f800000u) return uintBitsToFloat(bits + 0xfffu + (bits >> 13 & 1u) & ~0x1fffu);
-    return halves > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0f)) : value;
+    return parts > 1 ? uintBitsToFloat(bits & 0x80000000u | floatBitsToUint(1.0f)) : value;
 }
-INLINE uint high_bits(float value, uint halves) { return packHalf2x16(vec2(rounded(value, halves), 0.0f)); }
+INLINE uint high_bits(float value, uint parts) { return packHalf2x16(vec2(rounded(value, parts), 0.0f)); }
 INLINE uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0f)); }
 
 // A tagged operand has a tag of one bit in all that a workgroup stores at once, so that others see what is there.

@@ -27,7 +27,7 @@ INLINE Position position(uint units, uint batch) {
 }
 
 // Loads four elements of a row of `depth` elements, with zeros past its end.
-INLINE Real4 load_four(const uint tensor, Address row, uint first, uint depth) {
+INLINE Real4 load_vec4(const uint tensor, Address row, uint first, uint depth) {
     if (vector_loads != 0) return load4_tensor(tensor, row, first);
     Real4 run;
     UNROLL for (uint i = 0; i < 4; ++i)
@@ -45,7 +45,7 @@ struct Operand {
 
 INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
     Address row = row_address(p, operand.view, direction, operand.step, n);
-    Real4 run = load_four(operand.view, row, first, p.params.depth);
+    Real4 run = load_vec4(operand.view, row, first, p.params.depth);
     if (operand.masked)
         UNROLL for (uint i = 0; i < 4; ++i)
             run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
@@ -59,29 +59,29 @@ CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the tot
 // weight_rows[g], for first_product <= g < end_product.
 INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS],
                     out Real sums[rows][PRODUCTS]) {
-    uint fours = (p.params.depth + 3) / 4;
+    uint vec4s = (p.params.depth + 3) / 4;
     uint last_row = p.params.N - 1;
     UNROLL for (uint r = 0; r < rows; ++r)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0f;
-    for (uint block = 0; block < fours; block += kSumBlock * lanes) {
+    for (uint block = 0; block < vec4s; block += kSumBlock * lanes) {
         Real part[rows][PRODUCTS];
         UNROLL for (uint r = 0; r < rows; ++r)
             UNROLL for (uint g = 0; g < PRODUCTS; ++g) part[r][g] = 0.0f;
-        uint end = min(fours, block + kSumBlock * lanes);
-        for (uint four = block + at.lane; four < end; four += lanes) {
+        uint end = min(vec4s, block + kSumBlock * lanes);
+        for (uint index = block + at.lane; index < end; index += lanes) {
             Real4 w[PRODUCTS];
             UNROLL for (uint g = first_product; g < end_product; ++g)
-                w[g] = load_four(kStoredWeights,
+                w[g] = load_vec4(kStoredWeights,
                                  tensor_element(kStoredWeights, p.params.weights[at.direction], weight_rows[g]),
-                                 four * 4, p.params.depth);
+                                 index * 4, p.params.depth);
             Real4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);
-                shared_run = load_operand(p, operand, at.direction, mine, four * 4);
+                shared_run = load_operand(p, operand, at.direction, mine, index * 4);
             }
             UNROLL for (uint r = 0; r < rows; ++r) {
                 Real4 run = broadcast ? subgroupBroadcast(shared_run, r)
-                                     : load_operand(p, operand, at.direction, min(at.row + r, last_row), four * 4);
+                                     : load_operand(p, operand, at.direction, min(at.row + r, last_row), index * 4);
                 UNROLL for (uint g = first_product; g < end_product; ++g) part[r][g] += dot(run, w[g]);
             }
         }

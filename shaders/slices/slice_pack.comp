@@ -9,11 +9,11 @@ void main() {
     uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint count = p.runs * p.units * p.products * p.invocations * 4;
     if (at >= count) return;
-    uint invocation = at / 4 % p.invocations, four = at / 4 / p.invocations;
-    uint run = four / p.products / p.units;
+    uint invocation = at / 4 % p.invocations, index = at / 4 / p.invocations;
+    uint run = index / p.products / p.units;
     uint k = (run * p.lanes + invocation % p.lanes) * 4 + at % 4;
-    uint unit = invocation / p.lanes * p.units + four / p.products % p.units;
-    uint slot = p.gate_order >> (4 * (four % p.products)) & 15;
+    uint unit = invocation / p.lanes * p.units + index / p.products % p.units;
+    uint slot = p.gate_order >> (4 * (index % p.products)) & 15;
     Real value = 0.0f;
     if (unit < p.H && k < p.depth)
         value = load_tensor(0, p.in_,

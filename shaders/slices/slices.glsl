@@ -12,12 +12,12 @@ SPECIALIZED(kSliceLanes, uint, slice_lanes, 1)
 SPECIALIZED(kSliceUnits, uint, slice_units, 1)
 SPECIALIZED(kSliceRows, uint, slice_rows, 1)
 SPECIALIZED(kSliceRuns, uint, slice_runs, 1)
-SPECIALIZED(kRegisterFours, uint, register_fours, 0)
-SPECIALIZED(kSharedFours, uint, shared_fours, 0)
+SPECIALIZED(kRegisterVec4s, uint, register_vec4s, 0)
+SPECIALIZED(kSharedVec4s, uint, shared_vec4s, 0)
 SPECIALIZED(kSliceInvocations, uint, invocations, 1)
 
-CONSTANT uint row_fours = slice_runs * slice_lanes;      // of one row of the operand
-CONSTANT uint side_fours = slice_rows * row_fours;
+CONSTANT uint row_vec4s = slice_runs * slice_lanes;      // of one row of the operand
+CONSTANT uint side_vec4s = slice_rows * row_vec4s;
 // slice_lanes lanes split the dot products of slice_units units. They also divide the cells of these units in all rows
 // among themselves, of which there are shared_cells. Either each lane has several cells, or the first lanes have one
 // each.
@@ -27,13 +27,13 @@ CONSTANT uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has
 // Steps per iteration of the time loop. An invocation also loads its inputs this many steps ahead.
 CONSTANT uint turns = 2;
 
-SHARED_ARRAY(Real4, sides, [2 * side_fours])
-SHARED_ARRAY(Real4, shared_weights, [shared_fours > 0 ? shared_fours * invocations : 1])
+SHARED_ARRAY(Real4, sides, [2 * side_vec4s])
+SHARED_ARRAY(Real4, shared_weights, [shared_vec4s > 0 ? shared_vec4s * invocations : 1])
 
 // State that lives across steps, here and in the drivers, consists of scalars and arrays of scalars only. After
 // inlining and unrolling, all their indices are constants, so they stay in registers. A compiler may keep structs and
 // arrays of structs in memory, and then every step would wait for memory.
-Real4 register_weights[register_fours > 0 ? register_fours : 1];
+Real4 register_weights[register_vec4s > 0 ? register_vec4s : 1];
 bool there[cells];                // whether the invocation has this cell
 int ends[cells];                  // length of the cell's batch row
 Real sums[cells][PRODUCTS];       // results of the last product
@@ -94,17 +94,17 @@ INLINE Address state_at(Address at, uint state, uint bytes) { return at + Addres
 // Prepares the first step: loads the weights that stay, and fills the operand with zeros.
 INLINE void start_slice(Params p, Place place) {
     Address weights = p.params.weights[place.direction];
-    UNROLL for (uint four = 0; four < register_fours; ++four)
-        register_weights[four] = load4(weights, (four * invocations + place.invocation) * 4);
-    UNROLL for (uint four = 0; four < shared_fours; ++four)
-        shared_weights[four * invocations + place.invocation] =
-            load4(weights, ((register_fours + four) * invocations + place.invocation) * 4);
-    for (uint four = place.invocation; four < 2 * side_fours; four += invocations) sides[four] = Real4(0);
+    UNROLL for (uint index = 0; index < register_vec4s; ++index)
+        register_weights[index] = load4(weights, (index * invocations + place.invocation) * 4);
+    UNROLL for (uint index = 0; index < shared_vec4s; ++index)
+        shared_weights[index * invocations + place.invocation] =
+            load4(weights, ((register_vec4s + index) * invocations + place.invocation) * 4);
+    for (uint index = place.invocation; index < 2 * side_vec4s; index += invocations) sides[index] = Real4(0);
     barrier();
 }
 
 INLINE void set_operand(const uint side, Place place, const uint cell, uint k, Real value) {
-    sides[side * side_fours + row_of(place, cell) * row_fours + k / 4][k % 4] = value;
+    sides[side * side_vec4s + row_of(place, cell) * row_vec4s + k / 4][k % 4] = value;
 }
 
 // Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
@@ -116,16 +116,16 @@ INLINE void multiply(Params p, Place place, const uint side) {
     UNROLL for (uint run = 0; run < slice_runs; ++run) {
         Real4 operand[slice_rows], weight[slice_units][PRODUCTS];
         UNROLL for (uint r = 0; r < slice_rows; ++r)
-            operand[r] = sides[side * side_fours + r * row_fours + run * slice_lanes + place.lane];
+            operand[r] = sides[side * side_vec4s + r * row_vec4s + run * slice_lanes + place.lane];
         UNROLL for (uint u = 0; u < slice_units; ++u)
             UNROLL for (uint g = 0; g < PRODUCTS; ++g) {
-                uint four = (run * slice_units + u) * PRODUCTS + g;
-                if (four < register_fours)
-                    weight[u][g] = register_weights[four];
-                else if (four < register_fours + shared_fours)
-                    weight[u][g] = shared_weights[(four - register_fours) * invocations + place.invocation];
+                uint index = (run * slice_units + u) * PRODUCTS + g;
+                if (index < register_vec4s)
+                    weight[u][g] = register_weights[index];
+                else if (index < register_vec4s + shared_vec4s)
+                    weight[u][g] = shared_weights[(index - register_vec4s) * invocations + place.invocation];
                 else
-                    weight[u][g] = load4(weights, (four * invocations + place.invocation) * 4);
+                    weight[u][g] = load4(weights, (index * invocations + place.invocation) * 4);
             }
         // In this order, consecutive multiply-adds do not depend on each other.
         UNROLL for (uint c = 0; c < 4; ++c)

@@ -12,8 +12,8 @@ namespace vkrnn::abi {
 const uint kSliceLanes = kStepConstants;           // invocations that split the dot products of the same units
 const uint kSliceRows = kStepConstants + 1u;       // batch rows per workgroup; a power of two
 const uint kSliceRuns = kStepConstants + 2u;       // runs of 4 consecutive k per invocation and product
-const uint kRegisterFours = kStepConstants + 3u;   // vec4s of an invocation's weights that stay in registers
-const uint kSharedFours = kStepConstants + 4u;     // vec4s after these that stay in shared memory
+const uint kRegisterVec4s = kStepConstants + 3u;   // vec4s of an invocation's weights that stay in registers
+const uint kSharedVec4s = kStepConstants + 4u;     // vec4s after these that stay in shared memory
 const uint kSliceInvocations = kStepConstants + 5u;   // per workgroup; equals kLocalSize
 const uint kToInitial = kStepConstants + 6u;       // 1: step -1 follows, for the initial state's gradient
 const uint kSliceUnits = kStepConstants + 7u;      // units whose dot products the lanes split; a power of two

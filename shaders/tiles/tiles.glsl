@@ -25,15 +25,15 @@ CONSTANT uint tile_columns = thread_columns * column_lanes;
 CONSTANT uint team_size = row_lanes * column_lanes;
 CONSTANT uint invocations = team_size * teams;
 // The same sizes in vec4s.
-CONSTANT uint thread_row_fours = thread_rows / 4, thread_column_fours = thread_columns / 4;
-CONSTANT uint row_fours = tile_rows / 4, column_fours = tile_columns / 4;
-CONSTANT uint operand_fours = depth_block * row_fours, weight_fours = depth_block * column_fours;   // per block
-CONSTANT uint operand_loads = (operand_fours + team_size - 1) / team_size;                          // per invocation
-CONSTANT uint weight_loads = (weight_fours + team_size - 1) / team_size;
-CONSTANT uint block_fours = teams * (operand_fours + weight_fours);
-CONSTANT uint sum_fours = tile_rows * column_fours;
-CONSTANT uint slot_fours = sum_slots * sum_fours;
-SHARED_ARRAY(Real4, scratch, [block_fours > slot_fours ? block_fours : slot_fours])
+CONSTANT uint thread_row_vec4s = thread_rows / 4, thread_column_vec4s = thread_columns / 4;
+CONSTANT uint row_vec4s = tile_rows / 4, column_vec4s = tile_columns / 4;
+CONSTANT uint operand_vec4s = depth_block * row_vec4s, weight_vec4s = depth_block * column_vec4s;   // per block
+CONSTANT uint operand_loads = (operand_vec4s + team_size - 1) / team_size;                          // per invocation
+CONSTANT uint weight_loads = (weight_vec4s + team_size - 1) / team_size;
+CONSTANT uint block_vec4s = teams * (operand_vec4s + weight_vec4s);
+CONSTANT uint sum_vec4s = tile_rows * column_vec4s;
+CONSTANT uint slot_vec4s = sum_slots * sum_vec4s;
+SHARED_ARRAY(Real4, scratch, [block_vec4s > slot_vec4s ? block_vec4s : slot_vec4s])
 
 // Returns the index of an invocation. The invocations of a team are consecutive and in the same subgroup.
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
@@ -53,11 +53,11 @@ INLINE void multiply(Params p, Tile tile, uint region) {
     uint rows_apart = p.params.strides[kTileOperand].unit;
     Address operand = element(region_address(p, tile.direction, region), Stride(p.params.first_depth) * rows_apart);
     Address weights = element(p.params.weights[tile.direction], Stride(tile.column_tile) * p.params.weights_row);
-    uint operand_at = team * (operand_fours + weight_fours), weight_at = operand_at + operand_fours;
+    uint operand_at = team * (operand_vec4s + weight_vec4s), weight_at = operand_at + operand_vec4s;
 
-    Real4 sums[thread_rows][thread_column_fours];
+    Real4 sums[thread_rows][thread_column_vec4s];
     UNROLL for (uint r = 0; r < thread_rows; ++r)
-        UNROLL for (uint c = 0; c < thread_column_fours; ++c) sums[r][c] = Real4(0);
+        UNROLL for (uint c = 0; c < thread_column_vec4s; ++c) sums[r][c] = Real4(0);
 
     Real4 next_operand[operand_loads], next_weight[weight_loads];
     uint blocks = (p.params.depth + depth_block - 1) / depth_block;
@@ -66,12 +66,12 @@ INLINE void multiply(Params p, Tile tile, uint region) {
         if (turn > 0) {
             subgroupBarrier();
             UNROLL for (uint i = 0; i < operand_loads; ++i) {
-                uint four = i * team_size + lane;
-                if (four < operand_fours) scratch[operand_at + four] = next_operand[i];
+                uint index = i * team_size + lane;
+                if (index < operand_vec4s) scratch[operand_at + index] = next_operand[i];
             }
             UNROLL for (uint i = 0; i < weight_loads; ++i) {
-                uint four = i * team_size + lane;
-                if (four < weight_fours) scratch[weight_at + four] = next_weight[i];
+                uint index = i * team_size + lane;
+                if (index < weight_vec4s) scratch[weight_at + index] = next_weight[i];
             }
             subgroupMemoryBarrierShared();
             subgroupBarrier();
@@ -79,52 +79,52 @@ INLINE void multiply(Params p, Tile tile, uint region) {
         uint k0 = (turn * teams + team) * depth_block;
         if (turn < turns) {
             UNROLL for (uint i = 0; i < operand_loads; ++i) {
-                uint four = i * team_size + lane, k = k0 + four / row_fours;
-                bool there = four < operand_fours && k < p.params.depth;
+                uint index = i * team_size + lane, k = k0 + index / row_vec4s;
+                bool there = index < operand_vec4s && k < p.params.depth;
                 next_operand[i] = Real4(0);
                 if (there)
-                    next_operand[i] = load4(operand, Stride(k) * rows_apart + tile.first_row + four % row_fours * 4);
+                    next_operand[i] = load4(operand, Stride(k) * rows_apart + tile.first_row + index % row_vec4s * 4);
             }
             UNROLL for (uint i = 0; i < weight_loads; ++i) {
-                uint four = i * team_size + lane;
-                bool there = four < weight_fours && k0 < p.params.depth;
+                uint index = i * team_size + lane;
+                bool there = index < weight_vec4s && k0 < p.params.depth;
                 next_weight[i] = Real4(0);
-                if (there) next_weight[i] = load4(weights, Stride(k0) * tile_columns + four * 4);
+                if (there) next_weight[i] = load4(weights, Stride(k0) * tile_columns + index * 4);
             }
         }
         if (turn > 0)
             UNROLL for (uint k = 0; k < depth_block; ++k) {
-                Real4 a[thread_row_fours], b[thread_column_fours];
-                UNROLL for (uint r = 0; r < thread_row_fours; ++r)
-                    a[r] = scratch[operand_at + k * row_fours + r * row_lanes + row_lane];
-                UNROLL for (uint c = 0; c < thread_column_fours; ++c)
-                    b[c] = scratch[weight_at + k * column_fours + c * column_lanes + column_lane];
+                Real4 a[thread_row_vec4s], b[thread_column_vec4s];
+                UNROLL for (uint r = 0; r < thread_row_vec4s; ++r)
+                    a[r] = scratch[operand_at + k * row_vec4s + r * row_lanes + row_lane];
+                UNROLL for (uint c = 0; c < thread_column_vec4s; ++c)
+                    b[c] = scratch[weight_at + k * column_vec4s + c * column_lanes + column_lane];
                 UNROLL for (uint r = 0; r < thread_rows; ++r)
-                    UNROLL for (uint c = 0; c < thread_column_fours; ++c) sums[r][c] += a[r / 4][r % 4] * b[c];
+                    UNROLL for (uint c = 0; c < thread_column_vec4s; ++c) sums[r][c] += a[r / 4][r % 4] * b[c];
             }
     }
 
     // While there are more teams than slots for sums, the last teams add their sums to those of the teams before them.
-    uint slot_at = team % sum_slots * sum_fours;
+    uint slot_at = team % sum_slots * sum_vec4s;
     for (uint left = teams; left > sum_slots; left -= sum_slots) {
         barrier();
         if (team < left && team >= left - sum_slots)
             UNROLL for (uint r = 0; r < thread_rows; ++r)
-                UNROLL for (uint c = 0; c < thread_column_fours; ++c)
-                    scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_fours + c * column_lanes +
+                UNROLL for (uint c = 0; c < thread_column_vec4s; ++c)
+                    scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_vec4s + c * column_lanes +
                             column_lane] = sums[r][c];
         barrier();
         if (team < left - sum_slots && team + 2 * sum_slots >= left)
             UNROLL for (uint r = 0; r < thread_rows; ++r)
-                UNROLL for (uint c = 0; c < thread_column_fours; ++c)
-                    sums[r][c] += scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_fours +
+                UNROLL for (uint c = 0; c < thread_column_vec4s; ++c)
+                    sums[r][c] += scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_vec4s +
                                           c * column_lanes + column_lane];
     }
     barrier();
     if (team < sum_slots)
         UNROLL for (uint r = 0; r < thread_rows; ++r)
-            UNROLL for (uint c = 0; c < thread_column_fours; ++c)
-                scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_fours + c * column_lanes +
+            UNROLL for (uint c = 0; c < thread_column_vec4s; ++c)
+                scratch[slot_at + (r / 4 * row_lanes * 4 + row_lane * 4 + r % 4) * column_vec4s + c * column_lanes +
                         column_lane] = sums[r][c];
     barrier();
 }
@@ -132,7 +132,7 @@ INLINE void multiply(Params p, Tile tile, uint region) {
 INLINE Real tile_sum(uint row, uint column) {
     Real sum = 0.0f;
     UNROLL for (uint slot = 0; slot < sum_slots; ++slot)
-        sum += scratch[slot * sum_fours + row * column_fours + column / 4][column % 4];
+        sum += scratch[slot * sum_vec4s + row * column_vec4s + column / 4][column % 4];
     return sum;
 }
 

@@ -28,11 +28,11 @@ struct Costs {
         double issues_per_cycle;                             // subgroup instructions
         double wait;                                         // latencies of shared memory, barrier and addresses
         double activation_wait, level_wait, product_wait;    // more for each; a level is one of a sum over lanes
-        double four;                                         // a subgroup's vec4 from shared memory
-        double other_four;                                   // a vec4 of weights from global memory
+        double shared_vec4;                                  // a subgroup's vec4 from shared memory
+        double other_vec4;                                   // a vec4 of weights from global memory
         double activation_issues, gate_issues, cell_issues;  // instructions of a cell
         double dispatch;
-        double most_held;  // vec4 of weights that an invocation can keep in registers
+        double most_held;  // vec4s of weights that an invocation can keep in registers
     } slices;
 
     // The loop on matrix units with one dispatch per step. A multiprocessor runs its workgroups one after the other,
@@ -43,11 +43,11 @@ struct Costs {
             double product;      // per product of half-precision matrices
             double row;          // per row of matrices
         } forward, backward;
-        double one_half_ahead, two_halves_ahead;  // factor of a block if two are loaded ahead, by halves of a weight
-        double sum;                               // per matrix of sums that goes through shared memory
-        double cell;                              // per cell of an invocation after the first
-        double memory_bytes_per_us;               // counts only the time for which a step waits
-        double l2_bytes;                          // each row of tiles reads larger weights from memory
+        double one_part_ahead, two_parts_ahead;  // factor of a block if two are loaded ahead, by parts of a weight
+        double sum;                              // per matrix of sums that goes through shared memory
+        double cell;                             // per cell of an invocation after the first
+        double memory_bytes_per_us;              // counts only the time for which a step waits
+        double l2_bytes;                         // each row of tiles reads larger weights from memory
     } matrices;
 
     struct Persistent {
@@ -77,7 +77,7 @@ struct Costs {
         double dispatch;
         // Corrections to the costs of `matrices` for a step that loads its weights in this loop. saved_dispatch: per
         // step whose weights stay in the L2 cache. beyond_cache: added if they do not. saved_loads: if one column group
-        // keeps at most most_gainful_blocks blocks of two halves in registers.
+        // keeps at most most_gainful_blocks blocks of two parts in registers.
         double saved_dispatch, beyond_cache, saved_loads;
         double most_gainful_blocks;
         // Limits up to which tags made GPUs faster. Forward: blocks of the state that the subgroups of one depth group

@@ -18,9 +18,9 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // Where the processor has instructions for float16, Highway's conversion has the same bits as the functions below and
 // is faster. Elsewhere Highway 1.0 does not keep infinities, and it always cuts bfloat16 off instead of rounding it.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
-inline constexpr bool kConvertsHalves = true;
+inline constexpr bool kConvertsFloat16 = true;
 #else
-inline constexpr bool kConvertsHalves = false;
+inline constexpr bool kConvertsFloat16 = false;
 #endif
 
 HWY_INLINE float from_half(std::uint16_t half) {
@@ -80,13 +80,13 @@ HWY_INLINE void convert_vectors(const In* in, Out* out, std::int64_t count) {
     std::copy_n(converted.begin(), count - i, out + i);
 }
 
-inline void widen_halves(const std::uint16_t* in, float* out, std::int64_t count) {
-    if constexpr (kConvertsHalves) return convert_vectors<widen_vector>(in, out, count);
+inline void widen_float16(const std::uint16_t* in, float* out, std::int64_t count) {
+    if constexpr (kConvertsFloat16) return convert_vectors<widen_vector>(in, out, count);
     for (std::int64_t i = 0; i < count; ++i) out[i] = from_half(in[i]);
 }
 
-inline void narrow_to_halves(const float* in, std::uint16_t* out, std::int64_t count) {
-    if constexpr (kConvertsHalves) return convert_vectors<narrow_vector>(in, out, count);
+inline void narrow_to_float16(const float* in, std::uint16_t* out, std::int64_t count) {
+    if constexpr (kConvertsFloat16) return convert_vectors<narrow_vector>(in, out, count);
     for (std::int64_t i = 0; i < count; ++i) out[i] = to_half(in[i]);
 }
 
@@ -95,12 +95,12 @@ inline void convert(const ConvertWork& work, Member& member) {
     if (work.narrow != 0) {
         const auto* const in = pointer<const float>(work.in);
         auto* const out = pointer<std::uint16_t>(work.out);
-        if (work.bfloat == 0) return narrow_to_halves(in + begin, out + begin, end - begin);
+        if (work.bfloat == 0) return narrow_to_float16(in + begin, out + begin, end - begin);
         for (std::int64_t i = begin; i < end; ++i) out[i] = to_bfloat(in[i]);
     } else {
         const auto* const in = pointer<const std::uint16_t>(work.in);
         auto* const out = pointer<float>(work.out);
-        if (work.bfloat == 0) return widen_halves(in + begin, out + begin, end - begin);
+        if (work.bfloat == 0) return widen_float16(in + begin, out + begin, end - begin);
         for (std::int64_t i = begin; i < end; ++i) out[i] = from_bfloat(in[i]);
     }
 }

@@ -12,16 +12,16 @@ constexpr MatrixShape kShapes[] = {{1, 1, 1, 4},  {1, 1, 1, 8}, {1, 1, 1, 16},  
                                    {2, 2, 3, 4},  {4, 1, 3, 4}, {1, 2, 4, 4},    {2, 2, 4, 2},  {2, 2, 4, 4}};
 
 double weight_bytes(const Spec& spec, std::int64_t products, std::int64_t depth) {
-    return static_cast<double>(2 * loop_halves(spec).right * spec.D() * spec.H * products * depth);
+    return static_cast<double>(2 * loop_parts(spec).right * spec.D() * spec.H * products * depth);
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
 double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Matrices& costs,
                   std::int64_t products, std::int64_t depth) {
     const std::int64_t side = profile.matrix_side;
-    const Halves halves = loop_halves(spec);
+    const Parts parts = loop_parts(spec);
     const Costs::Matrices::Pass& pass = spec.gradients ? costs.backward : costs.forward;
-    const double ahead = halves.right == 1 ? costs.one_half_ahead : costs.two_halves_ahead;
+    const double ahead = parts.right == 1 ? costs.one_part_ahead : costs.two_parts_ahead;
     const std::int64_t units = shape.tile_columns(side) / products;
     const std::int64_t row_tiles = ceil_div(spec.N, shape.tile_rows(side));
     const std::int64_t busiest = ceil_div(row_tiles * ceil_div(spec.H, units) * spec.D(), multiprocessors(profile));
@@ -33,7 +33,7 @@ double phase_cost(const MatrixShape& shape, const Spec& spec, const Profile& pro
     return pass.step +
            static_cast<double>(busiest) * (pass.block * (shape.blocks_ahead > 1 ? ahead : 1) *
                                                static_cast<double>(ceil_div(blocks, shape.depth_groups)) +
-                                           pass.product * static_cast<double>(matrices * blocks * halves.products()) +
+                                           pass.product * static_cast<double>(matrices * blocks * parts.products()) +
                                            costs.sum * static_cast<double>(matrices * shape.depth_groups)) +
            pass.row * shape.rows + costs.cell * static_cast<double>(cells - 1) +
            (weights > costs.l2_bytes ? static_cast<double>(row_tiles) * weights / costs.memory_bytes_per_us : 0);

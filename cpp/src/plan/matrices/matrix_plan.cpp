@@ -63,20 +63,21 @@ MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlo
       shape_(shape_of(builder)),
       tagged_(tagged) {
     const std::size_t table = matrix_table(builder_);
-    largest_ = add_largest(builder_, "largest magnitudes", abi::kLargestCount);
+    absmax_ = add_absmax(builder_, "absmax values", abi::kAbsmaxCount);
     if (!spec_.gradients) {
         if (spec_.has(Argument::init_state))
-            find_largest(builder_, "largest state", inputs[Argument::init_state], false, largest_, abi::kLargestState);
+            compute_absmax(builder_, "absmax of the state", inputs[Argument::init_state], false, absmax_,
+                           abi::kAbsmaxState);
         if (spec_.has(Argument::mask)) {
             const bool sequence = (spec_.mask_varies[0] || spec_.T == 1) && (spec_.mask_varies[1] || spec_.N == 1);
-            find_largest(builder_, "largest mask", inputs[Argument::mask], sequence, largest_, abi::kLargestMask);
+            compute_absmax(builder_, "absmax of the mask", inputs[Argument::mask], sequence, absmax_, abi::kAbsmaxMask);
         }
     }
     views_.address(abi::kMatrixTable, 0, table);
-    views_.address(abi::kMatrixTable, 1, largest_);
+    views_.address(abi::kMatrixTable, 1, absmax_);
 
     const std::int64_t k_blocks = slots_ * run_blocks_;
-    const std::int64_t block_floats = side_ * side_ * loop_halves(spec_).left / 2;
+    const std::int64_t block_floats = side_ * side_ * loop_parts(spec_).left / 2;
     const std::int64_t region = row_tiles() * shape_.rows * k_blocks * block_floats;
     const std::size_t operand = builder_.scratch("operand blocks", spec_.D() * regions_ * region);
     views_.regions(abi::kMatrixOperand, operand, regions_, region, 0, k_blocks, 0);
@@ -135,7 +136,7 @@ std::int64_t MatrixPlan::unit_tiles(std::int64_t products) const {
 
 Constants MatrixPlan::constants(const StepOptions& options, bool tagged) const {
     Constants made = cell_constants(spec_, options);
-    set_matrix_constants(made, loop_halves(spec_), builder_.profile());
+    set_matrix_constants(made, loop_parts(spec_), builder_.profile());
     made.set(abi::kLocalSize, "workgroup", shape_.subgroups() * builder_.profile().subgroup_size)
         .set(abi::kMatrixRows, "matrix_rows", shape_.rows)
         .set(abi::kMatrixColumns, "matrix_columns", shape_.columns)

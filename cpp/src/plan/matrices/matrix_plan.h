@@ -60,7 +60,7 @@ private:
     const std::int64_t side_, run_blocks_;
     const std::int64_t regions_, slots_;  // steps whose operands are kept; slots of a unit in such an operand
     StepBlock views_;
-    std::size_t largest_ = kNoBuffer;
+    std::size_t absmax_ = kNoBuffer;
     const MatrixShape shape_;
     const bool tagged_;
 };

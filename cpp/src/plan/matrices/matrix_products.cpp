@@ -53,10 +53,10 @@ struct Shape {
 };
 
 constexpr Shape kUsual{2, 2, 4, 4};
-constexpr Shape kOneHalf{4, 4, 2, 4};  // without the sums of low parts, registers hold twice as many matrices
+constexpr Shape kOnePart{4, 4, 2, 4};  // without the sums of low parts, registers hold twice as many matrices
 
 // Returns the usual shape of a call's products.
-const Shape& usual_shape(const Spec& spec) { return rounds_operands(spec) ? kOneHalf : kUsual; }
+const Shape& usual_shape(const Spec& spec) { return rounds_operands(spec) ? kOnePart : kUsual; }
 
 // How workgroups share C: in tiles, each of which is split into slabs of `chunk` k blocks.
 struct Split {
@@ -88,10 +88,10 @@ Split best_split(const Product& p, Shape shape, bool splittable, const Profile& 
 }
 
 // Describes an operand of a product. `extent` is the number of its rows, or of its columns if it is the right operand.
-MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t largest, bool right) {
+MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product& p, std::size_t absmax, bool right) {
     MatrixSource source;
     source.buffer = matrix.buffer;
-    source.largest = largest;
+    source.absmax = absmax;
     source.offset = matrix.offset;
     source.batches = p.batches;
     source.batch_stride = matrix.batch;
@@ -104,17 +104,17 @@ MatrixSource source_of(const Matrix& matrix, std::int64_t extent, const Product&
 }
 
 // The buffers that hold the absmax of other buffers.
-struct Largest {
+struct Absmax {
     std::map<std::size_t, std::size_t> of_buffer;
 };
 
 // Returns the buffer with the absmax of a matrix's buffer. A plan computes it once.
-std::size_t largest_of(PlanBuilder& builder, const Matrix& matrix) {
-    const auto [found, is_new] = builder.notes<Largest>().of_buffer.emplace(matrix.buffer, kNoBuffer);
+std::size_t absmax_of(PlanBuilder& builder, const Matrix& matrix) {
+    const auto [found, is_new] = builder.notes<Absmax>().of_buffer.emplace(matrix.buffer, kNoBuffer);
     if (is_new) {
-        const std::string label = "largest of " + builder.name_of_buffer(matrix.buffer);
-        found->second = add_largest(builder, label, 1);
-        find_largest(builder, label, matrix.buffer, matrix.sequence, found->second, 0);
+        const std::string label = "absmax of " + builder.name_of_buffer(matrix.buffer);
+        found->second = add_absmax(builder, label, 1);
+        compute_absmax(builder, label, matrix.buffer, matrix.sequence, found->second, 0);
     }
     return found->second;
 }
@@ -155,10 +155,10 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     const Split split = best_split(p, with_sizes(usual_shape(builder.spec()), builder.sizes()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
-    const std::size_t a_largest = largest_of(builder, p.a);
+    const std::size_t a_absmax = absmax_of(builder, p.a);
     // The absmax of a weight is computed and kept with its blocks.
-    const std::size_t b_largest = p.b.sequence ? largest_of(builder, p.b) : kNoBuffer;
-    const MatrixSource left = source_of(p.a, p.m, p, a_largest, false), right = source_of(p.b, p.n, p, b_largest, true);
+    const std::size_t b_absmax = p.b.sequence ? absmax_of(builder, p.b) : kNoBuffer;
+    const MatrixSource left = source_of(p.a, p.m, p, a_absmax, false), right = source_of(p.b, p.n, p, b_absmax, true);
     const MatrixBlocks a = pack_blocks(builder, label + ": a", left, split.tiles_m * shape.row_blocks());
     const MatrixBlocks b = pack_blocks(builder, label + ": b", right, split.tiles_n * shape.column_blocks());
     Matrix c = p.c;
@@ -168,8 +168,8 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.a = builder.at(a.buffer, a.first);
     push.b = builder.at(b.buffer, b.first);
     push.c = builder.at(c.buffer, c.offset);
-    push.a_largest = builder.at(a_largest, 0);
-    push.b_largest = builder.at(b.buffer, 0);
+    push.a_absmax = builder.at(a_absmax, 0);
+    push.b_absmax = builder.at(b.buffer, 0);
     push.a_batch = a.batch_vectors;
     push.b_batch = b.batch_vectors;
     push.c_batch = c.batch;
@@ -181,14 +181,14 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
     push.chunk = u32(split.chunk);
     push.batches = u32(p.batches);
     Constants constants;
-    set_matrix_constants(constants, {a.halves, b.halves}, profile);
+    set_matrix_constants(constants, {a.parts, b.parts}, profile);
     constants.set(abi::kLocalSize, "workgroup", profile.subgroup_size * shape.groups())
         .set(abi::kMatrixRows, "product_rows", shape.rows)
         .set(abi::kMatrixColumns, "product_columns", shape.columns)
         .set(abi::kRowGroups, "product_row_groups", shape.row_groups)
         .set(abi::kColumnGroups, "product_column_groups", shape.column_groups)
         .set(abi::kDepthGroups, {}, 1)
-        .set(abi::kBlocksAhead, "blocks_ahead", a.halves == 1 && b.halves == 1 ? 2 : 1)
+        .set(abi::kBlocksAhead, "blocks_ahead", a.parts == 1 && b.parts == 1 ? 2 : 1)
         .flag(abi::kTagged, {}, false)
         .stored(builder.stored({c.buffer}), builder.spec().dtype);
     builder.dispatch(label, builder.kernel("matrix_product", std::move(constants)),

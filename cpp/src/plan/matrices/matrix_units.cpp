@@ -7,14 +7,14 @@ constexpr std::int64_t kVectorBytes = 16;
 
 std::int64_t side_of(const PlanBuilder& builder) { return builder.profile().matrix_side; }
 
-Constants matrix_constants(const PlanBuilder& builder, const Halves& halves = {}) {
+Constants matrix_constants(const PlanBuilder& builder, const Parts& parts = {}) {
     Constants constants;
-    set_matrix_constants(constants, halves, builder.profile());
+    set_matrix_constants(constants, parts, builder.profile());
     return constants;
 }
 
 // Returns everything besides the numbers that determines the contents of an operand's blocks.
-std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t halves,
+std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks, std::int64_t parts,
                                     std::int64_t side) {
     return {s.right,
             s.offset,
@@ -32,7 +32,7 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
             s.tiles.slot_stride,
             std::int64_t{s.tiles.gate_order},
             i_blocks,
-            halves,
+            parts,
             side};
 }
 
@@ -56,16 +56,16 @@ Precision product_precision(Precision wanted, Dtype dtype, const Profile& profil
 
 bool rounds_operands(const Spec& spec) { return spec.precision == Precision::tf32 || is_half(spec.dtype); }
 
-Halves loop_halves(const Spec& spec) {
+Parts loop_parts(const Spec& spec) {
     const bool rounds = rounds_operands(spec);
     return {rounds ? 1 : 2, rounds ? 1 : 2};
 }
 
-void set_matrix_constants(Constants& constants, const Halves& halves, const Profile& profile) {
+void set_matrix_constants(Constants& constants, const Parts& parts, const Profile& profile) {
     constants.set(abi::kMatrixSide, "side", profile.matrix_side)
         .set(abi::kMatrixSubgroup, "subgroup", profile.subgroup_size)
-        .set(abi::kLeftHalves, "left_halves", u32(halves.left))
-        .set(abi::kRightHalves, "right_halves", u32(halves.right));
+        .set(abi::kLeftParts, "left_parts", u32(parts.left))
+        .set(abi::kRightParts, "right_parts", u32(parts.right));
 }
 
 std::size_t matrix_table(PlanBuilder& builder) {
@@ -80,16 +80,16 @@ std::size_t matrix_table(PlanBuilder& builder) {
     return *table;
 }
 
-std::size_t add_largest(PlanBuilder& builder, const std::string& label, std::int64_t count, std::size_t fills) {
+std::size_t add_absmax(PlanBuilder& builder, const std::string& label, std::int64_t count, std::size_t fills) {
     const std::size_t buffer = builder.scratch(label, count);
     builder.clear(buffer, fills);
     return buffer;
 }
 
-void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
-                  std::int64_t at, std::size_t fills) {
+void compute_absmax(PlanBuilder& builder, const std::string& label, std::size_t of, bool sequence, std::size_t out,
+                    std::int64_t at, std::size_t fills) {
     const std::int64_t count = builder.count_of(of);
-    abi::LargestPush push{};
+    abi::AbsmaxPush push{};
     push.in_ = builder.at(of, 0);
     push.out_ = builder.at(out, at);
     push.count = u32(count);
@@ -98,10 +98,10 @@ void find_largest(PlanBuilder& builder, const std::string& label, std::size_t of
         push.row = u32(count / (spec.T * spec.N));
         push.N = u32(spec.N);
     }
-    const std::int64_t groups = ceil_div(count, std::int64_t{abi::kLargestGroup} * abi::kLargestEach);
+    const std::int64_t groups = ceil_div(count, std::int64_t{abi::kAbsmaxGroup} * abi::kAbsmaxEach);
     Constants constants = matrix_constants(builder);
     constants.stored(builder.stored({of}), builder.spec().dtype);
-    builder.dispatch(label, builder.kernel("matrix_largest", std::move(constants)), builder.groups(groups),
+    builder.dispatch(label, builder.kernel("matrix_absmax", std::move(constants)), builder.groups(groups),
                      make_block(push), at > 0, fills);
 }
 
@@ -112,10 +112,10 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
     if (builder.spec().precision == Precision::tf32) builder.round_operands();
-    blocks.halves = rounds_operands(builder.spec()) ? 1 : 2;
-    blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.halves * subgroup;
+    blocks.parts = rounds_operands(builder.spec()) ? 1 : 2;
+    blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.parts * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
-    const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.halves, side);
+    const std::vector<std::int64_t> layout = layout_of(source, i_blocks, blocks.parts, side);
     auto& prepared = builder.notes<Prepared>().blocks;
     if (const auto made = prepared.find({source.buffer, layout}); made != prepared.end()) {
         blocks.buffer = made->second;
@@ -124,11 +124,11 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     const std::string name = label + ": blocks";
     const std::int64_t elements =
         blocks.first + source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)};
-    std::size_t largest = source.largest, fills = kNoBuffer;
-    if (largest == kNoBuffer) {
+    std::size_t absmax = source.absmax, fills = kNoBuffer;
+    if (absmax == kNoBuffer) {
         fills = blocks.buffer = builder.packed(name, elements, source.buffer, layout);
-        largest = add_largest(builder, label + ": largest", 1, fills);
-        find_largest(builder, label + ": largest", source.buffer, false, largest, 0, fills);
+        absmax = add_absmax(builder, label + ": absmax", 1, fills);
+        compute_absmax(builder, label + ": absmax", source.buffer, false, absmax, 0, fills);
     } else {
         blocks.buffer = builder.scratch(name, elements);
     }
@@ -138,7 +138,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.in_ = builder.at(source.buffer, source.offset);
     push.out_ = builder.at(blocks.buffer, blocks.first);
     push.table = builder.at(matrix_table(builder), 0);
-    push.largest = builder.at(largest, 0);
+    push.absmax = builder.at(absmax, 0);
     push.in_batch = source.batch_stride;
     push.in_i = source.i_stride;
     push.in_k = source.k_stride;
@@ -154,7 +154,7 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     push.columns = u32(source.tiles.columns);
     push.products = u32(source.tiles.products);
     push.gate_order = source.tiles.gate_order;
-    Constants constants = matrix_constants(builder, {blocks.halves, blocks.halves});
+    Constants constants = matrix_constants(builder, {blocks.parts, blocks.parts});
     constants.flag(abi::kMatrixRows, "right", source.right)
         .stored(builder.stored({source.buffer}), builder.spec().dtype);
     builder.dispatch(

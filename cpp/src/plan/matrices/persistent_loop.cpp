@@ -63,15 +63,15 @@ struct Layout {
                                         : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
         const bool gains = few && !streams && profile.type != DeviceType::cpu;
         tagged = with_sizes(Keeping{.tagged = gains}, wanted).tagged != 0;
-        const Halves halves = loop_halves(spec);
+        const Parts parts = loop_parts(spec);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
         const std::int64_t rows = shape.rows, columns = shape.columns;
         const std::int64_t loaded =
-            (tagged ? kept_blocks : 1) * rows * halves.left +
-            (streams ? shape.blocks_ahead * (rows * halves.left + columns * halves.right) + columns * halves.right : 0);
-        registers = 4 * (kept_blocks * columns * halves.right + loaded) + 8 * rows * columns +
+            (tagged ? kept_blocks : 1) * rows * parts.left +
+            (streams ? shape.blocks_ahead * (rows * parts.left + columns * parts.right) + columns * parts.right : 0);
+        registers = 4 * (kept_blocks * columns * parts.right + loaded) + 8 * rows * columns +
                     (spec.gradients ? 24 + 4 * spec.G() * cells : 40);
     }
 
@@ -91,8 +91,8 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
     const bool sixteen = shape.depth_groups >= 16;
     if (spec.gradients) {
         const Costs::Persistent::Backward& pass = costs.backward;
-        const auto halves = static_cast<double>(loop_halves(spec).left);
-        return pass.step + pass.product * halves / 2 * static_cast<double>(matrices * depth_blocks) +
+        const auto parts = static_cast<double>(loop_parts(spec).left);
+        return pass.step + pass.product * parts / 2 * static_cast<double>(matrices * depth_blocks) +
                pass.more_block * std::max(0.0, kept - pass.register_blocks) +
                (layout.tagged
                     ? (sixteen ? pass.sixteen : 0) + pass.waiting_block * kept * static_cast<double>(layout.groups)
@@ -101,11 +101,11 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
                    (pass.tile * static_cast<double>(matrices - 1) + pass.delta * more_cells);
     }
     // A multiprocessor's own cache, which its column groups share, does not serve tagged words.
-    const Halves halves = loop_halves(spec);
+    const Parts parts = loop_parts(spec);
     const std::int64_t depth = depth_blocks * side;
     const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;
-    const auto bytes = static_cast<double>(2 * halves.left * loaded_rows * depth * layout.groups);
-    const auto flops = static_cast<double>(2 * halves.products() * rows * shape.tile_columns(side) * depth);
+    const auto bytes = static_cast<double>(2 * parts.left * loaded_rows * depth * layout.groups);
+    const auto flops = static_cast<double>(2 * parts.products() * rows * shape.tile_columns(side) * depth);
     const auto sums = static_cast<double>(matrices * shape.depth_groups);
     const Costs::Persistent::Forward& pass = costs.forward;
     return bytes / pass.bytes_per_us + flops / pass.flops_per_us + pass.step + (layout.tagged ? 0 : pass.count) +
@@ -172,7 +172,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
     const auto loading = [&](const MatrixShape& shape, const Layout& layout) {
         const bool gains = !layout.streams &&
                            static_cast<double>(layout.kept_blocks) <= costs.persistent.most_gainful_blocks &&
-                           shape.column_groups == 1 && loop_halves(spec).right > 1;
+                           shape.column_groups == 1 && loop_parts(spec).right > 1;
         return loading_step_cost(shape, spec, profile, costs.matrices) -
                (gains ? costs.persistent.saved_loads : 0) +
                (weights_stay_in_cache(spec, costs.matrices) ? -costs.persistent.saved_dispatch

@@ -10,13 +10,13 @@
 namespace vkrnn {
 namespace {
 
-constexpr std::uint32_t kMostFours = 256;  // vec4 of weights of an invocation; the loop over them is unrolled
+constexpr std::uint32_t kMostVec4s = 256;  // vec4s of weights of an invocation; the loop over them is unrolled
 
 struct SliceShape {
     std::uint32_t lanes;           // invocations that share the products of some units
     std::uint32_t units;           // number of these units
     std::uint32_t rows;            // batch rows of a workgroup
-    std::uint32_t register_fours;  // vec4 of its own weights that an invocation keeps in registers
+    std::uint32_t register_vec4s;  // vec4s of its own weights that an invocation keeps in registers
     std::uint32_t steps;           // most steps of one dispatch
 
     static Range lanes_range(const Profile& profile, const SliceShape& /*shape*/) {
@@ -27,30 +27,30 @@ struct SliceShape {
             {"slice_lanes", &SliceShape::lanes, lanes_range},
             {"slice_units", &SliceShape::units, Range{.most = 16, .power_of_two = true}},
             {"slice_rows", &SliceShape::rows, Range{.most = 8, .power_of_two = true}},
-            {"register_fours", &SliceShape::register_fours, Range{.most = kMostFours}},
+            {"register_vec4s", &SliceShape::register_vec4s, Range{.most = kMostVec4s}},
             {"slice_steps", &SliceShape::steps, Range{.least = 1, .most = 1U << 30U}}};
         return kAll;
     }
 };
 
 constexpr SliceShape kUsual{4, 1, 1, 16, 4096};
-constexpr std::int64_t kFourBytes = 16;
+constexpr std::int64_t kVec4Bytes = 16;
 
 // The layout of a call's work, forward or backward.
 struct Layout {
     SliceShape shape;
-    std::int64_t products, depth, runs, invocations, register_fours, shared_fours, shared_bytes;
+    std::int64_t products, depth, runs, invocations, register_vec4s, shared_vec4s, shared_bytes;
 
     Layout(SliceShape wanted, const Spec& spec, const Profile& profile)
         : shape(wanted), products(spec.gradients ? 1 : spec.G()), depth(spec.gradients ? spec.G() * spec.H : spec.H) {
         runs = ceil_div(ceil_div(depth, 4), shape.lanes);
         invocations =
             ceil_div(ceil_div(spec.H, shape.units) * shape.lanes, profile.subgroup_size) * profile.subgroup_size;
-        register_fours = std::min<std::int64_t>(shape.register_fours, fours());
-        shared_bytes = std::int64_t{2} * shape.rows * runs * shape.lanes * kFourBytes;
-        const std::int64_t room = profile.max_shared_memory - shared_bytes - kFourBytes;
-        shared_fours = std::clamp<std::int64_t>(room / (invocations * kFourBytes), 0, fours() - register_fours);
-        shared_bytes += std::max<std::int64_t>(shared_fours * invocations, 1) * kFourBytes;
+        register_vec4s = std::min<std::int64_t>(shape.register_vec4s, vec4s());
+        shared_bytes = std::int64_t{2} * shape.rows * runs * shape.lanes * kVec4Bytes;
+        const std::int64_t room = profile.max_shared_memory - shared_bytes - kVec4Bytes;
+        shared_vec4s = std::clamp<std::int64_t>(room / (invocations * kVec4Bytes), 0, vec4s() - register_vec4s);
+        shared_bytes += std::max<std::int64_t>(shared_vec4s * invocations, 1) * kVec4Bytes;
     }
 
     [[nodiscard]] std::int64_t values() const { return std::int64_t{shape.rows} * shape.units * products; }
@@ -64,10 +64,10 @@ struct Layout {
             count += left = std::max(left / 2, products);
         return count;
     }
-    [[nodiscard]] std::int64_t fours() const { return runs * shape.units * products; }
-    [[nodiscard]] std::int64_t weights() const { return fours() * invocations * 4; }
+    [[nodiscard]] std::int64_t vec4s() const { return runs * shape.units * products; }
+    [[nodiscard]] std::int64_t weights() const { return vec4s() * invocations * 4; }
     [[nodiscard]] bool fits(const Profile& profile) const {
-        return shape.lanes <= profile.subgroup_size && fours() <= kMostFours &&
+        return shape.lanes <= profile.subgroup_size && vec4s() <= kMostVec4s &&
                invocations <= std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x) &&
                shared_bytes <= profile.max_shared_memory;
     }
@@ -79,8 +79,8 @@ std::int64_t other_registers(const Layout& layout, const Spec& spec) {
            (layout.cells() - 1) * (6 * spec.G() + 8);
 }
 
-// Returns how many vec4 of weights an invocation can keep in registers.
-std::uint32_t register_fours(const Spec& spec, const Profile& profile, const Costs::Slices& costs, SliceShape shape) {
+// Returns how many vec4s of weights an invocation can keep in registers.
+std::uint32_t register_vec4s(const Spec& spec, const Profile& profile, const Costs::Slices& costs, SliceShape shape) {
     const Layout layout(shape, spec, profile);
     const std::int64_t each = std::min(kMostRegisters, registers_of(profile) / layout.invocations / 8 * 8);
     return static_cast<std::uint32_t>(std::clamp<std::int64_t>((each - other_registers(layout, spec)) / 4, 0,
@@ -93,14 +93,14 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile,
     const auto units = static_cast<double>(multiprocessors(profile));
     const double slices =
         std::ceil(static_cast<double>(ceil_div(spec.N, layout.shape.rows) * spec.D()) / units);  // of the busiest
-    const std::int64_t taken = (layout.register_fours * 4 + other_registers(layout, spec)) * layout.invocations;
+    const std::int64_t taken = (layout.register_vec4s * 4 + other_registers(layout, spec)) * layout.invocations;
     const auto at_once = static_cast<double>(std::max<std::int64_t>(
         1, std::min(registers_of(profile) / taken, std::int64_t{profile.max_shared_memory} / layout.shared_bytes)));
 
     const auto subgroups = static_cast<double>(layout.invocations) / 32;
-    const auto products = static_cast<double>(layout.fours() * 4 * layout.shape.rows);  // of an invocation
+    const auto products = static_cast<double>(layout.vec4s() * 4 * layout.shape.rows);  // of an invocation
     const auto levels = static_cast<double>(std::countr_zero(layout.shape.lanes));
-    const auto other = static_cast<double>(layout.fours() - layout.register_fours - layout.shared_fours);
+    const auto other = static_cast<double>(layout.vec4s() - layout.register_vec4s - layout.shared_vec4s);
     const double activations = spec.gradients ? 1 : static_cast<double>(spec.G() + (spec.G() == 4 ? 1 : 0));
     const double chain = spec.gradients || spec.G() == 1 ? 1 : 2;
     const double cell =
@@ -108,8 +108,8 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile,
     const double waits =
         costs.wait + chain * costs.activation_wait + levels * costs.level_wait + products * costs.product_wait;
     const double reads =
-        subgroups * (costs.four * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_fours) +
-                     costs.other_four * other + static_cast<double>(layout.shuffles()));
+        subgroups * (costs.shared_vec4 * static_cast<double>(layout.shape.rows * layout.runs + layout.shared_vec4s) +
+                     costs.other_vec4 * other + static_cast<double>(layout.shuffles()));
     const double works = std::max(subgroups * 32 * products / costs.products_per_cycle, reads) +
                          subgroups * cell * static_cast<double>(layout.cells()) / costs.issues_per_cycle;
     return (std::ceil(slices / at_once) * waits + slices * works) / costs.cycles_per_us;
@@ -124,7 +124,7 @@ Layout layout_of(const PlanBuilder& builder) {
 std::int64_t steps_of(const Layout& layout, const Profile& profile) {
     const std::int64_t steps = layout.shape.steps;
     if (profile.max_loop_iterations == 0) return steps;
-    const std::int64_t iterations = 200 + layout.fours() * (2 + 2 * layout.shape.rows);
+    const std::int64_t iterations = 200 + layout.vec4s() * (2 + 2 * layout.shape.rows);
     return std::clamp<std::int64_t>(profile.max_loop_iterations / iterations, 1, steps);
 }
 
@@ -149,7 +149,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
                 SliceShape shape = with_sizes(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
                 if (shape.lanes > profile.subgroup_size) continue;
-                shape.register_fours = register_fours(spec, profile, costs.slices, shape);
+                shape.register_vec4s = register_vec4s(spec, profile, costs.slices, shape);
                 shape = with_sizes(shape, wanted);
                 const Layout layout(shape, spec, profile);
                 if (!layout.fits(profile)) continue;
@@ -204,8 +204,8 @@ void SliceLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views)
         .set(abi::kSliceUnits, "slice_units", layout.shape.units)
         .set(abi::kSliceRows, "slice_rows", layout.shape.rows)
         .set(abi::kSliceRuns, "slice_runs", u32(layout.runs))
-        .set(abi::kRegisterFours, "register_fours", u32(layout.register_fours))
-        .set(abi::kSharedFours, "shared_fours", u32(layout.shared_fours))
+        .set(abi::kRegisterVec4s, "register_vec4s", u32(layout.register_vec4s))
+        .set(abi::kSharedVec4s, "shared_vec4s", u32(layout.shared_vec4s))
         .flag(abi::kToInitial, "to_initial", spec.gradients && spec.has(Argument::init_state));
 
     views.weights(packed, 1, layout.weights(), layout.depth);

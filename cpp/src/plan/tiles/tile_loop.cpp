@@ -32,13 +32,14 @@ struct TileShape {
     bool operator==(const TileShape&) const = default;
 
     static std::span<const TuningParameter<TileShape>> parameters() {
-        constexpr Range kFours{.least = 4, .most = 16, .multiple_of = 4}, kPower{.power_of_two = true};
-        static constexpr TuningParameter<TileShape> kAll[] = {{"thread_rows", &TileShape::thread_rows, kFours},
-                                                              {"thread_columns", &TileShape::thread_columns, kFours},
-                                                              {"row_lanes", &TileShape::row_lanes, kPower},
-                                                              {"column_lanes", &TileShape::column_lanes, kPower},
-                                                              {"teams", &TileShape::teams, kPower},
-                                                              {"depth_block", &TileShape::depth_block, kFours}};
+        constexpr Range kMultipleOf4{.least = 4, .most = 16, .multiple_of = 4}, kPower{.power_of_two = true};
+        static constexpr TuningParameter<TileShape> kAll[] = {
+            {"thread_rows", &TileShape::thread_rows, kMultipleOf4},
+            {"thread_columns", &TileShape::thread_columns, kMultipleOf4},
+            {"row_lanes", &TileShape::row_lanes, kPower},
+            {"column_lanes", &TileShape::column_lanes, kPower},
+            {"teams", &TileShape::teams, kPower},
+            {"depth_block", &TileShape::depth_block, kMultipleOf4}};
         return kAll;
     }
 };

@@ -1,9 +1,9 @@
-// Finds the absmax of a buffer, its largest finite magnitude: see LargestPush.
+// Computes the absmax of a buffer, its largest finite magnitude: see AbsmaxPush.
 #include "common/memory.glsl"
 #include "matrices/units.glsl"
 
-WORKGROUP_SIZE(kLargestGroup)
-PUSH_CONSTANTS(LargestPush, p)
+WORKGROUP_SIZE(kAbsmaxGroup)
+PUSH_CONSTANTS(AbsmaxPush, p)
 
 SHARED(uint, all)
 
@@ -25,11 +25,11 @@ void main() {
     if (gl_LocalInvocationID.x == 0) all = 0;
     barrier();
     uint mine = 0;
-    UNROLL for (uint i = 0; i < kLargestEach; i += 4) {
-        uint first = group * (kLargestGroup * kLargestEach) + (i / 4 * kLargestGroup + gl_LocalInvocationID.x) * 4;
+    UNROLL for (uint i = 0; i < kAbsmaxEach; i += 4) {
+        uint first = group * (kAbsmaxGroup * kAbsmaxEach) + (i / 4 * kAbsmaxGroup + gl_LocalInvocationID.x) * 4;
         if (first + 4 <= p.count) {
-            uvec4 four = floatBitsToUint(load4_tensor(0, p.in_, first));
-            UNROLL for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, four[c]));
+            uvec4 bits = floatBitsToUint(load4_tensor(0, p.in_, first));
+            UNROLL for (uint c = 0; c < 4; ++c) mine = max(mine, magnitude_at(first + c, bits[c]));
         } else {
             for (uint at = first; at < p.count; ++at)
                 mine = max(mine, magnitude_at(at, floatBitsToUint(load_tensor(0, p.in_, at))));
