@@ -62,18 +62,18 @@ Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, cons
 template <class Part>
 const Part* best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
                     const Profile& profile, const StrategyChoice& fixed, Sizes& sizes) {
-    const auto is_better = [](const Offer& a, const Offer& b) {
+    const auto is_better = [](const CostEstimate& a, const CostEstimate& b) {
         return a.only_if_fixed == b.only_if_fixed ? !a.only_if_fixed && a.microseconds < b.microseconds
                                                   : b.only_if_fixed;
     };
     const Costs& costs = costs_of(profile);
     const Part* best = nullptr;
-    Offer least;
+    CostEstimate least;
     for (const Part* candidate : candidates) {
-        std::optional<Offer> offer = candidate->offer(spec, profile, costs, fixed.sizes);
-        if (!offer || (best != nullptr && !is_better(*offer, least))) continue;
+        std::optional<CostEstimate> found = candidate->estimate(spec, profile, costs, fixed.sizes);
+        if (!found || (best != nullptr && !is_better(*found, least))) continue;
         best = candidate;
-        least = std::move(*offer);
+        least = std::move(*found);
     }
     if (best == nullptr)
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + option + " " +
@@ -145,9 +145,9 @@ Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice
                   std::span<const double> values) {
     const Costs costs = costs_from(values);
     const auto time_of = [&](const auto& candidates) {
-        const std::optional<Offer> offer = candidates.front()->offer(spec, profile, costs, fixed.sizes);
-        if (!offer) throw NotImplementedError("the strategy does not fit this call");
-        return offer->microseconds;
+        const std::optional<CostEstimate> found = candidates.front()->estimate(spec, profile, costs, fixed.sizes);
+        if (!found) throw NotImplementedError("the strategy does not fit this call");
+        return found->microseconds;
     };
     return {time_of(loop_candidates(fixed, profile)), time_of(product_candidates(fixed, profile))};
 }

@@ -14,7 +14,7 @@
 namespace vkrnn {
 
 // A strategy's cost estimate for a call that it can run.
-struct Offer {
+struct CostEstimate {
     double microseconds = 0;     // estimated time of its part of the call; the lowest one wins
     Sizes sizes = {};            // the tuning parameters that it would use
     bool only_if_fixed = false;  // whether the strategy is used only if a caller fixes it
@@ -43,8 +43,8 @@ public:
 
     // Returns the cost estimate for a call with the wanted tuning parameters, or nothing if the strategy cannot run the
     // call. The device must be able to run the strategy.
-    [[nodiscard]] virtual std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                     const Sizes& wanted) const = 0;
+    [[nodiscard]] virtual std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile,
+                                                               const Costs& costs, const Sizes& wanted) const = 0;
 };
 
 // Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.

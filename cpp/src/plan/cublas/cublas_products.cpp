@@ -42,8 +42,8 @@ Dtype dtype_of(const PlanBuilder& builder, std::size_t buffer) {
 
 }  // namespace
 
-std::optional<Offer> CublasProducts::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                           const Sizes& /*wanted*/) const {
+std::optional<CostEstimate> CublasProducts::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                     const Sizes& /*wanted*/) const {
     if (!profile.product_library) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
     const Costs::Products& products = costs.products;
@@ -51,9 +51,10 @@ std::optional<Offer> CublasProducts::offer(const Spec& spec, const Profile& prof
                         : rounds            ? products.library_flops_per_us
                                             : products.exact_library_flops_per_us;
     // With the accuracy of float32, the products of `matrices` are faster.
-    return Offer{(spec.gradients ? products.library_gradients : products.library_forward) + product_flops(spec) / rate,
-                 {},
-                 spec.dtype == Dtype::float32 && !rounds};
+    return CostEstimate{
+        (spec.gradients ? products.library_gradients : products.library_forward) + product_flops(spec) / rate,
+        {},
+        spec.dtype == Dtype::float32 && !rounds};
 }
 
 // Returns an operand in the type of the call's arguments, because the library multiplies numbers of one type. That is

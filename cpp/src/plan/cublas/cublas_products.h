@@ -9,8 +9,8 @@ class CublasProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "cublas"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                             const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                       const Sizes& wanted) const override;
     [[nodiscard]] bool reads_16bit_only() const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;

@@ -16,11 +16,11 @@ std::vector<Sizes> MatrixLoop::variants(const Profile& /*profile*/) const {
     return found;
 }
 
-std::optional<Offer> MatrixLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                       const Sizes& wanted) const {
+std::optional<CostEstimate> MatrixLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                 const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
-    std::optional<Offer> best = cheapest<MatrixShape>(
+    std::optional<CostEstimate> best = cheapest<MatrixShape>(
         spec, loading_shapes(), wanted,
         [&](const MatrixShape& shape, const MatrixShape& /*usual*/) { return fits(shape, spec, profile); },
         [&](const MatrixShape& shape) { return loading_step_cost(shape, spec, profile, costs.matrices); });

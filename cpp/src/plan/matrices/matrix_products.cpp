@@ -129,8 +129,8 @@ Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(with_checked_sizes(kUsual, wanted, profile));
 }
 
-std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                           const Sizes& wanted) const {
+std::optional<CostEstimate> MatrixProducts::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                     const Sizes& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     const Shape shape = with_sizes(usual_shape(spec), wanted);
     // Each subgroup passes a matrix of sums through shared memory.
@@ -140,7 +140,7 @@ std::optional<Offer> MatrixProducts::offer(const Spec& spec, const Profile& prof
     const double rate =
         rounds_operands(spec) ? costs.products.rounded_flops_per_us : costs.products.matrix_flops_per_us;
     const double microseconds = costs.products.matrix_call + product_flops(spec) / rate;
-    return Offer{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
+    return CostEstimate{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {

@@ -142,14 +142,14 @@ std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
     return found;
 }
 
-std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                           const Sizes& wanted) const {
+std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                     const Sizes& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
     const auto cheapest_of = [&](std::span<const MatrixShape> shapes, std::initializer_list<std::uint32_t> most_kept,
                                  const auto& step_cost) {
-        std::optional<Offer> best;
+        std::optional<CostEstimate> best;
         for (const MatrixShape& usual : shapes) {
             const MatrixShape shape = with_sizes(usual, wanted);
             if (!fits(shape, spec, profile)) continue;
@@ -161,7 +161,7 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
                 Keeping keeping = with_sizes(usual_keeping(profile), wanted);
                 keeping.kept_blocks = u32(layout.kept_blocks);
                 keeping.tagged = layout.tagged;
-                best = Offer{microseconds, all_sizes(shape, keeping)};
+                best = CostEstimate{microseconds, all_sizes(shape, keeping)};
             }
         }
         return best;
@@ -178,11 +178,11 @@ std::optional<Offer> PersistentLoop::offer(const Spec& spec, const Profile& prof
                (weights_stay_in_cache(spec, costs.matrices) ? -costs.persistent.saved_dispatch
                                                             : costs.persistent.beyond_cache);
     };
-    std::optional<Offer> best = cheapest_of(keeping_shapes(), {kAllBlocks}, keeping);
+    std::optional<CostEstimate> best = cheapest_of(keeping_shapes(), {kAllBlocks}, keeping);
     // On an H200, forward steps with tags were always faster if they kept their weights. Without tags, the tile matters
     // and not whether weights are kept. Backward steps gained next to nothing by loading their weights in this loop.
     if (!spec.gradients) {
-        const std::optional<Offer> loaded = cheapest_of(loading_shapes(), {1, kAllBlocks}, loading);
+        const std::optional<CostEstimate> loaded = cheapest_of(loading_shapes(), {1, kAllBlocks}, loading);
         if (best && keeping_of(best->sizes).tagged != 0 && loaded)
             best->microseconds = std::min(best->microseconds, loaded->microseconds);
         else if (loaded)

@@ -128,9 +128,9 @@ void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
 }  // namespace
 
 // Returns no time, because the CPU has no other strategy to compare with.
-std::optional<Offer> NativeProducts::offer(const Spec& /*spec*/, const Profile& /*profile*/, const Costs& /*costs*/,
-                                           const Sizes& /*wanted*/) const {
-    return Offer{};
+std::optional<CostEstimate> NativeProducts::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
+                                                     const Costs& /*costs*/, const Sizes& /*wanted*/) const {
+    return CostEstimate{};
 }
 
 void NativeProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,
@@ -195,9 +195,9 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
     builder.add(Dispatch{label, builder.kernel("convert", {}), {}, make_block(work)});
 }
 
-std::optional<Offer> NativeLoop::offer(const Spec& /*spec*/, const Profile& /*profile*/, const Costs& /*costs*/,
-                                       const Sizes& /*wanted*/) const {
-    return Offer{};
+std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
+                                                 const Costs& /*costs*/, const Sizes& /*wanted*/) const {
+    return CostEstimate{};
 }
 
 void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {

@@ -9,8 +9,8 @@ namespace vkrnn {
 class NativeProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                             const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                       const Sizes& wanted) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
@@ -22,8 +22,8 @@ public:
 class NativeLoop final : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                             const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                       const Sizes& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }
     [[nodiscard]] bool skips_ended() const override { return true; }
     void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;

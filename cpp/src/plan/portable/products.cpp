@@ -41,10 +41,10 @@ void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from,
     builder.row_sum(label, sum);
 }
 
-std::optional<Offer> PortableProducts::offer(const Spec& spec, const Profile& /*profile*/, const Costs& costs,
-                                             const Sizes& /*wanted*/) const {
+std::optional<CostEstimate> PortableProducts::estimate(const Spec& spec, const Profile& /*profile*/, const Costs& costs,
+                                                       const Sizes& /*wanted*/) const {
     const double factor = spec.dtype == Dtype::float64 ? costs.products.float64_factor : 1;
-    return Offer{factor * (costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
+    return CostEstimate{factor * (costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
 }
 
 void PortableProducts::product(PlanBuilder& builder, const std::string& label, const Product& p,

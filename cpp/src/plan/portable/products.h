@@ -21,8 +21,8 @@ public:
     void convert(PlanBuilder& builder, const std::string& label, const Conversion& conversion,
                  bool independent) const override;
 
-    [[nodiscard]] std::optional<Offer> offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                             const Sizes& wanted) const override;
+    [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                       const Sizes& wanted) const override;
 
 protected:
     struct Tiles {

@@ -92,15 +92,15 @@ std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
     return found;
 }
 
-std::optional<Offer> StepLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                     const Sizes& wanted) const {
+std::optional<CostEstimate> StepLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                               const Sizes& wanted) const {
     const auto dispatches = static_cast<double>(phases_of(spec).size());
     const double step = dispatches * costs.steps.dispatch + step_flops(spec) / costs.steps.flops_per_us +
                         recurrent_bytes(spec) / costs.steps.weight_bytes_per_us;
     StepShape shape = usual_shape(profile);
     // In float64, sums of more rows need more registers than some compilers for these GPUs give an invocation.
     if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;
-    return Offer{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
+    return CostEstimate{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
 }
 
 void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {

@@ -140,10 +140,10 @@ Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
     return sizes_of(with_checked_sizes(usual, wanted, profile));
 }
 
-std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                      const Sizes& wanted) const {
+std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                                const Sizes& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
-    std::optional<Offer> best;
+    std::optional<CostEstimate> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {2U, 4U, 8U, 16U})
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
@@ -155,7 +155,7 @@ std::optional<Offer> SliceLoop::offer(const Spec& spec, const Profile& profile, 
                 if (!layout.fits(profile)) continue;
                 const double microseconds =
                     static_cast<double>(spec.T) * step_cost(layout, spec, profile, costs.slices);
-                if (!best || microseconds < best->microseconds) best = Offer{microseconds, sizes_of(shape)};
+                if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, sizes_of(shape)};
             }
     if (!best) return best;
     best->microseconds += costs.slices.dispatch;

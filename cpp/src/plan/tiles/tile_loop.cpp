@@ -210,17 +210,17 @@ std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
     return found;
 }
 
-std::optional<Offer> TileLoop::offer(const Spec& spec, const Profile& profile, const Costs& costs,
-                                     const Sizes& wanted) const {
+std::optional<CostEstimate> TileLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
+                                               const Sizes& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     // A shape that spills registers is used only if the caller asked for it.
     const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {
         return fits(shape, element_bytes(spec), profile) && shape.columns() >= most_products &&
                (shape != usual || stays_in_registers(shape, element_bytes(spec), profile));
     };
-    std::optional<Offer> best = cheapest<TileShape>(spec, kShapes, wanted, fits_call, [&](const TileShape& shape) {
-        return step_cost(shape, spec, profile, costs.tiles);
-    });
+    std::optional<CostEstimate> best =
+        cheapest<TileShape>(spec, kShapes, wanted, fits_call,
+                            [&](const TileShape& shape) { return step_cost(shape, spec, profile, costs.tiles); });
     if (best) best->only_if_fixed = profile.type == DeviceType::cpu;
     return best;
 }
