@@ -157,7 +157,7 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
     EXPECT_EQ(ieee.precision, Precision::ieee);
     EXPECT_EQ(parts_of(ieee, "lstm_persistent_forward"), Pair(2, 2));
     EXPECT_EQ(parts_of(ieee, "matrix_product"), Pair(2, 2));
-    spec.precision = product_precision(Precision::tf32, spec.dtype, profile);
+    spec = spec_on(spec, profile, true);
     ASSERT_EQ(spec.precision, Precision::tf32);
     const Plan tf32 = plan(0);
     EXPECT_EQ(tf32.precision, Precision::tf32);
@@ -166,8 +166,10 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
     EXPECT_LT(tf32.bytes(), ieee.bytes());
     EXPECT_EQ(parts_of(plan(1), "lstm_persistent_forward"), Pair(2, 1)) << "a tag uses a bit of the high part";
     EXPECT_EQ(make_plan(spec, profile, {"steps", "tiled", {}}).precision, Precision::ieee) << "nothing is rounded";
-    EXPECT_EQ(product_precision(Precision::tf32, Dtype::float16, profile), Precision::ieee);
-    EXPECT_EQ(product_precision(Precision::tf32, Dtype::float32, native()), Precision::ieee);
+    EXPECT_EQ(spec_on(spec, profile, false).precision, Precision::ieee);
+    EXPECT_EQ(spec_on(spec, native(), true).precision, Precision::ieee);
+    spec.dtype = Dtype::float16;
+    EXPECT_EQ(spec_on(spec, profile, true).precision, Precision::ieee);
 }
 
 // Weights without a low part stay in the cache of an H200, and with one they do not.

@@ -130,10 +130,6 @@ const Cell& require_cell(const std::string& name);
 // Returns what check_call() asks about an array, with the numbers of lengths.
 TensorInfo info_of(const py::array& array, Argument argument);
 
-// Returns the spec of the call on a device. `tf32`: its float32 products may be rounded to TF32 if the device supports
-// that.
-Spec spec_on(Spec spec, const Profile& profile, bool tf32);
-
 // Returns the argument of this name. Throws TypeError, with a message that begins with `prefix`, if there is none.
 Argument argument_named(std::string_view name, const std::string& prefix);
 

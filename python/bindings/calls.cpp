@@ -203,11 +203,6 @@ TensorInfo info_of(const py::array& array, Argument argument) {
     return info;
 }
 
-Spec spec_on(Spec spec, const Profile& profile, bool tf32) {
-    spec.precision = product_precision(tf32 ? Precision::tf32 : Precision::ieee, spec.dtype, profile);
-    return spec;
-}
-
 CheckedCall check(const Cell& cell, bool gradients, py::handle descriptor, const py::dict& arguments,
                   std::string_view label, bool packed) {
     const std::string prefix = message_prefix(cell, gradients, label);

@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "vkrnn/dtype.h"
 #include "vkrnn/profile.h"
 
 namespace vkrnn {
+
+struct Spec;
 
 // Tuning parameters of strategies by name: "lanes", "rows", ...
 using Sizes = std::map<std::string, std::uint32_t, std::less<>>;
@@ -30,9 +31,9 @@ struct StrategyNames {
 };
 StrategyNames list_strategies(const Profile& profile);
 
-// Returns the precision of a device's products of a type if the caller accepts `wanted`. Only float32 products on
-// matrix units can be rounded; all others are ieee.
-Precision product_precision(Precision wanted, Dtype dtype, const Profile& profile);
+// Returns the spec of a call on a device, with the precision of its products. `tf32`: float32 products may be rounded.
+// Only those on matrix units can be; all others are ieee.
+Spec spec_on(Spec spec, const Profile& profile, bool tf32);
 
 // The candidates that tuning measures: for each strategy by name, the tuning parameters that are worth measuring. The
 // first entry of each list is empty, so the strategy chooses its parameters.

@@ -50,8 +50,10 @@ bool has_matrix_units(const Profile& profile) {
            profile.matrix_side * profile.matrix_side == abi::kMatrixElements * profile.subgroup_size;
 }
 
-Precision product_precision(Precision wanted, Dtype dtype, const Profile& profile) {
-    return dtype == Dtype::float32 && has_matrix_units(profile) ? wanted : Precision::ieee;
+Spec spec_on(Spec spec, const Profile& profile, bool tf32) {
+    const bool rounded = tf32 && spec.dtype == Dtype::float32 && has_matrix_units(profile);
+    spec.precision = rounded ? Precision::tf32 : Precision::ieee;
+    return spec;
 }
 
 bool rounds_operands(const Spec& spec) { return spec.precision == Precision::tf32 || is_half(spec.dtype); }
