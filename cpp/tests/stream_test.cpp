@@ -37,12 +37,6 @@ namespace {
 using enum Argument;
 using cpu::Arrays;
 
-std::shared_ptr<Device> open_cpu() {
-    const std::vector<Profile> profiles = list_devices(false);
-    const auto found = std::ranges::find(profiles, Backend::native, &Profile::backend);
-    return Device::open(static_cast<std::size_t>(found - profiles.begin()));
-}
-
 // A forward call with all arguments that a stream's layer may have.
 Spec call_of(CellKind kind, const cpu::Shape& shape, std::initializer_list<Flag> flags = {}) {
     Spec spec = cpu::learning_spec(kind, shape, flags);
@@ -138,7 +132,7 @@ struct Network {
 TEST(Stream, LayersInBlocksEqualLayersInSteps) {
     const Network network(3, 17);
     constexpr std::int64_t kSteps = 150;  // more steps than a block that layers run together
-    Stream stream(open_cpu(), network.layers, {.batch = 2});
+    Stream stream(Device::open_cpu(), network.layers, {.batch = 2});
     const auto input = cpu::Numbers().array<float>(kSteps * 2 * 3);
     std::vector<float> steps(kSteps * 2 * 17), block(steps.size());
     for (std::size_t t = 0; t < kSteps; ++t)
@@ -150,7 +144,7 @@ TEST(Stream, LayersInBlocksEqualLayersInSteps) {
 
 #ifdef VKRNN_COUNTS_ALLOCATIONS
 TEST(Stream, AllocatesNothingAfterTheFirstStep) {
-    const std::shared_ptr<Device> device = open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const Network network(3, 17);
     for (const std::int64_t batch : {1, 3}) {
         Stream stream(device, network.layers, {.batch = batch, .threads = 1});
@@ -168,7 +162,7 @@ TEST(Stream, AllocatesNothingAfterTheFirstStep) {
 
 TEST(Stream, ResetsSomeRows) {
     const Network network(3, 17);
-    Stream stream(open_cpu(), network.layers, {.batch = 3});
+    Stream stream(Device::open_cpu(), network.layers, {.batch = 3});
     const std::vector<float> input(9, 0.5F);
     std::vector<float> first(51), output(51);
     stream.step(std::span(input), std::span(first));
@@ -192,7 +186,7 @@ std::string message_of(const Function& function) {
 }
 
 TEST(Stream, RefusesMistakes) {
-    const std::shared_ptr<Device> device = open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     Network network(3, 17);
     const auto make = [&] { Stream(device, network.layers); };
     {
@@ -214,7 +208,7 @@ TEST(Stream, RefusesMistakes) {
 }
 
 TEST(Stream, ReportsAClosedDevice) {
-    const std::shared_ptr<Device> device = open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const Network network(3, 17);
     Stream stream(device, network.layers);
     device->close();
@@ -225,7 +219,7 @@ TEST(Stream, ReportsAClosedDevice) {
 
 TEST(Stream, AnInterruptedBlockLeavesTheState) {
     const Network network(3, 200);
-    Stream stream(open_cpu(), network.layers, {.threads = 1});
+    Stream stream(Device::open_cpu(), network.layers, {.threads = 1});
     const std::vector<float> input(3 * 2000, 0.5F);
     std::vector<float> output(200 * 2000), first(200), again(200);
     stream.step(input.data(), first.data());
@@ -266,7 +260,7 @@ TEST(Stream, AChildForkedInABlockFinishesIt) {
 
 TEST(Stream, RefusesASecondThread) {
     const Network network(3, 200);
-    Stream stream(open_cpu(), network.layers, {.threads = 1});
+    Stream stream(Device::open_cpu(), network.layers, {.threads = 1});
     const std::vector<float> input(3 * 2000, 0.5F);
     std::vector<float> output(200 * 2000);
     // The poll runs inside a block.

@@ -1,6 +1,6 @@
 // A stream runs recurrent layers one time step at a time and keeps their state from step to step.
 //
-//   const std::shared_ptr<Device> device = Device::open(0);
+//   const std::shared_ptr<Device> device = Device::open_cpu();
 //   StreamLayer layer{default_descriptor(CellKind::lstm), {
 //       {Argument::input_weight, {weight.data(), {4 * H, I}}},
 //       {Argument::recurrent_weight, {recurrent.data(), {4 * H, H}}},
