@@ -40,6 +40,8 @@ def call(
     for name, tensor in tensors.items():
         if name != "lengths":
             require_device(function, name, tensor, source)
+    if "lengths" in tensors:  # the host reads them once
+        tensors["lengths"] = tensors["lengths"].cpu()
     if source.is_cuda:
         return _packed_on_cuda(function, tensors, descriptor) if packed else _on_cuda(function, tensors, descriptor)
     arrays: dict[str, Any] = {name: to_array(tensor) for name, tensor in tensors.items()}
@@ -64,7 +66,7 @@ def _on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> d
 
 def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: Any) -> dict[str, Tensor]:
     """Pad the sequences, and pack the results."""
-    lengths = tensors["lengths"].cpu().numpy()
+    lengths = tensors["lengths"].numpy()
     live = np.arange(lengths[0])[:, np.newaxis] < lengths
     rows = torch.from_numpy(np.flatnonzero(live)).to(tensors["source"].device)
 

@@ -161,7 +161,9 @@ def _compute_backward(
     if cell_output is not None:
         given["cell_output_fwd"] = cell_output
     if d_cells is not None:
-        ends = None if lengths is None else to_array(lengths.cpu())
+        if lengths is not None:
+            given["lengths"] = lengths = lengths.cpu()
+        ends = None if lengths is None else to_array(lengths)
         last = last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]")
         given["cell_gradient"] = to_tensor(last).to(source.device)
     found = call(CELLS[cell].gradients_name, given, how)

@@ -53,10 +53,11 @@ def compute_layer(
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
     results = call(FORWARD[name].__name__, given, how, packed=source.dim() == 2)
     cells = results.get("cell_output")
+    ends = _last_steps(source, lengths)
     return (
         results["output"],
-        _last_state(results["output"], D, lengths),
-        None if cells is None else _last_state(cells, D, lengths),
+        _last_state(results["output"], D, ends),
+        None if cells is None else _last_state(cells, D, ends),
         results["z_state"] if training else None,
         cells if training else None,
     )
@@ -166,18 +167,22 @@ def _one_by_one(state: Tensor, D: int) -> Tensor:
     return state.unsqueeze(0) if D == 1 else torch.stack(state.chunk(D, dim=1))
 
 
-def _last_state(states: Tensor, D: int, lengths: Tensor | None) -> Tensor:
-    """Return a copy [D, N, H] of the states [T, N, DH], or packed, after each direction's last step."""
-    if states.dim() == 2 and lengths is not None:
-        rows = torch.from_numpy(_packed.last_rows(to_array(lengths.cpu()))).to(states.device)
-        ends = states[rows], states[: len(rows)]
-        return torch.stack([ends[d].unflatten(1, (D, -1))[:, d] for d in range(D)])
-    H = states.shape[2] // D
+def _last_steps(source: Tensor, lengths: Tensor | None) -> tuple[Any, ...]:
+    """Return the index of each batch row's last step in sequences [T, N, ...], or packed."""
     if lengths is None:
-        last = states[-1]
-    else:
-        last = states[lengths.to(states.device).long() - 1, torch.arange(len(lengths), device=states.device)]
-    return last.unsqueeze(0).clone() if D == 1 else torch.stack([last[:, :H], states[0, :, H:]])
+        return (-1,)
+    if source.dim() == 2:
+        return (torch.from_numpy(_packed.last_rows(to_array(lengths.cpu()))).to(source.device),)
+    return lengths.to(source.device).long() - 1, torch.arange(len(lengths), device=source.device)
+
+
+def _last_state(states: Tensor, D: int, ends: tuple[Any, ...]) -> Tensor:
+    """Return a copy [D, N, H] of the states [T, N, DH], or packed, after each direction's last step."""
+    last = states[ends]
+    if D == 1:
+        return last.unsqueeze(0).clone()
+    first, H = states[: len(last)] if states.dim() == 2 else states[0], states.shape[-1] // D
+    return torch.stack([last[:, :H], first[:, H:]])
 
 
 def _without_none(compute: Callable[..., Any]) -> Callable[..., tuple[Tensor, ...]]:
