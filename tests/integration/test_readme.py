@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
 import runpy
 import subprocess
@@ -18,6 +19,7 @@ from oracles import require
 from vkrnn import mpsgraph
 
 pytest.importorskip("tqdm")  # bench needs it
+os.environ.setdefault("KERAS_BACKEND", "torch")  # read when Keras is imported
 
 from bench.common import groups_of
 from bench.floors import host_ratios
@@ -37,6 +39,14 @@ WITH_EXAMPLES = {
 }
 # Packages of extras that the examples of a page import.
 NEEDED = {DOCS / "jax.md": "jax", DOCS / "onnx.md": "onnx", DOCS / "torch.md": "torch"}
+# Pages whose other Python blocks are scripts, and the packages that these import. Those of two more pages need a GPU.
+SCRIPTS = {
+    DOCS / "command-line.md": (),
+    DOCS / "conventions.md": (),
+    DOCS / "streaming.md": ("torch", "keras"),
+    DOCS / "torch.md": ("torch", "keras"),
+}
+NEED_A_GPU = {DOCS / "cuda.md", DOCS / "devices.md"}
 # The records of the tables' platforms, and the baselines' names in the records.
 RECORDS = {
     "2 cores, AVX2": "cells-cpu-2",
@@ -78,9 +88,26 @@ def test_no_example_is_left_out() -> None:
     assert {page for page in PAGES if ">>> " in page.read_text()} == set(WITH_EXAMPLES)
 
 
-def quick_start(number: int) -> str:
-    """Return one of the README's Python blocks."""
-    return re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)[number]
+def scripts(page: Path) -> list[str]:
+    """Return a page's Python blocks that are no doctests."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if not block.startswith(">>> ")]
+
+
+@pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.name)
+def test_scripts_run(page: Path) -> None:
+    """The blocks of a page run as written, one after the other. What they say about several processes runs in one."""
+    for package in SCRIPTS[page]:
+        require(package)
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    command = [sys.executable, "-c", "\n".join(scripts(page))]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_script_is_left_out() -> None:
+    """Every page with such blocks is in a list."""
+    assert {page for page in PAGES if scripts(page)} == {README, *SCRIPTS, *NEED_A_GPU}
 
 
 @pytest.mark.parametrize(("number", "package"), [(0, "numpy"), (1, "torch")], ids=["numpy", "torch"])
@@ -90,7 +117,7 @@ def test_the_quick_start_can_be_pasted(
     """Each block is a complete script that prints something."""
     require(package)
     script = tmp_path / "quick_start.py"
-    script.write_text(quick_start(number))
+    script.write_text(scripts(README)[number])
     runpy.run_path(str(script))
     assert capsys.readouterr().out
 
@@ -99,7 +126,7 @@ def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
     """The first block passes `mypy --strict` unchanged."""
     require("mypy")
     script = tmp_path / "quick_start.py"
-    script.write_text(quick_start(0))
+    script.write_text(scripts(README)[0])
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={ROOT / '.cache' / 'mypy'}"]
     done = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
