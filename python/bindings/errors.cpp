@@ -40,8 +40,9 @@ void translate(std::exception_ptr thrown) {
 void register_errors(py::module_& module) {
     device_error =
         PyErr_NewExceptionWithDoc("vkrnn.DeviceError",
-                                  "No Vulkan loader, driver or device, or a device that was closed or lost.\n\n"
-                                  "A lost device stays unusable; a new `Device` works.",
+                                  "A device cannot be opened, was closed or lost, or failed in a call.\n\n"
+                                  "A lost device stays unusable; a new `Device` works. After a failure on a CUDA "
+                                  "device, a new process is needed.",
                                   PyExc_RuntimeError, nullptr);
     if (device_error == nullptr) throw py::error_already_set();
     module.attr("DeviceError") = py::handle(device_error);

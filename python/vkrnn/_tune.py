@@ -61,7 +61,7 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
     """Measure the calls in `options` on the device, and store strategies that are faster than the default ones."""
     faster: list[_tuning.Entry] = []
     as_fast: list[_tuning.Entry] = []
-    rows = [("call", "by the rules", "ms", "fastest", "ms", "ratio")]
+    rows = [("call", "default", "ms", "fastest", "ms", "ratio")]
     total = len(options.cells) * len(options.sizes) * len(options.dtypes) * len(options.passes)
     calls = draw_calls(device.memory_bytes, options.cells, options.sizes, options.dtypes, options.passes)
     for number, (label, call) in enumerate(calls):
@@ -71,10 +71,10 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
         if found is None:
             say(f"  {label}: does not fit this device")
             continue
-        (as_fast if found.fastest is found.by_rules else faster).append(found.entry)
-        times = [f"{1e3 * each.seconds:.3f}" for each in (found.by_rules, found.fastest)]
-        names = [_short(each.strategy) for each in (found.by_rules, found.fastest)]
-        ratio = found.by_rules.seconds / found.fastest.seconds
+        (as_fast if found.fastest is found.default else faster).append(found.entry)
+        times = [f"{1e3 * each.seconds:.3f}" for each in (found.default, found.fastest)]
+        names = [_short(each.strategy) for each in (found.default, found.fastest)]
+        ratio = found.default.seconds / found.fastest.seconds
         rows.append((label, names[0], times[0], names[1], times[1], f"{ratio:.2f}"))
     entries, path = _tuning.merge(device.profile, faster, as_fast)
     for line in table(rows):
@@ -85,11 +85,11 @@ def tune(device: Device, options: argparse.Namespace, say: Callable[[str], None]
 def shown(device: Device) -> list[str]:
     """Return the current table as lines of text."""
     entries = _tuning.read(device.profile)
-    rows = [("call", "strategy", "ms", "by the rules", "ratio")]
+    rows = [("call", "strategy", "ms", "default", "ratio")]
     for entry in entries:
-        by_rules, tuned = map(float, entry["milliseconds"])
+        default, tuned = map(float, entry["milliseconds"])
         text = f"{_label(entry)}, T <= {entry['T']}"
-        rows.append((text, _long(entry["strategy"]), f"{tuned:.3f}", f"{by_rules:.3f}", f"{by_rules / tuned:.2f}"))
+        rows.append((text, _long(entry["strategy"]), f"{tuned:.3f}", f"{default:.3f}", f"{default / tuned:.2f}"))
     return [f"{len(entries)} calls in {_tuning.path_of(device.profile)}", *(table(rows) if entries else [])]
 
 
@@ -122,7 +122,7 @@ class _Timed:
 @dataclass(frozen=True)
 class _Found:
     entry: _tuning.Entry
-    by_rules: _Timed
+    default: _Timed
     fastest: _Timed
 
 
@@ -142,10 +142,10 @@ class _Search:
 
     def run(self) -> _Found | None:
         """Return the result, or None if the device cannot make the call."""
-        by_rules = self._try({})
-        if by_rules is None:
+        default = self._try({})
+        if default is None:
             return None
-        fastest = by_rules
+        fastest = default
         variants = _core.list_variants(self.device.profile)
         wanted = {
             "schedule": self.options.schedules or variants["schedule"],
@@ -169,17 +169,17 @@ class _Search:
                 timed = self._try(candidate)
                 if timed is not None and timed.seconds < fastest.seconds:
                     fastest = timed
-        if fastest is not by_rules:
-            by_rules, fastest = self._again(by_rules, fastest)
-            if by_rules.seconds < _WORTH * fastest.seconds:
-                fastest = by_rules
+        if fastest is not default:
+            default, fastest = self._again(default, fastest)
+            if default.seconds < _WORTH * fastest.seconds:
+                fastest = default
         checked = bind("tune", self.call.function, (), self.call.arguments)
         entry = {
             **_core.tuned_call(checked.call, self.device.profile, self.device.float32 == "tf32"),
             "strategy": dict(fastest.strategy),
-            "milliseconds": [round(1e3 * each.seconds, 6) for each in (by_rules, fastest)],
+            "milliseconds": [round(1e3 * each.seconds, 6) for each in (default, fastest)],
         }
-        return _Found(entry, by_rules, fastest)
+        return _Found(entry, default, fastest)
 
     def _try(self, strategy: Strategy) -> _Timed | None:
         """Time the call; None if that was done before, does not fit, or disagrees with the default strategies."""

@@ -60,8 +60,8 @@ def read(profile: _core.Profile) -> list[Entry]:
         entries: list[Entry] = [{"float32": "ieee", **entry} for entry in table["calls"]]
         _core.make_tuning(entries)
         for entry in entries:
-            by_rules, tuned = entry["milliseconds"]
-            float(by_rules), float(tuned)
+            default, tuned = entry["milliseconds"]
+            float(default), float(tuned)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         return _ignore(path, error)
     return entries

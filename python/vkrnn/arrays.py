@@ -23,7 +23,7 @@ _DTYPES = ("float32", "float64", "float16", "bfloat16")
 class Array(_core.Array):
     """A C-contiguous array in a device's memory. `asarray`, `empty`, `zeros` and calls on arrays create it.
 
-    On the CPU, calls on arrays are synchronous. On a Vulkan device they return before they are done. Calls run in their
+    On the CPU, calls on arrays are synchronous. On GPUs and llvmpipe they return before they are done. Calls run in
     order, so an array can go from call to call without a wait, and can be dropped at any time. Reading an array waits
     for the calls that write it: `numpy`, `wait`, ``numpy.asarray(array)``, the buffer protocol and `__dlpack__`. If
     a call fails on the device, the next wait raises an error that names the call.

@@ -54,7 +54,7 @@ INLINE Real4 widen_vec4(uvec2 pairs) {
 #define value_of(tensor, loaded) \
     (is_16bit(tensor) ? widen(stored_bfloat, loaded) : uintBitsToFloat(loaded))
 #define load_tensor(tensor, base, index) value_of(tensor, fetch_tensor(tensor, base, index))
-#define load4_tensor(tensor, base, index)                                                        \
+#define load4_tensor(tensor, base, index)                                                   \
     (is_16bit(tensor) ? widen_vec4(SixteenBits4(tensor_element(tensor, base, index)).value) \
                       : load4(base, index))
 INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {

@@ -75,8 +75,8 @@ def test_a_device_reads_what_was_tuned(
     index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Calls use it whose T rounds up to the same power of two. Others, and devices with options, do not."""
-    by_rules = strategy(vkrnn.Device(index))
-    assert by_rules.get("rows") != 1
+    default = strategy(vkrnn.Device(index))
+    assert default.get("rows") != 1
     tune_one(index, monkeypatch)
     shown = capsys.readouterr().out
     assert "single_gate_rnn forward float32 3,2,4,4" in shown
@@ -87,14 +87,14 @@ def test_a_device_reads_what_was_tuned(
     tuned = strategy(vkrnn.Device(index))
     assert tuned == {**tuned, "schedule": "steps", "gemm": "register", **TUNED}
     assert strategy(vkrnn.Device(index), source=np.zeros((4, 2, 4), np.float32)) == tuned
-    assert strategy(vkrnn.Device(index), source=np.zeros((5, 2, 4), np.float32)) == by_rules
-    assert strategy(vkrnn.Device(index), source=np.zeros((3, 3, 4), np.float32)) == by_rules
+    assert strategy(vkrnn.Device(index), source=np.zeros((5, 2, 4), np.float32)) == default
+    assert strategy(vkrnn.Device(index), source=np.zeros((3, 3, 4), np.float32)) == default
     assert strategy(vkrnn.Device(index, schedule="steps", rows=2))["rows"] == 2
-    assert strategy(vkrnn.Device(index, gemm="register")).get("rows") == by_rules.get("rows")
+    assert strategy(vkrnn.Device(index, gemm="register")).get("rows") == default.get("rows")
     training = vkrnn.SingleGateRNNDescriptor(training=True)
-    assert strategy(vkrnn.Device(index), descriptor=training) == by_rules
+    assert strategy(vkrnn.Device(index), descriptor=training) == default
     monkeypatch.setenv("VKRNN_TUNING", "0")
-    assert strategy(vkrnn.Device(index)) == by_rules
+    assert strategy(vkrnn.Device(index)) == default
 
 
 def test_print_and_forget(index: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,9 +125,9 @@ def test_print_and_forget(index: int, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_only_named_strategies_are_tried(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default strategies are measured, too, even if they are not named."""
-    by_rules = strategy(vkrnn.Device(index))
-    schedule = "tiles" if by_rules["schedule"] == "steps" else "steps"
-    gemm = "register" if by_rules["gemm"] == "tiled" else "tiled"
+    default = strategy(vkrnn.Device(index))
+    schedule = "tiles" if default["schedule"] == "steps" else "steps"
+    gemm = "register" if default["gemm"] == "tiled" else "tiled"
     tried = []
 
     def recorded(_: object, device: vkrnn.Device, __: float) -> list[float]:
@@ -241,7 +241,7 @@ def test_an_unusable_table_is_ignored(index: int, wrong: str, caplog: pytest.Log
 
 def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry has a precision, ieee if a table has none or the strategy does not round its products."""
-    by_rules = strategy(vkrnn.Device(index))
+    default = strategy(vkrnn.Device(index))
     device = vkrnn.devices()[index]
     _tuning.save(device.profile, [{name: value for name, value in ENTRY.items() if name != "float32"}])
     assert [entry["float32"] for entry in _tuning.read(device.profile)] == ["ieee"]
@@ -249,7 +249,7 @@ def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyP
     rounded = strategy(vkrnn.Device(index, float32="tf32"))
     assert (rounded.get("rows") == 1) is not device.rounds_products
     _tuning.save(device.profile, [{**ENTRY, "float32": "tf32"}])
-    assert strategy(vkrnn.Device(index)) == by_rules
+    assert strategy(vkrnn.Device(index)) == default
     monkeypatch.setenv("VKRNN_FLOAT32", "tf32")
     tune_one(index, monkeypatch)
     kept = {entry["float32"] for entry in _tuning.read(device.profile)}
@@ -258,11 +258,11 @@ def test_precisions_do_not_share_entries(index: int, monkeypatch: pytest.MonkeyP
 
 def test_outdated_entries_are_ignored(index: int) -> None:
     """Entries with unknown strategies or parameters are ignored, and the default strategies used."""
-    by_rules = strategy(vkrnn.Device(index))
+    default = strategy(vkrnn.Device(index))
     profile = vkrnn.devices()[index].profile
     for changed in ({"schedule": "wishes"}, {"teeth": 3}, {"rows": 4000}):
         _tuning.save(profile, [{**ENTRY, "strategy": {**ENTRY["strategy"], **changed}}])
-        assert strategy(vkrnn.Device(index)) == by_rules
+        assert strategy(vkrnn.Device(index)) == default
 
 
 def test_wrong_answers_are_not_entered(index: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,7 @@ std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer
 }  // namespace
 
 bool is_aligned(const void* data, std::uint64_t alignment) {
-    return reinterpret_cast<std::uintptr_t>(data) % alignment ==
-           0;  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+    return std::bit_cast<std::uintptr_t>(data) % alignment == 0;
 }
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
