@@ -12,7 +12,7 @@ constexpr std::size_t kMost = 1000;  // different texts; later ones are dropped
 
 struct Reports {
     ForkSafeMutex mutex;
-    std::set<std::string> told;
+    std::set<std::string> texts;  // of all reports so far
     std::vector<Report> waiting;
 };
 
@@ -23,7 +23,7 @@ Reports& reports = *new Reports;  // NOLINT(cppcoreguidelines-owning-memory)
 
 void report(Severity severity, std::string text) {
     const std::lock_guard lock(reports.mutex);
-    if (reports.told.size() < kMost && reports.told.insert(text).second)
+    if (reports.texts.size() < kMost && reports.texts.insert(text).second)
         reports.waiting.push_back({severity, std::move(text)});
 }
 

@@ -156,16 +156,16 @@ TEST(ContendedTeam, CountsTheLossOfSimultaneousTeamsOnce) {
                 for (const auto end = thread_time() + time; thread_time() < end;) continue;
                 without_processor += Clock::now() - from - time;
             };
-            const auto meet = [&](unsigned which, unsigned number, unsigned members) {
+            const auto wait_at = [&](unsigned which, unsigned number, unsigned members) {
                 const auto come = Clock::now();
                 member.barrier(which, number, members, false);
                 if (number == 0) lost.at(team) += Clock::now() - come;
             };
             work_for(own == 0 ? 1ms : 3ms);
-            meet(1 + team, own, 2);
+            wait_at(1 + team, own, 2);
             work_for(6ms);
-            meet(1 + team, own, 2);
-            meet(0, member.rank(), 8);
+            wait_at(1 + team, own, 2);
+            wait_at(0, member.rank(), 8);
             if (member.rank() == 0) taken = Clock::now() - began;
         });
         noticed = contended();

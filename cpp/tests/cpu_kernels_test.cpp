@@ -32,7 +32,7 @@ TEST(Targets, EndWithTheSmallestAndHaveAllKernels) {
             for (const char* kernel : {"pack", "product", "sum_rows"})
                 EXPECT_NO_THROW(find_kernel(target, std::string(kernel) + type)) << target.name;
             for (const char* cell : {"lstm", "gru", "single_gate_rnn"})
-                for (const char* loop : {"_forward", "_replay", "_backward"})
+                for (const char* loop : {"_forward", "_recompute", "_backward"})
                     EXPECT_NO_THROW(find_kernel(target, cell + std::string(loop) + type)) << target.name;
         }
         EXPECT_NO_THROW(find_kernel(target, "convert"));

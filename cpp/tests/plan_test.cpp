@@ -122,7 +122,7 @@ TEST(GradientPlan, WeightGradientsAreSingleProductsOutsideTheLoop) {
     const Plan plan = plan_by_steps(spec, profile);
     std::vector<std::string> labels;
     for (const Dispatch& dispatch : outside_loops(plan)) labels.push_back(dispatch.label);
-    const std::vector<std::string> expected{"replay",
+    const std::vector<std::string> expected{"recompute",
                                             "transpose",
                                             "initial state",
                                             "gradient of bias",

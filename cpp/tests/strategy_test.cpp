@@ -254,7 +254,7 @@ TEST(Strategy, LeavesProductsToALibraryThatWasFound) {
     EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::ieee);
 }
 
-// The library reads vectors of as many bytes as it is told that the operands are aligned to.
+// The library reads vectors of as many bytes as the alignment that it is given for an operand.
 TEST(Strategy, TellsTheLibraryHowOperandsAreAligned) {
     Profile profile = with_matrix_units();
     profile.backend = Backend::cuda;

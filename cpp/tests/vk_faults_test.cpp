@@ -190,10 +190,10 @@ TEST_P(Failing, CallsOfVulkan) {
     for (const auto& [name, action] : actions()) {
         for (const VkResult error : errors) {
             std::uint64_t number = 1;
-            const auto told = [&] {
+            const auto reported = [&] {
                 return error == VK_ERROR_UNKNOWN && number % 2 == 0 ? VK_ERROR_OUT_OF_HOST_MEMORY : error;
             };
-            while (does(action, {told(), number}, name)) {
+            while (does(action, {reported(), number}, name)) {
                 ASSERT_FALSE(HasFailure()) << name << ", call " << number << ", " << Faults::get().failed();
                 ++number;
             }

@@ -36,7 +36,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     CellInputs inputs;
     inputs.ended = has_ended(p, n, k);
     inputs.last = k == length_of(p, n) - 1;
-    for (uint g = 0; g < CELL_GATES; ++g) inputs.kept[g] = fetch_view(p, kSaved, d, here, n, slot_of(g), j);
+    for (uint g = 0; g < CELL_GATES; ++g) inputs.kept[g] = fetch_view(p, kTrainingState, d, here, n, slot_of(g), j);
 #ifdef CELL_SCALE
     if (phase == 2) {
         inputs.up[0] = fetch_view(p, kCarryHidden, d, 0, n, 0, j);
@@ -81,7 +81,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, Real throug
     if (inputs.ended) return made;
     int here = own_step(e);
     Real kept[CELL_GATES], up[CELL_STATES], mask = mask_of(inputs.mask);
-    for (uint g = 0; g < CELL_GATES; ++g) kept[g] = value_of(kSaved, inputs.kept[g]);
+    for (uint g = 0; g < CELL_GATES; ++g) kept[g] = value_of(kTrainingState, inputs.kept[g]);
 #ifdef CELL_SCALE
     if (phase == 2) {
         Real scale_delta[1];

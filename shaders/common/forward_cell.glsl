@@ -19,7 +19,7 @@ CONSTANT uint end_product = CELL_GATES;
 // The first gate that a step stores in the training state. If this is in a 16-bit type, the second phase stores the
 // first phase's gates, too, which are carried to it in float32.
 #ifdef VKRNN_16BIT
-#define FIRST_KEPT (is_16bit(kSaved) ? 0u : first_product)
+#define FIRST_KEPT (is_16bit(kTrainingState) ? 0u : first_product)
 #else
 #define FIRST_KEPT first_product
 #endif
@@ -45,7 +45,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     for (uint s = 1; s < CELL_STATES; ++s)
         inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
-        inputs.kept[g] = fetch_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
+        inputs.kept[g] = fetch_view(p, carried(kTrainingState, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
     int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
     inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
     return inputs;
@@ -56,7 +56,7 @@ INLINE void clear_step(Params p, Element e) {
     clear_view(p, kHidden, e.direction, e.k, e.n, 0, e.j);
     for (uint s = 1; s < CELL_STATES; ++s) clear_view(p, kCell, e.direction, e.k, e.n, s - 1, e.j);
     if (keep != 0)
-        for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j);
+        for (uint g = 0; g < CELL_GATES; ++g) clear_view(p, kTrainingState, e.direction, e.k, e.n, slot_of(g), e.j);
 }
 
 // The results of a step. `operand` is the operand of the next product; it is 0 if the row has ended.
@@ -74,7 +74,7 @@ INLINE CellResults form_cell(Params p, Element e, CellInputs inputs, const Real 
         bool formed = g >= first_product && g < end_product;
         x[g] = formed ? value_of(kProjected, inputs.x[g]) + value_of(kBias, inputs.bias[g]) : 0.0f;
         v[g] = g < CELL_VECTORS ? value_of(kVectors, inputs.v[g]) : 0.0f;
-        made.kept[g] = g < first_product ? value_of(carried(kSaved, kCarryGates), inputs.kept[g]) : 0.0f;
+        made.kept[g] = g < first_product ? value_of(carried(kTrainingState, kCarryGates), inputs.kept[g]) : 0.0f;
     }
     before[0] = carried_of(kHidden, kCarryHidden, kInitHidden, e.k, inputs.before[0]);
     for (uint s = 1; s < CELL_STATES; ++s)
@@ -103,7 +103,7 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
 #ifdef CELL_SCALE
     if (phase == 1) {
         for (uint g = 0; g < CELL_CANDIDATE; ++g)
-            store_view(p, carried(kSaved, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+            store_view(p, carried(kTrainingState, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
         return;
     }
 #endif
@@ -116,7 +116,7 @@ INLINE void store_cell(Params p, Element e, CellResults made) {
         store_carried(p, kCell, kCarryCell, e.direction, e.k, e.n, s - 1, e.j, made.after[s]);
     if (keep != 0)
         for (uint g = FIRST_KEPT; g < CELL_GATES; ++g)
-            store_view(p, kSaved, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
+            store_view(p, kTrainingState, e.direction, e.k, e.n, slot_of(g), e.j, made.kept[g]);
 }
 
 #endif

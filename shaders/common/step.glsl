@@ -42,7 +42,7 @@ INLINE bool is_hoisted(uint view) {
 #ifdef VKRNN_16BIT
     if (view == kCarryHidden || view == kCarryCell) return true;
 #endif
-    return view == kProjected || view == kMask || view == kSaved || view == kHidden || view == kCell;
+    return view == kProjected || view == kMask || view == kTrainingState || view == kHidden || view == kCell;
 }
 #endif
 

@@ -212,7 +212,7 @@ print(call(*arrays[:2]).shape)
 
 @needs_nvrtc
 def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None:
-    """Their code is kept in the cache's folder. A damaged file is replaced; a folder that cannot be written is told."""
+    """Their code is kept in the cache's folder. A damaged file is replaced. A folder without write access is logged."""
     folder = {"VKRNN_CACHE_DIR": str(tmp_path)}
     run(CALL + "call()", fake, **folder)
     files = sorted((tmp_path / "cuda").iterdir())
@@ -223,9 +223,9 @@ def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None
     assert [file.read_bytes() for file in sorted((tmp_path / "cuda").iterdir())] == before
     blocked = tmp_path / "file"
     blocked.write_text("")
-    told = "import logging; logging.basicConfig(level=logging.WARNING)\n" + CALL + "call(); device.close()"
+    logs = "import logging; logging.basicConfig(level=logging.WARNING)\n" + CALL + "call(); device.close()"
     done = subprocess.run(
-        [sys.executable, "-c", told],
+        [sys.executable, "-c", logs],
         env=fake | {"VKRNN_CACHE_DIR": str(blocked)},
         capture_output=True,
         text=True,

@@ -296,7 +296,7 @@ def test_training_does_not_grow() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_the_faster_one_computes(caplog: pytest.LogCaptureFixture, packed: bool) -> None:  # noqa: FBT001
-    """A new kind of call is measured once, without a trace in gradients or random numbers; the choice is told."""
+    """A new kind of call is measured once, without a trace in gradients or random numbers; the choice is logged."""
     torch.manual_seed(1)
     model = ours.convert(torch.nn.LSTM(40, 40, 2, dropout=0.5).cuda())
     x = torch.randn(12, 4, 40, device="cuda")
@@ -306,8 +306,8 @@ def test_the_faster_one_computes(caplog: pytest.LogCaptureFixture, packed: bool)
     with caplog.at_level("INFO", "vkrnn"):
         first = model(given)[0]
     assert len(ours.choices()) == count + 1
-    told = [record.message for record in caplog.records if record.message.startswith("backend='auto': LSTM(40, 40")]
-    assert told == [f"backend='auto': {ours.choices()[-1]}"]
+    logged = [record.message for record in caplog.records if record.message.startswith("backend='auto': LSTM(40, 40")]
+    assert logged == [f"backend='auto': {ours.choices()[-1]}"]
     assert all(parameter.grad is None for parameter in model.parameters())
     torch.cuda.set_rng_state(state)
     again = model(given)[0]

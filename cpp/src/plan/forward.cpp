@@ -38,12 +38,12 @@ Plan make_forward_plan(const Spec& spec, const Profile& profile, const Chosen& c
         }
     }
     if (training) {
-        const std::size_t saved = builder.result(Output::z_state);
-        views.sequence(abi::kSaved, saved, G, Order::output);
-        if (phases && builder.is_16bit(saved))
+        const std::size_t training_state = builder.result(Output::z_state);
+        views.sequence(abi::kTrainingState, training_state, G, Order::output);
+        if (phases && builder.is_16bit(training_state))
             views.state(abi::kCarryGates, builder.scratch("carried gates", N * D * G * H), G);
     } else if (phases) {
-        views.state(abi::kSaved, builder.scratch("gates", N * D * G * H), G);
+        views.state(abi::kTrainingState, builder.scratch("gates", N * D * G * H), G);
     }
     if (phases) views.state(abi::kScaledOperand, builder.scratch("scaled state", N * D * H));
     builder.count_flops(loop_flops(spec));

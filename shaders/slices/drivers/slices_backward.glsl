@@ -23,15 +23,15 @@ CONSTANT bool other_delta = false;
 // All inputs of a step besides the gradient from the later step, fetched `turns` steps ahead.
 Loaded kept_ahead[turns][cells][CELL_GATES], before_ahead[turns][cells][CELL_STATES], upstream_ahead[turns][cells];
 Loaded mask_ahead[turns][cells], q_ahead[turns][cells];
-Address saved_at[cells], upstream_at[cells], product_at[cells];   // at the step to load next
+Address training_at[cells], upstream_at[cells], product_at[cells];   // at the step to load next
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
 Address mask_at[cells];                                           // one step later
 // hidden_at and cell_at lead to the initial states after step 1, so these must be stored in the same type.
-int saved_step, upstream_step, product_step, hidden_step, state_step, mask_step;
+int training_step, upstream_step, product_step, hidden_step, state_step, mask_step;
 // Distances in bytes between slots. init_slot is that of the initial cell states, state_slot that of the states to load
 // next.
-uint saved_slot, init_slot, state_slot[cells];
+uint training_slot, init_slot, state_slot[cells];
 
 // What a step writes.
 Real carry[cells][CELL_STATES], after[cells][CELL_STATES], dx[cells][CELL_GATES], dr[cells][CELL_GATES];
@@ -44,7 +44,7 @@ Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 // Sets what is the same for all cells.
 INLINE void find_steps(Params p, Place place) {
     uint d = place.direction;
-    saved_step = step_bytes(p, kSaved, d);
+    training_step = step_bytes(p, kTrainingState, d);
     upstream_step = step_bytes(p, kUpstream, d);
     delta_step = step_bytes(p, kDelta, d);
     product_step = other_delta ? step_bytes(p, kProduct, d) : 0;
@@ -52,7 +52,7 @@ INLINE void find_steps(Params p, Place place) {
     state_step = needs_cell ? step_bytes(p, kCell, d) : 0;
     mask_step = has_mask != 0 ? step_bytes(p, kMask, d) : 0;
     recurrent_delta_step = other_delta ? step_bytes(p, kRecurrentDelta, d) : 0;
-    saved_slot = slot_bytes(p, kSaved);
+    training_slot = slot_bytes(p, kTrainingState);
     init_slot = needs_cell ? slot_bytes(p, kInitCell) : 0;
     delta_slot = slot_bytes(p, kDelta);
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
@@ -63,8 +63,8 @@ INLINE void find_steps(Params p, Place place) {
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-        kept_ahead[turn][cell][g] = fetch_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0);
-    move(saved_at[cell], -saved_step, moves);
+        kept_ahead[turn][cell][g] = fetch_tensor(kTrainingState, gate_at(training_at[cell], g, training_slot), 0);
+    move(training_at[cell], -training_step, moves);
     upstream_ahead[turn][cell] = fetch_tensor(kUpstream, upstream_at[cell], 0);
     move(upstream_at[cell], -upstream_step, moves);
     if (needs_hidden) {
@@ -104,7 +104,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     int end = ends[cell], step = max(first, 0);
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0f;
     UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
-    saved_at[cell] = find(p, kSaved, e, step, end);
+    training_at[cell] = find(p, kTrainingState, e, step, end);
     upstream_at[cell] = find(p, kUpstream, e, step, end);
     delta_at[cell] = find(p, kDelta, e, step, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, step + 1, end);
@@ -159,7 +159,7 @@ INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int
             after[cell][s] = before[s];
         }
     Real saved[CELL_GATES], q = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[g] = value_of(kSaved, kept_ahead[turn][cell][g]);
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[g] = value_of(kTrainingState, kept_ahead[turn][cell][g]);
     cell_backward(saved, v[cell], before, states, q, up, dx[cell], dr[cell], carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])

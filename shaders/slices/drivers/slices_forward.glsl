@@ -9,9 +9,9 @@ uint projected_slot;
 
 // What a step writes.
 Real before[cells][CELL_STATES], kept[cells][CELL_GATES];
-Address hidden_at[cells], cell_at[cells], saved_at[cells];   // at the step to store next
-int hidden_step, state_step, saved_step;
-uint saved_slot, state_slot;
+Address hidden_at[cells], cell_at[cells], training_at[cells];   // at the step to store next
+int hidden_step, state_step, training_step;
+uint training_slot, state_slot;
 
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
@@ -21,9 +21,9 @@ INLINE void find_steps(Params p, Place place) {
     hidden_step = step_bytes(p, kHidden, place.direction);
     mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
     state_step = CELL_STATES > 1 ? step_bytes(p, kCell, place.direction) : 0;
-    saved_step = keep != 0 ? step_bytes(p, kSaved, place.direction) : 0;
+    training_step = keep != 0 ? step_bytes(p, kTrainingState, place.direction) : 0;
     projected_slot = slot_bytes(p, kProjected);
-    saved_slot = keep != 0 ? slot_bytes(p, kSaved) : 0;
+    training_slot = keep != 0 ? slot_bytes(p, kTrainingState) : 0;
     state_slot = CELL_STATES > 1 ? slot_bytes(p, kCell) : 0;
 }
 
@@ -51,7 +51,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     projected_at[cell] = find(p, kProjected, e, first, end);
     hidden_at[cell] = find(p, kHidden, e, first, end);
     if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
-    if (keep != 0) saved_at[cell] = find(p, kSaved, e, first, end);
+    if (keep != 0) training_at[cell] = find(p, kTrainingState, e, first, end);
     if (CELL_STATES > 1) cell_at[cell] = find(p, kCell, e, first, end);
     before[cell][0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
@@ -84,11 +84,11 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
             store_tensor(kCell, state_at(cell_at[cell], s, state_slot), 0, before[cell][s]);
         if (keep != 0)
             UNROLL for (uint g = 0; g < CELL_GATES; ++g)
-                store_tensor(kSaved, gate_at(saved_at[cell], g, saved_slot), 0, kept[cell][g]);
+                store_tensor(kTrainingState, gate_at(training_at[cell], g, training_slot), 0, kept[cell][g]);
     }
     move(hidden_at[cell], hidden_step, true);
     if (CELL_STATES > 1) move(cell_at[cell], state_step, true);
-    if (keep != 0) move(saved_at[cell], saved_step, true);
+    if (keep != 0) move(training_at[cell], training_step, true);
 }
 
 INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {

@@ -20,7 +20,7 @@ namespace vkrnn::cpu::HWY_NAMESPACE {
 // gradients. With peephole weights it also copies c[k-1], and c[k] if a peephole weight multiplies that. Steps and rows
 // are independent of each other.
 template <class C, class T>
-class Replay : Loop<C, T> {
+class Recompute : Loop<C, T> {
     using Base = Loop<C, T>;
     using Base::batch_, Base::cell_, Base::has_lengths_, Base::keep_, Base::kGates, Base::kStates, Base::L, Base::live_,
         Base::member_, Base::previous, Base::row, Base::slot_, Base::steps_, Base::two_phases_, Base::units_,
@@ -43,7 +43,7 @@ public:
             }
             if (member_.stopped()) return;
             if (at == row_before(k + 1)) first = row_before(++k);
-            replay(k, at - first);
+            recompute(k, at - first);
         }
     }
     // The shape of a loop of a single step with hardly any product: the rows of all steps count as its rows.
@@ -64,7 +64,7 @@ private:
         return std::upper_bound(live_.firsts(), live_.firsts() + steps_, at) - live_.firsts() - 1;
     }
 
-    void replay(std::int64_t k, std::int64_t n) {
+    void recompute(std::int64_t k, std::int64_t n) {
         const int cells = kStates > 1 ? static_cast<int>(keep_) : 0;
         T* const operand = row(abi::kOperand, k, n);
         const std::size_t bytes = static_cast<std::size_t>(units_) * sizeof(T);
@@ -77,7 +77,8 @@ private:
             store(value, operand + j, count);
             if constexpr (C::kHasCandidate) {
                 if (two_phases_) {
-                    const T* const scale = row(abi::kSaved, k, n) + slot_[C::kScale] * views_[abi::kSaved].slot;
+                    const T* const scale =
+                        row(abi::kTrainingState, k, n) + slot_[C::kScale] * views_[abi::kTrainingState].slot;
                     store(value * load(scale + j, count), row(abi::kScaledOperand, k, n) + j, count);
                 }
             }
@@ -90,7 +91,8 @@ private:
         } else {
             if (k == 0) return load(row(abi::kInitHidden, 0, n) + j, count);
             Real kept[kGates], after[kStates];
-            load_kept<kGates>(row(abi::kSaved, k - 1, n), views_[abi::kSaved].slot, slot_, j, Units<T>{count}, kept);
+            load_kept<kGates>(row(abi::kTrainingState, k - 1, n), views_[abi::kTrainingState].slot, slot_, j,
+                              Units<T>{count}, kept);
             for (int s = 1; s < kStates; ++s)
                 after[s] = load(row(abi::kCell, k - 1, n) + (s - 1) * views_[abi::kCell].slot + j, count);
             return cell_.cell_hidden(kept, after);
@@ -127,11 +129,11 @@ private:
         for (std::int64_t k = steps - 1; k >= 0; --k) {
             // The first of two phases takes the gates in the slots before the candidate's.
             phase<1>(k, k + 1, 0, two_phases_ ? kCandidateSlot : kGates, k + 1 < steps);
-            if (!this->meet()) return;
+            if (!this->wait_at_barrier()) return;
             if constexpr (C::kHasCandidate) {
                 if (!two_phases_) continue;
                 phase<2>(k, k, kCandidateSlot, kGates, true);
-                if (!this->meet()) return;
+                if (!this->wait_at_barrier()) return;
             }
         }
         // The gradient that step 0 passes back is that of the initial state.
@@ -196,7 +198,7 @@ private:
         }
         BackwardRow<T> at{};
         at.upstream = row(abi::kUpstream, k, n);
-        at.saved = row(abi::kSaved, k, n);
+        at.training_state = row(abi::kTrainingState, k, n);
         at.vectors = row(abi::kVectors, 0, 0);
         at.delta = row(abi::kDelta, k, n);
         at.recurrent_delta = row(abi::kRecurrentDelta, k, n);
@@ -209,7 +211,7 @@ private:
             at.carry_cell = row(abi::kCarryCell, 0, n);
             at.cell_down = last ? row(abi::kLastCell, 0, n) : at.carry_cell;
         }
-        at.saved_slot = views_[abi::kSaved].slot;
+        at.training_slot = views_[abi::kTrainingState].slot;
         at.vectors_slot = views_[abi::kVectors].slot;
         at.before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k);
         at.cell_slot = views_[abi::kCell].slot;
@@ -227,11 +229,11 @@ private:
     HWY_INLINE void second(std::int64_t k, std::int64_t n, Range vectors, const T* sums) {
         if constexpr (C::kHasCandidate) {
             BackwardRow<T> at{};
-            at.saved = row(abi::kSaved, k, n);
+            at.training_state = row(abi::kTrainingState, k, n);
             at.operand = row(abi::kOperand, k, n);
             at.delta = row(abi::kDelta, k, n);
             at.carry_hidden = row(abi::kCarryHidden, 0, n);
-            at.saved_slot = views_[abi::kSaved].slot;
+            at.training_slot = views_[abi::kTrainingState].slot;
             at.delta_slot = views_[abi::kDelta].slot;
             const Range units = this->units_of(vectors);
             for (std::int64_t j = units.begin; j < units.end; j += W) {

@@ -36,20 +36,20 @@ private:
         projected_ = {0, 0};
         this->clear_ended(abi::kHidden, 1);
         if (kStates > 1) this->clear_ended(abi::kCell, kStates - 1);
-        if (keep_ != 0) this->clear_ended(abi::kSaved, kGates);
+        if (keep_ != 0) this->clear_ended(abi::kTrainingState, kGates);
         for (std::int64_t k = 0; k < this->group_steps(); ++k) {
             project_ahead(k);
             if (two_phases_) {
                 if constexpr (C::kHasCandidate) {
                     phase<0, C::kCandidate, 1>(k);
-                    if (!this->meet()) return;
+                    if (!this->wait_at_barrier()) return;
                     project_ahead(k);  // for the units of members that have left
                     phase<C::kCandidate, kGates, 2>(k);
                 }
             } else {
                 phase<0, kGates, 0>(k);
             }
-            if (!this->meet()) return;
+            if (!this->wait_at_barrier()) return;
         }
     }
 
@@ -197,12 +197,12 @@ private:
             .cell_before = kStates > 1 ? previous(abi::kCell, abi::kInitCell, k, n) : nullptr,
             .hidden = row(abi::kHidden, k, n),
             .cell = kStates > 1 ? row(abi::kCell, k, n) : nullptr,
-            .saved = row(abi::kSaved, k, n),
+            .training_state = row(abi::kTrainingState, k, n),
             .scaled_operand = Phase == 1 ? row(abi::kScaledOperand, k, n) : nullptr,
             .vectors_slot = views_[abi::kVectors].slot,
             .before_slot = this->previous_slot(abi::kCell, abi::kInitCell, k),
             .cell_slot = views_[abi::kCell].slot,
-            .saved_slot = views_[abi::kSaved].slot,
+            .training_slot = views_[abi::kTrainingState].slot,
             .keeps = keep_ != 0 || Phase == 1,
         };
         const Range units = this->units_of(vectors);

@@ -189,7 +189,7 @@ protected:
         const unsigned team = member_.rank() / split.unit_parts;
         if (team >= split.teams) return;
         own_ = member_.rank() % split.unit_parts;
-        meeting_ = 1 + team;
+        barrier_ = 1 + team;
         for (std::int64_t group = team; group < directions() * split.row_parts; group += split.teams) {
             members_ = split.unit_parts;
             use_group(group, split);
@@ -206,9 +206,9 @@ protected:
     }
 
     // Waits at the team's barrier. Returns false if this member must stop.
-    bool meet() {
+    bool wait_at_barrier() {
         if (members_ == 1) return !member_.stopped();
-        members_ = member_.barrier(meeting_, own_, members_, true);
+        members_ = member_.barrier(barrier_, own_, members_, true);
         mine_ = part_of(vectors_, own_, std::max(members_, 1U));
         return members_ > own_;
     }
@@ -318,7 +318,7 @@ private:
     }
 
     std::int64_t first_ = 0, apart_ = 1;
-    unsigned own_ = 0, members_ = 1, meeting_ = 0;
+    unsigned own_ = 0, members_ = 1, barrier_ = 0;
 };
 
 template <class L>

@@ -22,9 +22,9 @@ struct Units {
 
 // Loads the training state of gates [0, End).
 template <int End, class T, int Gates, class Some>
-HWY_INLINE void load_kept(const T* saved, Stride saved_slot, const std::int64_t (&slot)[Gates], std::int64_t j,
-                          Some units, Lanes<T> (&kept)[Gates]) {
-    for (int g = 0; g < End; ++g) kept[g] = units.load(saved + slot[g] * saved_slot + j);
+HWY_INLINE void load_kept(const T* training_state, Stride training_slot, const std::int64_t (&slot)[Gates],
+                          std::int64_t j, Some units, Lanes<T> (&kept)[Gates]) {
+    for (int g = 0; g < End; ++g) kept[g] = units.load(training_state + slot[g] * training_slot + j);
 }
 
 // Loads the learned vectors. If each gate has one, they are in the order of gates in memory; a single one is in slot 0.
@@ -40,9 +40,9 @@ HWY_INLINE void load_vectors(const T* vectors, Stride vectors_slot, const std::i
 template <class T>
 struct ForwardRow {
     const T *vectors, *hidden_before, *cell_before;
-    T *hidden, *cell, *saved, *scaled_operand;
-    Stride vectors_slot, before_slot, cell_slot, saved_slot;
-    bool keeps;  // whether `saved` is stored
+    T *hidden, *cell, *training_state, *scaled_operand;
+    Stride vectors_slot, before_slot, cell_slot, training_slot;
+    bool keeps;  // whether `training_state` is stored
 };
 
 // Computes units from j on, from the sums x and r of gates [First, End). Of two phases, 1 and 2, the first one also
@@ -61,7 +61,7 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
         units.store(before[0] * mask * kept[C::kScale], row.scaled_operand + j);
     } else {
         if constexpr (Phase == 2) {
-            load_kept<First>(row.saved, row.saved_slot, slot, j, units, kept);
+            load_kept<First>(row.training_state, row.training_slot, slot, j, units, kept);
             cell.cell_forward_second(x, r, before, after, kept);
         } else {
             cell.cell_forward(x, r, vectors, before, after, kept);
@@ -70,16 +70,16 @@ HWY_INLINE void step_units(C& cell, const ForwardRow<T>& row, const std::int64_t
         for (int s = 1; s < kStates; ++s) units.store(after[s], row.cell + (s - 1) * row.cell_slot + j);
     }
     if (row.keeps)
-        for (int g = First; g < End; ++g) units.store(kept[g], row.saved + slot[g] * row.saved_slot + j);
+        for (int g = First; g < End; ++g) units.store(kept[g], row.training_state + slot[g] * row.training_slot + j);
 }
 
 // The same for a backward step. `down` is the gradient of the cell states from the later step, `carry` that for the
 // earlier one.
 template <class T>
 struct BackwardRow {
-    const T *upstream, *saved, *vectors, *hidden_before, *cell_before, *cell, *cell_down, *product, *operand;
+    const T *upstream, *training_state, *vectors, *hidden_before, *cell_before, *cell, *cell_down, *product, *operand;
     T *delta, *recurrent_delta, *carry_hidden, *carry_cell;
-    Stride saved_slot, vectors_slot, before_slot, cell_slot, down_slot, carry_slot, delta_slot, recurrent_delta_slot;
+    Stride training_slot, vectors_slot, before_slot, cell_slot, down_slot, carry_slot, delta_slot, recurrent_delta_slot;
     bool scales_product;
 };
 
@@ -90,7 +90,7 @@ HWY_INLINE void step_units_back(C& cell, const BackwardRow<T>& row, const std::i
     constexpr int kGates = C::kGates, kStates = C::kStates;
     Lanes<T> kept[kGates], vectors[kGates], before[kStates], after[kStates], up[kStates], q = 0.0;
     up[0] = carried + units.load(row.upstream + j);
-    load_kept<kGates>(row.saved, row.saved_slot, slot, j, units, kept);
+    load_kept<kGates>(row.training_state, row.training_slot, slot, j, units, kept);
     load_vectors<C>(row.vectors, row.vectors_slot, slot, j, units, vectors);
     before[0] = after[0] = 0.0;
     if constexpr (C::kKeepsHidden) before[0] = units.load(row.hidden_before + j);
@@ -119,7 +119,7 @@ HWY_INLINE void second_units_back(C& cell, const BackwardRow<T>& row, const std:
                                   std::int64_t j, Units<T> units, Lanes<T> through, Lanes<T> mask) {
     T* const delta = row.delta + slot[C::kScale] * row.delta_slot + j;
     Lanes<T> kept[C::kGates], carry[C::kStates], scale_delta[1];
-    load_kept<C::kGates>(row.saved, row.saved_slot, slot, j, units, kept);
+    load_kept<C::kGates>(row.training_state, row.training_slot, slot, j, units, kept);
     carry[0] = units.load(row.carry_hidden + j);
     scale_delta[0] = units.load(delta);
     cell.cell_backward_second(kept, through, units.load(row.operand + j), mask, scale_delta, carry);

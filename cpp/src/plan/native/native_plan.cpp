@@ -202,7 +202,7 @@ std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Pro
 
 void NativeLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {
     order_rows(builder, inputs);
-    loop(builder, "replay", "replay", views, weighed_cells(builder.spec()));
+    loop(builder, "recompute", "recompute", views, weighed_cells(builder.spec()));
 }
 
 void NativeLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {

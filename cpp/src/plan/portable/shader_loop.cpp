@@ -6,16 +6,16 @@ namespace vkrnn {
 namespace {
 
 constexpr std::int64_t kMostStepElements = std::int64_t{1} << 28;
-constexpr std::uint32_t kReplayGroup = 128;  // invocations of a workgroup; every device supports it
+constexpr std::uint32_t kRecomputeGroup = 128;  // invocations of a workgroup; every device supports it
 
 }  // namespace
 
 void ShaderLoop::recompute(PlanBuilder& builder, const Inputs& /*inputs*/, const StepBlock& views) const {
     const Spec& spec = builder.spec();
     Constants constants = cell_constants(spec, {0, weighed_cells(spec)});
-    constants.set(abi::kLocalSize, "workgroup", kReplayGroup).stored(views.stored(), spec.dtype);
-    builder.dispatch("replay", builder.cell_kernel("replay", std::move(constants)),
-                     builder.groups(spec.T * spec.N * ceil_div(spec.H, kReplayGroup), spec.D()),
+    constants.set(abi::kLocalSize, "workgroup", kRecomputeGroup).stored(views.stored(), spec.dtype);
+    builder.dispatch("recompute", builder.cell_kernel("recompute", std::move(constants)),
+                     builder.groups(spec.T * spec.N * ceil_div(spec.H, kRecomputeGroup), spec.D()),
                      step_push(builder, views));
 }
 

@@ -5,7 +5,7 @@
 #include "chosen_cell.glsl"
 #include "common/step.glsl"
 
-INLINE void replay(Params p, uint d, uint n, uint j, int k) {
+INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
     if (has_ended(p, n, k)) {
         clear_view(p, kOperand, d, k, n, 0, j);
 #ifdef CELL_SCALE
@@ -25,7 +25,7 @@ INLINE void replay(Params p, uint d, uint n, uint j, int k) {
         hidden = load_view(p, kInitHidden, d, 0, n, 0, j);
     } else {
         Real kept[CELL_GATES], after[CELL_STATES];
-        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kSaved, d, k - 1, n, slot_of(g), j);
+        for (uint g = 0; g < CELL_GATES; ++g) kept[g] = load_view(p, kTrainingState, d, k - 1, n, slot_of(g), j);
         after[0] = 0.0f;
         for (uint s = 1; s < CELL_STATES; ++s) after[s] = load_view(p, kCell, d, k - 1, n, s - 1, j);
         hidden = cell_hidden(kept, after);
@@ -34,8 +34,10 @@ INLINE void replay(Params p, uint d, uint n, uint j, int k) {
     Real operand = hidden * load_mask(p, d, k, n, j);
     store_view(p, kOperand, d, k, n, 0, j, operand);
 #ifdef CELL_SCALE
-    if (scales_product == 0)
-        store_view(p, kScaledOperand, d, k, n, 0, j, operand * load_view(p, kSaved, d, k, n, slot_of(CELL_SCALE), j));
+    if (scales_product == 0) {
+        Real scale = load_view(p, kTrainingState, d, k, n, slot_of(CELL_SCALE), j);
+        store_view(p, kScaledOperand, d, k, n, 0, j, operand * scale);
+    }
 #endif
 #if CELL_STATES > 1
     if (keep != 0) store_view(p, kPreviousCell, d, k, n, 0, j, load_previous(p, kCell, kInitCell, d, k, n, 0, j));
@@ -50,5 +52,5 @@ void main() {
     uint group = linear_group();
     uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint row = group / blocks;
-    if (j < H && row / N < p.params.T) replay(p, gl_WorkGroupID.z, row % N, j, int(row / N));
+    if (j < H && row / N < p.params.T) recompute(p, gl_WorkGroupID.z, row % N, j, int(row / N));
 }
