@@ -1,4 +1,4 @@
-"""The persistent loop: calls whose workgroups wait in vain for each other are repeated."""
+"""The persistent loop: steps whose workgroups wait too long for each other are run again, without waits."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_no_equivalent_in_torch(layer: Layer, message: str) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_options_to_torch(torch: Any, layer: Layer, shown: str) -> None:
-    """Options that torch's modules have not are those of a module of vkrnn.torch, and of layers that are made of it."""
+    """Layers with options that torch's modules lack become a module of vkrnn.torch, and that these layers again."""
     source = np.random.default_rng(0).uniform(-1, 1, (7, 4, 3)).astype(np.float32)
     wanted = layer(source).output
     module = to_torch(layer)
