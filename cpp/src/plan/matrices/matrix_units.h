@@ -9,9 +9,9 @@ namespace vkrnn {
 // Returns whether the device has matrix units that the kernels can use.
 bool has_matrix_units(const Profile& profile);
 
-// Returns whether products round their operands to the eleven significant bits of a half: float32 numbers that may be
-// rounded (Precision::tf32), and the states and deltas of calls in a 16-bit type. Arguments in
-// float16 fit in a half as they are, those in bfloat16 if they are in its range beside the absmax of their matrix.
+// Returns whether products round their operands to half precision, which has eleven significant bits: float32 numbers
+// that may be rounded (Precision::tf32), and the states and deltas of calls in a 16-bit type. Arguments in float16 are
+// exact in half precision, and so are those in bfloat16 that its range covers, given the absmax of their matrix.
 bool rounds_operands(const Spec& spec);
 
 // How many half-precision numbers represent each number of an operand: one if operands are rounded, else two (a hi/lo

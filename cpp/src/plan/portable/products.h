@@ -1,4 +1,4 @@
-// Products, sums and conversions with shaders that any Vulkan device can run.
+// Products, sums and conversions with shaders that any GPU can run.
 #pragma once
 
 #include "plan/strategy.h"
