@@ -233,7 +233,7 @@ TEST(Stream, AnInterruptedBlockLeavesTheState) {
 TEST(Stream, AChildForkedInABlockFinishesIt) {
     const cpu::Threads allowed(2);
     const Network network(3, 200);
-    Stream stream(open_cpu(), network.layers);
+    Stream stream(Device::open_cpu(), network.layers);
     constexpr std::int64_t kSteps = 10000;  // much longer than the time between two polls
     const std::vector<float> input(3 * kSteps, 0.5F);
     std::vector<float> output(200 * kSteps), expected(200 * kSteps);

@@ -1,5 +1,5 @@
-// A backward step of one element of the state. fetch_cell reads all inputs except the recurrent product. form_cell takes
-// that product and computes the deltas and the gradient for the step before, and store_cell stores them.
+// A backward step of one element of the state. fetch_cell reads all inputs except the recurrent product. form_cell
+// takes that product and computes the deltas and the gradient for the step before, and store_cell stores them.
 #ifndef VKRNN_BACKWARD_CELL_GLSL
 #define VKRNN_BACKWARD_CELL_GLSL
 #include "chosen_cell.glsl"
@@ -65,8 +65,8 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     return inputs;
 }
 
-// The results of a step. dx are the deltas. dr has the gradient of each gate's recurrent product, which the next product
-// multiplies by the weights. In a cell with two phases, the second phase computes dx and dr only for the gate that
+// The results of a step. dx are the deltas. dr has the gradient of each gate's recurrent product, which the next
+// product multiplies by the weights. In a cell with two phases, the second phase computes dx and dr only for the gate that
 // scales the candidate's operand, and the first phase for all others. `carry` is carried to the step before.
 struct CellResults {
     bool ended;

@@ -27,9 +27,10 @@ CONSTANT bool scales_left = false;
 INLINE uint load_left_scale(uint k_block) { return 0; }
 #endif
 
-// Adds the products of one k block, whose left operand has the scale `scale`. Matrix units truncate sums instead of rounding them, and these errors would
-// accumulate over many blocks. Each block is therefore summed on its own and then added by an ordinary addition. This
-// is not done if both operands have one part only and the left one has no scales of its own.
+// Adds the products of one k block, whose left operand has the scale `scale`. Matrix units truncate sums instead of
+// rounding them, and these errors would accumulate over many blocks. Each block is therefore summed on its own and then
+// added by an ordinary addition. This is not done if both operands have one part only and the left one has no scales of
+// its own.
 INLINE void multiply_add(LeftMatrix a[matrix_rows][left_parts], RightMatrix b[matrix_columns][right_parts],
                          uint scale, inout SumMatrix sums[matrix_rows][matrix_columns]) {
     float factor = scales_left ? scale_up(scale) : 1.0f;

@@ -132,11 +132,11 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
-// A tagged block has words of one number with two parts, or of two numbers with one part each. These are the bits of the
-// vectors' words in which an invocation waits for a tag. With two parts, bit v is for vector v; with one part, each
-// number's tag is where it is in the word. stored_tags has the bits of what some workgroup stores, by row of matrices.
-// stored_at_end has them for the last block of a run, which may have fewer units. loaded_lane is the lane whose vector
-// is loaded: lane 0 if none of the invocation's own numbers is ever stored.
+// A word of a tagged block has one number with two parts, or two numbers with one part each. stored_tags has a bit for
+// each number of the invocation's words that some workgroup stores, by row of matrices and word of a vector. With two
+// parts, bit v is for vector v; with one part, it is where the number's tag is. stored_at_end is the same for the last
+// block of a run, which may have fewer units. loaded_lane is the lane whose vector is loaded: lane 0 if none of the
+// invocation's own numbers is ever stored.
 uint stored_tags[matrix_rows][4], stored_at_end[4], loaded_lane[matrix_rows][left_parts];
 
 INLINE uint word_of(uint element) { return left_parts > 1 ? (element & 4) >> 1 | element & 1 : element >> 1; }
@@ -192,8 +192,8 @@ INLINE void hoist_own(Params p, Tile tile) {
 
 VOLATILE_REFERENCE(TaggedVectors, uvec4, value, 16)
 
-// Loads the words and scales of all blocks that this subgroup multiplies. Other workgroups may store them at the same time, which
-// is safe because each word has its own tag.
+// Loads the words and scales of all blocks that this subgroup multiplies. Other workgroups may store them at the same
+// time, which is safe because whatever they store at once has its own tag.
 INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][left_parts]) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = kept_block(p, i);

@@ -58,8 +58,8 @@ INLINE void find_steps(Params p, Place place) {
     recurrent_delta_slot = other_delta ? slot_bytes(p, kRecurrentDelta) : 0;
 }
 
-// Fetches the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the later
-// step's product. Step -1 has no inputs of its own and ignores what it loads.
+// Fetches the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the
+// later step's product. Step -1 has no inputs of its own and ignores what it loads.
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)

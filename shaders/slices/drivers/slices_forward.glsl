@@ -69,7 +69,8 @@ INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
-        set_operand(1 - turn % 2, place, cell, unit_of(place, cell), ended ? 0.0f : after[0] * mask_of(mask_ahead[turn][cell]));
+        set_operand(1 - turn % 2, place, cell, unit_of(place, cell),
+                    ended ? 0.0f : after[0] * mask_of(mask_ahead[turn][cell]));
 }
 
 // Stores the results that the next step does not wait for.
