@@ -72,9 +72,9 @@ std::unique_ptr<StreamSteps> PreparedLayers::prepare_step() const {
     return device_->prepare_steps(parts, kSingleSteps);
 }
 
-bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr); }
+bool PreparedLayers::run_step(const LayersCall& call) const { return run_prepared_step(call, nullptr, {}); }
 
-bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll) const {
+bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const {
     if (call.T != 1 || call.N != 1 || device_->closed() || step_in_use_.exchange(true, std::memory_order_acquire))
         return false;
     const struct Turn {
@@ -101,7 +101,11 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll)
         if (has_cell) write(i, init_cell, call.cell);
     }
     try {
-        step_->run(call.source, call.output, 1, poll == nullptr ? Poll() : *poll);
+        if (share) {
+            step_->run_step(call.source, call.output, *poll, share);
+        } else {
+            step_->run(call.source, call.output, 1, poll == nullptr ? Poll() : *poll);
+        }
     } catch (const Interrupted&) {
         throw;
     } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
@@ -115,9 +119,10 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll)
     return true;
 }
 
-void PreparedLayers::run(const LayersCall& call, const Poll& poll) const {
+void PreparedLayers::run(const LayersCall& call, const Poll& poll, const Share& share) const {
     // Without an initial state, an ordinary call leaves out the recurrent product.
-    if (call.hidden != nullptr && run_prepared_step(call, &poll)) return;
+    if (call.hidden != nullptr && run_prepared_step(call, &poll, share)) return;
+    if (share) share(0, 1);
     InputLocation below{call.source};
     for (std::size_t i = 0; i < layers_.size(); ++i) run_layer(i, call, below, poll);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vkrnn/device.h"
+#include "vkrnn/prepared.h"
 
 namespace vkrnn {
 
@@ -29,6 +30,12 @@ public:
     // Runs all layers: `output` [steps, N, H] from `input` [steps, N, I], both in host memory. If it throws, the state
     // is unchanged.
     virtual void run(const void* input, void* output, std::int64_t steps, const Poll& poll) = 0;
+
+    // Runs a single step, each of whose threads first does its share of other work.
+    virtual void run_step(const void* input, void* output, const Poll& poll, const Share& share) {
+        share(0, 1);
+        run(input, output, 1, poll);
+    }
 
     // Returns whether a single step runs on the calling thread alone, allocates no memory and cannot fail.
     [[nodiscard]] virtual bool is_simple() const { return false; }

@@ -1,5 +1,6 @@
 // Layers whose weights stay on a device, and samples of arrays that show whether these have changed.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "bindings.h"
@@ -17,126 +18,6 @@ Dtype dtype_named(const std::string& name, const std::string& where) {
         if (name_of(dtype) == name) return dtype;
     throw TypeError(where + "expected dtype float32, float64, float16 or bfloat16, got " + name);
 }
-
-class PythonLayers {
-public:
-    PythonLayers(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) : device_(device) {
-        std::vector<py::array> kept;
-        const std::vector<StreamLayer> made = read_layers(layers, kept, kLayers);
-        {
-            const Unlocked unlocked;
-            layers_ = std::make_unique<PreparedLayers>(device, made);
-        }
-        dtype_ = kept.front().dtype();
-        dtype_name_ = dtype_name(dtype_);
-    }
-
-    // Runs the layers and returns the output [T, N, D H] and the last states. `owner` is the vkrnn.Device of the
-    // device.
-    py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
-                 const py::object& owner, bool tf32) const {
-        return run(source, hidden, cell, owner, tf32, false);
-    }
-
-    // If there is one direction, the output may have it as an axis: [T, 1, N, H].
-    py::list run(const py::array& source, const std::optional<py::array>& hidden, const std::optional<py::array>& cell,
-                 const py::object& owner, bool tf32, bool has_direction) const {
-        const Spec& spec = layers_->spec(0);
-        const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
-                   C = py::ssize_t{spec.C()};
-        if (source.ndim() != 3)
-            throw ValueError(kLayers + "source: expected 3 axes, got " + std::to_string(source.ndim()));
-        const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
-        const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});
-        LayersCall call{.T = T, .N = N, .source = from.data(), .tf32 = tf32};
-        py::array states[2];
-        if (hidden) call.hidden = (states[0] = checked(*hidden, "hidden", {L * D, N, H})).data();
-        if (cell) call.cell = (states[1] = checked(*cell, "cell", {L * D, N, C * H})).data();
-
-        std::vector<py::ssize_t> shape{T, N, D * H};
-        if (has_direction) shape = {T, 1, N, H};
-        const py::object output = allocate_for_host({owner, device_, nullptr, 0, dtype_, shape});
-        const bool resident = py::isinstance<Array>(output);
-        call.output = resident ? static_cast<void*>(output.cast<const Array&>().storage->host())
-                               : output.cast<py::array>().mutable_data();
-        py::list results;
-        results.append(output);
-        const auto add_last = [&](py::ssize_t width) {
-            const py::array array(dtype_, {L * D, N, width});
-            results.append(array);
-            return const_cast<void*>(array.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-        };
-        call.last_hidden = add_last(H);
-        if (C > 0) call.last_cell = add_last(C * H);
-        if (!layers_->run_step(call)) {
-            const EnvironmentCopy environment(kCallVariables);
-            const Unlocked unlocked;
-            layers_->run(call, &interrupted);
-        }
-        if (resident) results[0] = view(output.cast<const Array&>());
-        return results;
-    }
-
-private:
-    [[nodiscard]] py::array checked(const py::array& array, const char* name,
-                                    const std::array<py::ssize_t, 3>& shape) const {
-        if (!array.dtype().is(dtype_) && dtype_name(array.dtype()) != dtype_name_)
-            throw TypeError(kLayers + name + ": expected dtype " + dtype_name_ + ", got " + dtype_name(array.dtype()));
-        if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))) ||
-            array.size() == 0)
-            throw ValueError(kLayers + name + ": expected shape " + std::string(py::str(py::cast(shape))) + ", got " +
-                             std::string(py::str(array.attr("shape"))));
-        return plain(array);
-    }
-
-    std::shared_ptr<Device> device_;
-    std::unique_ptr<PreparedLayers> layers_;
-    py::dtype dtype_;
-    std::string dtype_name_;
-};
-
-// The inputs and outputs of an ONNX node whose weights are constants.
-class PythonNode {
-public:
-    // `weights` are the constants by their positions among the inputs, `lengths` and `states` the positions of those
-    // inputs. `named` says which outputs have a name.
-    PythonNode(std::vector<std::pair<std::size_t, py::object>> weights, std::size_t lengths,
-               std::vector<std::size_t> states, std::vector<bool> named)
-        : weights_(std::move(weights)), lengths_(lengths), states_(std::move(states)), named_(std::move(named)) {}
-
-    // Returns whether the weights are the constants, and there are no lengths.
-    [[nodiscard]] bool is_usual(const py::tuple& inputs) const {
-        if (lengths_ < inputs.size() && !inputs[lengths_].is_none()) return false;
-        return std::ranges::all_of(weights_, [&](const auto& weight) {
-            return weight.first < inputs.size() && inputs[weight.first].ptr() == weight.second.ptr();
-        });
-    }
-
-    // Runs the layer of a node with one direction and layout 0. Returns the node's outputs, None for unnamed ones, or
-    // None if the call is not usual.
-    py::object run(const py::tuple& inputs, const PythonLayers& layers, const py::object& owner, bool tf32) const {
-        if (!is_usual(inputs)) return py::none();
-        std::optional<py::array> states[2];
-        for (std::size_t i = 0; i < states_.size(); ++i)
-            if (const py::object state = inputs[states_[i]]; !state.is_none()) states[i] = array_of(state);
-        const py::list found = layers.run(array_of(inputs[0]), states[0], states[1], owner, tf32, true);
-        py::tuple outputs(std::min(found.size(), named_.size()));
-        for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = named_[i] ? py::object(found[i]) : py::none();
-        return outputs;
-    }
-
-private:
-    static py::array array_of(const py::object& object) {
-        if (!py::isinstance<py::array>(object))
-            throw TypeError(kLayers + "expected a numpy.ndarray, got " + type_name(object));
-        return py::reinterpret_borrow<py::array>(object);
-    }
-
-    std::vector<std::pair<std::size_t, py::object>> weights_;
-    std::size_t lengths_;
-    std::vector<std::size_t> states_;
-    std::vector<bool> named_;
-};
 
 // Samples of arrays, to find out later whether the arrays have changed. A small array is sampled whole. A larger matrix
 // is sampled along its diagonal, which wraps around at the last row and column, so that each row and column has a
@@ -157,12 +38,18 @@ public:
                 std::memcpy(to, run.at + i * run.apart, run.element);
     }
 
-    [[nodiscard]] bool unchanged() const {
+    [[nodiscard]] bool unchanged() const { return unchanged(0, 1); }
+
+    // Compares one of several parts of the samples. Needs no GIL.
+    [[nodiscard]] bool unchanged(unsigned part, unsigned parts) const {
         const std::byte* kept = samples_.data();
-        return std::ranges::all_of(runs_, [&](const Run& run) {
-            const bool same = equals(run, kept);
+        return std::ranges::all_of(runs_, [&](Run run) {
+            const std::size_t first = run.count * part / parts, end = run.count * (part + 1) / parts;
+            const std::byte* const from = kept + first * run.element;
             kept += run.count * run.element;
-            return same;
+            run.at += first * run.apart;
+            run.count = end - first;
+            return equals(run, from);
         });
     }
 
@@ -219,6 +106,141 @@ private:
     std::vector<std::byte> samples_;
 };
 
+class PythonLayers {
+public:
+    PythonLayers(const std::shared_ptr<Device>& device, const std::vector<PythonLayer>& layers) : device_(device) {
+        std::vector<py::array> kept;
+        const std::vector<StreamLayer> made = read_layers(layers, kept, kLayers);
+        {
+            const Unlocked unlocked;
+            layers_ = std::make_unique<PreparedLayers>(device, made);
+        }
+        dtype_ = kept.front().dtype();
+        dtype_name_ = dtype_name(dtype_);
+    }
+
+    // Runs the layers and returns the output [T, N, D H] and the last states. `owner` is the vkrnn.Device of the
+    // device. Returns None if there are samples, and they have changed.
+    py::object run(const py::array& source, const std::optional<py::array>& hidden,
+                   const std::optional<py::array>& cell, const py::object& owner, bool tf32,
+                   const Samples* samples) const {
+        return run(source, hidden, cell, owner, tf32, samples, false);
+    }
+
+    // If there is one direction, the output may have it as an axis: [T, 1, N, H].
+    py::object run(const py::array& source, const std::optional<py::array>& hidden,
+                   const std::optional<py::array>& cell, const py::object& owner, bool tf32, const Samples* samples,
+                   bool has_direction) const {
+        const Spec& spec = layers_->spec(0);
+        const auto L = static_cast<py::ssize_t>(layers_->layers()), D = py::ssize_t{spec.D()},
+                   C = py::ssize_t{spec.C()};
+        if (source.ndim() != 3)
+            throw ValueError(kLayers + "source: expected 3 axes, got " + std::to_string(source.ndim()));
+        const py::ssize_t T = source.shape(0), N = source.shape(1), H = spec.H;
+        const py::array from = checked(source, "source", {T, N, py::ssize_t{spec.I}});
+        if (samples != nullptr && T * N > 1) {  // a longer call should not be made in vain
+            if (!samples->unchanged()) return py::none();
+            samples = nullptr;
+        }
+        LayersCall call{.T = T, .N = N, .source = from.data(), .tf32 = tf32};
+        py::array states[2];
+        if (hidden) call.hidden = (states[0] = checked(*hidden, "hidden", {L * D, N, H})).data();
+        if (cell) call.cell = (states[1] = checked(*cell, "cell", {L * D, N, C * H})).data();
+
+        std::vector<py::ssize_t> shape{T, N, D * H};
+        if (has_direction) shape = {T, 1, N, H};
+        const py::object output = allocate_for_host({owner, device_, nullptr, 0, dtype_, shape});
+        const bool resident = py::isinstance<Array>(output);
+        call.output = resident ? static_cast<void*>(output.cast<const Array&>().storage->host())
+                               : output.cast<py::array>().mutable_data();
+        py::list results;
+        results.append(output);
+        const auto add_last = [&](py::ssize_t width) {
+            const py::array array(dtype_, {L * D, N, width});
+            results.append(array);
+            return const_cast<void*>(array.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+        };
+        call.last_hidden = add_last(H);
+        if (C > 0) call.last_cell = add_last(C * H);
+        if (layers_->run_step(call)) {
+            if (samples != nullptr && !samples->unchanged()) return py::none();
+        } else {
+            std::atomic<bool> same = true;
+            const auto compare = [&](unsigned part, unsigned parts) {
+                if (!samples->unchanged(part, parts)) same = false;
+            };
+            const EnvironmentCopy environment(kCallVariables);
+            {
+                const Unlocked unlocked;
+                layers_->run(call, &interrupted, samples != nullptr ? Share(compare) : Share());
+            }
+            if (!same) return py::none();
+        }
+        if (resident) results[0] = view(output.cast<const Array&>());
+        return results;
+    }
+
+private:
+    [[nodiscard]] py::array checked(const py::array& array, const char* name,
+                                    const std::array<py::ssize_t, 3>& shape) const {
+        if (!array.dtype().is(dtype_) && dtype_name(array.dtype()) != dtype_name_)
+            throw TypeError(kLayers + name + ": expected dtype " + dtype_name_ + ", got " + dtype_name(array.dtype()));
+        if (!std::ranges::equal(shape, std::span(array.shape(), static_cast<std::size_t>(array.ndim()))) ||
+            array.size() == 0)
+            throw ValueError(kLayers + name + ": expected shape " + std::string(py::str(py::cast(shape))) + ", got " +
+                             std::string(py::str(array.attr("shape"))));
+        return plain(array);
+    }
+
+    std::shared_ptr<Device> device_;
+    std::unique_ptr<PreparedLayers> layers_;
+    py::dtype dtype_;
+    std::string dtype_name_;
+};
+
+// The inputs and outputs of an ONNX node whose weights are constants.
+class PythonNode {
+public:
+    // `weights` are the constants by their positions among the inputs, `lengths` and `states` the positions of those
+    // inputs. `named` says which outputs have a name.
+    PythonNode(std::vector<std::pair<std::size_t, py::object>> weights, std::size_t lengths,
+               std::vector<std::size_t> states, std::vector<bool> named)
+        : weights_(std::move(weights)), lengths_(lengths), states_(std::move(states)), named_(std::move(named)) {}
+
+    // Returns whether the weights are the constants, and there are no lengths.
+    [[nodiscard]] bool is_usual(const py::tuple& inputs) const {
+        if (lengths_ < inputs.size() && !inputs[lengths_].is_none()) return false;
+        return std::ranges::all_of(weights_, [&](const auto& weight) {
+            return weight.first < inputs.size() && inputs[weight.first].ptr() == weight.second.ptr();
+        });
+    }
+
+    // Runs the layer of a node with one direction and layout 0. Returns the node's outputs, None for unnamed ones, or
+    // None if the call is not usual.
+    py::object run(const py::tuple& inputs, const PythonLayers& layers, const py::object& owner, bool tf32) const {
+        if (!is_usual(inputs)) return py::none();
+        std::optional<py::array> states[2];
+        for (std::size_t i = 0; i < states_.size(); ++i)
+            if (const py::object state = inputs[states_[i]]; !state.is_none()) states[i] = array_of(state);
+        const py::list found = layers.run(array_of(inputs[0]), states[0], states[1], owner, tf32, nullptr, true);
+        py::tuple outputs(std::min(found.size(), named_.size()));
+        for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i] = named_[i] ? py::object(found[i]) : py::none();
+        return outputs;
+    }
+
+private:
+    static py::array array_of(const py::object& object) {
+        if (!py::isinstance<py::array>(object))
+            throw TypeError(kLayers + "expected a numpy.ndarray, got " + type_name(object));
+        return py::reinterpret_borrow<py::array>(object);
+    }
+
+    std::vector<std::pair<std::size_t, py::object>> weights_;
+    std::size_t lengths_;
+    std::vector<std::size_t> states_;
+    std::vector<bool> named_;
+};
+
 }  // namespace
 
 std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std::vector<py::array>& kept,
@@ -246,14 +268,17 @@ std::vector<StreamLayer> read_layers(const std::vector<PythonLayer>& layers, std
 }
 
 void register_layers(py::module_& module) {
+    py::class_<Samples>(module, "Samples")
+        .def(py::init<std::vector<py::array>>(), py::arg("arrays"))
+        .def("unchanged", py::overload_cast<>(&Samples::unchanged, py::const_));
     py::class_<PythonLayers>(module, "Layers")
         .def(py::init<const std::shared_ptr<Device>&, const std::vector<PythonLayer>&>(), py::arg("device"),
              py::arg("layers"))
         .def("run",
              py::overload_cast<const py::array&, const std::optional<py::array>&, const std::optional<py::array>&,
-                               const py::object&, bool>(&PythonLayers::run, py::const_),
+                               const py::object&, bool, const Samples*>(&PythonLayers::run, py::const_),
              py::arg("source"), py::arg("hidden"), py::arg("cell"), py::arg("owner"), py::arg("tf32") = false,
-             py::call_guard<Inside>());
+             py::arg("samples") = nullptr, py::call_guard<Inside>());
     py::class_<PythonNode>(module, "Node")
         .def(py::init<std::vector<std::pair<std::size_t, py::object>>, std::size_t, std::vector<std::size_t>,
                       std::vector<bool>>(),
@@ -261,9 +286,6 @@ void register_layers(py::module_& module) {
         .def("is_usual", &PythonNode::is_usual, py::arg("inputs"))
         .def("run", &PythonNode::run, py::arg("inputs"), py::arg("layers"), py::arg("owner"), py::arg("tf32") = false,
              py::call_guard<Inside>());
-    py::class_<Samples>(module, "Samples")
-        .def(py::init<std::vector<py::array>>(), py::arg("arrays"))
-        .def("unchanged", &Samples::unchanged);
 }
 
 }  // namespace vkrnn::python

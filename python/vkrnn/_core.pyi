@@ -185,7 +185,8 @@ class Layers:
         cell: npt.NDArray[Any] | None,
         owner: object,
         tf32: bool = False,
-    ) -> list[npt.NDArray[Any]]: ...
+        samples: Samples | None = None,
+    ) -> list[npt.NDArray[Any]] | None: ...
 
 class Node:
     def __init__(

@@ -32,7 +32,15 @@ class Prepared:
 
     def run(self, source: Array, hidden: Array | None = None, cell: Array | None = None) -> list[Array]:
         """Return the last layer's output and the last states of all layers: hidden, and cell where there is one."""
-        return self._layers.run(source, hidden, cell, self.device, self._rounds())
+        results = self._layers.run(source, hidden, cell, self.device, self._rounds())
+        assert results is not None  # noqa: S101 - only changed samples give None
+        return results
+
+    def run_unless_changed(
+        self, samples: _core.Samples, source: Array, hidden: Array | None = None, cell: Array | None = None
+    ) -> list[Array] | None:
+        """Return the same, or None if the arrays that were sampled have changed. The call's threads share this work."""
+        return self._layers.run(source, hidden, cell, self.device, self._rounds(), samples)
 
     def run_node(self, node: _core.Node, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:
         """Return the outputs of an ONNX node, which the layer computes; None if `node` does not take these inputs."""

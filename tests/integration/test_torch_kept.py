@@ -202,6 +202,20 @@ def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
     assert_same(warm(module, x), got)
 
 
+@pytest.mark.parametrize("size", [40, 720])
+@pytest.mark.parametrize("row", [0, -1])
+def test_changes_are_noticed_by_a_single_step(row: int, size: int, runs: list[Any]) -> None:
+    """The threads of a long step share the samples between them, in the order of the rows."""
+    module, x = a_module("GRU", size, size), torch.rand(1, 1, size)
+    hx = states(module, 1, torch.float32)
+    warm(module, x, hx)
+    runs.clear()
+    module.weight_hh_l0.data[row].fill_(1)
+    got = module(x, hx)
+    assert not runs
+    assert_same(got, plain(module, x, hx))
+
+
 def test_another_dtype(runs: list[Any]) -> None:
     """`to` changes the data of the parameters."""
     module, x = a_module("GRU"), torch.rand(3, 1, 24)

@@ -27,5 +27,6 @@ def record_runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         monkeypatch.setattr(_prepared.Prepared, name, counted)
 
     count("run")
+    count("run_unless_changed")
     count("run_node")
     return found

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,9 @@
 namespace vkrnn {
 
 class StreamSteps;
+
+// Work that threads share. Each is called with its number and with how many they are.
+using Share = std::function<void(unsigned thread, unsigned threads)>;
 
 // The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of
 // layers, D the number of directions.
@@ -41,8 +45,9 @@ public:
     PreparedLayers(const PreparedLayers&) = delete;
     PreparedLayers& operator=(const PreparedLayers&) = delete;
 
-    // Runs all layers. Throws MemoryError, DeviceError, and Interrupted if `poll` stopped it.
-    void run(const LayersCall& call, const Poll& poll) const;
+    // Runs all layers. Throws MemoryError, DeviceError, and Interrupted if `poll` stopped it. The threads of the call
+    // do the work of `share` before their own, if it is given. After an exception they may have done it or not.
+    void run(const LayersCall& call, const Poll& poll, const Share& share = {}) const;
 
     // Runs one step of one batch row as a stream does, on the calling thread, which takes a few microseconds. Returns
     // false without having done anything if the call is another one, if the step may be worth several threads, or if
@@ -64,7 +69,7 @@ private:
     };
     std::unique_ptr<StreamSteps> prepare_step() const;
     // Without a poll, the step runs only if it cannot fail.
-    bool run_prepared_step(const LayersCall& call, const Poll* poll) const;
+    bool run_prepared_step(const LayersCall& call, const Poll* poll, const Share& share) const;
     void run_layer(std::size_t number, const LayersCall& call, InputLocation& below, const Poll& poll) const;
     void save_last(const Spec& spec, const InputLocation& rows, std::int64_t width, void* to, const Poll& poll) const;
 

@@ -200,15 +200,32 @@ void CpuSteps::run(const void* input, void* output, std::int64_t steps, const Po
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
     if (steps == 1 && simple_) return run_simple_step(in, out);
+    run_steps(in, out, steps, poll, {});
+}
+
+void CpuSteps::run_step(const void* input, void* output, const Poll& poll, const Share& share) {
+    const auto* const in = static_cast<const std::byte*>(input);
+    auto* const out = static_cast<std::byte*>(output);
+    if (!simple_) return run_steps(in, out, 1, poll, share);
+    share(0, 1);
+    run_simple_step(in, out);
+}
+
+void CpuSteps::run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll,
+                         const Share& share) {
     for (Layer& layer : layers_) layer.step_work.back ^= 1U;
     std::memcpy(states_ + state_bytes_, states_, state_bytes_);
     for (bool done = false; !done;) {
         try {
             const unsigned threads = threads_now(steps);
             if (threads == 1 && (steps == 1 || step_flops_ * static_cast<double>(steps) < kShortFlops)) {
+                if (share) share(0, 1);
                 work(solo_.member(), in, out, steps);
             } else {
-                run_on_team(threads, poll, [&](Member& member) { work(member, in, out, steps); });
+                run_on_team(threads, poll, [&](Member& member) {
+                    if (share) share(member.rank(), member.size());
+                    work(member, in, out, steps);
+                });
             }
             done = true;
         } catch (const Forked&) {  // the child computes everything again with its own threads

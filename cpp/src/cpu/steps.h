@@ -20,6 +20,7 @@ public:
              std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
 
     void run(const void* input, void* output, std::int64_t steps, const Poll& poll) override;
+    void run_step(const void* input, void* output, const Poll& poll, const Share& share) override;
     [[nodiscard]] bool is_simple() const override { return simple_; }
     void read(std::size_t layer, Argument state, void* to) override;
     void write(std::size_t layer, Argument state, const void* from) override;
@@ -45,6 +46,7 @@ private:
     Address in_step_order(const StreamPart& part, const Layer& layer, Address packed, std::int64_t depth);
     [[nodiscard]] unsigned threads_for(std::int64_t steps, unsigned most) const;
     [[nodiscard]] unsigned threads_now(std::int64_t steps) const;
+    void run_steps(const std::byte* in, std::byte* out, std::int64_t steps, const Poll& poll, const Share& share);
     void run_simple_step(const std::byte* input, std::byte* output);
     // Runs a member's share of all layers over all steps.
     void work(Member& member, const std::byte* input, std::byte* output, std::int64_t steps) const;

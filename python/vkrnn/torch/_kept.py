@@ -53,35 +53,41 @@ class Kept:
 
     def prepared(self, module: Any) -> Prepared | None:
         """Return the module's layers with packed weights; None if the parameters or the device are others now."""
-        parameters = module._parameters  # noqa: SLF001
-        device = resolve(None, _PREFIX)
-        if device is not self._device or device.closed or len(parameters) != len(self._known) or _drops(module):
+        if not self._is_for(module):
             return None
-        for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
-            if parameter is not same or parameter._version != version or parameter.data_ptr() != address:  # noqa: SLF001
-                return None
         if self._samples is None:
             samples = _core.Samples([to_array(parameter) for parameter, _, _ in self._known])
             self._prepared = _prepare(module, self._device)
             self._samples = samples
         return self._prepared if self._samples.unchanged() else None
 
+    def _is_for(self, module: Any) -> bool:
+        """Return whether the module's state is as it was, but for what only samples show."""
+        parameters = module._parameters  # noqa: SLF001
+        device = resolve(None, _PREFIX)
+        if device is not self._device or device.closed or len(parameters) != len(self._known) or _drops(module):
+            return False
+        for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
+            if parameter is not same or parameter._version != version or parameter.data_ptr() != address:  # noqa: SLF001
+                return False
+        return True
+
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a usual call, on a step or a sequence [T, N, I]; None for any other call.
 
         That includes calls with mistakes, for which the ordinary way raises the error.
         """
+        samples, prepared = self._samples, self._prepared
         if (
-            self._samples is None
+            samples is None
+            or prepared is None
             or type(source) is not Tensor
             or module.batch_first
             or torch.is_grad_enabled()
             or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
             or seen_by_others()
+            or not self._is_for(module)
         ):
-            return None
-        prepared = self.prepared(module)
-        if prepared is None:
             return None
         lstm = module.mode == "LSTM"
         try:
@@ -93,7 +99,10 @@ class Kept:
             ):
                 return None
             with pytorch_threads:
-                output, *last = map(torch.from_numpy, prepared.run(source.numpy(), *[each.numpy() for each in states]))
+                results = prepared.run_unless_changed(samples, source.numpy(), *[each.numpy() for each in states])
+                if results is None:
+                    return None
+                output, *last = map(torch.from_numpy, results)
         except (RuntimeError, TypeError, ValueError):
             return None
         return output, tuple(last) if lstm else last[0]
