@@ -34,6 +34,7 @@ def test_the_table_is_read_with_names_and_limits() -> None:
         "persistent.most_gainful_blocks",
         "persistent.most_tagged_blocks",
         "persistent.most_tagged_products",
+        "persistent.most_rounded_tagged_products",
         "products.least_matrix_flops",
     ]
     tiles = np.array(values)[[name.startswith("tiles.") for name in source.names]]

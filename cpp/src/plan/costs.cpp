@@ -72,9 +72,10 @@ constexpr CostTable kHopper{
                              .saved_dispatch = 1.4,
                              .beyond_cache = 5,
                              .saved_loads = 0.4,
-                             .most_gainful_blocks = 8,     // limit
-                             .most_tagged_blocks = 4,      // limit
-                             .most_tagged_products = 64},  // limit
+                             .most_gainful_blocks = 8,             // limit
+                             .most_tagged_blocks = 4,              // limit
+                             .most_tagged_products = 64,           // limit
+                             .most_rounded_tagged_products = 96},  // limit
               .products = {.least_flops = 1e7,
                            .register_flops_per_us = 1e7,
                            .tiled_flops_per_us = 2.5e7,

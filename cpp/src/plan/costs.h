@@ -81,8 +81,8 @@ struct Costs {
         double saved_dispatch, beyond_cache, saved_loads;
         double most_gainful_blocks;
         // Limits up to which tags made GPUs faster. Forward: blocks of the state that the subgroups of one depth group
-        // load. Backward: products of matrices of a workgroup.
-        double most_tagged_blocks, most_tagged_products;
+        // load. Backward: products of matrices of a workgroup, with two parts and with one.
+        double most_tagged_blocks, most_tagged_products, most_rounded_tagged_products;
     } persistent;
 
     struct Products {

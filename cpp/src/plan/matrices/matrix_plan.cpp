@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/gpu.h"
+
 namespace vkrnn {
 namespace {
 
@@ -17,6 +19,14 @@ std::uint32_t sum_slots(const MatrixShape& shape, const Profile& profile) {
     const auto fit = [&](std::uint32_t slots) { return sum_bytes(shape, profile.matrix_side, slots) <= room; };
     if (fit(shape.depth_groups)) return shape.depth_groups;
     return shape.depth_groups % 2 == 0 && fit(shape.depth_groups / 2) ? shape.depth_groups / 2 : 0;
+}
+
+// Estimates the registers of an invocation that loads blocks ahead.
+std::int64_t ahead_registers(const MatrixShape& shape, const Spec& spec) {
+    constexpr std::int64_t kOther = 45;
+    const Parts parts = loop_parts(spec);
+    const std::int64_t rows = shape.rows, columns = shape.columns;
+    return 4 * (rows * parts.left + columns * parts.right) * (shape.blocks_ahead + 1) + 8 * rows * columns + kOther;
 }
 
 }  // namespace
@@ -36,9 +46,10 @@ MatrixShape shape_of(const PlanBuilder& builder) { return with_sizes(MatrixShape
 
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
+    const std::int64_t invocations = shape.subgroups() * profile.subgroup_size;
     return shape.tile_columns(profile.matrix_side) >= most_products &&
-           shape.subgroups() * profile.subgroup_size <= profile.max_workgroup_invocations &&
-           sum_slots(shape, profile) != 0;
+           invocations <= profile.max_workgroup_invocations && sum_slots(shape, profile) != 0 &&
+           (shape.blocks_ahead == 1 || ahead_registers(shape, spec) <= registers_of(profile) / invocations);
 }
 
 bool is_bounded(const Spec& spec) {

@@ -59,7 +59,9 @@ struct Layout {
         streams = kept_blocks < all;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
-        const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= costs.most_tagged_products
+        const double most_products =
+            loop_parts(spec).left > 1 ? costs.most_tagged_products : costs.most_rounded_tagged_products;
+        const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= most_products
                                         : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
         const bool gains = few && !streams && profile.type != DeviceType::cpu;
         tagged = with_sizes(Keeping{.tagged = gains}, wanted).tagged != 0;
@@ -173,8 +175,7 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
         const bool gains = !layout.streams &&
                            static_cast<double>(layout.kept_blocks) <= costs.persistent.most_gainful_blocks &&
                            shape.column_groups == 1 && loop_parts(spec).right > 1;
-        return loading_step_cost(shape, spec, profile, costs.matrices) -
-               (gains ? costs.persistent.saved_loads : 0) +
+        return loading_step_cost(shape, spec, profile, costs.matrices) - (gains ? costs.persistent.saved_loads : 0) +
                (weights_stay_in_cache(spec, costs.matrices) ? -costs.persistent.saved_dispatch
                                                             : costs.persistent.beyond_cache);
     };
