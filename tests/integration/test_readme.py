@@ -64,6 +64,21 @@ GPU_PLATFORMS = {
     "H100, float32": "gpu-h100",
     "H200, NumPy to NumPy": "gpu-h200-transfers",
 }
+# The columns of each table about CUDA devices: the record, and the column there.
+CUDA_TABLES = [
+    {
+        "Vulkan": ("gpu-h200-cuda", "ratio of vkrnn"),
+        "CUDA": ("gpu-h200-cuda", "ratio of vkrnn, cuda"),
+        "module": ("gpu-h200-cuda", "ratio of vkrnn, module"),
+        "module, TF32": ("gpu-h200-cuda", "ratio of vkrnn, module in TF32"),
+    },
+    {
+        "TF32, own": ("gpu-h100-cublas-tf32", "ratio of vkrnn, matrices"),
+        "TF32, cuBLASLt": ("gpu-h100-cublas-tf32", "ratio of vkrnn"),
+        "float16, own": ("gpu-h100-cublas-float16", "ratio of vkrnn, matrices"),
+        "float16, cuBLASLt": ("gpu-h100-cublas-float16", "ratio of vkrnn"),
+    },
+]
 RESULTS = ROOT / "bench" / "results"
 OTHERS = {"PyTorch": "torch", "onnxruntime": "onnxruntime", "NumPy": "numpy"}
 CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
@@ -197,6 +212,35 @@ def test_the_cost_of_options_is_on_record(contender: str) -> None:
     assert expected in [cells for _, *cells in rows(PERFORMANCE, 3)]
 
 
+@pytest.mark.parametrize("columns", CUDA_TABLES, ids=", ".join)
+def test_the_tables_of_cuda_are_on_record(columns: Mapping[str, tuple[str, str]]) -> None:
+    """Every ratio is the benchmark's, and all of them are there."""
+    found, sizes, cell = {}, "", ""
+    for row in table_with(PERFORMANCE, next(iter(columns))):
+        sizes = row["T, N, I=H"].replace(" ", "") or sizes
+        gradients = row[""] == "with gradients"
+        cell = cell if gradients else {name: cell for cell, name in CELLS.items()}[row[""]]
+        op = f"{cell} + gradients" if gradients else cell
+        found |= {(column, op, sizes): row[column] for column in columns if row[column] != "-"}
+    assert found == {
+        (column, row["operation"], row["T,N,I=H"]): row[name]
+        for column, (record, name) in columns.items()
+        for row in table_with(RESULTS / f"{record}.txt", name)
+    }
+
+
+def test_the_table_of_loops_is_on_record() -> None:
+    """So is what the page says about data-parallel training."""
+    found = [[row["loop"], row["loop of a compiled cell"]] for row in table_with(PERFORMANCE, "loop")]
+    assert found == [
+        [row["loop : vkrnn"], row["compiled : vkrnn"]] for row in table_with(RESULTS / "loops-h100.txt", "compiled")
+    ]
+    paragraph = next(text for text in PERFORMANCE.read_text().split("\n\n") if "ddp-h100-4" in text)
+    record = RESULTS / "ddp-h100-4.txt"
+    assert all(row["ms a step"] in paragraph for row in table_with(record, "ms a step"))
+    assert record.read_text().splitlines()[0].removeprefix("$ ") in paragraph
+
+
 def test_the_runs_of_the_summary_are_on_record() -> None:
     """Each platform has a command and a commit, the same as its record if that has them."""
     runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:]}
@@ -261,6 +305,14 @@ def rows(page: Path, columns: int) -> list[list[str]]:
     """Return the cells of a page's tables that have this many columns."""
     lines = [line[1:-1].split("|") for line in page.read_text().splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line] for line in lines if len(line) == columns]
+
+
+def table_with(page: Path, column: str) -> list[dict[str, str]]:
+    """Return the rows of the page's only table that has this column, by the names of its columns."""
+    tables = re.findall(r"(?:^\|.*\|\n)+", page.read_text(), re.MULTILINE)
+    parsed = [[[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines()] for text in tables]
+    [(header, _, *lines)] = [cells for cells in parsed if column in cells[0]]
+    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def test_the_summary_of_cpus_is_on_record(ratios: Mapping[str, Ratios]) -> None:
