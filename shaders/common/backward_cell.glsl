@@ -66,8 +66,8 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
 }
 
 // The results of a step. dx are the deltas. dr has the gradient of each gate's recurrent product, which the next
-// product multiplies by the weights. In a cell with two phases, the second phase computes dx and dr only for the gate that
-// scales the candidate's operand, and the first phase for all others. `carry` is carried to the step before.
+// product multiplies by the weights. In a cell with two phases, the second phase computes dx and dr only for the gate
+// that scales the candidate's operand, and the first phase for all others. `carry` is carried to the step before.
 struct CellResults {
     bool ended;
     Real dx[CELL_GATES], dr[CELL_GATES], carry[CELL_STATES];

@@ -24,9 +24,9 @@ INLINE void store(Address base, Stride index, Real value) { Scalar(element(base,
 
 // The same for tensor `tensor` of a kernel, which may be in a 16-bit type: see kStored. The number of the tensor
 // should be a constant. These are macros where a function would nest calls more deeply: see activate_gate.
-// fetch_tensor returns a number as it is in memory, and value_of its value. A subgroup waits for a load when it first
-// uses what it loads, and to convert a number is to use it. So a step that fetches its inputs long before it needs them
-// takes their values late.
+// fetch_tensor returns a number as it is in memory, and value_of converts it. A subgroup waits for a load when it first
+// uses what was loaded, and a conversion is such a use. A step therefore fetches its inputs early, and converts them
+// when it needs them.
 #ifdef VKRNN_16BIT
 #include "common/sixteen_bits.glsl"
 #ifndef __cplusplus

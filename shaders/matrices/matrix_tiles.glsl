@@ -125,7 +125,7 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 }
 #endif
 
-// Finds the factors that are the same in all steps.
+// Computes the factors that are the same in all steps.
 INLINE void find_factors(Params p) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifndef BACKWARD

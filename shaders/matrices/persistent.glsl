@@ -34,7 +34,7 @@ INLINE Address counter(Params p, Tile tile) {
     return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
 }
 
-// Adds 1 to the rows' counter. Words with a tag need no counter, and a workgroup that is alone tells nobody.
+// Adds 1 to the rows' counter, unless words have tags or no other workgroup waits.
 INLINE void hand_over(Params p, Tile tile) {
     if (tagged != 0 || alone != 0) return;
     workgroup_barrier();
@@ -88,7 +88,8 @@ INLINE Run streamed(Params p) {
 }
 INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
 
-// The scales of the left operand's blocks that meet kept weights, by index. Each lane loads one of `subgroup` scales.
+// The scales of the left operand's blocks that kept weights multiply, by index. Each lane loads one of `subgroup`
+// scales.
 CONSTANT uint scale_loads = scales_left ? (kept_blocks + subgroup - 1) / subgroup : 1;
 uint scales[scale_loads];
 INLINE void load_scales(Params p) {

@@ -59,10 +59,11 @@ INLINE float rounded(float value, uint parts) {
 INLINE uint high_bits(float value, uint parts) { return packHalf2x16(vec2(rounded(value, parts), 0.0f)); }
 INLINE uint low_bits(float value) { return packHalf2x16(vec2(value - rounded(value, 2), 0.0f)); }
 
-// A tagged operand has a tag of one bit in all that a workgroup stores at once, so that others see what is there.
-// With one part, a number is stored as a half whose tag is the highest bit of the exponent. So numbers are scaled below
-// 1/2 instead of 2^15, and the exponent of 1 stands for that of infinity and NaN. Numbers below 2^-13 times the largest
-// have fewer digits, and an error of at most 2^-24 times the largest.
+// In a tagged operand, each word or number that a workgroup stores at once has a tag of one bit, which shows others
+// whether it has arrived.
+// With one part, the tag of a half-precision number is the highest bit of its exponent. So numbers are scaled below 1/2
+// instead of 2^15, and the exponent of 1 stands for that of infinity and NaN. Numbers below 2^-13 times the absmax have
+// fewer digits, and an error of at most 2^-24 times the absmax.
 CONSTANT float kTagRoom = 1.52587890625e-5f;   // 2^-16
 CONSTANT uint kHalfTags = 0x40004000u;         // of two numbers in a word
 INLINE uint tagged_half(float value, uint tag) {
