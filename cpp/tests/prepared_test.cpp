@@ -63,7 +63,7 @@ Results run_stream(Stream& stream, const std::vector<float>& source) {
 }
 
 TEST(PreparedLayers, HaveTheBitsOfAStream) {
-    const std::shared_ptr<Device> device = Device::Device::open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const Network network;
     const PreparedLayers layers(device, network.layers);
     Stream stream(device, network.layers, {.batch = N});
@@ -75,7 +75,7 @@ TEST(PreparedLayers, HaveTheBitsOfAStream) {
 
 TEST(PreparedLayers, RunInSeveralThreads) {
     const Network network;
-    const PreparedLayers layers(Device::Device::open_cpu(), network.layers);
+    const PreparedLayers layers(Device::open_cpu(), network.layers);
     const std::vector<float> source = numbers(T * N * I, 4);
     const Results right = run(layers, source), of_a_step = run(layers, source, nullptr, 1);
     std::atomic<int> wrong = 0;
@@ -108,7 +108,7 @@ LayersCall call_of_step(const std::vector<float>& source, const StepResults* bef
 }
 
 TEST(PreparedLayers, RunASingleStepAsAStreamDoes) {
-    const std::shared_ptr<Device> device = Device::Device::open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const Network network;
     const PreparedLayers layers(device, network.layers);
     Stream stream(device, network.layers, {.batch = 1});
@@ -134,7 +134,7 @@ TEST(PreparedLayers, RunASingleStepAsAStreamDoes) {
 
 TEST(PreparedLayers, RunSingleStepsInSeveralThreads) {
     const Network network;
-    const PreparedLayers layers(Device::Device::open_cpu(), network.layers);
+    const PreparedLayers layers(Device::open_cpu(), network.layers);
     const auto run_one = [&](int number) {
         const std::vector<float> source = numbers(I, number);
         StepResults results;
@@ -231,7 +231,7 @@ TEST(PreparedLayers, ReportAWrongNumberOfThreads) {
 
 TEST(PreparedLayers, LeaveOtherCallsToRun) {
     const Network network;
-    const std::shared_ptr<Device> device = Device::Device::open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const PreparedLayers layers(device, network.layers);
     const std::vector<float> source = numbers(T * N * I, 4);
     StepResults results;
@@ -251,12 +251,12 @@ TEST(PreparedLayers, RefuseDifferentSizes) {
     Network network;
     network.layers[1].weights[recurrent_weight].shape = {4 * 5, 5};
     network.layers[1].weights[input_weight].shape = {4 * 5, H};
-    EXPECT_THROW(PreparedLayers(Device::Device::open_cpu(), network.layers), ValueError);
+    EXPECT_THROW(PreparedLayers(Device::open_cpu(), network.layers), ValueError);
 }
 
 TEST(PreparedLayers, ReportAClosedDevice) {
     const Network network;
-    const std::shared_ptr<Device> device = Device::Device::open_cpu();
+    const std::shared_ptr<Device> device = Device::open_cpu();
     const PreparedLayers layers(device, network.layers);
     device->close();
     try {
