@@ -106,7 +106,7 @@ def rounding_names(rows: Sequence[Row]) -> list[str]:
 
 
 def strategy_text(record: GpuRecord) -> str:
-    """Return the strategies, without their sizes."""
+    """Return the strategies, without their tuning parameters."""
     texts = (
         "/".join(str(chosen[part]) for part in ("schedule", "gemm") if part in chosen) for chosen in record.strategy
     )

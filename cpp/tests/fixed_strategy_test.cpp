@@ -78,11 +78,11 @@ TEST(Strategy, HasVariantsThatTheDeviceCanRun) {
     for (const Profile& profile : {native(), with_matrix_units(), profile_of(DeviceType::cpu, 8, 128)}) {
         const StrategyVariants variants = list_variants(profile);
         for (const auto& [name, all] : variants.schedule) {
-            EXPECT_EQ(all.at(0), Sizes{}) << name;
-            for (const Sizes& sizes : all) check_choice({name, "", sizes}, profile);
+            EXPECT_EQ(all.at(0), Parameters{}) << name;
+            for (const Parameters& parameters : all) check_choice({name, "", parameters}, profile);
         }
         for (const auto& [name, all] : variants.gemm)
-            for (const Sizes& sizes : all) check_choice({"", name, sizes}, profile);
+            for (const Parameters& parameters : all) check_choice({"", name, parameters}, profile);
     }
 }
 
@@ -110,9 +110,10 @@ TEST(Strategy, SharesNoParameterNamesBetweenLoopsAndProducts) {
     for (const Profile& profile : {native(), with_matrix_units()}) {
         std::set<std::string> of_loops;
         for (const LoopStrategy* loop : loop_strategies(profile.backend))
-            for (const auto& [name, size] : loop->sizes(profile, {})) of_loops.insert(name);
+            for (const auto& [name, size] : loop->parameters(profile, {})) of_loops.insert(name);
         for (const ProductStrategy* products : product_strategies(profile.backend))
-            for (const auto& [name, size] : products->sizes(profile, {})) EXPECT_FALSE(of_loops.contains(name)) << name;
+            for (const auto& [name, size] : products->parameters(profile, {}))
+                EXPECT_FALSE(of_loops.contains(name)) << name;
     }
 }
 

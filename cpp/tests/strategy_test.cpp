@@ -90,15 +90,15 @@ TEST(Strategy, IsAmongThoseListed) {
 
 TEST(Strategy, TakesItsParametersFromTheCallUnlessFixed) {
     const Profile profile = with_matrix_units();
-    const auto sizes_of = [&](std::int64_t N, std::int64_t H, const char* schedule) {
+    const auto parameters_of = [&](std::int64_t N, std::int64_t H, const char* schedule) {
         Spec spec = small_call();
         spec.N = N;
         spec.I = spec.H = H;
-        return make_plan(spec, profile, {schedule, "", {}}).choice.sizes;
+        return make_plan(spec, profile, {schedule, "", {}}).choice.parameters;
     };
     for (const char* schedule : {"tiles", "slices", "matrices"}) {
-        EXPECT_NE(sizes_of(1, 64, schedule), sizes_of(64, 256, schedule)) << schedule;
-        EXPECT_EQ(sizes_of(64, 256, schedule), sizes_of(64, 256, schedule)) << schedule;
+        EXPECT_NE(parameters_of(1, 64, schedule), parameters_of(64, 256, schedule)) << schedule;
+        EXPECT_EQ(parameters_of(64, 256, schedule), parameters_of(64, 256, schedule)) << schedule;
     }
 }
 
@@ -117,15 +117,16 @@ TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     };
     const StrategyChoice small = choice_of(64, 512, false), large = choice_of(64, 1024, false);
     EXPECT_EQ(small.schedule, "persistent");
-    EXPECT_GT(small.sizes.at("kept_blocks"), 1u);
+    EXPECT_GT(small.parameters.at("kept_blocks"), 1u);
     EXPECT_EQ(large.schedule, "persistent");
-    EXPECT_EQ(large.sizes.at("kept_blocks"), 1u);
+    EXPECT_EQ(large.parameters.at("kept_blocks"), 1u);
     EXPECT_EQ(choice_of(64, 1024, true).schedule, "matrices");
     EXPECT_EQ(choice_of(512, 1024, false).schedule, "matrices") << "more workgroups than run at the same time";
     EXPECT_EQ(choice_of(64, 2048, false).schedule, "matrices") << "weights that exceed the cache";
-    EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).sizes.at("kept_blocks"), 1u) << "slower, but it runs";
-    EXPECT_EQ(choice_of(16, 256, false).sizes.at("tagged"), 1u);
-    EXPECT_EQ(large.sizes.at("tagged"), 0u) << "every step loads all weights and the words to wait for";
+    EXPECT_EQ(choice_of(64, 2048, false, {"persistent", "", {}}).parameters.at("kept_blocks"), 1u)
+        << "slower, but it runs";
+    EXPECT_EQ(choice_of(16, 256, false).parameters.at("tagged"), 1u);
+    EXPECT_EQ(large.parameters.at("tagged"), 0u) << "every step loads all weights and the words to wait for";
     EXPECT_THROW(choice_of(64, 1024, false, {"persistent", "", {{"tagged", 1}}}), NotImplementedError);
     EXPECT_EQ(refusal<ValueError>({"persistent", "", {{"kept_blocks", 0}}}, profile),
               "[Device] kept_blocks: expected 1 or more, got 0");
@@ -184,9 +185,9 @@ TEST(Strategy, CountsTheBytesOfRoundedWeights) {
     EXPECT_EQ(make_plan(spec, profile).choice.schedule, "persistent");
 }
 
-Plan product_plan(Spec spec, const Profile& profile, const Sizes& sizes = {}) {
+Plan product_plan(Spec spec, const Profile& profile, const Parameters& parameters = {}) {
     spec.present |= 1u << static_cast<unsigned>(Argument::input_weight);
-    return make_plan(spec, profile, {"steps", "matrices", sizes});
+    return make_plan(spec, profile, {"steps", "matrices", parameters});
 }
 
 TEST(Strategy, FitsProductsOnMatrixUnitsIntoSharedMemory) {
@@ -207,7 +208,7 @@ TEST(Strategy, GivesOperandsOfOnePartLargerTiles) {
         for (const Argument argument : {Argument::source, Argument::recurrent_weight, Argument::input_weight})
             spec.present |= 1u << static_cast<unsigned>(argument);
         spec.gradients = gradients;
-        return make_plan(spec, with_matrix_units(), {"", "matrices", {}}).choice.sizes.at("product_rows");
+        return make_plan(spec, with_matrix_units(), {"", "matrices", {}}).choice.parameters.at("product_rows");
     };
     for (const bool gradients : {false, true}) {
         EXPECT_EQ(rows(Dtype::float32, Precision::ieee, gradients), 2);

@@ -43,7 +43,7 @@ TEST_F(Vulkan, PlansWithFixedParameters) {
     Spec spec;
     spec.descriptor = default_descriptor(CellKind::single_gate_rnn);
     spec.T = spec.N = spec.I = spec.H = 1;
-    EXPECT_EQ(vk::open(0, {"", "", {{"rows", 3}}})->plan(spec)->choice.sizes.at("rows"), 3u);
+    EXPECT_EQ(vk::open(0, {"", "", {{"rows", 3}}})->plan(spec)->choice.parameters.at("rows"), 3u);
     const auto device = open_vulkan();
     EXPECT_EQ(*device->plan(spec), make_plan(spec, device->profile()));
 }

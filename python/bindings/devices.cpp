@@ -72,7 +72,7 @@ StrategyChoice read_choice(const py::dict& options) {
         } else if (name == "gemm") {
             fixed.gemm = read_name(name, value);
         } else {
-            fixed.sizes[name] = read_size(name, value);
+            fixed.parameters[name] = read_size(name, value);
         }
     }
     return fixed;

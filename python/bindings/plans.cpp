@@ -59,7 +59,7 @@ py::dict strategy(const SharedPlan& shared) {
     py::dict dict;
     dict["schedule"] = choice.schedule;
     dict["gemm"] = choice.gemm;
-    for (const auto& [name, size] : choice.sizes) dict[py::str(name)] = size;
+    for (const auto& [name, size] : choice.parameters) dict[py::str(name)] = size;
     return dict;
 }
 
@@ -68,7 +68,7 @@ py::dict strategy(const SharedPlan& shared) {
 void register_plans(py::module_& module) {
     py::class_<SharedPlan> plan(module, "Plan", "What a call does on a device, step by step.");
     plan.attr("__module__") = "vkrnn";
-    plan.def_property_readonly("strategy", &strategy, "The strategies that run the call, with their sizes.")
+    plan.def_property_readonly("strategy", &strategy, "The strategies that run the call, with their tuning parameters.")
         .def_property_readonly(
             "float32", [](const SharedPlan& shared) { return name_of(shared.plan->precision); },
             "``tf32`` if operands of float32 products are rounded to ten bits of mantissa, else ``ieee``.")

@@ -46,7 +46,7 @@ class Device:
         may round the operands of products to ten bits of mantissa; everything else stays float32. Only matrix units
         round, so it makes no difference on the CPU and other devices without them. If not given, the environment
         variable ``VKRNN_FLOAT32``, else ``ieee``. `fp32_precision` overrides it for a block.
-    **sizes : int, optional
+    **parameters : int, optional
         Tuning parameters of strategies, such as ``lanes``, ``rows`` and ``workgroup`` of the schedule ``steps``.
         `docs/devices.md` lists them.
 
@@ -85,9 +85,9 @@ class Device:
         schedule: str | None = None,
         gemm: str | None = None,
         float32: Precision | None = None,
-        **sizes: int | None,
+        **parameters: int | None,
     ) -> None:
-        options = {"schedule": schedule, "gemm": gemm, **sizes}
+        options = {"schedule": schedule, "gemm": gemm, **parameters}
         self._index, self._profile = _select(selector, "[Device] selector")
         wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
         self._precision = checked_precision(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")

@@ -212,8 +212,8 @@ TEST_P(EachCell, FollowsItsEquationsWithEveryStrategy) {
                 for (std::size_t i = 0; i < all.size(); ++i) {
                     const auto& [name, problem] = all[i];
                     std::string where = profiles[index].name + ", " + choice.schedule;
-                    where +=
-                        (choice.sizes.empty() ? ", " : " with lanes, ") + std::string(name_of(dtype)) + ", " + name;
+                    where += (choice.parameters.empty() ? ", " : " with lanes, ") + std::string(name_of(dtype)) + ", " +
+                             name;
                     EXPECT_GE(check(*device, *usual, problem, dtype, gradients[i], where),
                               least_fitting(choice.schedule, problem, dtype))
                         << where;

@@ -14,14 +14,14 @@ namespace vkrnn {
 struct Spec;
 
 // Tuning parameters of strategies by name: "lanes", "rows", ...
-using Sizes = std::map<std::string, std::uint32_t, std::less<>>;
+using Parameters = std::map<std::string, std::uint32_t, std::less<>>;
 
 // A strategy for each part of a call, and their tuning parameters. A plan has all of them. A caller may leave names
 // empty and parameters out; these are chosen for each call.
 struct StrategyChoice {
     std::string schedule;  // runs the time loop
     std::string gemm;      // runs the products and sums around it
-    Sizes sizes;
+    Parameters parameters;
     auto operator<=>(const StrategyChoice&) const = default;
 };
 
@@ -38,7 +38,7 @@ Spec spec_on(Spec spec, const Profile& profile, bool tf32);
 // The candidates that tuning measures: for each strategy by name, the tuning parameters that are worth measuring. The
 // first entry of each list is empty, so the strategy chooses its parameters.
 struct StrategyVariants {
-    std::map<std::string, std::vector<Sizes>> schedule, gemm;
+    std::map<std::string, std::vector<Parameters>> schedule, gemm;
 };
 StrategyVariants list_variants(const Profile& profile);
 

@@ -121,7 +121,7 @@ public:
     [[nodiscard]] const Spec& spec() const { return plan_.spec; }
     [[nodiscard]] const Profile& profile() const { return profile_; }
     // Returns the tuning parameters of the strategies that run the call.
-    [[nodiscard]] const Sizes& sizes() const { return plan_.choice.sizes; }
+    [[nodiscard]] const Parameters& parameters() const { return plan_.choice.parameters; }
     // Returns the notes that a strategy takes while it plans, such as the buffers that it has already filled. Each
     // strategy has its own type of notes. They are created on first use.
     template <class Notes>

@@ -125,7 +125,7 @@ std::string describe(const Plan& plan, std::string_view label) {
     if (!label.empty()) out << " '" << label << "'";
     out << "  T=" << spec.T << " N=" << spec.N << " I=" << spec.I << " H=" << spec.H << " D=" << spec.D() << '\n';
     out << "schedule " << plan.choice.schedule << ", gemm " << plan.choice.gemm;
-    for (const auto& [name, size] : plan.choice.sizes) out << ", " << name << ' ' << size;
+    for (const auto& [name, size] : plan.choice.parameters) out << ", " << name << ' ' << size;
     if (plan.precision != Precision::ieee) out << ", float32 " << name_of(plan.precision);
     out << '\n';
     out << "buffers: " << human(static_cast<double>(plan.bytes()), "B");

@@ -37,31 +37,31 @@ std::string quoted(const std::vector<std::string>& names) {
 // ValueError if the device can run no strategy of that name.
 template <class Part>
 Strategies<Part> candidates(std::span<const Part* const> all, const std::string& option, const std::string& fixed,
-                            const Sizes& sizes, const Profile& profile) {
+                            const Parameters& parameters, const Profile& profile) {
     Strategies<Part> found = running(all, profile);
     if (!fixed.empty()) {
         const std::string expected = quoted(names_of(found));
         std::erase_if(found, [&](const Part* each) { return each->name() != fixed; });
         if (found.empty()) throw ValueError("[Device] " + option + ": expected " + expected + ", got '" + fixed + "'");
     }
-    for (const auto& size : sizes) {
-        const auto lacks = [&](const Part* each) { return !each->sizes(profile, {}).contains(size.first); };
+    for (const auto& size : parameters) {
+        const auto lacks = [&](const Part* each) { return !each->parameters(profile, {}).contains(size.first); };
         if (!std::ranges::all_of(found, lacks)) std::erase_if(found, lacks);
     }
     return found;
 }
 
 Strategies<LoopStrategy> loop_candidates(const StrategyChoice& fixed, const Profile& profile) {
-    return candidates(loop_strategies(profile.backend), "schedule", fixed.schedule, fixed.sizes, profile);
+    return candidates(loop_strategies(profile.backend), "schedule", fixed.schedule, fixed.parameters, profile);
 }
 
 Strategies<ProductStrategy> product_candidates(const StrategyChoice& fixed, const Profile& profile) {
-    return candidates(product_strategies(profile.backend), "gemm", fixed.gemm, fixed.sizes, profile);
+    return candidates(product_strategies(profile.backend), "gemm", fixed.gemm, fixed.parameters, profile);
 }
 
 template <class Part>
 const Part* best_of(const Strategies<Part>& candidates, const std::string& option, const Spec& spec,
-                    const Profile& profile, const StrategyChoice& fixed, Sizes& sizes) {
+                    const Profile& profile, const StrategyChoice& fixed, Parameters& parameters) {
     const auto is_better = [](const CostEstimate& a, const CostEstimate& b) {
         return a.only_if_fixed == b.only_if_fixed ? !a.only_if_fixed && a.microseconds < b.microseconds
                                                   : b.only_if_fixed;
@@ -70,7 +70,7 @@ const Part* best_of(const Strategies<Part>& candidates, const std::string& optio
     const Part* best = nullptr;
     CostEstimate least;
     for (const Part* candidate : candidates) {
-        std::optional<CostEstimate> found = candidate->estimate(spec, profile, costs, fixed.sizes);
+        std::optional<CostEstimate> found = candidate->estimate(spec, profile, costs, fixed.parameters);
         if (!found || (best != nullptr && !is_better(*found, least))) continue;
         best = candidate;
         least = std::move(*found);
@@ -78,24 +78,24 @@ const Part* best_of(const Strategies<Part>& candidates, const std::string& optio
     if (best == nullptr)
         throw NotImplementedError(message_prefix(spec.cell(), spec.gradients, {}) + " " + option + " " +
                                   quoted(names_of(candidates)) + " does not fit this call on " + profile.name);
-    sizes.merge(least.sizes);
+    parameters.merge(least.parameters);
     return best;
 }
 
 Chosen choose(const Spec& spec, const Profile& profile, const StrategyChoice& fixed) {
-    Sizes sizes;
-    const auto* const loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, sizes);
-    const auto* const products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, sizes);
-    return {*loop, *products, {std::string(loop->name()), std::string(products->name()), std::move(sizes)}};
+    Parameters parameters;
+    const auto* const loop = best_of(loop_candidates(fixed, profile), "schedule", spec, profile, fixed, parameters);
+    const auto* const products = best_of(product_candidates(fixed, profile), "gemm", spec, profile, fixed, parameters);
+    return {*loop, *products, {std::string(loop->name()), std::string(products->name()), std::move(parameters)}};
 }
 
 template <class Part>
-std::map<std::string, std::vector<Sizes>> variants_of(const Strategies<Part>& strategies, const Profile& profile) {
-    std::map<std::string, std::vector<Sizes>> found;
+std::map<std::string, std::vector<Parameters>> variants_of(const Strategies<Part>& strategies, const Profile& profile) {
+    std::map<std::string, std::vector<Parameters>> found;
     for (const Part* strategy : strategies) {
-        std::vector<Sizes>& all = found[std::string(strategy->name())];
+        std::vector<Parameters>& all = found[std::string(strategy->name())];
         all = strategy->variants(profile);
-        all.insert(all.begin(), Sizes{});
+        all.insert(all.begin(), Parameters{});
     }
     return found;
 }
@@ -127,13 +127,13 @@ StrategyNames list_strategies(const Profile& profile) {
 }
 
 void check_choice(const StrategyChoice& fixed, const Profile& profile) {
-    Sizes known;
+    Parameters known;
     const auto check = [&](const auto& candidates) {
-        for (const Strategy* candidate : candidates) known.merge(candidate->sizes(profile, fixed.sizes));
+        for (const Strategy* candidate : candidates) known.merge(candidate->parameters(profile, fixed.parameters));
     };
     check(loop_candidates(fixed, profile));
     check(product_candidates(fixed, profile));
-    for (const auto& [name, value] : fixed.sizes) {
+    for (const auto& [name, value] : fixed.parameters) {
         if (known.contains(name)) continue;
         std::string options = "schedule, gemm";
         for (const auto& [other, its_value] : known) options += ", " + other;
@@ -145,7 +145,7 @@ Estimate estimate(const Spec& spec, const Profile& profile, const StrategyChoice
                   std::span<const double> values) {
     const Costs costs = costs_from(values);
     const auto time_of = [&](const auto& candidates) {
-        const std::optional<CostEstimate> found = candidates.front()->estimate(spec, profile, costs, fixed.sizes);
+        const std::optional<CostEstimate> found = candidates.front()->estimate(spec, profile, costs, fixed.parameters);
         if (!found) throw NotImplementedError("the strategy does not fit this call");
         return found->microseconds;
     };

@@ -16,7 +16,7 @@ namespace vkrnn {
 // A strategy's cost estimate for a call that it can run.
 struct CostEstimate {
     double microseconds = 0;     // estimated time of its part of the call; the lowest one wins
-    Sizes sizes = {};            // the tuning parameters that it would use
+    Parameters parameters = {};  // the tuning parameters that it would use
     bool only_if_fixed = false;  // whether the strategy is used only if a caller fixes it
 };
 
@@ -35,16 +35,18 @@ public:
 
     // Returns all tuning parameters: the values in `wanted`, and defaults for the device for the others. Throws
     // ValueError if the device cannot run a wanted value.
-    [[nodiscard]] virtual Sizes sizes(const Profile& /*profile*/, const Sizes& /*wanted*/) const { return {}; }
+    [[nodiscard]] virtual Parameters parameters(const Profile& /*profile*/, const Parameters& /*wanted*/) const {
+        return {};
+    }
 
     // Returns tuning parameters that are worth measuring, besides those that the strategy would choose. The device must
     // be able to run the strategy.
-    [[nodiscard]] virtual std::vector<Sizes> variants(const Profile& /*profile*/) const { return {}; }
+    [[nodiscard]] virtual std::vector<Parameters> variants(const Profile& /*profile*/) const { return {}; }
 
     // Returns the cost estimate for a call with the wanted tuning parameters, or nothing if the strategy cannot run the
     // call. The device must be able to run the strategy.
     [[nodiscard]] virtual std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile,
-                                                               const Costs& costs, const Sizes& wanted) const = 0;
+                                                               const Costs& costs, const Parameters& wanted) const = 0;
 };
 
 // Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.

@@ -53,25 +53,25 @@ void check_parameter(std::string_view name, const Range& range, std::uint32_t va
 
 // Returns a shape's values by name.
 template <class Shape>
-Sizes sizes_of(const Shape& shape) {
-    Sizes sizes;
-    for (const TuningParameter<Shape>& each : Shape::parameters()) sizes.emplace(each.name, shape.*each.member);
-    return sizes;
+Parameters parameters_of(const Shape& shape) {
+    Parameters parameters;
+    for (const TuningParameter<Shape>& each : Shape::parameters()) parameters.emplace(each.name, shape.*each.member);
+    return parameters;
 }
 
 // Returns the shape with the wanted values in place of its own. Values for other strategies are ignored.
 template <class Shape>
-Shape with_sizes(Shape shape, const Sizes& wanted) {
+Shape with_parameters(Shape shape, const Parameters& wanted) {
     if (wanted.empty()) return shape;
     for (const TuningParameter<Shape>& each : Shape::parameters())
         if (const auto found = wanted.find(each.name); found != wanted.end()) shape.*each.member = found->second;
     return shape;
 }
 
-// Returns the same as with_sizes(). Throws ValueError if a value is out of its range on the device.
+// Returns the same as with_parameters(). Throws ValueError if a value is out of its range on the device.
 template <class Shape>
-Shape with_checked_sizes(const Shape& usual, const Sizes& wanted, const Profile& profile) {
-    const Shape shape = with_sizes(usual, wanted);
+Shape with_checked_parameters(const Shape& usual, const Parameters& wanted, const Profile& profile) {
+    const Shape shape = with_parameters(usual, wanted);
     for (const TuningParameter<Shape>& each : Shape::parameters())
         check_parameter(each.name, each.range_on(profile, shape), shape.*each.member);
     return shape;

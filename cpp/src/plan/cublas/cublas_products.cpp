@@ -43,7 +43,7 @@ Dtype dtype_of(const PlanBuilder& builder, std::size_t buffer) {
 }  // namespace
 
 std::optional<CostEstimate> CublasProducts::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                     const Sizes& /*wanted*/) const {
+                                                     const Parameters& /*wanted*/) const {
     if (!profile.product_library) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
     const Costs::Products& products = costs.products;

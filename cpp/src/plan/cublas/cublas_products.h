@@ -10,7 +10,7 @@ public:
     [[nodiscard]] std::string_view name() const override { return "cublas"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     [[nodiscard]] bool reads_16bit_only() const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;

@@ -6,18 +6,18 @@ namespace vkrnn {
 
 bool MatrixLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
 
-Sizes MatrixLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    return sizes_of(with_checked_sizes(loading_shapes().front(), wanted, profile));
+Parameters MatrixLoop::parameters(const Profile& profile, const Parameters& wanted) const {
+    return parameters_of(with_checked_parameters(loading_shapes().front(), wanted, profile));
 }
 
-std::vector<Sizes> MatrixLoop::variants(const Profile& /*profile*/) const {
-    std::vector<Sizes> found;
-    for (const MatrixShape& shape : loading_shapes()) found.push_back(sizes_of(shape));
+std::vector<Parameters> MatrixLoop::variants(const Profile& /*profile*/) const {
+    std::vector<Parameters> found;
+    for (const MatrixShape& shape : loading_shapes()) found.push_back(parameters_of(shape));
     return found;
 }
 
 std::optional<CostEstimate> MatrixLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                 const Sizes& wanted) const {
+                                                 const Parameters& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     std::optional<CostEstimate> best = cheapest<MatrixShape>(

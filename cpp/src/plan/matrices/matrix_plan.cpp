@@ -42,7 +42,7 @@ std::span<const TuningParameter<MatrixShape>> MatrixShape::parameters() {
     return kAll;
 }
 
-MatrixShape shape_of(const PlanBuilder& builder) { return with_sizes(MatrixShape{}, builder.sizes()); }
+MatrixShape shape_of(const PlanBuilder& builder) { return with_parameters(MatrixShape{}, builder.parameters()); }
 
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();

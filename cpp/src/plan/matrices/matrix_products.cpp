@@ -125,14 +125,14 @@ bool MatrixProducts::runs_on(const Profile& profile) const {
     return has_matrix_units(profile) && tiled_.runs_on(profile);
 }
 
-Sizes MatrixProducts::sizes(const Profile& profile, const Sizes& wanted) const {
-    return sizes_of(with_checked_sizes(kUsual, wanted, profile));
+Parameters MatrixProducts::parameters(const Profile& profile, const Parameters& wanted) const {
+    return parameters_of(with_checked_parameters(kUsual, wanted, profile));
 }
 
 std::optional<CostEstimate> MatrixProducts::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                     const Sizes& wanted) const {
+                                                     const Parameters& wanted) const {
     if (spec.dtype == Dtype::float64) return std::nullopt;
-    const Shape shape = with_sizes(usual_shape(spec), wanted);
+    const Shape shape = with_parameters(usual_shape(spec), wanted);
     // Each subgroup passes a matrix of sums through shared memory.
     const std::int64_t bytes =
         std::int64_t{shape.groups()} * profile.matrix_side * profile.matrix_side * std::int64_t{sizeof(float)};
@@ -140,7 +140,7 @@ std::optional<CostEstimate> MatrixProducts::estimate(const Spec& spec, const Pro
     const double rate =
         rounds_operands(spec) ? costs.products.rounded_flops_per_us : costs.products.matrix_flops_per_us;
     const double microseconds = costs.products.matrix_call + product_flops(spec) / rate;
-    return CostEstimate{microseconds, sizes_of(shape), profile.type == DeviceType::cpu};
+    return CostEstimate{microseconds, parameters_of(shape), profile.type == DeviceType::cpu};
 }
 
 void MatrixProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
@@ -152,7 +152,8 @@ void MatrixProducts::product(PlanBuilder& builder, const std::string& label, con
 
     const std::int64_t size = p.m * p.n;
     const bool splittable = p.c.ld == p.n && (p.batches == 1 || p.c.batch == size);
-    const Split split = best_split(p, with_sizes(usual_shape(builder.spec()), builder.sizes()), splittable, profile);
+    const Split split =
+        best_split(p, with_parameters(usual_shape(builder.spec()), builder.parameters()), splittable, profile);
     const Shape& shape = split.shape;
     matrix_table(builder);
     const std::size_t a_absmax = absmax_of(builder, p.a);

@@ -9,9 +9,9 @@ class MatrixProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "matrices"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
-    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
+    [[nodiscard]] Parameters parameters(const Profile& profile, const Parameters& wanted) const override;
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;

@@ -33,12 +33,12 @@ Keeping usual_keeping(const Profile& profile) {
     return {.max_spins = profile.type == DeviceType::cpu ? kMaxSpinsOnCpu : kMaxSpins};
 }
 
-Keeping keeping_of(const Sizes& sizes) { return with_sizes(Keeping{}, sizes); }
+Keeping keeping_of(const Parameters& parameters) { return with_parameters(Keeping{}, parameters); }
 
-Sizes all_sizes(const MatrixShape& shape, const Keeping& keeping) {
-    Sizes sizes = sizes_of(shape);
-    sizes.merge(sizes_of(keeping));
-    return sizes;
+Parameters all_parameters(const MatrixShape& shape, const Keeping& keeping) {
+    Parameters parameters = parameters_of(shape);
+    parameters.merge(parameters_of(keeping));
+    return parameters;
 }
 
 // What follows from a shape and a call: the workgroups, and what each invocation holds.
@@ -48,14 +48,15 @@ struct Layout {
     bool tagged;   // whether workgroups wait by tags, which is faster if a subgroup loads few blocks
 
     Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Persistent& costs,
-           const Sizes& wanted, std::uint32_t most_kept) {
+           const Parameters& wanted, std::uint32_t most_kept) {
         const std::int64_t side = profile.matrix_side;
         const std::int64_t products = spec.gradients ? 1 : spec.G();
         const std::int64_t blocks = ceil_div(spec.H, side) * (spec.gradients ? spec.G() : 1);
         const std::int64_t units = shape.tile_columns(side) / products;
         groups = ceil_div(spec.N, shape.tile_rows(side)) * ceil_div(spec.H, units) * spec.D();
         const std::int64_t all = ceil_div(blocks, shape.depth_groups);
-        kept_blocks = std::min<std::int64_t>(all, with_sizes(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
+        kept_blocks =
+            std::min<std::int64_t>(all, with_parameters(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
         streams = kept_blocks < all;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
@@ -64,7 +65,7 @@ struct Layout {
         const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= most_products
                                         : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
         const bool gains = few && !streams && profile.type != DeviceType::cpu;
-        tagged = with_sizes(Keeping{.tagged = gains}, wanted).tagged != 0;
+        tagged = with_parameters(Keeping{.tagged = gains}, wanted).tagged != 0;
         const Parts parts = loop_parts(spec);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
@@ -129,23 +130,23 @@ std::vector<MatrixShape> keeping_shapes() {
 
 bool PersistentLoop::runs_on(const Profile& profile) const { return has_matrix_units(profile); }
 
-Sizes PersistentLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    return all_sizes(with_checked_sizes(kUsualShape, wanted, profile),
-                     with_checked_sizes(usual_keeping(profile), wanted, profile));
+Parameters PersistentLoop::parameters(const Profile& profile, const Parameters& wanted) const {
+    return all_parameters(with_checked_parameters(kUsualShape, wanted, profile),
+                          with_checked_parameters(usual_keeping(profile), wanted, profile));
 }
 
-std::vector<Sizes> PersistentLoop::variants(const Profile& /*profile*/) const {
-    std::vector<Sizes> found;
+std::vector<Parameters> PersistentLoop::variants(const Profile& /*profile*/) const {
+    std::vector<Parameters> found;
     for (const MatrixShape& shape : keeping_shapes())
         if (shape.column_groups == 1 && shape.depth_groups >= 8 && shape.rows * shape.columns <= 4)
-            found.push_back(sizes_of(shape));
+            found.push_back(parameters_of(shape));
     for (const MatrixShape& shape : loading_shapes())  // for states whose weights do not fit
-        if (shape.rows * shape.columns * shape.column_groups >= 8) found.push_back(sizes_of(shape));
+        if (shape.rows * shape.columns * shape.column_groups >= 8) found.push_back(parameters_of(shape));
     return found;
 }
 
 std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                     const Sizes& wanted) const {
+                                                     const Parameters& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     if (!spec.gradients && !is_bounded(spec)) return std::nullopt;
     // Returns the cheapest of the shapes, with each number in `most_kept` as the limit of kept blocks.
@@ -153,17 +154,17 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
                                  const auto& step_cost) {
         std::optional<CostEstimate> best;
         for (const MatrixShape& usual : shapes) {
-            const MatrixShape shape = with_sizes(usual, wanted);
+            const MatrixShape shape = with_parameters(usual, wanted);
             if (!fits(shape, spec, profile)) continue;
             for (const std::uint32_t kept : most_kept) {
                 const Layout layout(shape, spec, profile, costs.persistent, wanted, kept);
                 if (!layout.fits(profile)) continue;
                 const double microseconds = static_cast<double>(spec.T) * step_cost(shape, layout);
                 if (best && best->microseconds <= microseconds) continue;
-                Keeping keeping = with_sizes(usual_keeping(profile), wanted);
+                Keeping keeping = with_parameters(usual_keeping(profile), wanted);
                 keeping.kept_blocks = u32(layout.kept_blocks);
                 keeping.tagged = layout.tagged;
-                best = CostEstimate{microseconds, all_sizes(shape, keeping)};
+                best = CostEstimate{microseconds, all_parameters(shape, keeping)};
             }
         }
         return best;
@@ -184,7 +185,7 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
     // and not whether weights are kept. Backward steps gained next to nothing by loading their weights in this loop.
     if (!spec.gradients) {
         const std::optional<CostEstimate> loaded = cheapest_of(loading_shapes(), {1, kAllBlocks}, loading);
-        if (best && keeping_of(best->sizes).tagged != 0 && loaded)
+        if (best && keeping_of(best->parameters).tagged != 0 && loaded)
             best->microseconds = std::min(best->microseconds, loaded->microseconds);
         else if (loaded)
             best = loaded;
@@ -199,7 +200,7 @@ std::optional<CostEstimate> PersistentLoop::estimate(const Spec& spec, const Pro
 void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
     const Spec& spec = builder.spec();
     const Phase phase = phases_of(spec).front();
-    const Keeping keeping = keeping_of(builder.sizes());
+    const Keeping keeping = keeping_of(builder.parameters());
     MatrixPlan plan(builder, inputs, views, keeping.tagged != 0);
     const MatrixPlan::Weights weights = plan.pack_weights(phase);
     const std::int64_t cells = 1 + spec.D() * plan.row_tiles();
@@ -208,7 +209,7 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
     plan.views().address(abi::kBarriers, 0, barriers);
 
     const Layout layout(shape_of(builder), spec, builder.profile(), costs_of(builder.profile()).persistent,
-                        builder.sizes(), kAllBlocks);
+                        builder.parameters(), kAllBlocks);
     const bool to_initial = spec.gradients && spec.has(Argument::init_state);
     const std::int64_t steps = std::min(spec.T, kMostSteps);
     Loop loop = loop_over(spec, steps);

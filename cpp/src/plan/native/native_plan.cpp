@@ -129,7 +129,7 @@ void run_backward(PlanBuilder& builder, const Inputs& inputs, StepBlock views) {
 
 // Returns no time, because the CPU has no other strategy to compare with.
 std::optional<CostEstimate> NativeProducts::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
-                                                     const Costs& /*costs*/, const Sizes& /*wanted*/) const {
+                                                     const Costs& /*costs*/, const Parameters& /*wanted*/) const {
     return CostEstimate{};
 }
 
@@ -196,7 +196,7 @@ void NativeProducts::convert(PlanBuilder& builder, const std::string& label, con
 }
 
 std::optional<CostEstimate> NativeLoop::estimate(const Spec& /*spec*/, const Profile& /*profile*/,
-                                                 const Costs& /*costs*/, const Sizes& /*wanted*/) const {
+                                                 const Costs& /*costs*/, const Parameters& /*wanted*/) const {
     return CostEstimate{};
 }
 

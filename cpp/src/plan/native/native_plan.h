@@ -10,7 +10,7 @@ class NativeProducts final : public ProductStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;
@@ -23,7 +23,7 @@ class NativeLoop final : public LoopStrategy {
 public:
     [[nodiscard]] std::string_view name() const override { return "native"; }
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     [[nodiscard]] bool projects() const override { return true; }
     [[nodiscard]] bool skips_ended() const override { return true; }
     void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;

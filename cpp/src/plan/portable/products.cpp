@@ -42,7 +42,7 @@ void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from,
 }
 
 std::optional<CostEstimate> PortableProducts::estimate(const Spec& spec, const Profile& /*profile*/, const Costs& costs,
-                                                       const Sizes& /*wanted*/) const {
+                                                       const Parameters& /*wanted*/) const {
     const double factor = spec.dtype == Dtype::float64 ? costs.products.float64_factor : 1;
     return CostEstimate{factor * (costs.products.least_flops + product_flops(spec)) / flops_per_us(costs.products)};
 }

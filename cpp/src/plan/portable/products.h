@@ -22,7 +22,7 @@ public:
                  bool independent) const override;
 
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
 
 protected:
     struct Tiles {

@@ -46,14 +46,14 @@ bool can_run_many_steps(const Spec& spec);
 // Returns the cost estimate of the cheapest shape that fits, with the wanted parameters in place of its own.
 // `fits(shape, usual)` gets the shape before that, too. `step_cost(shape)` estimates the microseconds of a step.
 template <class Shape, class Fits, class StepCost>
-std::optional<CostEstimate> cheapest(const Spec& spec, std::span<const Shape> shapes, const Sizes& wanted,
+std::optional<CostEstimate> cheapest(const Spec& spec, std::span<const Shape> shapes, const Parameters& wanted,
                                      const Fits& fits, const StepCost& step_cost) {
     std::optional<CostEstimate> best;
     for (const Shape& usual : shapes) {
-        const Shape shape = with_sizes(usual, wanted);
+        const Shape shape = with_parameters(usual, wanted);
         if (!fits(shape, usual)) continue;
         const double microseconds = static_cast<double>(spec.T) * step_cost(shape);
-        if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, sizes_of(shape)};
+        if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, parameters_of(shape)};
     }
     return best;
 }

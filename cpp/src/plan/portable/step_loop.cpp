@@ -42,7 +42,9 @@ StepShape usual_shape(const Profile& profile) {
     return {std::min(32u, subgroup), 4, std::max(128u, subgroup)};
 }
 
-StepShape shape_of(const PlanBuilder& builder) { return with_sizes(usual_shape(builder.profile()), builder.sizes()); }
+StepShape shape_of(const PlanBuilder& builder) {
+    return with_parameters(usual_shape(builder.profile()), builder.parameters());
+}
 
 // Returns the batch rows of an invocation: the tuning parameter, or the batch size rounded up to a power of two if that
 // is less.
@@ -79,28 +81,28 @@ struct TransposedWeight {
 
 }  // namespace
 
-Sizes StepLoop::sizes(const Profile& profile, const Sizes& wanted) const {
-    return sizes_of(with_checked_sizes(usual_shape(profile), wanted, profile));
+Parameters StepLoop::parameters(const Profile& profile, const Parameters& wanted) const {
+    return parameters_of(with_checked_parameters(usual_shape(profile), wanted, profile));
 }
 
-std::vector<Sizes> StepLoop::variants(const Profile& profile) const {
-    std::vector<Sizes> found;
+std::vector<Parameters> StepLoop::variants(const Profile& profile) const {
+    std::vector<Parameters> found;
     for (const std::uint32_t lanes : {profile.subgroup_size, profile.subgroup_size / 4})
         for (const std::uint32_t rows : {1U, 4U, 8U})
             if (lanes > 1 && rows <= abi::kMaxRows)
-                found.push_back(sizes_of(StepShape{lanes, rows, usual_shape(profile).workgroup}));
+                found.push_back(parameters_of(StepShape{lanes, rows, usual_shape(profile).workgroup}));
     return found;
 }
 
 std::optional<CostEstimate> StepLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                               const Sizes& wanted) const {
+                                               const Parameters& wanted) const {
     const auto dispatches = static_cast<double>(phases_of(spec).size());
     const double step = dispatches * costs.steps.dispatch + step_flops(spec) / costs.steps.flops_per_us +
                         recurrent_bytes(spec) / costs.steps.weight_bytes_per_us;
     StepShape shape = usual_shape(profile);
     // In float64, sums of more rows need more registers than some compilers for these GPUs give an invocation.
     if (is_amd(profile) && spec.dtype == Dtype::float64) shape.rows = 2;
-    return CostEstimate{static_cast<double>(spec.T) * step, sizes_of(with_sizes(shape, wanted))};
+    return CostEstimate{static_cast<double>(spec.T) * step, parameters_of(with_parameters(shape, wanted))};
 }
 
 void StepLoop::recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const {

@@ -8,10 +8,10 @@ namespace vkrnn {
 class StepLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "steps"; }
-    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
-    [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
+    [[nodiscard]] Parameters parameters(const Profile& profile, const Parameters& wanted) const override;
+    [[nodiscard]] std::vector<Parameters> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     void recompute(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views) const override;
     void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };

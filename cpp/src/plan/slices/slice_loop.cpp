@@ -116,7 +116,7 @@ double step_cost(const Layout& layout, const Spec& spec, const Profile& profile,
 }
 
 Layout layout_of(const PlanBuilder& builder) {
-    return {with_sizes(kUsual, builder.sizes()), builder.spec(), builder.profile()};
+    return {with_parameters(kUsual, builder.parameters()), builder.spec(), builder.profile()};
 }
 
 // Returns how many steps a dispatch runs. Some drivers end a shader's loops after a total number of iterations. There,
@@ -134,28 +134,28 @@ std::int64_t steps_of(const Layout& layout, const Profile& profile) {
 // Mesa 22.3.6 crashes on some kernels.
 bool SliceLoop::runs_on(const Profile& profile) const { return !is_amd(profile); }
 
-Sizes SliceLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+Parameters SliceLoop::parameters(const Profile& profile, const Parameters& wanted) const {
     SliceShape usual = kUsual;
     usual.lanes = std::min(usual.lanes, profile.subgroup_size);
-    return sizes_of(with_checked_sizes(usual, wanted, profile));
+    return parameters_of(with_checked_parameters(usual, wanted, profile));
 }
 
 std::optional<CostEstimate> SliceLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                const Sizes& wanted) const {
+                                                const Parameters& wanted) const {
     if (!can_run_many_steps(spec)) return std::nullopt;
     std::optional<CostEstimate> best;
     for (const std::uint32_t lanes : {2U, 4U, 8U, 16U})
         for (const std::uint32_t units : {2U, 4U, 8U, 16U})
             for (const std::uint32_t rows : {1U, 2U, 4U}) {
-                SliceShape shape = with_sizes(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
+                SliceShape shape = with_parameters(SliceShape{lanes, units, rows, 0, kUsual.steps}, wanted);
                 if (shape.lanes > profile.subgroup_size) continue;
                 shape.register_vec4s = register_vec4s(spec, profile, costs.slices, shape);
-                shape = with_sizes(shape, wanted);
+                shape = with_parameters(shape, wanted);
                 const Layout layout(shape, spec, profile);
                 if (!layout.fits(profile)) continue;
                 const double microseconds =
                     static_cast<double>(spec.T) * step_cost(layout, spec, profile, costs.slices);
-                if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, sizes_of(shape)};
+                if (!best || microseconds < best->microseconds) best = CostEstimate{microseconds, parameters_of(shape)};
             }
     if (!best) return best;
     best->microseconds += costs.slices.dispatch;

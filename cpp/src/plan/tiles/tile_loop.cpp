@@ -102,7 +102,10 @@ double step_cost(const TileShape& shape, const Spec& spec, const Profile& profil
 class TilePlan {
 public:
     TilePlan(PlanBuilder& builder, std::size_t weight)
-        : builder_(builder), spec_(builder.spec()), shape_(with_sizes(kShapes[0], builder.sizes())), weight_(weight) {}
+        : builder_(builder),
+          spec_(builder.spec()),
+          shape_(with_parameters(kShapes[0], builder.parameters())),
+          weight_(weight) {}
 
     // Adds a buffer for the operand: regions of [slots * H][rows].
     void add_operand(StepBlock& views) {
@@ -198,20 +201,20 @@ bool TileLoop::runs_on(const Profile& profile) const {
     return std::ranges::any_of(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
 }
 
-Sizes TileLoop::sizes(const Profile& profile, const Sizes& wanted) const {
+Parameters TileLoop::parameters(const Profile& profile, const Parameters& wanted) const {
     const auto* usual = std::ranges::find_if(kShapes, [&](const TileShape& shape) { return fits(shape, 4, profile); });
-    return sizes_of(with_checked_sizes(*usual, wanted, profile));
+    return parameters_of(with_checked_parameters(*usual, wanted, profile));
 }
 
-std::vector<Sizes> TileLoop::variants(const Profile& profile) const {
-    std::vector<Sizes> found;
+std::vector<Parameters> TileLoop::variants(const Profile& profile) const {
+    std::vector<Parameters> found;
     for (const TileShape& shape : kShapes)
-        if (fits(shape, 4, profile)) found.push_back(sizes_of(shape));
+        if (fits(shape, 4, profile)) found.push_back(parameters_of(shape));
     return found;
 }
 
 std::optional<CostEstimate> TileLoop::estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                               const Sizes& wanted) const {
+                                               const Parameters& wanted) const {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
     // A shape that spills registers is used only if the caller asked for it.
     const auto fits_call = [&](const TileShape& shape, const TileShape& usual) {

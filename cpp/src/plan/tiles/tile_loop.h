@@ -10,10 +10,10 @@ class TileLoop final : public ShaderLoop {
 public:
     [[nodiscard]] std::string_view name() const override { return "tiles"; }
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
-    [[nodiscard]] Sizes sizes(const Profile& profile, const Sizes& wanted) const override;
-    [[nodiscard]] std::vector<Sizes> variants(const Profile& profile) const override;
+    [[nodiscard]] Parameters parameters(const Profile& profile, const Parameters& wanted) const override;
+    [[nodiscard]] std::vector<Parameters> variants(const Profile& profile) const override;
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
-                                                       const Sizes& wanted) const override;
+                                                       const Parameters& wanted) const override;
     [[nodiscard]] DeltaReads delta_reads(const PlanBuilder& /*builder*/) const override { return DeltaReads::none; }
     void run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const override;
 };
