@@ -35,7 +35,8 @@ const uint kStreams = kMatrixConstants + 1u;        // 1: there are further k bl
 const uint kAlone = kMatrixConstants + 2u;          // 1: a workgroup computes all columns of its rows, without waits
 const uint kMaxSpins = kMatrixConstants + 3u;       // spin iterations after which a waiting workgroup gives up
 const uint kPersistentToInitial = kMatrixConstants + 4u;   // 1: backward ends with the initial state's gradient
-const uint kPersistentConstants = kMatrixConstants + 5u;
+const uint kWholeBlocks = kMatrixConstants + 5u;    // 1: all subgroups keep as many k blocks, without padding units
+const uint kPersistentConstants = kMatrixConstants + 6u;
 const uint kCounterBytes = 128u;                    // from one barrier counter to the next
 
 // Views of the strategies.

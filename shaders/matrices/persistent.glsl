@@ -22,6 +22,7 @@ SPECIALIZED(kStreams, uint, streams, 0)          // 1: it loads the other blocks
 SPECIALIZED(kAlone, uint, alone, 0)              // 1: this is the second dispatch
 SPECIALIZED(kMaxSpins, uint, max_spins, 0)
 SPECIALIZED(kPersistentToInitial, uint, to_initial, 0)   // 1: backward goes on to step -1
+SPECIALIZED(kWholeBlocks, uint, whole_blocks, 0)
 
 RightMatrix kept[kept_blocks][matrix_columns][right_parts];
 SHARED(bool, arrived)
@@ -67,7 +68,14 @@ INLINE bool wait(Params p, Address at, uint parts) {
 }
 
 // Returns the k block at index i of those whose weights this subgroup keeps.
-INLINE uint kept_block(Params p, uint i) { return min(depth_group() + i * depth_groups, p.params.depth - 1); }
+// If there is none, has_kept_block returns false, and kept_block another block.
+INLINE bool has_kept_block(Params p, uint i) {
+    return whole_blocks != 0 || depth_group() + i * depth_groups < p.params.depth;
+}
+INLINE uint kept_block(Params p, uint i) {
+    uint k = depth_group() + i * depth_groups;
+    return whole_blocks != 0 ? k : min(k, p.params.depth - 1);
+}
 
 INLINE void keep_weights(Params p, Tile tile) {
     Blocks right = weight_blocks(p, tile);
@@ -211,7 +219,7 @@ INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matr
 INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_parts]) {
     uint tags = tag_loaded * (left_parts > 1 ? 1u : kHalfTags), outdated = 0;
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        bool at_end = (kept_block(p, i) + 1) % run_blocks(p) == 0;
+        bool at_end = whole_blocks == 0 && (kept_block(p, i) + 1) % run_blocks(p) == 0;
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
             UNROLL for (uint v = 0; v < left_parts; ++v)
                 UNROLL for (uint w = 0; w < 4; ++w) {
@@ -248,8 +256,7 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     SumMatrix found[matrix_rows][matrix_columns];
     CLEAR_SUMS(found)
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        uint k = depth_group() + i * depth_groups;
-        bool there = k < p.params.depth;
+        bool there = has_kept_block(p, i);
         LeftMatrix a[matrix_rows][left_parts];
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
             UNROLL for (uint h = 0; h < left_parts; ++h) {

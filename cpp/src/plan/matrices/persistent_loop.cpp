@@ -45,6 +45,7 @@ Parameters all_parameters(const MatrixShape& shape, const Keeping& keeping) {
 struct Layout {
     std::int64_t groups, kept_blocks, registers, invocations, cells;
     bool streams;  // whether some weights are loaded in every step
+    bool whole;    // whether all subgroups keep as many blocks, without padding units
     bool tagged;   // whether workgroups wait by tags, which is faster if a subgroup loads few blocks
 
     Layout(const MatrixShape& shape, const Spec& spec, const Profile& profile, const Costs::Persistent& costs,
@@ -58,6 +59,7 @@ struct Layout {
         kept_blocks =
             std::min<std::int64_t>(all, with_parameters(Keeping{.kept_blocks = most_kept}, wanted).kept_blocks);
         streams = kept_blocks < all;
+        whole = spec.H % side == 0 && kept_blocks * shape.depth_groups <= blocks;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
         const double most_products =
@@ -219,7 +221,8 @@ void PersistentLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock v
             .flag(abi::kStreams, "streams", layout.streams)
             .flag(abi::kAlone, "alone", alone)
             .set(abi::kMaxSpins, "max_spins", keeping.max_spins)
-            .flag(abi::kPersistentToInitial, "to_initial", to_initial);
+            .flag(abi::kPersistentToInitial, "to_initial", to_initial)
+            .flag(abi::kWholeBlocks, "whole_blocks", layout.tagged && layout.whole);
         Dispatch made = plan.step(phase, "persistent", weights, std::move(constants), u32(steps));
         if (alone) {
             made.label += ", again";
