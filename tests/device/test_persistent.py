@@ -97,8 +97,8 @@ def test_tagged_words(index: int, quarters: int, groups: dict[str, int], float32
         "init_state": draw((N, H)).astype(np.float32),
     }
     # With one part, small numbers have fewer digits if they are tagged, and all others the same.
-    for array in (given["source"][:, 5], given["init_state"][5]):
-        array *= 1e-5
+    given["source"][:, 5] *= 1e-5
+    given["init_state"][5] *= 1e-5
     for name in ("recurrent_weight", "input_weight"):
         given[name] *= 2 / H**0.5
     descriptor = {
