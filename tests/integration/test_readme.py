@@ -241,6 +241,26 @@ def test_the_table_of_loops_is_on_record() -> None:
     assert record.read_text().splitlines()[0].removeprefix("$ ") in paragraph
 
 
+def test_the_device_times_in_float16_are_on_record() -> None:
+    """Milliseconds are those of the record, whose second part is after the changes."""
+    parts = (RESULTS / "gpu-h200-float16-loop.txt").read_text().split("\nAt ")[1:]
+    totals, own = (
+        [dict(re.findall(pattern, part)) for part in parts]
+        for pattern in (r"(LSTM \S+ \S+ \w+): (\d+) us", r"(LSTM \S+ \S+ \w+): .*\n +([\d.]+) us +[\d.]+x kernel\n")
+    )
+    for row in table_with(PERFORMANCE, "without cuBLASLt's part"):
+        size = row["T, N, I=H"].replace(" ", "")
+        ours, theirs = (f"LSTM {size} torch.float16 {name}" for name in ("vkrnn", "torch"))
+        for column, microseconds in {
+            "vkrnn, before": totals[0][ours],
+            "vkrnn": totals[1][ours],
+            "without cuBLASLt's part": own[1][ours],
+            "PyTorch": totals[1][theirs],
+        }.items():
+            assert abs(float(row[column]) - float(microseconds) / 1000) <= 0.00501, f"{size}, {column}"
+        assert abs(float(row["PyTorch : vkrnn"]) - float(totals[1][theirs]) / float(totals[1][ours])) <= 0.00501, size
+
+
 def test_the_runs_of_the_summary_are_on_record() -> None:
     """Each platform has a command and a commit, the same as its record if that has them."""
     runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:]}
