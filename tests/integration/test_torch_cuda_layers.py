@@ -98,6 +98,15 @@ def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
     assert_same(found, expected)
 
 
+def test_a_bias_of_another_type() -> None:
+    """The sum of a GRU's biases has the source's type, so the first bias is read as that type."""
+    rows = 3 * H
+    tensors = [drawn(T, N, I), drawn(rows, I), drawn(rows, H), drawn(rows).half(), drawn(rows), *[None] * 4]
+    how = descriptor("GRU", bidirectional=False, produce_cell=True)
+    wanted = _ops.compute_layer(*tensors, None, "GRU", training=False)
+    assert_same(_cuda_layers.forward_on_cuda("gru", how, *tensors), wanted)
+
+
 def assert_same(got: Any, wanted: Any) -> None:
     """Compare tensors, of which some are absent, and that none shares its memory with another one."""
     assert [each is None for each in got] == [each is None for each in wanted]

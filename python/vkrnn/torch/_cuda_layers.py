@@ -38,8 +38,8 @@ def forward_on_cuda(
         bias = bias_ih + bias_hh
         call.give("bias", bias)
         if getattr(how, "reset_after", False):  # the candidate's biases are not added
-            if bias_ih.shape != bias.shape or not bias_ih.is_contiguous():
-                bias_ih = bias_ih.expand_as(bias).contiguous()
+            if bias_ih.shape != bias.shape or bias_ih.dtype != bias.dtype or not bias_ih.is_contiguous():
+                bias_ih = bias_ih.to(bias.dtype).expand_as(bias).contiguous()
             before = [(bias.data_ptr() + 2 * H * size, bias_ih.data_ptr() + 2 * H * size, H * size)]
             call.give("secondary_bias", bias_hh, (H,), 2 * H)
     _give_rest(call, N, H, peephole, h_0, c_0, mask)
