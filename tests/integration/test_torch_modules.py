@@ -222,6 +222,11 @@ def test_meta_tensors(kind: str) -> None:
     for modules, given in calls:
         wanted, got = (message(functools.partial(module, *given)) for module in modules)
         assert got == wanted
+    mine.bias_hh_l0 = torch.nn.Parameter(mine.bias_hh_l0.to(there))
+    wanted = r"^\[vkrnn::layer\] expected tensors on one device, got some on cpu and meta$"
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode(), pytest.raises(RuntimeError, match=wanted):
+            mine(x)
 
 
 @every_kind

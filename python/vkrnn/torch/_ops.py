@@ -196,13 +196,25 @@ def _without_none(compute: Callable[..., Any]) -> Callable[..., tuple[Tensor, ..
     return operator
 
 
+def _on_one_device(name: str, shapes: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function that raises RuntimeError if only some tensors are on the meta device."""
+
+    def checked(*given: Any) -> tuple[Tensor, ...]:
+        devices = {str(each.device) for each in given if isinstance(each, Tensor) and each.is_floating_point()}
+        if len(devices) > 1:  # `lengths`, which are integers, may be on another one
+            raise RuntimeError(f"[{name}] expected tensors on one device, got some on {' and '.join(sorted(devices))}")
+        return shapes(*given)
+
+    return checked
+
+
 def register(schema: str, compute: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     """Make an operator. torch.library.custom_op would do the same, and add tens of microseconds to each call."""
     name, _, signature = schema.partition("(")
     torch.library.define(name, f"({signature}", tags=torch.Tag.pt2_compliant_tag)
     for key in KEYS:
         torch.library.impl(name, key)(compute)
-    torch.library.register_fake(name, shapes)
+    torch.library.register_fake(name, _on_one_device(name, shapes))
     namespace, operator = name.split("::")
     return getattr(getattr(torch.ops, namespace), operator).default
 
