@@ -202,6 +202,16 @@ def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
     assert_same(warm(module, x), got)
 
 
+def test_a_transposed_matrix() -> None:
+    """`data` can be another view of the same memory, which has the same address and samples."""
+    module, x = a_module("RNN", 40), torch.rand(3, 1, 40)
+    before = warm(module, x)
+    module.weight_ih_l0.data = module.weight_ih_l0.data.t()
+    got = module(x)
+    assert not torch.equal(got[0], before[0])
+    assert_same(got, plain(module, x))
+
+
 @pytest.mark.parametrize("size", [40, 720])
 @pytest.mark.parametrize("row", [0, -1])
 def test_changes_are_noticed_by_a_single_step(row: int, size: int, runs: list[Any]) -> None:

@@ -68,7 +68,12 @@ class Kept:
         if device is not self._device or device.closed or len(parameters) != len(self._known) or _drops(module):
             return False
         for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
-            if parameter is not same or parameter._version != version or parameter.data_ptr() != address:  # noqa: SLF001
+            if (
+                parameter is not same
+                or parameter._version != version  # noqa: SLF001
+                or parameter.data_ptr() != address
+                or not parameter.is_contiguous()  # transposed in place through `.data`
+            ):
                 return False
         return True
 
