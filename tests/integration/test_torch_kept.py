@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import itertools
 import os
@@ -411,9 +412,11 @@ def test_transforms_and_tracers_see_the_operator() -> None:
     wanted = warm(module, x)
     many = torch.vmap(module, in_dims=0)(torch.stack([x, x]))
     np.testing.assert_allclose(many[0][1], wanted[0], atol=1e-6)
-    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda given: module(given)[0])(x)
-    assert "vkrnn.layer" in graph.code
-    assert torch.equal(graph(x), wanted[0])
+    for pre_dispatch in (False, True):
+        make_fx = functools.partial(torch.fx.experimental.proxy_tensor.make_fx, pre_dispatch=pre_dispatch)
+        graph = make_fx(lambda given: module(given)[0])(x)
+        assert "vkrnn.layer" in graph.code
+        assert torch.equal(graph(x), wanted[0])
     traced = torch.jit.trace(module, (x,), check_trace=False)
     np.testing.assert_allclose(traced(2 * x)[0], module(2 * x)[0], atol=1e-5)
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):

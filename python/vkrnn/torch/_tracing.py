@@ -13,6 +13,7 @@ __all__ = ["is_plain", "is_recorded_by_torch", "record_in_fx", "seen_by_others",
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _PLAIN = (Tensor, torch.nn.Parameter)
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # noqa: SLF001
 
 
 def unseen_by_dynamo(function: _Function) -> _Function:
@@ -33,6 +34,7 @@ def seen_by_others() -> bool:
     return bool(
         torch._C._are_functorch_transforms_active()  # noqa: SLF001
         or torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+        or torch._C._dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH)  # noqa: SLF001 - modes that are not on the stack
         or forward_ad._current_level >= 0  # noqa: SLF001
     )
 
