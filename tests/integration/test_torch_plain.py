@@ -72,6 +72,21 @@ def test_subclasses_and_gradients_of_gradients_need_them(called: list[str]) -> N
         gradient.sum().backward()
 
 
+def test_negated_tensors_need_them(called: list[str]) -> None:
+    """PyTorch negates an imaginary part of a conjugate only when something reads it."""
+    module, x = ours.RNN(3, 4), torch.randn(5, 2, 3)
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode():
+            assert torch.equal(module(torch._neg_view(-x))[0], module(x)[0])
+    output, _ = module(x)
+    ones = torch.ones_like(output)
+    weights = list(module.parameters())
+    wanted = torch.autograd.grad(output, weights, ones, retain_graph=True)
+    found = torch.autograd.grad(output, weights, torch._neg_view(-ones))
+    assert all(map(torch.equal, found, wanted))
+    assert called == ["layer", "layer", "layer_backward"]
+
+
 def test_a_parametrized_module_has_gradients() -> None:
     """Its weights are computed, so it has no parameters of its own."""
 

@@ -42,11 +42,16 @@ def seen_by_others() -> bool:
 def is_plain(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether nobody sees a call on these tensors, which are on the CPU or CUDA devices. It needs no operator.
 
-    Calling an operator takes tens of microseconds.
+    Calling an operator takes tens of microseconds. PyTorch negates a tensor that `is_neg` only when it calls one.
     """
-    return not seen_by_others() and all(
-        tensor is None or (type(tensor) in _PLAIN and (tensor.is_cpu or tensor.is_cuda)) for tensor in tensors
-    )
+    if seen_by_others():
+        return False
+    for tensor in tensors:  # `all` would take a quarter longer
+        if tensor is not None and (
+            type(tensor) not in _PLAIN or not (tensor.is_cpu or tensor.is_cuda) or tensor.is_neg()
+        ):
+            return False
+    return True
 
 
 def is_recorded_by_torch() -> bool:
