@@ -41,8 +41,8 @@ INLINE uint scale_exponent(uint absmax) { return clamp(absmax >> 23, kScaleExpon
 INLINE float scale_down(uint absmax) { return uintBitsToFloat(254 + kScaleExponent - scale_exponent(absmax) << 23); }
 INLINE float scale_up(uint absmax) { return uintBitsToFloat(scale_exponent(absmax) - kScaleExponent << 23); }
 
-// Returns the largest power of two that is not above a magnitude, given as the bits of a float.
-INLINE float bound(uint magnitude) { return uintBitsToFloat(clamp(magnitude >> 23, 1, 253) << 23); }
+// Returns the least power of two that is not below a magnitude, given as the bits of a float.
+INLINE float bound(uint magnitude) { return uintBitsToFloat(clamp(magnitude + 0x7fffffu >> 23, 1, 253) << 23); }
 
 INLINE float finite(float value) { return (floatBitsToUint(value) & 0x7fffffffu) < 0x7f800000u ? value : 0.0f; }
 
