@@ -31,7 +31,8 @@ INLINE uint loop_absmax(Params p, uint which) {
 INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
 
 // Forward, sums are multiplied by both factors one after the other, because their product may be too small for a float.
-// Backward, products have been multiplied by the scales of their k blocks.
+// Backward, products have been multiplied by the scales of their k blocks, and by kTagRoom; weights_up includes half of
+// its inverse.
 float weights_up, operand_up;
 float operand_down;   // factor of the elements of the operand before they are split
 
@@ -46,6 +47,7 @@ INLINE Address region_address(Params p, uint direction, uint region) {
 // In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
 // another tag than the words that were there before.
 SPECIALIZED(kTagged, uint, tagged, 0)
+CONSTANT bool tagged_halves = tagged != 0 && left_parts == 1;
 uint tag_stored = 0, tag_loaded = 0;
 // Returns the tag of the words that step `step` uses in region step & 1.
 INLINE uint tag_of(int step) { return uint(step) >> 1 & 1; }
@@ -68,7 +70,7 @@ VOLATILE_REFERENCE(TaggedHalf, uint16_t, value, 2)
 INLINE void put_operand(Address at, float scaled) {
     if (tagged != 0 && left_parts > 1) {
         store_word(at, tagged_word(scaled, tag_stored));
-    } else if (tagged != 0) {
+    } else if (tagged_halves) {
         TaggedHalf(at).value = uint16_t(tagged_half(scaled, tag_stored));
     } else {
         Half(at).value = uint16_t(high_bits(scaled, left_parts));
@@ -107,6 +109,11 @@ INLINE Address left_scale_address(uint k_block) {
 }
 INLINE uint load_left_scale(uint k_block) { return Words(left_scale_address(k_block)).value; }
 
+// Returns the factor of a k block's products: the scale of its deltas times kTagRoom, which tagged halves already
+// include. The weights have been scaled up, so without kTagRoom the products of large deltas would be infinite.
+INLINE float left_factor(uint scale) { return tagged_halves ? scale_up(scale) : scale_up(scale) * kTagRoom; }
+CONSTANT uint kLeastScale = kScaleExponent + 17 << 23;   // the bits of 2^-96, whose factor is the least normal number
+
 // Sets the scale of this tile's deltas, for each gate that the phase computes. `mine` is the invocation's absmax.
 INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
     uint absmax = subgroupMax(floatBitsToUint(mine));
@@ -115,6 +122,7 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
     absmax = 0;
     for (uint i = invocation() % subgroup; i < subgroups; i += subgroup) absmax = max(absmax, delta_absmax[i]);
     absmax = subgroupMax(absmax);
+    if (!tagged_halves) absmax = max(absmax, kLeastScale);
     operand_down = scale_down(absmax);
     // Only the exponent of a scale matters, so its last bit can hold the tag.
     if (tagged != 0) absmax = absmax & ~1u | tag_stored;
@@ -128,7 +136,9 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 // Computes the factors that are the same in all steps.
 INLINE void find_factors(Params p) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
-#ifndef BACKWARD
+#ifdef BACKWARD
+    weights_up *= 0.5f / kTagRoom;   // the whole may be too large for a float
+#else
     uint state = at_least_1(loop_absmax(p, kAbsmaxState));
     float mask = bound(at_least_1(loop_absmax(p, kAbsmaxMask)));
     operand_up = scale_up(state) * mask;
@@ -198,11 +208,13 @@ INLINE float tile_sum(uint row, uint column) {
     float sum = 0.0f;
     UNROLL for (uint slot = 0; slot < sum_slots; ++slot)
         sum += sums[(slot * tile_rows + row) * row_vec4s + column / 4][column % 4];
+#ifdef BACKWARD
+    return sum * weights_up * 2.0f;
+#else
     sum *= weights_up;
-#ifndef BACKWARD
     sum *= operand_up;
+    return tagged_halves ? sum / kTagRoom : sum;
 #endif
-    return tagged != 0 && left_parts == 1 ? sum / kTagRoom : sum;
 }
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, float value) {

@@ -22,9 +22,11 @@ struct Blocks {
 #ifdef BACKWARD
 CONSTANT bool scales_left = true;
 DECLARE(uint load_left_scale(uint k_block))
+DECLARE(float left_factor(uint scale))
 #else
 CONSTANT bool scales_left = false;
 INLINE uint load_left_scale(uint k_block) { return 0; }
+INLINE float left_factor(uint scale) { return 1.0f; }
 #endif
 
 // Adds the products of one k block, whose left operand has the scale `scale`. Matrix units truncate sums instead of
@@ -33,7 +35,7 @@ INLINE uint load_left_scale(uint k_block) { return 0; }
 // its own.
 INLINE void multiply_add(LeftMatrix a[matrix_rows][left_parts], RightMatrix b[matrix_columns][right_parts],
                          uint scale, inout SumMatrix sums[matrix_rows][matrix_columns]) {
-    float factor = scales_left ? scale_up(scale) : 1.0f;
+    float factor = left_factor(scale);
     UNROLL for (uint c = 0; c < matrix_columns; ++c) {
         UNROLL for (uint r = 0; r < matrix_rows; ++r) {
             if (left_parts == 1 && right_parts == 1 && !scales_left) {

@@ -83,10 +83,69 @@ PADDED, WHOLE = (2, {"column_groups": 2, "depth_groups": 2}), (4, {"column_group
 
 @pytest.mark.parametrize("cell", ["single_gate_rnn", "lstm", "gru"])
 @pytest.mark.parametrize("float32", ["ieee", "tf32"])
+@pytest.mark.parametrize(("quarters", "groups"), [PADDED, WHOLE], ids=["padded", "whole"])
+@pytest.mark.parametrize("index", INDICES)
+def test_tagged_words(index: int, quarters: int, groups: dict[str, int], float32: Any, cell: str) -> None:
+    """Results agree with the reference, their bits differ from those of counted waits, and NaN stays in its row."""
+    T, N, H = 9, 11, quarters * vkrnn.Device(index).profile.matrix_side // 4
+    draw = np.random.default_rng(8).standard_normal
+    gates = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}[cell]
+    given: dict[str, Any] = {
+        "source": draw((T, N, H)).astype(np.float32),
+        "recurrent_weight": draw((gates * H, H)).astype(np.float32) / 2,
+        "input_weight": draw((gates * H, H)).astype(np.float32) / 2,
+        "init_state": draw((N, H)).astype(np.float32),
+    }
+    # With one part, small numbers have fewer digits if they are tagged, and all others the same.
+    given["source"][:, 5] *= 1e-5
+    given["init_state"][5] *= 1e-5
+    for name in ("recurrent_weight", "input_weight"):
+        given[name] *= 2 / H**0.5
+    descriptor = {
+        "single_gate_rnn": vkrnn.SingleGateRNNDescriptor(training=True, activation="tanh"),
+        "lstm": vkrnn.LSTMDescriptor(training=True),
+        "gru": vkrnn.GRUDescriptor(training=True, reset_after=True),
+    }[cell]
+
+    def computed(module: Any, given: dict[str, Any], **where: Any) -> dict[str, Any]:
+        forward = getattr(module, cell)(**given, descriptor=descriptor, **where)
+        saved = {"z_state": forward.z_state}
+        if cell == "lstm":
+            saved["cell_output_fwd"] = forward.cell_output
+        if cell == "gru":
+            saved["output_fwd"] = forward.output
+        back = getattr(module, f"{cell}_gradients")(
+            **given, **saved, source_gradient=given["source"], descriptor=descriptor, **where
+        )
+        return {"output": forward.output, **{name: got for name, got in back._asdict().items() if got is not None}}
+
+    devices = [
+        vkrnn.Device(index, schedule="persistent", float32=float32, tagged=tagged, **ALONE, **groups)
+        for tagged in (1, 0)
+    ]
+    tolerance = TF32 if float32 == "tf32" else TOLERANCE
+    tagged, counted = (computed(vkrnn, given, device=device) for device in devices)
+    ideal = computed(reference, given)
+    assert tagged.keys() == ideal.keys()
+    for name, expected in ideal.items():
+        assert error(tagged[name], expected) < tolerance, name
+    assert not np.array_equal(np.asarray(tagged["output"])[:, 5], np.asarray(counted["output"])[:, 5]), (
+        "the wait gave up and the call was repeated"
+    )
+
+    given["source"][2, 3] = np.nan
+    tagged, counted = (np.asarray(computed(vkrnn, given, device=device)["output"]) for device in devices)
+    assert np.isnan(tagged[2:, 3]).all()
+    assert np.array_equal(np.isnan(tagged), np.isnan(counted))
+    for device in devices:
+        device.close()
+
+
+@pytest.mark.parametrize("float32", ["ieee", "tf32"])
 @pytest.mark.parametrize("tagged", [0, 1])
 @pytest.mark.parametrize("index", INDICES)
 def test_numbers_of_any_size(index: int, tagged: int, float32: str) -> None:
-    """Masked states just below a power of two are as accurate as any."""
+    """Masked states just below a power of two, and tiny and huge gradients, are as accurate as any."""
     T, N, H = 5, 11, 4
     draw = np.random.default_rng(9).standard_normal
     source = draw((T, N, H)).astype(np.float32)
@@ -98,4 +157,10 @@ def test_numbers_of_any_size(index: int, tagged: int, float32: str) -> None:
     with vkrnn.Device(index, schedule="persistent", tagged=tagged, float32=float32, **ALONE) as device:
         ideal = reference.lstm(**given)
         assert error(vkrnn.lstm(**given).output, ideal.output) < tolerance
+        saved = {"z_state": ideal.z_state.astype(np.float32), "cell_output_fwd": ideal.cell_output.astype(np.float32)}
+        for size in (1e-28, 1e36):
+            upstream = (draw((T, N, H)) * size).astype(np.float32)
+            expected = reference.lstm_gradients(**given, **saved, source_gradient=upstream)
+            got = vkrnn.lstm_gradients(**given, **saved, source_gradient=upstream)
+            assert error(got.source, expected.source) < tolerance, size
     device.close()
