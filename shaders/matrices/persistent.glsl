@@ -287,7 +287,13 @@ INLINE void start_alone(Params p, Tile tile) {
 
 void main() {
     Params p = Params(push.params);
-    if ((Words(barriers(p)).value != 0) != (alone != 0)) return;
+    // One invocation looks whether a workgroup gave up. Others may do so meanwhile, and all invocations of a workgroup
+    // have to return or none.
+    if (invocation() == 0)
+        arrived = atomicLoad(Words(barriers(p)).value, gl_ScopeDevice, gl_StorageSemanticsNone,
+                             gl_SemanticsRelaxed) == 0;
+    barrier();
+    if (arrived == (alone != 0)) return;
     Tile tile = this_tile(p, tile_rows);
     Address own_counter = counter(p, tile);
     uint tiles = unit_tiles(p);
@@ -317,8 +323,7 @@ void main() {
     find_factors(p);
     if (tagged != 0) {
         find_stored(p, tile);
-        arrived = true;
-        barrier();
+        barrier();   // `arrived` may be overwritten from here on
     }
     for (int step = push.step; step != end; step += increment) {
         CellInputs early = fetch_early(p, tile, step);
