@@ -100,12 +100,13 @@ bool PreparedLayers::run_prepared_step(const LayersCall& call, const Poll* poll,
         write(i, init_state, call.hidden);
         if (has_cell) write(i, init_cell, call.cell);
     }
+    const Poll never;
+    const Poll& polled = poll == nullptr ? never : *poll;
     try {
-        if (share) {
-            step_->run_step(call.source, call.output, *poll, share);
-        } else {
-            step_->run(call.source, call.output, 1, poll == nullptr ? Poll() : *poll);
-        }
+        if (share)
+            step_->run_step(call.source, call.output, polled, share);
+        else
+            step_->run(call.source, call.output, 1, polled);
     } catch (const Interrupted&) {
         throw;
     } catch (const std::exception&) {  // the ordinary call needs less memory, or fails with a message
