@@ -86,7 +86,7 @@ def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
     for training in (False, True):
         wanted = _ops.compute_layer(*tensors, None, mode, training)
         how = descriptor(mode, bidirectional=False, training=training, produce_cell=True)
-        got = _cuda_layers.forward_on_cuda(function, how, *tensors)
+        got = _cuda_layers.forward_on_cuda(function, how, _cuda_layers.Operands(*tensors))
         assert_same(got, wanted)
     z_state = wanted[3]
     kept = {"LSTM": wanted[4], "GRU": wanted[0]}.get(name)
@@ -94,7 +94,8 @@ def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
     expected = _ops.compute_layer_backward(*above, z_state, z_state if kept is None else kept, *tensors, None, mode)
     how = descriptor(mode, bidirectional=False)
     named = {} if kept is None else {"cell_output_fwd" if lstm else "output_fwd": kept}
-    found = _cuda_layers.backward_on_cuda(function + "_gradients", how, above, {"z_state": z_state, **named}, *tensors)
+    saved, operands = {"z_state": z_state, **named}, _cuda_layers.Operands(*tensors)
+    found = _cuda_layers.backward_on_cuda(function + "_gradients", how, above, saved, operands)
     assert_same(found, expected)
 
 
@@ -104,7 +105,7 @@ def test_a_bias_of_another_type() -> None:
     tensors = [drawn(T, N, I), drawn(rows, I), drawn(rows, H), drawn(rows).half(), drawn(rows), *[None] * 4]
     how = descriptor("GRU", bidirectional=False, produce_cell=True)
     wanted = _ops.compute_layer(*tensors, None, "GRU", training=False)
-    assert_same(_cuda_layers.forward_on_cuda("gru", how, *tensors), wanted)
+    assert_same(_cuda_layers.forward_on_cuda("gru", how, _cuda_layers.Operands(*tensors)), wanted)
 
 
 def assert_same(got: Any, wanted: Any) -> None:

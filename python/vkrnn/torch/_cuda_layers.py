@@ -6,33 +6,36 @@ are addressed in their tensors, and the call itself copies them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from vkrnn.torch._cuda_calls import Copy, InPlaceCall
 
-__all__ = ["backward_on_cuda", "forward_on_cuda"]
+__all__ = ["Operands", "backward_on_cuda", "forward_on_cuda"]
+
+
+class Operands(NamedTuple):
+    """The tensors of a layer, as `compute_layer` takes them."""
+
+    source: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+    peephole: Tensor | None
+    h_0: Tensor | None
+    c_0: Tensor | None
+    mask: Tensor | None
 
 
 def forward_on_cuda(
-    function: str,
-    how: Any,
-    source: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    peephole: Tensor | None,
-    h_0: Tensor | None,
-    c_0: Tensor | None,
-    mask: Tensor | None,
+    function: str, how: Any, given: Operands
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Compute what `compute_layer` does, with the function's name and the descriptor. There must be a step."""
-    (T, N, _), H, size = source.shape, weight_hh.shape[1], source.itemsize
-    call = InPlaceCall(function, source)
-    call.give("recurrent_weight", weight_hh)
-    call.give("input_weight", weight_ih)
+    source, bias_ih, bias_hh = given.source, given.bias_ih, given.bias_hh
+    (T, N, _), H, size = source.shape, given.weight_hh.shape[1], source.itemsize
+    call = _begin(function, given)
     before: list[Copy] = []
     if bias_ih is not None and bias_hh is not None:
         bias = bias_ih + bias_hh
@@ -42,7 +45,6 @@ def forward_on_cuda(
                 bias_ih = bias_ih.to(bias.dtype).expand_as(bias).contiguous()
             before = [(bias.data_ptr() + 2 * H * size, bias_ih.data_ptr() + 2 * H * size, H * size)]
             call.give("secondary_bias", bias_hh, (H,), 2 * H)
-    _give_rest(call, N, H, peephole, h_0, c_0, mask)
     results = {name: source.new_empty(shape) for name, shape in call.prepare(how)}
     output, cells = results["output"], results.get("cell_output")
     h_n = source.new_empty((1, N, H))
@@ -63,26 +65,17 @@ def backward_on_cuda(
     how: Any,
     above: tuple[Tensor, Tensor | None, Tensor | None],
     kept: dict[str, Tensor],
-    source: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias_ih: Tensor | None,
-    bias_hh: Tensor | None,
-    peephole: Tensor | None,
-    h_0: Tensor | None,
-    c_0: Tensor | None,
-    mask: Tensor | None,
+    given: Operands,
 ) -> list[Tensor | None]:
     """Compute what `compute_layer_backward` does.
 
     `above` are the gradients with respect to the output, h_n and c_n, and `kept` what the forward call has kept, by the
     names of the gradients' arguments.
     """
-    N, H, size = source.shape[1], weight_hh.shape[1], source.itemsize
+    source, bias_ih, bias_hh = given.source, given.bias_ih, given.bias_hh
+    N, H, size = source.shape[1], given.weight_hh.shape[1], source.itemsize
     d_output, d_h_n, d_c_n = above
-    call = InPlaceCall(function, source)
-    call.give("recurrent_weight", weight_hh)
-    call.give("input_weight", weight_ih)
+    call = _begin(function, given)
     call.give("source_gradient", d_output)
     for name, tensor in kept.items():
         call.give(name, tensor)
@@ -96,7 +89,6 @@ def backward_on_cuda(
         inside = source.new_empty(bias_ih.shape)
         if getattr(how, "reset_after", False):
             call.give("secondary_bias", bias_hh, (H,), 2 * H)
-    _give_rest(call, N, H, peephole, h_0, c_0, mask)
     results: dict[str, Tensor] = {}
     addresses: list[int] = []
     after: list[Copy] = []
@@ -115,20 +107,18 @@ def backward_on_cuda(
     return [results["source"], *weights, *last]
 
 
-def _give_rest(
-    call: InPlaceCall,
-    N: int,
-    H: int,
-    peephole: Tensor | None,
-    h_0: Tensor | None,
-    c_0: Tensor | None,
-    mask: Tensor | None,
-) -> None:
-    if h_0 is not None:
-        call.give("init_state", h_0, (N, H))
-    if c_0 is not None:
-        call.give("init_cell", c_0, (N, H))
-    if peephole is not None:
-        call.give("peephole", peephole)
-    if mask is not None:
-        call.give("mask", mask)
+def _begin(function: str, given: Operands) -> InPlaceCall:
+    """Return a call with all operands but the biases."""
+    state = given.source.shape[1], given.weight_hh.shape[1]
+    call = InPlaceCall(function, given.source)
+    call.give("recurrent_weight", given.weight_hh)
+    call.give("input_weight", given.weight_ih)
+    if given.h_0 is not None:
+        call.give("init_state", given.h_0, state)
+    if given.c_0 is not None:
+        call.give("init_cell", given.c_0, state)
+    if given.peephole is not None:
+        call.give("peephole", given.peephole)
+    if given.mask is not None:
+        call.give("mask", given.mask)
+    return call

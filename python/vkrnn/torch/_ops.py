@@ -18,7 +18,7 @@ from vkrnn import _packed
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
 from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
-from vkrnn.torch._cuda_layers import backward_on_cuda, forward_on_cuda
+from vkrnn.torch._cuda_layers import Operands, backward_on_cuda, forward_on_cuda
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["compute_layer", "compute_layer_backward", "layer", "layer_backward", "register"]
@@ -49,7 +49,7 @@ def compute_layer(
     how = descriptor(mode, bidirectional=D == 2, training=training, produce_cell=True)
     weights = weight_ih, weight_hh, bias_ih, bias_hh, peephole
     if _is_short(source, D, lengths):
-        return forward_on_cuda(FORWARD[name].__name__, how, source, *weights, h_0, c_0, mask)
+        return forward_on_cuda(FORWARD[name].__name__, how, Operands(source, *weights, h_0, c_0, mask))
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths)
     results = call(FORWARD[name].__name__, given, how, packed=source.dim() == 2)
     cells = results.get("cell_output")
@@ -113,7 +113,8 @@ def compute_layer_backward(
         kept["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
     if _is_short(source, D, lengths):
         function = FORWARD[name].__name__ + "_gradients"
-        return backward_on_cuda(function, how, (above, d_h_n, d_c_n), kept, source, *weights, h_0, c_0, mask)
+        operands = Operands(source, *weights, h_0, c_0, mask)
+        return backward_on_cuda(function, how, (above, d_h_n, d_c_n), kept, operands)
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
     given |= {"source_gradient": above, **kept}
     if d_h_n is not None:

@@ -40,9 +40,10 @@ def seen_by_others() -> bool:
 
 
 def is_plain(tensors: Iterable[Tensor | None]) -> bool:
-    """Return whether nobody sees a call on these tensors, which are on the CPU or CUDA devices. It needs no operator.
+    """Return whether a call on these tensors needs no operator of PyTorch, which takes tens of microseconds.
 
-    Calling an operator takes tens of microseconds. PyTorch negates a tensor that `is_neg` only when it calls one.
+    An operator is what tracers, transforms and modes see, and what subclasses of tensors and other devices are sent to.
+    PyTorch also negates a tensor that `is_neg` only when it calls one.
     """
     if seen_by_others():
         return False

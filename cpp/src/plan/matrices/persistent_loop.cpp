@@ -62,13 +62,12 @@ struct Layout {
         whole = spec.H % side == 0 && kept_blocks * shape.depth_groups <= blocks;
         const std::int64_t loaded_blocks = kept_blocks * shape.rows * shape.column_groups;
         const std::int64_t products_of_loaded = loaded_blocks * shape.columns * shape.depth_groups;
-        const double most_products =
-            loop_parts(spec).left > 1 ? costs.most_tagged_products : costs.most_rounded_tagged_products;
+        const Parts parts = loop_parts(spec);
+        const double most_products = parts.left > 1 ? costs.most_tagged_products : costs.most_rounded_tagged_products;
         const bool few = spec.gradients ? static_cast<double>(products_of_loaded) <= most_products
                                         : static_cast<double>(loaded_blocks) <= costs.most_tagged_blocks;
         const bool gains = few && !streams && profile.type != DeviceType::cpu;
         tagged = with_parameters(Keeping{.tagged = gains}, wanted).tagged != 0;
-        const Parts parts = loop_parts(spec);
         invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
         cells = ceil_div(shape.tile_rows(side) * units, invocations);
         // A half-precision matrix takes four registers of each invocation, a matrix of sums eight.
