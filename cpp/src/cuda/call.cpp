@@ -208,45 +208,48 @@ void Call::step(const Clear& clear) {
 
 void Call::step(const Dispatch& dispatch) {
     if (is_left_out(dispatch.fills)) return;
-    prepare(dispatch);
-    launch_prepared(dispatch);
+    Launch prepared = prepare(dispatch);
+    launch(prepared);
 }
 
 void Call::step(const Loop& loop) {
+    std::vector<Launch> body;
+    for (const Dispatch& dispatch : loop.body) body.push_back(prepare(dispatch));
     for (std::int64_t i = 0; i < loop.count; ++i) {
         const auto counter = static_cast<std::int32_t>(loop.first + i * loop.increment);
-        for (const Dispatch& dispatch : loop.body) {
-            prepare(dispatch);
-            if (dispatch.counter) std::memcpy(bytes_of(push_) + *dispatch.counter, &counter, sizeof(counter));
-            launch_prepared(dispatch);
+        for (Launch& each : body) {
+            const auto& at = each.dispatch.counter;
+            if (at) std::memcpy(bytes_of(each.push) + *at, &counter, sizeof(counter));
+            launch(each);
         }
     }
 }
 
-void Call::prepare(const Dispatch& dispatch) {
+Call::Launch Call::prepare(const Dispatch& dispatch) {
     const auto address_of = [&](std::size_t buffer) { return placements_[buffer]; };
     const Block& push = dispatch.push;
-    push_ = words_for(push.bytes.size());
-    copy_with_addresses(push, placements_.size(), bytes_of(push_), address_of);
-    params_.clear();
-    if (push.references == 0) return;
+    Launch made{dispatch, words_for(push.bytes.size()), {}, {}};
+    copy_with_addresses(push, placements_.size(), bytes_of(made.push), address_of);
+    if (kernels_->at(dispatch.kernel).function == Function{})
+        made.product = products_->bind(plan_.kernels[dispatch.kernel], std::as_bytes(std::span(made.push)));
+    if (push.references == 0) return made;
     // The parameters of a time loop are a constant buffer in other back ends, whose address the push constants begin
     // with.
     const BufferReference first = reference_at(push, 0);
     const PlanBuffer& buffer = plan_.buffers.at(referenced_buffer(first));
-    if (buffer.role != Role::constant) return;
+    if (buffer.role != Role::constant) return made;
     if (referenced_offset(first) != 0) throw std::out_of_range(dispatch.label + ": parameters within a buffer");
-    params_ = words_for(buffer.contents.bytes.size());
-    copy_with_addresses(buffer.contents, placements_.size(), bytes_of(params_), address_of);
+    made.params = words_for(buffer.contents.bytes.size());
+    copy_with_addresses(buffer.contents, placements_.size(), bytes_of(made.params), address_of);
+    return made;
 }
 
-void Call::launch_prepared(const Dispatch& dispatch) {
+void Call::launch(Launch& prepared) {
     if (++launched_ % kLaunchesPerPoll == 0) ask(*poll_);
-    const LoadedKernel& kernel = kernels_->at(dispatch.kernel);
-    if (kernel.function == Function{})
-        return products_->run(plan_.kernels[dispatch.kernel], std::as_bytes(std::span(push_)), stream_);
-    void* parameters[] = {push_.data(), params_.data()};
-    const auto& groups = dispatch.groups;
+    if (prepared.product) return products_->run(*prepared.product, stream_);
+    const LoadedKernel& kernel = kernels_->at(prepared.dispatch.kernel);
+    void* parameters[] = {prepared.push.data(), prepared.params.data()};
+    const auto& groups = prepared.dispatch.groups;
     check(driver().LaunchKernel(kernel.function, groups[0], groups[1], groups[2], kernel.threads, 1, 1, 0, stream_,
                                 static_cast<void**>(parameters), nullptr));
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -81,8 +82,14 @@ private:
     void step(const Clear& clear);
     void step(const Dispatch& dispatch);
     void step(const Loop& loop);
-    void prepare(const Dispatch& dispatch);
-    void launch_prepared(const Dispatch& dispatch);
+    // A dispatch and its parameters with addresses: push constants, and those of a time loop.
+    struct Launch {
+        const Dispatch& dispatch;
+        std::vector<std::uint64_t> push, params;
+        std::optional<Products::Bound> product;  // if it is one of cuBLASLt
+    };
+    [[nodiscard]] Launch prepare(const Dispatch& dispatch);
+    void launch(Launch& prepared);
 
     const std::shared_ptr<Memory> memory_;
     const Plan& plan_;
@@ -100,8 +107,6 @@ private:
     std::vector<After> after_;
     Address temporary_ = 0;
     std::uint64_t temporary_bytes_ = 0, launched_ = 0, uploaded_ = 0, downloaded_ = 0;
-    // The parameters of the kernel that is launched next: push constants, and those of a time loop.
-    std::vector<std::uint64_t> push_, params_;
 };
 
 }  // namespace vkrnn::cuda

@@ -65,8 +65,9 @@ struct Products::Prepared {
     Prepared(lt::Handle handle, const Kernel& kernel, const LibraryProduct& p)
         : b_columns(constant(kernel, kBColumns) != 0),
           a_columns(constant(kernel, kAColumns) != 0),
+          doubles(is_double(kernel)),
           desc(lt::functions().MatmulDescCreate, lt::functions().MatmulDescDestroy, compute_type(kernel),
-               is_double(kernel) ? lt::DataType::float64 : lt::DataType::float32),
+               doubles ? lt::DataType::float64 : lt::DataType::float32),
           left(b_columns ? p.n : p.k, b_columns ? p.k : p.n, p.b_ld, p.batches, p.b_batch,
                dtype_of(kernel, kOperandDtype)),
           right(a_columns ? p.m : p.k, a_columns ? p.k : p.m, p.a_ld, p.batches, p.a_batch,
@@ -106,7 +107,7 @@ struct Products::Prepared {
         algorithm = found->algorithm;
     }
 
-    const bool b_columns, a_columns;
+    const bool b_columns, a_columns, doubles;
     const lt::Owned<lt::MatmulDesc> desc;
     const Layout left, right, result;
     lt::Algorithm algorithm{};
@@ -119,16 +120,20 @@ Products::~Products() {
     if (handle_ != lt::Handle{} && driver_to_clean_up() != nullptr) lt::functions().Destroy(handle_);
 }
 
-void Products::run(const Kernel& kernel, std::span<const std::byte> bytes, Stream stream) {
+Products::Bound Products::bind(const Kernel& kernel, std::span<const std::byte> bytes) {
     LibraryProduct work{};
     if (bytes.size() < sizeof work) throw std::logic_error("a product of the library without its parameters");
     std::memcpy(&work, bytes.data(), sizeof work);
-    const Prepared& product = prepared(kernel, work);
+    return {&prepared(kernel, work), work};
+}
+
+void Products::run(const Bound& bound, Stream stream) const {
+    const auto& [found, work] = bound;
+    const Prepared& product = *found;
     const std::array<float, 2> factors{1, 0};
     const std::array<double, 2> double_factors{1, 0};
-    const bool doubles = is_double(kernel);
-    const void* const one = doubles ? static_cast<const void*>(&double_factors[0]) : &factors[0];
-    const void* const zero = doubles ? static_cast<const void*>(&double_factors[1]) : &factors[1];
+    const void* const one = product.doubles ? static_cast<const void*>(&double_factors[0]) : &factors[0];
+    const void* const zero = product.doubles ? static_cast<const void*>(&double_factors[1]) : &factors[1];
     lt::check(lt::functions().Matmul(handle_, product.desc.get(), one, work.b, product.left.get(), work.a,
                                      product.right.get(), zero, work.c, product.result.get(), work.c,
                                      product.result.get(), &product.algorithm, work.workspace, work.workspace_bytes,

@@ -22,14 +22,23 @@ public:
     Products(const Products&) = delete;
     Products& operator=(const Products&) = delete;
 
-    // Computes a product on a stream. `work` is a LibraryProduct with addresses in place of its buffer references.
+    // A product of given matrices with its algorithm. It lives no longer than the object that made it.
+    struct Prepared;
+    struct Bound {
+        const Prepared* product;
+        LibraryProduct work;
+    };
+
+    // Chooses the algorithm of a product. `work` is a LibraryProduct with addresses in place of its buffer references.
     // Equal kernels and shapes get the same algorithm, and so the same bits, as long as the object lives and in every
     // process with the same library and GPU. Throws LibraryError; DriverError if memory runs out.
-    void run(const Kernel& kernel, std::span<const std::byte> work, Stream stream);
+    [[nodiscard]] Bound bind(const Kernel& kernel, std::span<const std::byte> work);
+
+    // Computes a product on a stream. Throws as bind() does.
+    void run(const Bound& bound, Stream stream) const;
 
 private:
     struct Layout;
-    struct Prepared;
     const Prepared& prepared(const Kernel& kernel, const LibraryProduct& work);
 
     ForkSafeMutex mutex_;  // guards the members below
