@@ -25,7 +25,7 @@ TEST(Strategy, IsOneThatTheDeviceHas) {
     EXPECT_EQ(refusal<ValueError>({"", "vectors", {}}, large),
               "[Device] gemm: expected 'register' or 'tiled', got 'vectors'");
     EXPECT_EQ(refusal<ValueError>({"native", "", {}}, large),
-              "[Device] schedule: expected 'steps' or 'tiles' or 'slices', got 'native'");
+              "[Device] schedule: expected 'steps' or 'tiles' or 'slices' or 'split', got 'native'");
     EXPECT_EQ(refusal<ValueError>({"steps", "", {}}, native()), "[Device] schedule: expected 'native', got 'steps'");
 }
 

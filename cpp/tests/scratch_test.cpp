@@ -108,7 +108,7 @@ std::vector<Spec> calls() {
 TEST(Scratch, IsSharedOnlyByBuffersThatAreNotNeededTogether) {
     std::map<std::string, int> plans;
     for (const Spec& spec : calls()) {
-        for (const std::string schedule : {"native", "steps", "tiles", "slices", "matrices", "persistent"}) {
+        for (const std::string schedule : {"native", "steps", "tiles", "slices", "split", "matrices", "persistent"}) {
             SCOPED_TRACE(cpu::name_of_case(spec) + ' ' + schedule);
             const bool native = schedule == "native";
             const Profile profile = native ? cpu::profile_of(cpu::targets().front()) : with_matrix_units();
@@ -131,7 +131,7 @@ TEST(Scratch, IsSharedOnlyByBuffersThatAreNotNeededTogether) {
             }
         }
     }
-    EXPECT_EQ(plans.size(), 6u) << "every strategy fits a call";
+    EXPECT_EQ(plans.size(), 7u) << "every strategy fits a call";
 }
 
 TEST(Scratch, IsSplitIntoPiecesOfTheLargestAllocation) {

@@ -30,7 +30,7 @@ TEST(Strategy, OfAGpuIsUsedOnACpuOnlyOnRequest) {
     profile.type = DeviceType::cpu;
     profile.registers = 0;
     EXPECT_EQ(chosen(profile).schedule, "steps");
-    for (const char* schedule : {"tiles", "slices", "matrices", "persistent"})
+    for (const char* schedule : {"tiles", "slices", "split", "matrices", "persistent"})
         EXPECT_EQ(chosen(profile, {schedule, "", {}}).schedule, schedule);
 }
 
@@ -73,18 +73,19 @@ TEST(Strategy, IsAmongThoseListed) {
     using Names = std::vector<std::string>;
     EXPECT_EQ(listed(native()), std::pair(Names{"native"}, Names{"native"}));
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 1024)),
-              std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}));
+              std::pair(Names{"steps", "tiles", "slices", "split"}, Names{"register", "tiled"}));
     EXPECT_EQ(listed(profile_of(DeviceType::cpu, 8, 128)),
               std::pair(Names{"steps", "tiles", "slices"}, Names{"register"}));
-    EXPECT_EQ(listed(with_matrix_units()), std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent"},
-                                                     Names{"register", "tiled", "matrices"}));
+    EXPECT_EQ(listed(with_matrix_units()),
+              std::pair(Names{"steps", "tiles", "slices", "matrices", "persistent", "split"},
+                        Names{"register", "tiled", "matrices"}));
     Profile wide = with_matrix_units();
     wide.subgroup_size = 64;
-    EXPECT_EQ(listed(wide), std::pair(Names{"steps", "tiles", "slices"}, Names{"register", "tiled"}))
+    EXPECT_EQ(listed(wide), std::pair(Names{"steps", "tiles", "slices", "split"}, Names{"register", "tiled"}))
         << "an invocation would hold four elements of a matrix instead of eight";
     Profile amd = profile_of(DeviceType::discrete_gpu, 64, 1024);
     amd.vendor_id = 0x1002;
-    EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles"}, Names{"register", "tiled"}))
+    EXPECT_EQ(listed(amd), std::pair(Names{"steps", "tiles", "split"}, Names{"register", "tiled"}))
         << "its compilers would keep a slice's weights in memory";
 }
 

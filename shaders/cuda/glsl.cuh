@@ -13,6 +13,7 @@
 #include "matrices/matrices_abi.h"
 #include "portable/portable_abi.h"
 #include "slices/slices_abi.h"
+#include "split/split_abi.h"
 #include "tiles/tiles_abi.h"
 using namespace vkrnn::abi;
 

@@ -249,7 +249,7 @@ def test_errors_of_products_in_16_bits_are_within_bounds(index: int, dtype: str,
         assert within(got[name], left @ right, bound + rounding(np.abs(left @ right) + bound, dtype)) <= 1, name
 
 
-@pytest.mark.parametrize("schedule", ["steps", "tiles", "slices", "matrices", "persistent"])
+@pytest.mark.parametrize("schedule", ["steps", "tiles", "slices", "split", "matrices", "persistent"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @on_each
 def test_errors_of_rounded_deltas_are_within_bounds(index: int, dtype: str, schedule: str) -> None:

@@ -33,6 +33,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("cpu/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("vk/run/executor.h", "plan/cache.h"): "a device keeps the plans that it has made",
     ("cuda/device.h", "plan/cache.h"): "a device keeps the plans that it has made",
+    ("plan/split/split_loop.h", "plan/cublas/cublas_products.h"): "its steps have products of that strategy",
     ("devices.cpp", "cpu/device.h"): "it opens devices of every kind",
     ("devices.cpp", "cuda/open.h"): "it opens devices of every kind",
     ("devices.cpp", "vk/run/open.h"): "it opens devices of every kind",

@@ -83,6 +83,7 @@ class Pass:
     vectors: Array  # peephole [4, H], secondary bias [1, H]
     product: Callable[[Array, Array], Array] = exact_product
     stored: Function = np.asarray  # rounds the deltas and the operands that gradients store for all steps
+    carried: Function = np.asarray  # rounds what the recurrent product of the next step reads
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +128,7 @@ class Pass:
         R = self.weight
         rows = []
         for x, m in zip(self.x, self.mask, strict=True):
-            r = np.stack([self.product(h * m, R_g.T) for R_g in R], axis=1)
+            r = np.stack([self.product(self.carried(h * m), R_g.T) for R_g in R], axis=1)
             if self.case.cell == "single_gate_rnn":
                 kept = x + r
                 h = f[0](kept[:, 0])
@@ -141,7 +142,9 @@ class Pass:
             else:
                 z, reset = f[0](x[:, 0] + r[:, 0]), f[1](x[:, 1] + r[:, 1])
                 after = self.case.options.get("reset_after")
-                candidate = reset * (r[:, 2] + self.vectors[0]) if after else self.product(h * reset * m, R[2].T)
+                candidate = (
+                    reset * (r[:, 2] + self.vectors[0]) if after else self.product(self.carried(h * reset * m), R[2].T)
+                )
                 o = f[2](candidate + x[:, 2])
                 kept = np.stack([z, reset, o], axis=1)
                 h = (1 - z) * h + z * o if self.case.options.get("flip_z") else z * h + (1 - z) * o
@@ -194,12 +197,12 @@ class Pass:
                     into[k] = d
                     into[k, :, 2] *= reset
                 else:
-                    back = self.product(d[:, 2], R[2])
+                    back = self.product(self.carried(d[:, 2]), R[2])
                     d[:, 1] = back * h_before[k] * m * df[1](reset)
                     into[k] = d
                     into[k, :, 2] = 0
                     direct = direct + back * reset * m
-            dh = direct + sum(self.product(into[k, :, g], R[g]) for g in range(len(R))) * m
+            dh = direct + sum(self.product(self.carried(into[k, :, g]), R[g]) for g in range(len(R))) * m
         if self.case.cell == "gru" and not after:
             into[:, :, 2] = delta[:, :, 2]
             fed[:, :, 2] *= kept[:, :, 1]
@@ -264,9 +267,11 @@ class Program:
         order: int = 0,
         product: Callable[[Array, Array], Array] = exact_product,
         stored: Function = np.asarray,
+        carried: Function = np.asarray,
     ) -> None:
         """Convert the arrays to the form of `Pass`."""
-        self.case, self.dtype, self.product, self.stored = case, dtype, product, stored
+        self.case, self.dtype, self.product = case, dtype, product
+        self.stored, self.carried = stored, carried
         self.order = Order.of_number(case, order)
         self.arrays = {name: self.order.of(name, array.astype(dtype)) for name, array in arrays.items()}
         order = {"forget_gate_last": [0, 2, 1, 3], "reset_gate_first": [1, 0, 2]}
@@ -310,6 +315,7 @@ class Program:
             vectors,
             self.product,
             self.stored,
+            self.carried,
         )
 
     def _join_gates(self, parts: list[Array], *, source: bool) -> Array:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "strategy.h"
 #include "vkrnn/error.h"
@@ -206,6 +207,14 @@ void PlanBuilder::clear(std::size_t buffer, std::size_t fills) {
 void PlanBuilder::add(Step step) {
     plan_.steps.push_back(std::move(step));
     after_loop_ = true;
+}
+
+std::vector<Dispatch> PlanBuilder::collect(const std::function<void()>& add) {
+    std::vector<Step> before = std::exchange(plan_.steps, {});
+    add();
+    std::vector<Dispatch> found;
+    for (Step& step : std::exchange(plan_.steps, std::move(before))) found.push_back(std::get<Dispatch>(std::move(step)));
+    return found;
 }
 
 bool PlanBuilder::waits(const Block& push, bool independent) {

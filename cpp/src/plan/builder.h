@@ -2,6 +2,7 @@
 #pragma once
 
 #include <any>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -109,6 +110,8 @@ public:
                   bool independent = false, std::size_t fills = kNoBuffer);
     void clear(std::size_t buffer, std::size_t fills = kNoBuffer);
     void add(Step step);
+    // Returns the dispatches that `add` adds, for a loop's body, instead of adding them to the plan.
+    std::vector<Dispatch> collect(const std::function<void()>& add);
     void count_flops(double flops) { plan_.flops += flops; }
     // Records that a step rounds the operands of a product, which the spec must allow.
     void round_operands() { plan_.precision = Precision::tf32; }

@@ -17,6 +17,7 @@ using Values = std::array<double, sizeof(Costs) / sizeof(double)>;
 // - matrices: fitted on 2026-11-26 to 2,000 measurements, several shapes for each of 107 calls.
 // - persistent: forward first fitted on 2026-11-25 to 61 measurements on an H100, then both passes on 2026-11-26 to the
 //   107 calls.
+// - split: fitted by hand on 2026-11-27 to ten LSTM calls in float16, bfloat16 and TF32, by split-h200.txt.
 // - products: the rates of matrix units were measured on 2026-11-23, except rounded_flops_per_us, which is a guess. The
 //   costs of the library and of float64 were measured on 2026-11-27 on an H100. The others are rough rates; only their
 //   order matters.
@@ -76,6 +77,18 @@ constexpr CostTable kHopper{
                              .most_tagged_blocks = 4,              // limit
                              .most_tagged_products = 64,           // limit
                              .most_rounded_tagged_products = 96},  // limit
+              .split = {.forward = {.least = 14,
+                                    .step = 5.5,
+                                    .half_flops_per_us = 1e9,
+                                    .rounded_flops_per_us = 5e8,
+                                    .cells_per_us = 6e4},
+                        .backward = {.least = 14,
+                                     .step = 6,
+                                     .half_flops_per_us = 1e9,
+                                     .rounded_flops_per_us = 1.8e8,
+                                     .cells_per_us = 2.6e4},
+                        .half_bytes_per_us = 6e6,
+                        .rounded_bytes_per_us = 3.5e6},
               .products = {.least_flops = 1e7,
                            .register_flops_per_us = 1e7,
                            .tiled_flops_per_us = 2.5e7,

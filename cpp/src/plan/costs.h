@@ -85,6 +85,17 @@ struct Costs {
         double most_tagged_blocks, most_tagged_products, most_rounded_tagged_products;
     } persistent;
 
+    // The loop of cuBLASLt's products, each with a dispatch for the cells.
+    struct Split {
+        struct Pass {
+            double least;  // per step, for which the device waits for the host to launch both
+            double step;
+            double half_flops_per_us, rounded_flops_per_us;  // in 16-bit types, and with TF32
+            double cells_per_us;
+        } forward, backward;
+        double half_bytes_per_us, rounded_bytes_per_us;  // of weights
+    } split;
+
     struct Products {
         double least_flops;  // the fixed cost of a call's portable products, as operations that take as long
         double register_flops_per_us, tiled_flops_per_us;

@@ -10,6 +10,7 @@
 #include "portable/products.h"
 #include "portable/step_loop.h"
 #include "slices/slice_loop.h"
+#include "split/split_loop.h"
 #include "strategy.h"
 #include "tiles/tile_loop.h"
 
@@ -28,7 +29,7 @@ std::span<const Part* const> instances() {
 std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
     switch (backend) {
         case Backend::vulkan:
-        case Backend::cuda: return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop>();
+        case Backend::cuda: return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop, SplitLoop>();
         case Backend::native: return instances<LoopStrategy, NativeLoop>();
     }
     return {};

@@ -1,5 +1,7 @@
 #include "step_block.h"
 
+#include <algorithm>
+
 namespace vkrnn {
 
 RowOrder row_order(const Spec& spec, Order order, std::int64_t direction) {
@@ -22,6 +24,16 @@ std::uint32_t gate_order(const Spec& spec, std::int64_t first, std::int64_t coun
 }
 
 std::uint32_t weighed_cells(const Spec& spec) { return spec.weighs_new_cell() ? 2 : spec.weighs_cell() ? 1 : 0; }
+
+bool is_bounded(const Spec& spec) {
+    const auto& bounds = spec.cell().bounds;
+    const auto holds = [&](const Bound& bound) {
+        const Activation activation = spec.descriptor.activations.at(bound.activation_slot);
+        return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
+               (activation == Activation::tanh && !bound.positive);
+    };
+    return bounds && std::ranges::all_of(*bounds, holds);
+}
 
 double step_flops(const Spec& spec) {
     return 2.0 * static_cast<double>(spec.N * spec.D() * spec.G() * spec.H * spec.H);

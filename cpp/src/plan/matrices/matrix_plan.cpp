@@ -52,16 +52,6 @@ bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
            (shape.blocks_ahead == 1 || ahead_registers(shape, spec) <= registers_of(profile) / invocations);
 }
 
-bool is_bounded(const Spec& spec) {
-    const auto& bounds = spec.cell().bounds;
-    const auto holds = [&](const Bound& bound) {
-        const Activation activation = spec.descriptor.activations.at(bound.activation_slot);
-        return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
-               (activation == Activation::tanh && !bound.positive);
-    };
-    return bounds && std::ranges::all_of(*bounds, holds);
-}
-
 MatrixPlan::MatrixPlan(PlanBuilder& builder, const Inputs& inputs, const StepBlock& views, bool tagged)
     : builder_(builder),
       spec_(builder.spec()),

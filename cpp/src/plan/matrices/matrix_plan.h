@@ -22,9 +22,6 @@ struct MatrixShape {
 // Returns whether a loop with this tile fits the call and the device.
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile);
 
-// Returns whether |h| never exceeds the larger of 1 and the largest initial |h|. Its scale is then known beforehand.
-bool is_bounded(const Spec& spec);
-
 // Returns the shape that the plan's tuning parameters give.
 MatrixShape shape_of(const PlanBuilder& builder);
 
