@@ -269,11 +269,17 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
-#ifdef BACKWARD
-INLINE void start_alone(Params p, Tile tile) {}   // the last step has no product
-#else
-// Stores the operand of the first step, for a workgroup that runs all steps of its rows.
+// Prepares the operand's memory for a workgroup that runs all steps of its rows. Tagged words had another order, so there
+// may be parts of other rows' numbers where the padding units are now; an infinity there would make every sum NaN.
 INLINE void start_alone(Params p, Tile tile) {
+    uint units = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p), padding = units - p.params.H;
+    for (uint at = invocation(); at < tile_rows * slots * padding; at += invocations) {
+        uint n = tile.first_row + at / padding / slots, slot = at / padding % slots, j = p.params.H + at % padding;
+        for (uint region = 0; region < 2; ++region)
+            put_operand(operand_address(p, region_address(p, tile.direction, region), n, slot, j), 0.0f);
+    }
+#ifndef BACKWARD
+    // The operand of the first step. Backward, the last step has no product.
     find_factors(p);
     for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
         uint n = tile.first_row + at / p.params.H, j = at % p.params.H;
@@ -281,9 +287,9 @@ INLINE void start_alone(Params p, Tile tile) {
         Real first = load_view(p, kInitHidden, tile.direction, 0, n, 0, j) * load_mask(p, tile.direction, 0, n, j);
         store_operand(p, tile.direction, 0, n, 0, j, first);
     }
+#endif
     workgroup_barrier();
 }
-#endif
 
 void main() {
     Params p = Params(push.params);

@@ -75,6 +75,30 @@ def test_a_wait_that_gives_up_repeats_the_call(device: vkrnn.Device, lengths: li
         assert error(gradients[name], ideal_gradient) < tolerance, name
 
 
+@pytest.mark.parametrize("float32", ["ieee", "tf32"])
+@pytest.mark.parametrize("index", INDICES)
+def test_an_infinity_stays_in_its_row_when_a_wait_gives_up(index: int, float32: str) -> None:
+    """The steps that run again read other words as padding units.
+
+    In blocks of 16 rows, as NVIDIA's GPUs have them, these may have been another row's.
+    """
+    T, N, H = 3, 20, 37
+    draw = np.random.default_rng(11).standard_normal
+    given: dict[str, Any] = {
+        "source": draw((T, N, 4 * H)).astype(np.float32),
+        "recurrent_weight": (draw((4 * H, H)) / H**0.5).astype(np.float32),
+        "init_state": draw((N, H)).astype(np.float32),
+    }
+    given["init_state"][3] = np.inf
+    wanted = reference.lstm(**given).output
+    others = np.arange(N) != 3
+    options: dict[str, Any] = {"schedule": "persistent", "tagged": 1, "max_spins": 0, "float32": float32}
+    with vkrnn.Device(index, matrix_rows=1, matrix_columns=1, **options) as device:
+        got = vkrnn.lstm(**given).output
+    device.close()
+    assert error(got[:, others], wanted[:, others]) < (TF32 if float32 == "tf32" else TOLERANCE)
+
+
 # A workgroup has all units, so it waits only for itself, even where few workgroups run at a time.
 ALONE = {"matrix_rows": 1, "matrix_columns": 1, "max_spins": 1 << 20}
 # H in quarters of a block's side, and groups: one block with padding units, and whole ones.
