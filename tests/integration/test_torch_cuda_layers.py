@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import vkrnn  # noqa: E402
 from vkrnn import _calls, results  # noqa: E402
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
 from vkrnn.torch import _cuda_calls, _cuda_layers, _ops  # noqa: E402
@@ -48,9 +50,7 @@ class OnTheCpu(_cuda_calls.InPlaceCall):
             name: at(address, shape)
             for name, shape, address in zip(self._names, self._shapes, self._addresses, strict=True)
         }
-        return _calls.run(
-            results.Results, self._function, {**given, "descriptor": self._descriptor, "device": "cpu"}
-        )._asdict()
+        return _calls.run(results.Results, self._function, {**given, "descriptor": self._descriptor})._asdict()
 
     @staticmethod
     def _copy(copies: Any) -> None:
@@ -59,8 +59,11 @@ class OnTheCpu(_cuda_calls.InPlaceCall):
 
 
 @pytest.fixture(autouse=True)
-def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let both ways compute on the CPU, whatever the default device is."""
     monkeypatch.setattr(_cuda_layers, "InPlaceCall", OnTheCpu)
+    with vkrnn.Device("cpu ("):
+        yield
 
 
 def drawn(*shape: int, strided: bool = False) -> Any:
