@@ -411,13 +411,13 @@ def test_other_devices_are_refused(kind: str) -> None:
     """The message names the argument. The tensors here are fake ones without data."""
     module = getattr(ours, kind)(**SMALL)
     expected = (
-        "expected a tensor on the CPU or a CUDA device, got one on xpu:0; "
+        "expected a tensor on the CPU or a CUDA device, got one on mps:0; "
         "vkrnn shares no memory with other devices of torch"
     )
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-        there = torch.empty(5, 2, 3, device="xpu:0")
+        there = torch.empty(5, 2, 3, device="mps:0")
         assert message(lambda: module(there)) == (NotImplementedError, f"[vkrnn.torch.{kind}] input: {expected}")
-        start = torch.empty(1, 2, 4, device="xpu:0")
+        start = torch.empty(1, 2, 4, device="mps:0")
         start = (start, start) if kind == "LSTM" else start
         call = lambda: module(torch.empty(5, 2, 3), start)  # noqa: E731
         assert message(call) == (NotImplementedError, f"[vkrnn.torch.{kind}] hx: {expected}")
