@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 import vkrnn
 import vkrnn.reference
 from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, loss
-from comparison import assert_close, scaled_error
-from float32 import Program, rounded_product
+from comparison import assert_close, dtype_limits
+from float32 import Program, as_stored_in, rounded_product
 from resident import dtype_of
-from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES, ROUNDED_RATIO
+from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES
 from vkrnn import SingleGateRNNDescriptor
 from vkrnn.results import Results
 
@@ -72,22 +72,6 @@ def uses_cublas(case: Case, arrays: Arrays, upstream: Arrays) -> bool:
     return vkrnn.plan(function, **arrays, **upstream, descriptor=case.descriptor()).strategy["gemm"] == "cublas"
 
 
-def allowed(
-    dtype: np.dtype[Any], wanted: Mapping[str, Array], rounded: Callable[[], Mapping[str, Array]]
-) -> dict[str, float]:
-    """Return the largest error of each result. `rounded` gives those of a program that rounds operands of products."""
-    limits = dict.fromkeys(wanted, DTYPES[dtype.name])
-    if dtype.itemsize == 2 and vkrnn.default_device().rounds_products:
-        found = rounded()
-        return {name: limits[name] + ROUNDED_RATIO * scaled_error(found[name], wanted[name]) for name in wanted}
-    return limits
-
-
-def as_stored_in(dtype: np.dtype[Any]) -> Callable[[Array], Array]:
-    """Return a function that rounds numbers to a dtype and returns them in their own."""
-    return lambda numbers: numbers.astype(dtype).astype(numbers.dtype)
-
-
 def agree(case: Case, dtype: np.dtype[Any]) -> None:
     """Compare forward and gradients with the reference on the same numbers."""
     arrays = cast(case, dtype)
@@ -97,14 +81,16 @@ def agree(case: Case, dtype: np.dtype[Any]) -> None:
     assert_of(got, dtype, {name: shapes[name] for name in got._fields})
     program = Program(case, arrays, np.float64, product=rounded_product)
     wanted = trained(case, vkrnn.reference, arrays)._asdict()
-    assert_close(got._asdict(), wanted, allowed(dtype, wanted, program.forward))
+    device = vkrnn.default_device()
+    assert_close(got._asdict(), wanted, dtype_limits(dtype, device, wanted, program.forward))
     upstream = above(case, got, dtype)
     gradients = differentiated(case, vkrnn, arrays, upstream)
     assert_of(gradients, dtype, {name: case.shape(name) for name in gradient_names(case)})
     if dtype.itemsize == 2 and uses_cublas(case, arrays, upstream):
         program = Program(case, arrays, np.float64, product=rounded_product, stored=as_stored_in(dtype))
     wanted = differentiated(case, vkrnn.reference, arrays, upstream)._asdict()
-    assert_close(gradients._asdict(), wanted, allowed(dtype, wanted, lambda: program.gradients(upstream)))
+    limits = dtype_limits(dtype, device, wanted, lambda: program.gradients(upstream))
+    assert_close(gradients._asdict(), wanted, limits)
     plain = getattr(vkrnn, case.cell)(**arrays, descriptor=case.descriptor(training=False))
     np.testing.assert_array_equal(plain.output, got.output)
 

@@ -9,9 +9,9 @@ import pytest
 
 import vkrnn
 from cases import OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
-from comparison import assert_close
+from comparison import assert_close, dtype_limits
+from float32 import Program, as_stored_in, rounded_product
 from targets import Target, devices, require_fit, targets
-from tolerances import DTYPES
 from vkrnn import reference
 
 # Memory is shared where a call has a mebibyte of scratch buffers or more; the tables of cases are far below that.
@@ -35,40 +35,54 @@ def below(case: Case, arrays: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("target", targets(), ids=lambda target: target.id)
 def test_right_results(target: Target, cell: str, dtype: str) -> None:
     """Forward, training and gradients of calls whose buffers share memory agree with the reference."""
-    case, arrays = large(cell, dtype)
+    (case, arrays), kind = large(cell, dtype), np.dtype(dtype)
     device = target.opened()
+    program = Program(case, arrays, np.float64, product=rounded_product)
     for training in (False, True):
         forward = getattr(vkrnn, cell)
         call: dict[str, Any] = {**arrays, "descriptor": case.descriptor(training=training)}
         require_fit(device, target, forward, **call)
-        wanted = getattr(reference, cell)(**call)
-        assert_close(forward(**call, device=device)._asdict(), wanted._asdict(), DTYPES[dtype])
+        wanted = getattr(reference, cell)(**call)._asdict()
+        limits = dtype_limits(kind, device, wanted, program.forward)
+        assert_close(forward(**call, device=device)._asdict(), wanted, limits)
     gradients = getattr(vkrnn, f"{cell}_gradients")
-    call = {**arrays, **below(case, arrays), "descriptor": case.descriptor()}
+    upstream = below(case, arrays)
+    call = {**arrays, **upstream, "descriptor": case.descriptor()}
     require_fit(device, target, gradients, **call)
     plan = vkrnn.plan(gradients, **call, device=device)
     if dtype == "float16":
         assert plan.peak_bytes < plan.bytes
         assert f", at most {plan.peak_bytes / 1e6:.1f} MB at a time" in repr(plan)
-    wanted = getattr(reference, f"{cell}_gradients")(**call)
+    if plan.strategy["gemm"] == "cublas":
+        program = Program(case, arrays, np.float64, product=rounded_product, stored=as_stored_in(kind))
+    wanted = getattr(reference, f"{cell}_gradients")(**call)._asdict()
+    limits = dtype_limits(kind, device, wanted, lambda: program.gradients(upstream))
     for _ in range(3):  # a call that is repeated replays its commands
-        assert_close(gradients(**call, device=device)._asdict(), wanted._asdict(), DTYPES[dtype])
+        assert_close(gradients(**call, device=device)._asdict(), wanted, limits)
+
+
+# The product strategies whose buffers share most memory, best first.
+SHARING = ("matrices", "tiled", "native")
+SLAB = 2**20  # a Vulkan device takes its first small buffer, such as a packed weight, out of so many bytes
 
 
 @pytest.mark.parametrize("target", devices(), ids=lambda target: target.id)
 def test_memory_of_a_call(target: Target) -> None:
-    """What a call on arrays allocates is the plan's peak and little more."""
+    """What a call on arrays allocates is the plan's peak, rounded up by at most an eighth."""
     case, arrays = large("lstm", "float16")
     arrays |= below(case, arrays)
-    device = target.opened()
+    products = target.opened().strategies["gemm"]
+    options: dict[str, Any] = {**dict(target.options), "gemm": next(name for name in SHARING if name in products)}
+    device = vkrnn.Device(target.index, **options)
     resident: dict[str, Any] = {name: vkrnn.asarray(array, device=device) for name, array in arrays.items()}
     call = {**resident, "descriptor": case.descriptor()}
     gradients: Any = vkrnn.lstm_gradients
     plan = vkrnn.plan(gradients, **call)
-    apart = sum(size for _, role, size in plan.buffers if role in ("scratch", "packed"))
+    own = {role: sum(size for _, each, size in plan.buffers if each == role) for role in ("scratch", "packed")}
+    needed = sum(own.values()) - (plan.bytes - plan.peak_bytes)
     before = device.statistics()["bytes_allocated"]
     results = gradients(**call)
-    np.asarray(results[0])
+    device.synchronize()
     taken = device.statistics()["bytes_allocated"] - before - sum(array.nbytes for array in results)
-    needed = apart - (plan.bytes - plan.peak_bytes)  # most is saved where products pack operands, on matrix units
-    assert taken < 1.1 * needed  # the pool's pieces are larger
+    limit = needed * 9 / 8 + (SLAB if own["packed"] and device.backend == "vulkan" else 0)
+    assert taken <= limit < sum(own.values())

@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import vkrnn
 from cases import Case
-from tolerances import FLOAT32, FLOAT32_HIDDEN, FLOAT32_ORDERS, FLOAT32_RATIO, FLOAT32_STEPS
+from tolerances import (
+    DTYPES,
+    FLOAT32,
+    FLOAT32_HIDDEN,
+    FLOAT32_ORDERS,
+    FLOAT32_RATIO,
+    FLOAT32_STEPS,
+    ROUNDED_RATIO,
+)
 
 Array = NDArray[Any]
 
@@ -61,3 +70,14 @@ def limits(case: Case, wanted: Mapping[str, Array], in_float32: Mapping[str, Arr
     """Return the allowed error of each result, from the error of a float32 NumPy program."""
     assert not within_contract(case)
     return {name: max(FLOAT32, FLOAT32_RATIO * scaled_error(in_float32[name], array)) for name, array in wanted.items()}
+
+
+def dtype_limits(
+    dtype: np.dtype[Any], device: vkrnn.Device, wanted: Mapping[str, Array], rounded: Callable[[], Mapping[str, Array]]
+) -> dict[str, float]:
+    """Return the allowed error of each result. `rounded` gives those of a program that rounds operands of products."""
+    limits = dict.fromkeys(wanted, DTYPES[dtype.name])
+    if dtype.itemsize == 2 and device.rounds_products:
+        found = rounded()
+        return {name: limits[name] + ROUNDED_RATIO * scaled_error(found[name], wanted[name]) for name in wanted}
+    return limits

@@ -42,6 +42,11 @@ def rounded_product(a: Array, b: Array) -> Array:
     return exact_product(rounded(a), rounded(b))
 
 
+def as_stored_in(dtype: np.dtype[Any]) -> Function:
+    """Return a function that rounds numbers to a dtype and returns them in their own."""
+    return lambda numbers: numbers.astype(dtype).astype(numbers.dtype)
+
+
 def _values(alpha: float, beta: float) -> dict[str, Function]:
     return {
         "none": lambda p: p,
