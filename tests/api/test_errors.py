@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vkrnn
+from hidden import NO_GPU
 from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 # Shapes for T = 5, N = 3, I = 7 and H = 4.
@@ -317,8 +318,9 @@ def test_plan_of_another_function() -> None:
 def test_wrong_arguments_are_reported_without_a_driver() -> None:
     """A wrong shape is reported even if there is no Vulkan driver and no such device."""
     program = "import numpy, vkrnn; vkrnn.lstm(numpy.ones((5, 3, 16), 'f4'), numpy.ones((16, 5), 'f4'))"
-    environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | NO_GPU, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == (
         "ValueError: [lstm] recurrent_weight: expected shape [4H, H] = [16, 4], got [16, 5] "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hidden import NO_CUDA
 from tests.support.fake_cuda import environment, needs_compiler, needs_nvrtc, run
 
 pytestmark = needs_compiler
@@ -37,7 +38,7 @@ def test_devices_are_listed_and_the_others_say_why_not(fake: dict[str, str]) -> 
         "import vkrnn; print([d.name.split(' (')[0] for d in vkrnn.devices()]); print(vkrnn._core.skipped_devices())"
     )
     names, skipped = run(listed, fake).splitlines()
-    assert literal_eval(names)[:2] == ["cuda:0", "cpu"]
+    assert literal_eval(names) == ["cuda:0", "cpu"]
     assert ("cuda:1 (Fake GPU)", "discrete_gpu", "compute capability 7.0, 8.0 is needed") in literal_eval(skipped)
 
 
@@ -58,6 +59,21 @@ for refused in (lambda: vkrnn._cuda.cuda_device(0, "[here]"), lambda: vkrnn.Devi
     assert reason == "VKRNN_NVRTC=/none/libnvrtc.so is not NVRTC: it cannot be loaded"
     assert message == f"[here] cuda:0 cannot be used: {reason}"
     assert other == f"[Device] selector: 'cuda:0' cannot be used: {reason}"
+
+
+def test_a_driver_without_a_device(fake: dict[str, str]) -> None:
+    """The CPU alone is listed, and asking for a CUDA device says why."""
+    program = """
+import vkrnn
+print([device.backend for device in vkrnn.devices()])
+try:
+    vkrnn.Device("cuda:0")
+except vkrnn.DeviceError as error:
+    print(error)
+"""
+    listed, message = run(program, fake, **NO_CUDA).splitlines()
+    assert listed == "['native']"
+    assert message == "[Device] selector: 'cuda:0' cannot be used: the CUDA driver has no device"
 
 
 @needs_nvrtc

@@ -258,7 +258,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), run() == wanted)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"VKRNN_DEVICE": str(position(native=False))},
+        env=os.environ | {"VKRNN_DEVICE": vkrnn.devices()[position(native=False)].name},  # a child sees no CUDA device
         capture_output=True,
         text=True,
         check=False,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hidden import NO_CUDA, vulkan_alone
+
 CC = shutil.which("cc")
 HEADERS = Path("/usr/include/vulkan/vk_icd.h")
 MESA = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"), None)
@@ -65,12 +67,7 @@ def test_a_driver_of_a_subset_of_vulkan(tmp_path: Path) -> None:
     manifest = tmp_path / "portability_driver.json"
     manifest.write_text(json.dumps(described))
     given = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
-    alone = {
-        "VK_DRIVER_FILES": str(manifest),
-        "VK_ICD_FILENAMES": str(manifest),
-        "VKRNN_VALIDATION": "",
-        "VKRNN_CACHE_DIR": str(tmp_path),
-    }
+    alone = vulkan_alone(manifest) | NO_CUDA | {"VKRNN_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", CALL], env={**given, **alone}, capture_output=True, text=True, check=False
     )

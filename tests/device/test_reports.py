@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vkrnn
+from hidden import NO_CUDA, NO_GPU, vulkan_alone
 
 LOG = (
     "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s %(levelname)s %(message)s');"
@@ -47,7 +48,7 @@ def _old_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     described = {"library_path": str(folder / "old_driver.so"), "api_version": "1.2.175"}
     manifest = folder / "old_driver.json"
     manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": described}))
-    return {"VK_DRIVER_FILES": str(manifest), "VK_ICD_FILENAMES": str(manifest)}
+    return vulkan_alone(manifest) | NO_CUDA
 
 
 def test_a_skipped_gpu_causes_one_warning(old_gpu: dict[str, str]) -> None:
@@ -74,7 +75,7 @@ def test_no_warning_if_the_environment_names_a_device(old_gpu: dict[str, str]) -
 
 def test_no_warning_without_a_gpu() -> None:
     """A machine without a GPU is nothing unusual."""
-    assert "RuntimeWarning" not in run(f"{CALL})", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
+    assert "RuntimeWarning" not in run(f"{CALL})", **NO_GPU)
 
 
 def test_skipped_devices_are_in_the_log(old_gpu: dict[str, str]) -> None:
@@ -87,8 +88,8 @@ def test_skipped_devices_are_in_the_log(old_gpu: dict[str, str]) -> None:
     assert f"({skipped}); install one: " in log
     mesa = next(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"), None)
     if mesa is not None:
-        both = {name: f"{value}:{mesa}" for name, value in old_gpu.items()}
-        log = run("vkrnn.devices(); vkrnn.devices()", **both)
+        both = vulkan_alone(f"{old_gpu['VK_DRIVER_FILES']}:{mesa}")
+        log = run("vkrnn.devices(); vkrnn.devices()", **old_gpu | both)
         assert log == "vkrnn INFO skipped Abacus 3000: Vulkan 1.2.175, 1.3 is needed\n"
 
 
@@ -96,7 +97,7 @@ def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
     """The output of ``python -m vkrnn info`` ends with them."""
     done = subprocess.run(
         [sys.executable, "-m", "vkrnn", "info"],
-        env={**os.environ, **old_gpu, "VKRNN_VALIDATION": "", "VKRNN_DEVICE": ""},
+        env={**os.environ, **old_gpu, "VKRNN_DEVICE": ""},
         capture_output=True,
         text=True,
         check=True,
@@ -107,7 +108,7 @@ def test_info_has_skipped_devices(old_gpu: dict[str, str]) -> None:
 @pytest.mark.usefixtures("vulkan_build")
 def test_a_missing_driver_is_in_the_log() -> None:
     """It is logged at level INFO."""
-    log = run("vkrnn.devices()", VK_DRIVER_FILES="/nonexistent", VK_ICD_FILENAMES="/nonexistent")
+    log = run("vkrnn.devices()", **NO_GPU)
     assert log.startswith("vkrnn INFO no Vulkan ")
 
 

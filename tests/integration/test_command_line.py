@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import vkrnn
+from hidden import NO_GPU
 from vkrnn import __main__ as command_line
 from vkrnn import _bench, _core, _tune
 from vkrnn._sample import SAMPLES
 from vkrnn.checks import Comparison, Report
 
 OPERATIONS = [name + suffix for name in ("single_gate_rnn", "lstm", "gru") for suffix in ("", "_gradients")]
-NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -59,13 +59,13 @@ def test_info() -> None:
         assert ("float64" in own.split("dtypes: ")[1].splitlines()[0]) == device.profile.float64
         assert f"subgroup_size {device.profile.subgroup_size}" in own
         assert "an LSTM with T = 64, N = 8, I = H = 128: schedule " in own
-        assert ("heap 0: " in own) == (device.backend != "native")
+        assert ("heap 0: " in own) == (device.backend == "vulkan")
 
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_info_without_a_driver() -> None:
     """It says what is missing and lists the CPU."""
-    done = run("info", **NO_DRIVER)
+    done = run("info", **NO_GPU)
     assert done.returncode == 0, done.stderr
     assert "\n0: cpu (" in done.stdout
     assert "\nVulkan: no Vulkan " in done.stdout
@@ -152,7 +152,7 @@ def info(stdout: int, shell: str = "", **environment: str) -> tuple[int, str]:
     arguments = [sys.executable, "-m", "vkrnn", "info"]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {shell}', "sh", *arguments] if shell else arguments,
-        env={**os.environ, **NO_DRIVER, **environment},
+        env={**os.environ, **NO_GPU, **environment},
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
@@ -177,7 +177,7 @@ def test_output_that_cannot_be_written() -> None:
 def test_a_terminal_with_a_small_character_set(tmp_path: Path) -> None:
     """Characters that it cannot show are escaped, also in folder names that are not UTF-8."""
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
-    done = run("info", **NO_DRIVER, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9")
+    done = run("info", **NO_GPU, PYTHONIOENCODING="ascii", VKRNN_CACHE_DIR=folder, VKRNN_GREETING="caf\u00e9")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"cache folder: {tmp_path}/caf\\udce9\n" in done.stdout
     assert "VKRNN_GREETING=caf\\xe9" in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vkrnn
+from hidden import NO_CUDA, NO_GPU
 from vkrnn import _core
 
 CALL = """
@@ -23,7 +24,6 @@ HINT = (
     "(Debian/Ubuntu: apt install libvulkan1 mesa-vulkan-drivers)"
 )
 NM = shutil.which("nm")
-NO_DRIVER = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent", "VKRNN_VALIDATION": ""}
 
 
 def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -36,19 +36,19 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_import_without_a_driver() -> None:
     """Importing looks for no driver, and the reference needs no device."""
     program = "import vkrnn, numpy; vkrnn.reference.lstm(numpy.ones((5, 3, 16)), numpy.ones((16, 4))); print('fine')"
-    done = run(program, **NO_DRIVER)
+    done = run(program, **NO_GPU)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
 
 
 @pytest.mark.usefixtures("vulkan_build")
 def test_calls_without_a_driver() -> None:
     """Calls run on the CPU. Asking for another device says what to install."""
-    done = run(CALL, **NO_DRIVER)
+    done = run(CALL, **NO_GPU)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run(CALL).stdout
-    done = run("import vkrnn; print([device.driver for device in vkrnn.devices()])", **NO_DRIVER)
+    done = run("import vkrnn; print([device.driver for device in vkrnn.devices()])", **NO_GPU)
     assert (done.returncode, done.stdout) == (0, "['native']\n"), done.stderr
-    done = run("import vkrnn; vkrnn.Device('abacus')", **NO_DRIVER)
+    done = run("import vkrnn; vkrnn.Device('abacus')", **NO_GPU)
     assert done.returncode == 1
     assert re.fullmatch(
         r"ValueError: \[Device\] selector: expected a part of a device's name, got 'abacus' \(0: cpu \(.+\); "
@@ -76,7 +76,7 @@ def test_calls_without_a_loader(tmp_path: Path) -> None:
     """Calls run on the CPU even if libvulkan is missing or, as here, is not a library."""
     for name in ("libvulkan.so", "libvulkan.so.1"):
         (tmp_path / name).write_text("no library")
-    hidden = {"LD_LIBRARY_PATH": str(tmp_path), "VKRNN_VALIDATION": ""}
+    hidden = NO_CUDA | {"LD_LIBRARY_PATH": str(tmp_path), "VKRNN_VALIDATION": ""}
     done = run(CALL, **hidden)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == run(CALL).stdout

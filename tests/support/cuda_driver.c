@@ -1,7 +1,8 @@
 // A CUDA driver without a GPU, for tests of the device around the kernels: memory is the host's, a kernel does nothing,
 // and new memory contains bytes of 0x3c.
 // The environment variable FAKE_CUDA_FAIL=function:error:first:count lets `count` calls of a function fail, from the
-// first, counted from 1. FAKE_CUDA_VERSION is the driver's version.
+// first, counted from 1. FAKE_CUDA_VERSION is the driver's version. CUDA_VISIBLE_DEVICES=-1 hides the devices, as it
+// does with NVIDIA's driver.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,12 @@ static Result failure(const char* function, int* calls) {
 static int allocations, launches, contexts;
 static size_t held;
 
-FUNCTION(cuInit, (unsigned flags), (void)flags)
+static int is_hidden(void) {
+    const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+    return visible != NULL && strcmp(visible, "-1") == 0;
+}
+
+FUNCTION(cuInit, (unsigned flags), (void)flags; if (is_hidden()) return 100)
 // NVRTC asks the driver for a table, and goes without it.
 Result cuGetExportTable(const void** table, const void* id) {
     (void)id;

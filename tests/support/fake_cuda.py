@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hidden import NO_VULKAN
 from tests.support import nvrtc
 
 CC = shutil.which("cc")
@@ -32,14 +33,17 @@ def environment(folder: Path) -> dict[str, str]:
     """Build the driver in a folder, and return the environment of programs that use it, without cuBLASLt."""
     build("cuda_driver.c", folder / "libcuda.so.1")
     inherited = {name: value for name, value in os.environ.items() if name != "VKRNN_DEVICE"}
-    return inherited | {
-        "LD_LIBRARY_PATH": str(folder),
-        "VK_ADD_DRIVER_FILES": str(folder / "none"),  # as on a machine with a GPU, drivers are asked at once
-        "VKRNN_NVRTC": NVRTC or "",
-        "VKRNN_CUBLASLT": str(folder / "none"),
-        "VKRNN_CACHE_DIR": str(folder),
-        "VKRNN_SELF_CHECK": "0",  # kernels that do nothing would not pass it
-    }
+    return (
+        inherited
+        | NO_VULKAN
+        | {
+            "LD_LIBRARY_PATH": str(folder),
+            "VKRNN_NVRTC": NVRTC or "",
+            "VKRNN_CUBLASLT": str(folder / "none"),
+            "VKRNN_CACHE_DIR": str(folder),
+            "VKRNN_SELF_CHECK": "0",  # kernels that do nothing would not pass it
+        }
+    )
 
 
 def run(program: str, environment: dict[str, str], **more: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import os
 from functools import cache
 from pathlib import Path
 
@@ -14,11 +15,16 @@ ARCHITECTURE = "sm_90"
 
 @cache
 def find_path() -> str | None:
-    """Return NVRTC's path: the loader's, or the one of NVIDIA's package for Python. None if neither is installed."""
+    """Return a path or name with which other processes can load NVRTC. None if it is not installed.
+
+    This process can load any NVRTC by name that it already has, so names are tried last.
+    """
+    named = [path] if (path := os.environ.get("VKRNN_NVRTC")) else []
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     packaged = sorted(str(path) for folder in folders for path in folder.glob("*/lib/libnvrtc.so.*[0-9]"))
-    for name in ["libnvrtc.so.13", "libnvrtc.so.12", *packaged]:
+    toolkit = sorted(str(path) for path in Path("/usr/local/cuda/lib64").glob("libnvrtc.so.*[0-9]"))
+    for name in [*named, *packaged, *toolkit, "libnvrtc.so.13", "libnvrtc.so.12"]:
         with contextlib.suppress(OSError):
             ctypes.CDLL(name)
             return name
@@ -26,9 +32,13 @@ def find_path() -> str | None:
 
 
 def find() -> ctypes.CDLL | None:
-    """Return NVRTC, opened; None if it is not installed."""
+    """Return NVRTC, opened; None if it is not installed. Not every NVRTC finds its part "builtins" beside itself."""
     path = find_path()
-    return ctypes.CDLL(path) if path else None
+    if path is None:
+        return None
+    for part in Path(path).parent.glob("libnvrtc-builtins.so*") if "/" in path else ():
+        ctypes.CDLL(str(part))
+    return ctypes.CDLL(path)
 
 
 def kernels() -> list[tuple[str, str, str]]:

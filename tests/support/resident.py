@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -34,13 +35,14 @@ def is_native(device: vkrnn.Device) -> bool:
 @functools.cache
 def _positions() -> dict[bool, int]:
     found: dict[bool, int] = {}
-    for device in (vkrnn.default_device(), *vkrnn.devices()):
+    chosen = [vkrnn.default_device()] if "VKRNN_TEST_DEVICE" in os.environ else []
+    for device in (*chosen, *(each for each in vkrnn.devices() if each.backend != "cuda")):
         found.setdefault(is_native(device), device.index)
     return found
 
 
 def position(*, native: bool) -> int:
-    """Return the index of the native CPU device, or of a Vulkan device: the default one if possible.
+    """Return the index of the native CPU device, or of a Vulkan device: that of VKRNN_TEST_DEVICE, else the first.
 
     Skips the test if there is no such device.
     """
