@@ -54,6 +54,8 @@ private:
         std::string prefix;  // begins messages about the call
         std::uint32_t timing_slot;
     };
+    // Smaller requests are not checked: asking the driver how much memory is free costs more than a small call.
+    static constexpr std::uint64_t kChecked = 16 << 20;
 
     void check_usable(const std::string& prefix) const;
     // Returns the session of a usable device; throws DeviceError otherwise.
