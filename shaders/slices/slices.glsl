@@ -69,7 +69,7 @@ INLINE Element element_of(Params p, Place place, const uint cell, int step) {
                    min(unit_of(place, cell), p.params.H - 1), step);
 }
 
-INLINE void find_cell(Params p, Place place, const uint cell) {
+INLINE void locate_cell(Params p, Place place, const uint cell) {
     uint n = place.first_row + row_of(place, cell);
     there[cell] = place.owns && n < p.params.N && unit_of(place, cell) < p.params.H;
     ends[cell] = length_of(p, min(n, p.params.N - 1));
@@ -77,7 +77,7 @@ INLINE void find_cell(Params p, Place place, const uint cell) {
 
 // Returns the address of a cell's element of a view at a step, or at the row's last step if the step is past it. Called
 // before the loop: reading the parameters and computing most of an address would otherwise take most of a step.
-INLINE Address find(Params p, uint view, Element e, int step, int end) {
+INLINE Address cell_address(Params p, uint view, Element e, int step, int end) {
     step = min(step, end - 1);
     if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);

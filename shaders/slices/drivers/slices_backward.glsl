@@ -42,7 +42,7 @@ uint delta_slot, recurrent_delta_slot;
 Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
 // Sets what is the same for all cells.
-INLINE void find_steps(Params p, Place place) {
+INLINE void set_steps(Params p, Place place) {
     uint d = place.direction;
     training_step = step_bytes(p, kTrainingState, d);
     upstream_step = step_bytes(p, kUpstream, d);
@@ -99,30 +99,31 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
 #endif
 
 INLINE void start_cell(Params p, Place place, const uint cell, int first, bool from_later) {
-    find_cell(p, place, cell);
+    locate_cell(p, place, cell);
     Element e = element_of(p, place, cell, first);
     int end = ends[cell], step = max(first, 0);
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) v[cell][g] = 0.0f;
     UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
-    training_at[cell] = find(p, kTrainingState, e, step, end);
-    upstream_at[cell] = find(p, kUpstream, e, step, end);
-    delta_at[cell] = find(p, kDelta, e, step, end);
-    if (has_mask != 0) mask_at[cell] = find(p, kMask, e, step + 1, end);
+    training_at[cell] = cell_address(p, kTrainingState, e, step, end);
+    upstream_at[cell] = cell_address(p, kUpstream, e, step, end);
+    delta_at[cell] = cell_address(p, kDelta, e, step, end);
+    if (has_mask != 0) mask_at[cell] = cell_address(p, kMask, e, step + 1, end);
     if (needs_hidden) {
         init_hidden_at[cell] = unit_address(p, kInitHidden, row_address(p, kInitHidden, e.direction, 0, e.n), 0, e.j);
-        hidden_at[cell] = step == 0 ? init_hidden_at[cell] : find(p, kHidden, e, step - 1, end);
-        after[cell][0] = load_tensor(kHidden, find(p, kHidden, e, step, end), 0);
+        hidden_at[cell] = step == 0 ? init_hidden_at[cell] : cell_address(p, kHidden, e, step - 1, end);
+        after[cell][0] = load_tensor(kHidden, cell_address(p, kHidden, e, step, end), 0);
     }
     if (needs_cell) {
         init_cell_at[cell] = unit_address(p, kInitCell, row_address(p, kInitCell, e.direction, 0, e.n), 0, e.j);
-        cell_at[cell] = step == 0 ? init_cell_at[cell] : find(p, kCell, e, step - 1, end);
+        cell_at[cell] = step == 0 ? init_cell_at[cell] : cell_address(p, kCell, e, step - 1, end);
         state_slot[cell] = step == 0 ? init_slot : slot_bytes(p, kCell);
         UNROLL for (uint s = 1; s < CELL_STATES; ++s)
-            after[cell][s] = load_tensor(kCell, state_at(find(p, kCell, e, step, end), s, slot_bytes(p, kCell)), 0);
+            after[cell][s] =
+                load_tensor(kCell, state_at(cell_address(p, kCell, e, step, end), s, slot_bytes(p, kCell)), 0);
     }
     if (other_delta) {
-        product_at[cell] = find(p, kProduct, e, step, end);
-        recurrent_delta_at[cell] = find(p, kRecurrentDelta, e, step, end);
+        product_at[cell] = cell_address(p, kProduct, e, step, end);
+        recurrent_delta_at[cell] = cell_address(p, kRecurrentDelta, e, step, end);
     }
     last[cell][0] = load_view(p, kLastHidden, e.direction, 0, e.n, 0, e.j);
     carry[cell][0] = from_later ? load_view(p, kCarryHidden, e.direction, 0, e.n, 0, e.j) : 0.0f;
@@ -215,7 +216,7 @@ void main() {
     if (end < 0 && to_initial != 0) end = -2;
     bool from_later = first < last_step;          // an earlier dispatch stored the deltas of step first + 1
     start_slice(p, place);
-    find_steps(p, place);
+    set_steps(p, place);
     start_cell(p, place, 0, first, from_later);
     UNROLL for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first, from_later);
     barrier();

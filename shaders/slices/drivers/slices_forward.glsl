@@ -16,7 +16,7 @@ uint training_slot, state_slot;
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
 // Sets what is the same for all cells.
-INLINE void find_steps(Params p, Place place) {
+INLINE void set_steps(Params p, Place place) {
     projected_step = step_bytes(p, kProjected, place.direction);
     hidden_step = step_bytes(p, kHidden, place.direction);
     mask_step = has_mask != 0 ? step_bytes(p, kMask, place.direction) : 0;
@@ -40,7 +40,7 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
 }
 
 INLINE void start_cell(Params p, Place place, const uint cell, int first) {
-    find_cell(p, place, cell);
+    locate_cell(p, place, cell);
     Element e = element_of(p, place, cell, first);
     int end = ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g) {
@@ -48,11 +48,11 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
         v[cell][g] = 0.0f;
     }
     UNROLL for (uint i = 0; i < CELL_VECTORS; ++i) v[cell][i] = value_of(kVectors, fetch_vector(p, e, i));
-    projected_at[cell] = find(p, kProjected, e, first, end);
-    hidden_at[cell] = find(p, kHidden, e, first, end);
-    if (has_mask != 0) mask_at[cell] = find(p, kMask, e, first + 1, end);
-    if (keep != 0) training_at[cell] = find(p, kTrainingState, e, first, end);
-    if (CELL_STATES > 1) cell_at[cell] = find(p, kCell, e, first, end);
+    projected_at[cell] = cell_address(p, kProjected, e, first, end);
+    hidden_at[cell] = cell_address(p, kHidden, e, first, end);
+    if (has_mask != 0) mask_at[cell] = cell_address(p, kMask, e, first + 1, end);
+    if (keep != 0) training_at[cell] = cell_address(p, kTrainingState, e, first, end);
+    if (CELL_STATES > 1) cell_at[cell] = cell_address(p, kCell, e, first, end);
     before[cell][0] = load_carried(p, kHidden, kCarryHidden, kInitHidden, e.direction, first, e.n, 0, e.j);
     UNROLL for (uint s = 1; s < CELL_STATES; ++s)
         before[cell][s] = load_carried(p, kCell, kCarryCell, kInitCell, e.direction, first, e.n, s - 1, e.j);
@@ -112,7 +112,7 @@ void main() {
     Place place = this_place();
     int first = push.step, end = min(first + int(push.steps), int(p.params.T));
     start_slice(p, place);
-    find_steps(p, place);
+    set_steps(p, place);
     start_cell(p, place, 0, first);
     UNROLL for (uint cell = 1; cell < cells; ++cell) start_cell(p, place, cell, first);
     barrier();
