@@ -17,6 +17,7 @@ from comparison import assert_close, dtype_limits
 from float32 import Program, as_stored_in, rounded_product
 from resident import dtype_of
 from tolerances import DEVICE_DIFFERENCE, DEVICE_DIFFERENCE_STEP, DTYPES
+from training import differentiated, trained
 from vkrnn import SingleGateRNNDescriptor
 from vkrnn.results import Results
 
@@ -37,18 +38,6 @@ def cast(case: Case, dtype: np.dtype[Any]) -> Arrays:
     if dtype == np.float64 and case.values != "kinks":
         return {name: np.asarray(array.astype(dtype) * (1 + 2.0**-30)) for name, array in arrays.items()}
     return {name: array.astype(dtype) for name, array in arrays.items()}
-
-
-def trained(case: Case, module: Any, arrays: Mapping[str, Array]) -> Results:
-    """Return the results of a training call."""
-    results: Results = getattr(module, case.cell)(**arrays, descriptor=case.descriptor(training=True))
-    return results
-
-
-def differentiated(case: Case, module: Any, arrays: Mapping[str, Array], upstream: Mapping[str, Array]) -> Results:
-    """Return the gradients."""
-    results: Results = getattr(module, f"{case.cell}_gradients")(**arrays, **upstream, descriptor=case.descriptor())
-    return results
 
 
 def above(case: Case, forward: Results, dtype: np.dtype[Any]) -> Arrays:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 
 import vkrnn
 import vkrnn.reference
-from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, last_states, lengths_of, loss
+from cases import CASES, Case, by_id, gradient_inputs, gradient_names, inputs, lengths_of, loss
 from comparison import assert_close, limits, within_contract
 from float32 import Program
 from resident import dtype_of, position
-from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
-from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
-from vkrnn.results import Results
+from tolerances import COMPLEX, COMPLEX_STEP, DTYPES, FLOAT32, SAME_IN_FLOAT64
+from training import differentiated, trained
+from vkrnn import SingleGateRNNDescriptor
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -64,22 +63,6 @@ def one_sequence(name: str, array: Array, n: int, length: int) -> Array:
         array = array[:length] if array.ndim == 3 and array.shape[0] > 1 else array
         return array[..., n : n + 1, :] if array.ndim > 1 and array.shape[-2] > 1 else array
     return array
-
-
-def trained(case: Case, module: Any, arrays: Mapping[str, Array], lengths: Array | None) -> Results:
-    """Return the results of a training call."""
-    results: Results = getattr(module, case.cell)(**arrays, lengths=lengths, descriptor=case.descriptor(training=True))
-    return results
-
-
-def differentiated(
-    case: Case, module: Any, arrays: Mapping[str, Array], upstream: Mapping[str, Array], lengths: Array | None
-) -> Results:
-    """Return the gradients."""
-    results: Results = getattr(module, f"{case.cell}_gradients")(
-        **arrays, **upstream, lengths=lengths, descriptor=case.descriptor()
-    )
-    return results
 
 
 def in_doubles(case: Case, lengths: Array | None) -> tuple[Arrays, Arrays]:
@@ -172,96 +155,6 @@ def test_the_references_gradients_are_derivatives(case: Case) -> None:
         changed = arrays | {name: arrays[name] + 1j * COMPLEX_STEP * along}
         slope = loss(case, trained(case, vkrnn.reference, changed, lengths), upstream, lengths).imag / COMPLEX_STEP
         assert abs(np.sum(gradient * along) - slope) <= COMPLEX * (1 + np.sum(np.abs(gradient * along))), name
-
-
-# torch's packed sequences
-
-
-def torch_layer(torch: Any, kind: str, arrays: Arrays, lengths: Array, directions: int) -> tuple[Any, Arrays, Arrays]:
-    """Run a torch layer on packed sequences. Return its output and states, and the inputs' gradients."""
-    T, _, I = arrays["source"].shape
-    H = arrays["h0"].shape[-1]
-    torch.manual_seed(3)
-    layer = getattr(torch.nn, kind)(I, H, bidirectional=directions == 2).double()
-    fed = {name: torch.from_numpy(arrays[name].copy()).requires_grad_() for name in ("source", "h0", "c0")}
-    packed = torch.nn.utils.rnn.pack_padded_sequence(fed["source"], lengths, enforce_sorted=False)
-    out, last = layer(packed, (fed["h0"], fed["c0"]) if kind == "LSTM" else fed["h0"])
-    output, _ = torch.nn.utils.rnn.pad_packed_sequence(out, total_length=T)
-    h, c = last if kind == "LSTM" else (last, None)
-    total = (output * torch.from_numpy(arrays["d_output"])).sum() + (h * torch.from_numpy(arrays["d_h"])).sum()
-    if c is not None:
-        total = total + (c * torch.from_numpy(arrays["d_c"])).sum()
-    total.backward()
-    results = {"output": output.detach().numpy(), "h": h.detach().numpy()}
-    results |= {} if c is None else {"c": c.detach().numpy()}
-    gradients = {name: tensor.grad.numpy() for name, tensor in fed.items() if tensor.grad is not None}
-    return layer, results, gradients
-
-
-def side_by_side(state: Array) -> Array:
-    """Return torch's [D, N, H] as [N, DH]."""
-    return np.concatenate(list(state), axis=-1)
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-@pytest.mark.parametrize("module", [vkrnn.reference, vkrnn], ids=["reference", "device"])
-def test_agrees_with_torchs_packed_sequences(torch: Any, module: Any, kind: str, *, bidirectional: bool) -> None:
-    """Outputs, last states and gradients of `pack_padded_sequence` with ``enforce_sorted=False``, in float64."""
-    T, N, I, H, D = 6, 5, 7, 4, 1 + bidirectional
-    lengths = np.array([3, 6, 1, 5, 3])
-    draw = np.random.default_rng(5).standard_normal
-    names = {"h0": (D, N, H), "c0": (D, N, H), "d_h": (D, N, H), "d_c": (D, N, H), "d_output": (T, N, D * H)}
-    given = {"source": draw((T, N, I))} | {name: draw(shape) for name, shape in names.items()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        layer, results, inner = torch_layer(torch, kind, given, lengths, D)
-
-    def weights(name: str, *, grad: bool = False) -> list[Array]:
-        parts = [getattr(layer, f"{name}_l0{suffix}") for suffix in ("", "_reverse")[:D]]
-        return [(part.grad if grad else part.detach()).numpy() for part in parts]
-
-    def arguments(*, grad: bool = False) -> Arrays:
-        states = inner if grad else given
-        R = np.stack(weights("weight_hh", grad=grad))
-        outside, inside = weights("bias_ih", grad=grad), weights("bias_hh", grad=grad)
-        together = outside if grad else [one + other for one, other in zip(outside, inside, strict=True)]
-        found = {
-            "source": states["source"],
-            "recurrent_weight": R if bidirectional else R[0],
-            "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
-            "init_state": side_by_side(states["h0"]),
-        }
-        if kind == "GRU":  # its candidate has two biases
-            together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, outside, strict=True)]
-            found["secondary_bias"] = np.concatenate([b[2 * H :] for b in inside])
-        if kind == "LSTM":
-            found["init_cell"] = side_by_side(states["c0"])
-        return found | {"bias": np.concatenate(together)}
-
-    cell, descriptor = {
-        "RNN": ("single_gate_rnn", SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")),
-        "LSTM": ("lstm", LSTMDescriptor(bidirectional=bidirectional)),
-        "GRU": ("gru", GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)),
-    }[kind]
-    case = Case(cell, T, N, I, H, vars(descriptor), frozenset(arguments()) - {"source", "recurrent_weight"})
-    arrays = arguments()
-    forward = trained(case, module, arrays, lengths)
-    tolerance = TORCH_IN_FLOAT64 if module is vkrnn.reference else DTYPES["float64"]
-    assert_close({"output": forward.output}, {"output": results["output"]}, tolerance)
-    upstream = {"source_gradient": given["d_output"], "state_gradient": side_by_side(given["d_h"])}
-    lasts = {"h": (forward.output, "h")}
-    if kind == "LSTM":
-        upstream["cell_gradient"] = side_by_side(given["d_c"])
-        lasts["c"] = (forward.cell_output, "c")
-    for sequence, name in lasts.values():
-        last = last_states(case, sequence, lengths)
-        assert_close({name: last}, {name: side_by_side(results[name])}, tolerance)
-    saved = gradient_inputs(case, forward)  # its source_gradient is not used here
-    got = differentiated(case, module, arrays, saved | upstream, lengths)._asdict()
-    wanted = arguments(grad=True)
-    assert set(got) == set(wanted)
-    assert_close(got, {name: wanted[name] for name in got}, tolerance)
 
 
 # The device
