@@ -26,9 +26,9 @@ struct LayersCall {
     const void* source = nullptr;                   // [T, N, I]
     const void *hidden = nullptr, *cell = nullptr;  // initial states [L, D, N, H]; null: zeros
     void* output = nullptr;                         // [T, N, D H], of the last layer
-    void *last_hidden = nullptr,
-         *last_cell = nullptr;  // [L, D, N, H]; last_cell is not used if the layers have no cell state
-    bool tf32 = false;          // float32 products may be rounded
+    void* last_hidden = nullptr;                    // [L, D, N, H]
+    void* last_cell = nullptr;                      // the same; not used if the layers have no cell state
+    bool tf32 = false;                              // float32 products may be rounded
 };
 
 // Layers, each fed by the output of the one before, with their weights in device memory. The device keeps the packed
@@ -50,15 +50,13 @@ public:
     void run(const LayersCall& call, const Poll& poll, const Share& share = {}) const;
 
     // Runs one step of one batch row as a stream does, on the calling thread, which takes a few microseconds. Returns
-    // false without having done anything if the call is another one, if the step may be worth several threads, or if
-    // the device, or a step in another thread, does not allow it; run() then makes the call or says what is wrong.
-    // Throws nothing.
+    // false, and does nothing, if the call has more steps or rows, if the step may be worth several threads, if another
+    // thread runs a step, or if the device cannot be used. run() then makes the call, or throws. Throws nothing itself.
     bool run_step(const LayersCall& call) const;
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
-    [[nodiscard]] const Spec& spec(std::size_t layer) const {
-        return layers_.at(layer).spec;
-    }  // of a single step and batch row
+    // Returns the spec of a call of one step and one batch row.
+    [[nodiscard]] const Spec& spec(std::size_t layer) const { return layers_.at(layer).spec; }
     [[nodiscard]] Device& device() const { return *device_; }
 
 private:
