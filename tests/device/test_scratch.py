@@ -10,7 +10,7 @@ import pytest
 import vkrnn
 from cases import OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
 from comparison import assert_close, dtype_limits
-from float32 import Program, as_stored_in, rounded_product
+from float32 import rounded_program
 from targets import Target, devices, require_fit, targets
 from vkrnn import reference
 
@@ -37,12 +37,12 @@ def test_right_results(target: Target, cell: str, dtype: str) -> None:
     """Forward, training and gradients of calls whose buffers share memory agree with the reference."""
     (case, arrays), kind = large(cell, dtype), np.dtype(dtype)
     device = target.opened()
-    program = Program(case, arrays, np.float64, product=rounded_product)
     for training in (False, True):
         forward = getattr(vkrnn, cell)
         call: dict[str, Any] = {**arrays, "descriptor": case.descriptor(training=training)}
         require_fit(device, target, forward, **call)
         wanted = getattr(reference, cell)(**call)._asdict()
+        program = rounded_program(case, arrays, vkrnn.plan(forward, **call, device=device).strategy)
         limits = dtype_limits(kind, device, wanted, program.forward)
         assert_close(forward(**call, device=device)._asdict(), wanted, limits)
     gradients = getattr(vkrnn, f"{cell}_gradients")
@@ -53,8 +53,7 @@ def test_right_results(target: Target, cell: str, dtype: str) -> None:
     if dtype == "float16":
         assert plan.peak_bytes < plan.bytes
         assert f", at most {plan.peak_bytes / 1e6:.1f} MB at a time" in repr(plan)
-    if plan.strategy["gemm"] == "cublas":
-        program = Program(case, arrays, np.float64, product=rounded_product, stored=as_stored_in(kind))
+    program = rounded_program(case, arrays, plan.strategy)
     wanted = getattr(reference, f"{cell}_gradients")(**call)._asdict()
     limits = dtype_limits(kind, device, wanted, lambda: program.gradients(upstream))
     for _ in range(3):  # a call that is repeated replays its commands

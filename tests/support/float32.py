@@ -42,11 +42,6 @@ def rounded_product(a: Array, b: Array) -> Array:
     return exact_product(rounded(a), rounded(b))
 
 
-def as_stored_in(dtype: np.dtype[Any]) -> Function:
-    """Return a function that rounds numbers to a dtype and returns them in their own."""
-    return lambda numbers: numbers.astype(dtype).astype(numbers.dtype)
-
-
 def _values(alpha: float, beta: float) -> dict[str, Function]:
     return {
         "none": lambda p: p,
@@ -378,3 +373,16 @@ class Program:
 def case_reversed(case: Case) -> bool:
     """Return whether the only direction runs from the last row to the first."""
     return bool(case.options.get("reverse")) and case.D == 1
+
+
+def rounded_program(case: Case, arrays: Mapping[str, Array], strategy: Mapping[str, Any]) -> Program:
+    """Return the program that rounds what a 16-bit call with these strategies rounds on matrix units."""
+    dtype = arrays["source"].dtype
+
+    def in_dtype(numbers: Array) -> Array:
+        return numbers.astype(dtype).astype(numbers.dtype)
+
+    # All operands keep float16's digits, and `split` scales deltas into its range.
+    carried = in_dtype if strategy["schedule"] == "split" and dtype != np.float16 else np.asarray
+    stored = in_dtype if strategy["gemm"] == "cublas" else np.asarray
+    return Program(case, arrays, np.float64, product=rounded_product, stored=stored, carried=carried)

@@ -37,8 +37,9 @@ FLOAT32_ORDERS = 4
 # the deltas and the operands that the call stores for all steps are in the type. Such a number d has an error of at
 # most u |d|, with u half an epsilon, or half of the least subnormal number. A gradient that sums d x over all rows errs
 # by at most u times the sum of |d x|, which is far more than u times the gradient where terms cancel. The program
-# therefore rounds these numbers, too. Whatever passes from step to step does not contain these roundings. In float64
-# the limit is some thousands of roundings of 2^-53.
+# therefore rounds these numbers, too. Whatever passes from step to step does not contain these roundings, except with
+# the time loop `split`: there cuBLASLt computes the recurrent products, so the program rounds their operands to the
+# type. In float64 the limit is some thousands of roundings of 2^-53.
 DTYPES = {
     "float64": 1e-12,
     "float32": FLOAT32,
