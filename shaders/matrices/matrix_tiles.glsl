@@ -97,7 +97,7 @@ INLINE uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile
 // Where the scales of a product's k blocks are.
 Address left_scales;
 uint left_run_blocks, left_unit_tiles;
-INLINE void find_left_scales(Params p, Tile tile, uint region) {
+INLINE void locate_left_scales(Params p, Tile tile, uint region) {
     left_run_blocks = run_blocks(p);
     left_unit_tiles = unit_tiles(p);
     left_scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows) +
@@ -134,7 +134,7 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 #endif
 
 // Computes the factors that are the same in all steps.
-INLINE void find_factors(Params p) {
+INLINE void compute_factors(Params p) {
     weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
 #ifdef BACKWARD
     weights_up *= 0.5f / kTagRoom;   // the whole may be too large for a float
@@ -194,9 +194,9 @@ INLINE void share_sums(SumMatrix found[matrix_rows][matrix_columns]) {
 }
 
 INLINE void multiply(Params p, Tile tile, uint region) {
-    find_factors(p);
+    compute_factors(p);
 #ifdef BACKWARD
-    find_left_scales(p, tile, region);
+    locate_left_scales(p, tile, region);
 #endif
     SumMatrix found[matrix_rows][matrix_columns];
     Run run = Run(depth_group(), p.params.depth, depth_groups, lane());

@@ -117,7 +117,7 @@ INLINE uint kept_scale(uint i) { return scales_left ? subgroupBroadcast(scales[i
 INLINE void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
 #ifdef BACKWARD
-    find_left_scales(p, tile, region);
+    locate_left_scales(p, tile, region);
 #endif
     load_scales(p);
     SumMatrix found[matrix_rows][matrix_columns];
@@ -154,7 +154,7 @@ INLINE uint tag_bit_of(uint element) {
     return left_parts > 1 ? 1u << vector_of(element) : kHalfTags & 0xffffu << 16 * (element & 1);
 }
 
-INLINE void find_stored(Params p, Tile tile) {
+INLINE void compute_stored(Params p, Tile tile) {
     uint units_at_end = p.params.H - (run_blocks(p) - 1) * side;
     UNROLL for (uint w = 0; w < 4; ++w) {
         stored_at_end[w] = 0;
@@ -244,7 +244,7 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
     uvec4 words[kept_blocks][matrix_rows][left_parts];
 #ifdef BACKWARD
-    find_left_scales(p, tile, region);
+    locate_left_scales(p, tile, region);
 #endif
     load_tagged(p, left, words);
     uint spins = 0;
@@ -280,7 +280,7 @@ INLINE void start_alone(Params p, Tile tile) {
     }
 #ifndef BACKWARD
     // The operand of the first step. Backward, the last step has no product.
-    find_factors(p);
+    compute_factors(p);
     for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
         uint n = tile.first_row + at / p.params.H, j = at % p.params.H;
         if (n >= p.params.N) break;
@@ -326,9 +326,9 @@ void main() {
     }
     keep_weights(p, tile);
     hoist_own(p, tile);
-    find_factors(p);
+    compute_factors(p);
     if (tagged != 0) {
-        find_stored(p, tile);
+        compute_stored(p, tile);
         barrier();   // `arrived` may be overwritten from here on
     }
     for (int step = push.step; step != end; step += increment) {
