@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import vkrnn
 from resident import dtype_of
+from targets import is_there
 from tolerances import ACTIVATION, TF32_UNIT
 from vkrnn import _self_check, reference
 
@@ -156,8 +157,8 @@ def within(got: Any, ideal: Doubles, bound: Doubles) -> float:
 
 
 def skip_without(index: int, gemm: str) -> None:
-    """Skip the test if the device does not have that product strategy."""
-    if gemm not in vkrnn.Device(index).strategies["gemm"]:
+    """Skip the test if the device does not have that product strategy, or not its library."""
+    if gemm not in vkrnn.Device(index).strategies["gemm"] or not is_there(vkrnn.Device(index, gemm=gemm)):
         pytest.skip(f"the device has no products of {gemm}")
 
 

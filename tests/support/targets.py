@@ -92,8 +92,21 @@ def devices() -> list[Target]:
     return list(first.values())
 
 
+def is_there(device: vkrnn.Device) -> bool:
+    """Return whether the device opens. It does not if it computes products by cuBLASLt, which is not installed."""
+    try:
+        device._open()
+    except vkrnn.DeviceError as error:
+        if "cuBLASLt, which computes products, was not found" in str(error):
+            return False
+        raise
+    return True
+
+
 def fits(device: vkrnn.Device, target: Target, function: Callable[..., Results], **call: Any) -> bool:
     """Return whether the target's strategies fit the call, so that its plan uses them."""
+    if not is_there(device):
+        return False
     try:
         plan = vkrnn.plan(function, **call, device=device)
     except NotImplementedError as error:
