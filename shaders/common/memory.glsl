@@ -15,12 +15,13 @@ REFERENCE(Scalar, Real, value, 4)
 REFERENCE(Vector, Real4, value, 16)
 #endif
 
-// load4 needs an index that is a multiple of 4, and a base that is aligned to four elements.
+// load4 and store4 need an index that is a multiple of 4, and a base that is aligned to four elements.
 INLINE Address element(Address base, Stride index) { return base + Address(index) * kElementBytes; }
 
 INLINE Real load(Address base, Stride index) { return Scalar(element(base, index)).value; }
 INLINE Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
 INLINE void store(Address base, Stride index, Real value) { Scalar(element(base, index)).value = value; }
+INLINE void store4(Address base, Stride index, Real4 run) { Vector(element(base, index)).value = run; }
 
 // The same for tensor `tensor` of a kernel, which may be in a 16-bit type: see kStored. The number of the tensor
 // should be a constant. These are macros where a function would nest calls more deeply: see activate_gate.
@@ -63,6 +64,16 @@ INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {
     else
         Scalar(element(base, index)).value = value;
 }
+INLINE void store4_tensor(uint tensor, Address base, Stride index, Real4 run) {
+    if (is_16bit(tensor)) {
+        uvec2 pairs;
+        pairs.x = narrow(stored_bfloat, run.x) | narrow(stored_bfloat, run.y) << 16;
+        pairs.y = narrow(stored_bfloat, run.z) | narrow(stored_bfloat, run.w) << 16;
+        SixteenBits4(tensor_element(tensor, base, index)).value = pairs;
+    } else {
+        store4(base, index, run);
+    }
+}
 #else
 #define is_16bit(tensor) false
 #define tensor_bytes(tensor) kElementBytes
@@ -73,6 +84,7 @@ INLINE void store_tensor(uint tensor, Address base, Stride index, Real value) {
 #define load_tensor(tensor, base, index) load(base, index)
 #define load4_tensor(tensor, base, index) load4(base, index)
 #define store_tensor(tensor, base, index, value) store(base, index, value)
+#define store4_tensor(tensor, base, index, run) store4(base, index, run)
 #endif
 
 // Returns the linear index of this workgroup over x and y: see PlanBuilder::groups.

@@ -1,4 +1,6 @@
-// Matrix product for GPUs, with tiles of 64 x 64 in shared memory and 4 x 4 per invocation.
+// Matrix product for GPUs. A workgroup of 16 x 16 invocations computes a tile of C from operands in shared memory, and
+// an invocation a square of `side` x `side` elements in registers. While one stage of shared memory is multiplied, the
+// next block of k is on its way through registers into the other one.
 #include "common/memory.glsl"
 #include "portable/portable_abi.h"
 
@@ -6,45 +8,72 @@ WORKGROUP_SIZE(kTiledInvocations)
 SPECIALIZED(kGemmAColumns, uint, a_columns, 0)
 SPECIALIZED(kGemmBColumns, uint, b_columns, 0)
 SPECIALIZED(kGemmVectors, uint, vectors, 0)
+SPECIALIZED(kGemmStoreVectors, uint, store_vectors, 0)
+SPECIALIZED(kGemmTile, uint, tile, 64)
 PUSH_CONSTANTS(GemmPush, p)
 
-CONSTANT uint kTile = kTiledTile;
-CONSTANT uint kDepth = 16;
-CONSTANT uint kBlock = 128;   // products summed before they are added to the total: keeps rounding errors small
+CONSTANT uint kDepth = kTiledDepth;
+CONSTANT uint kBlock = 512;   // products summed before they are added to C: keeps rounding errors small
 
-SHARED_ARRAY(Real, a_tile, [kDepth][kTile + 4])
-SHARED_ARRAY(Real, b_tile, [kDepth][kTile + 4])
+CONSTANT uint side = tile / 16, side_vec4s = side / 4;
+CONSTANT uint tile_vec4s = tile / 4;
+CONSTANT uint pitch = (tile + kTiledPadding) / 4;   // in vec4s, from k to k + 1; stores along k use different banks
+SHARED_ARRAY(Real4, a_tile, [2 * kDepth * pitch])
+SHARED_ARRAY(Real4, b_tile, [2 * kDepth * pitch])
 
-// Loads four elements along the contiguous (minor) axis, starting at (major, minor), with zeros past either end.
-INLINE Real4 load_run(const uint tensor, Address base, uint ld, uint major, uint major_end, uint minor,
-                      uint minor_end) {
-    if (major >= major_end) return Real4(0);
+// Four neighbours along the contiguous axis of an operand, from row or column i of the tile and from k on.
+struct Run {
+    uint i, k;
+};
+
+// Returns the run of a block that this invocation loads. None is left for it if its k is kDepth or more. Neighbours load
+// neighbouring runs, or two runs of each of 16 rows, which they store to different banks.
+INLINE Run this_run(bool columns) {
+    uint t = gl_LocalInvocationIndex, sixteens = tile / 16;
+    if (columns) return Run(t % tile_vec4s * 4, t / tile_vec4s);
+    return Run(t / 32 % sixteens * 16 + t % 32 / 2, (t / 32 / sixteens * 2 + t % 2) * 4);
+}
+
+// Loads a run, with zeros for k past the end. Past the end of the other axis it repeats elements, whose results are not
+// stored.
+INLINE Real4 fetch(const uint tensor, Address base, uint ld, bool columns, uint i, uint i_end, uint k, uint k_end) {
+    uint major = columns ? k : min(i, i_end - 1), minor = columns ? i : k, end = columns ? i_end : k_end;
     Stride row = Stride(major) * ld;
-    if (vectors != 0) return minor < minor_end ? load4_tensor(tensor, base, row + minor) : Real4(0);
-    Real4 run;
-    for (uint i = 0; i < 4; ++i)
-        run[i] = minor + i < minor_end ? load_tensor(tensor, base, row + min(minor + i, minor_end - 1)) : 0.0f;
+    Real4 run = Real4(0);
+    if (k < k_end) {
+        if (vectors != 0)
+            run = load4_tensor(tensor, base, row + min(minor, end - 4));
+        else
+            UNROLL for (uint e = 0; e < 4; ++e)
+                if (columns || minor + e < end) run[e] = load_tensor(tensor, base, row + min(minor + e, end - 1));
+    }
     return run;
 }
 
-// Loads this invocation's four elements of the tile at (i0, k0).
-INLINE Real4 fetch(const uint tensor, Address base, uint ld, bool columns, uint i0, uint i_end, uint k0, uint k_end) {
-    uint t = gl_LocalInvocationIndex;
-    return columns ? load_run(tensor, base, ld, k0 + t / 16, k_end, i0 + t % 16 * 4, i_end)
-                   : load_run(tensor, base, ld, i0 + t / 4, i_end, k0 + t % 4 * 4, k_end);
-}
-
-#define PUT(TILE, COLUMNS, RUN)                                                                       \
-    for (uint e = 0; e < 4; ++e) {                                                                    \
-        uint t = gl_LocalInvocationIndex;                                                             \
-        if (COLUMNS) TILE[t / 16][t % 16 * 4 + e] = RUN[e]; else TILE[t % 4 * 4 + e][t / 4] = RUN[e]; \
+#define PUT(TILE, COLUMNS, RUN, NEXT)                                                    \
+    if (RUN.k < kDepth) {                                                                \
+        uint at = (stage * kDepth + RUN.k) * pitch + RUN.i / 4;                          \
+        if (COLUMNS)                                                                     \
+            TILE[at] = NEXT;                                                             \
+        else                                                                             \
+            UNROLL for (uint e = 0; e < 4; ++e) TILE[at + e * pitch][RUN.i % 4] = NEXT[e]; \
     }
 
+// Stores a run of C, whose row has `left` elements from there on, or adds to what is stored there.
+INLINE void store_run(Address c, Stride at, uint left, Real4 run, bool adds) {
+    if (store_vectors != 0) {
+        if (adds) run += load4_tensor(2, c, at);
+        store4_tensor(2, c, at, run);
+    } else
+        UNROLL for (uint e = 0; e < 4; ++e)
+            if (e < left) store_tensor(2, c, at + e, adds ? load_tensor(2, c, at + e) + run[e] : run[e]);
+}
+
 void main() {
-    uint groups_n = (p.n + kTile - 1) / kTile;
+    uint groups_n = (p.n + tile - 1) / tile;
     uint group = linear_group();
-    uint m0 = group / groups_n * kTile;
-    uint n0 = group % groups_n * kTile;
+    uint m0 = group / groups_n * tile;
+    uint n0 = group % groups_n * tile;
     uint batch = gl_WorkGroupID.z % p.batches;
     uint slab = gl_WorkGroupID.z / p.batches;
     Address a = tensor_element(0, p.a, p.a_batch * batch);
@@ -52,33 +81,45 @@ void main() {
     Address c = tensor_element(2, p.c, p.c_batch * batch + p.c_slab * slab);
     uint k_begin = slab * p.chunk;
     uint k_end = min(p.k, k_begin + p.chunk);
-    uint row = gl_LocalInvocationIndex / 16 * 4;
-    uint column = gl_LocalInvocationIndex % 16 * 4;
+    // The vec4s of 32 neighbours are 4 along the rows and 8 along the columns.
+    uint t = gl_LocalInvocationIndex;
+    uint row_vec4 = t / 64 * 4 + t / 8 % 4, column_vec4 = t / 32 % 2 * 8 + t % 8;
 
-    Real4 total[4], sum[4];
-    for (uint i = 0; i < 4; ++i) total[i] = sum[i] = Real4(0);
-    Real4 a_next = fetch(0, a, p.lda, a_columns != 0, m0, p.m, k_begin, k_end);
-    Real4 b_next = fetch(1, b, p.ldb, b_columns != 0, n0, p.n, k_begin, k_end);
-    for (uint k0 = k_begin; k0 < k_end; k0 += kDepth) {
-        barrier();
-        PUT(a_tile, a_columns != 0, a_next)
-        PUT(b_tile, b_columns != 0, b_next)
-        barrier();
-        a_next = fetch(0, a, p.lda, a_columns != 0, m0, p.m, k0 + kDepth, k_end);
-        b_next = fetch(1, b, p.ldb, b_columns != 0, n0, p.n, k0 + kDepth, k_end);
-        for (uint k = 0; k < kDepth; ++k) {
-            Real4 a_run = Real4(a_tile[k][row], a_tile[k][row + 1], a_tile[k][row + 2], a_tile[k][row + 3]);
-            Real4 b_run = Real4(b_tile[k][column], b_tile[k][column + 1], b_tile[k][column + 2], b_tile[k][column + 3]);
-            for (uint i = 0; i < 4; ++i) sum[i] += a_run[i] * b_run;
+    Run a_run = this_run(a_columns != 0), b_run = this_run(b_columns != 0);
+    Real4 a_next = Real4(0), b_next = Real4(0);
+    if (a_run.k < kDepth) a_next = fetch(0, a, p.lda, a_columns != 0, m0 + a_run.i, p.m, k_begin + a_run.k, k_end);
+    if (b_run.k < kDepth) b_next = fetch(1, b, p.ldb, b_columns != 0, n0 + b_run.i, p.n, k_begin + b_run.k, k_end);
+    uint stage = 0;
+    PUT(a_tile, a_columns != 0, a_run, a_next)
+    PUT(b_tile, b_columns != 0, b_run, b_next)
+    uint block_depth = is_16bit(2) ? k_end - k_begin : kBlock;   // a 16-bit C is too coarse to add to
+    for (uint block = k_begin; block < k_end; block += block_depth) {
+        Real4 sum[side][side_vec4s];
+        UNROLL for (uint r = 0; r < side; ++r)
+            UNROLL for (uint v = 0; v < side_vec4s; ++v) sum[r][v] = Real4(0);
+        uint block_end = min(block + block_depth, k_end);
+        for (uint k0 = block; k0 < block_end; k0 += kDepth) {
+            barrier();
+            uint a_k = k0 + kDepth + a_run.k, b_k = k0 + kDepth + b_run.k;
+            if (a_run.k < kDepth) a_next = fetch(0, a, p.lda, a_columns != 0, m0 + a_run.i, p.m, a_k, k_end);
+            if (b_run.k < kDepth) b_next = fetch(1, b, p.ldb, b_columns != 0, n0 + b_run.i, p.n, b_k, k_end);
+            UNROLL for (uint k = 0; k < kDepth; ++k) {
+                Real4 a_vec4s[side_vec4s], b_vec4s[side_vec4s];
+                UNROLL for (uint v = 0; v < side_vec4s; ++v)
+                    a_vec4s[v] = a_tile[(stage * kDepth + k) * pitch + v * 16 + row_vec4];
+                UNROLL for (uint v = 0; v < side_vec4s; ++v)
+                    b_vec4s[v] = b_tile[(stage * kDepth + k) * pitch + v * 16 + column_vec4];
+                UNROLL for (uint r = 0; r < side; ++r)
+                    UNROLL for (uint v = 0; v < side_vec4s; ++v) sum[r][v] += a_vec4s[r / 4][r % 4] * b_vec4s[v];
+            }
+            stage = 1 - stage;
+            PUT(a_tile, a_columns != 0, a_run, a_next)
+            PUT(b_tile, b_columns != 0, b_run, b_next)
         }
-        if ((k0 - k_begin) % kBlock == kBlock - kDepth)
-            for (uint i = 0; i < 4; ++i) {
-                total[i] += sum[i];
-                sum[i] = Real4(0);
+        UNROLL for (uint r = 0; r < side; ++r)
+            UNROLL for (uint v = 0; v < side_vec4s; ++v) {
+                uint i = m0 + (r / 4 * 16 + row_vec4) * 4 + r % 4, j = n0 + (v * 16 + column_vec4) * 4;
+                if (i < p.m && j < p.n) store_run(c, Stride(i) * p.ldc + j, p.n - j, sum[r][v], block > k_begin);
             }
     }
-    for (uint i = 0; i < 4; ++i)
-        for (uint j = 0; j < 4; ++j)
-            if (m0 + row + i < p.m && n0 + column + j < p.n)
-                store_tensor(2, c, Stride(m0 + row + i) * p.ldc + n0 + column + j, total[i][j] + sum[i][j]);
 }

@@ -12,12 +12,17 @@ namespace vkrnn::abi {
 const uint kGemmAColumns = 0u;      // 1: A is stored with m contiguous (element k * lda + m), else m * lda + k
 const uint kGemmBColumns = 1u;      // the same for B, with n instead of m
 const uint kGemmVectors = 2u;       // 1: all sizes and strides are multiples of 4 elements
-const uint kGemmLanes = 3u;         // register products: invocations per workgroup, which is one subgroup
-// Size of a tile of C: of one invocation in register products, of one workgroup in tiled products.
+// Register products: invocations per workgroup, which is one subgroup, and the elements of C per invocation.
+const uint kGemmLanes = 3u;
 const uint kRegisterTileM = 16u;
 const uint kRegisterTileN = 4u;
-const uint kTiledTile = 64u;
-const uint kTiledInvocations = 256u;   // per workgroup of tiled products
+// Tiled products: invocations per workgroup, and rows and columns of its tile of C, 64 or 128.
+// A stage of shared memory has kTiledDepth rows of an operand's tile, each padded by kTiledPadding elements.
+const uint kTiledInvocations = 256u;
+const uint kTiledDepth = 8u;
+const uint kTiledPadding = 4u;
+const uint kGemmStoreVectors = 3u;   // 1: C can be stored four elements at a time
+const uint kGemmTile = 4u;
 
 // Long sums are split into slabs of k, each of which has its own copy of C.
 // Tensors 0, 1, 2 are a, b, c. Workgroups: x and y count the tiles of C, n fastest; z = slab * batches + batch.

@@ -299,6 +299,7 @@ buffers: 8.2 kB
 steps: 6 dispatches, 10.6 kFLOP in products
   clear zeros
   project                           gemm_tiled  groups 1 x 1 x 1
+      store_vectors, tile 64
   for k = 0, 1, ... (5 steps)
     step                              lstm_forward  groups 2 x 1 x 2
         workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, training, peephole,
@@ -348,11 +349,11 @@ steps: 13 dispatches, 21.1 kFLOP in products
   gradient of peephole              reduce  groups 1 x 1 x 1  (no barrier)
       factor
   gradient of source                gemm_tiled  groups 1 x 1 x 1  (no barrier)
-      b_columns
+      b_columns, tile 64
   gradient of input_weight          gemm_tiled  groups 1 x 1 x 1  (no barrier)
-      a_columns, b_columns
+      a_columns, b_columns, tile 64
   gradient of recurrent_weight      gemm_tiled  groups 1 x 1 x 2  (no barrier)
-      a_columns, b_columns, vectors
+      a_columns, b_columns, vectors, store_vectors, tile 64
 """
 
 

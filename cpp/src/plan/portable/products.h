@@ -12,7 +12,7 @@ double product_flops(const Spec& spec);
 void add_parts(PlanBuilder& builder, const std::string& label, std::size_t from, std::int64_t parts,
                std::int64_t columns, std::size_t out, std::int64_t out_offset);
 
-// Computes C tile by tile. The kernel determines the tile.
+// Computes C tile by tile.
 class PortableProducts : public ProductStrategy {
 public:
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
@@ -25,13 +25,14 @@ public:
                                                        const Parameters& wanted) const override;
 
 protected:
-    struct Tiles {
+    // How a kernel computes a product: workgroups share C in tiles, and may split each tile along k into slabs.
+    struct Tiling {
         std::string shader;
-        std::int64_t m, n;        // the tile of C that one workgroup computes
-        bool splits;              // whether workgroups may split a tile along k if there are few tiles
-        std::uint32_t lanes = 0;  // the constant kGemmLanes, if the shader has it
+        std::int64_t tiles, slabs;
     };
-    [[nodiscard]] virtual Tiles tiles(const Profile& profile) const = 0;
+    // Chooses it, and sets the constants that belong to it.
+    [[nodiscard]] virtual Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+                                        Constants& constants) const = 0;
     [[nodiscard]] virtual double flops_per_us(const Costs::Products& costs) const = 0;
 };
 
@@ -41,7 +42,8 @@ public:
     [[nodiscard]] std::string_view name() const override { return "register"; }
 
 protected:
-    [[nodiscard]] Tiles tiles(const Profile& profile) const override;
+    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+                                Constants& constants) const override;
     [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override {
         return costs.register_flops_per_us;
     }
@@ -54,7 +56,8 @@ public:
     [[nodiscard]] bool runs_on(const Profile& profile) const override;
 
 protected:
-    [[nodiscard]] Tiles tiles(const Profile& profile) const override;
+    [[nodiscard]] Tiling tiling(const PlanBuilder& builder, const Product& product, bool splittable,
+                                Constants& constants) const override;
     [[nodiscard]] double flops_per_us(const Costs::Products& costs) const override { return costs.tiled_flops_per_us; }
 };
 
