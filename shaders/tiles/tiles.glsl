@@ -30,6 +30,7 @@ CONSTANT uint row_vec4s = tile_rows / 4, column_vec4s = tile_columns / 4;
 CONSTANT uint operand_vec4s = depth_block * row_vec4s, weight_vec4s = depth_block * column_vec4s;   // per block
 CONSTANT uint operand_loads = (operand_vec4s + team_size - 1) / team_size;                          // per invocation
 CONSTANT uint weight_loads = (weight_vec4s + team_size - 1) / team_size;
+CONSTANT uint whole_operand_loads = operand_vec4s / team_size, whole_weight_loads = weight_vec4s / team_size;
 CONSTANT uint block_vec4s = teams * (operand_vec4s + weight_vec4s);
 CONSTANT uint sum_vec4s = tile_rows * column_vec4s;
 CONSTANT uint slot_vec4s = sum_slots * sum_vec4s;
@@ -51,8 +52,18 @@ INLINE void multiply(Params p, Tile tile, uint region) {
     uint team = invocation() / team_size, lane = invocation() % team_size;
     uint row_lane = lane / column_lanes, column_lane = lane % column_lanes;
     uint rows_apart = p.params.strides[kTileOperand].unit;
-    Address operand = element(region_address(p, tile.direction, region), Stride(p.params.first_depth) * rows_apart);
-    Address weights = element(p.params.weights[tile.direction], Stride(tile.column_tile) * p.params.weights_row);
+    // Where this invocation's loads of its team's next block begin.
+    uint first_k = p.params.first_depth + team * depth_block;
+    Address operand = element(region_address(p, tile.direction, region), Stride(first_k) * rows_apart + tile.first_row);
+    Address next_operand_at[operand_loads];   // moved on with each block, because finding them takes many instructions
+    UNROLL for (uint i = 0; i < operand_loads; ++i) {
+        uint index = i * team_size + lane;
+        next_operand_at[i] = element(operand, Stride(index / row_vec4s) * rows_apart + index % row_vec4s * 4);
+    }
+    Address next_weight_at = element(p.params.weights[tile.direction],
+                                     Stride(tile.column_tile) * p.params.weights_row +
+                                         Stride(team) * depth_block * tile_columns + lane * 4);
+    Stride operand_step = Stride(teams * depth_block) * rows_apart, weight_step = teams * depth_block * tile_columns;
     uint operand_at = team * (operand_vec4s + weight_vec4s), weight_at = operand_at + operand_vec4s;
 
     Real4 sums[thread_rows][thread_column_vec4s];
@@ -77,28 +88,27 @@ INLINE void multiply(Params p, Tile tile, uint region) {
             subgroupBarrier();
         }
         uint k0 = (turn * teams + team) * depth_block;
-        if (turn < turns) {
-            UNROLL for (uint i = 0; i < operand_loads; ++i) {
-                uint index = i * team_size + lane, k = k0 + index / row_vec4s;
-                bool there = index < operand_vec4s && k < p.params.depth;
-                next_operand[i] = Real4(0);
-                if (there)
-                    next_operand[i] = load4(operand, Stride(k) * rows_apart + tile.first_row + index % row_vec4s * 4);
-            }
-            UNROLL for (uint i = 0; i < weight_loads; ++i) {
-                uint index = i * team_size + lane;
-                bool there = index < weight_vec4s && k0 < p.params.depth;
-                next_weight[i] = Real4(0);
-                if (there) next_weight[i] = load4(weights, Stride(k0) * tile_columns + index * 4);
-            }
+        UNROLL for (uint i = 0; i < operand_loads; ++i) {
+            uint index = i * team_size + lane;
+            next_operand[i] = Real4(0);
+            if ((i < whole_operand_loads || index < operand_vec4s) && k0 + index / row_vec4s < p.params.depth)
+                next_operand[i] = load4(next_operand_at[i], 0);
         }
+        UNROLL for (uint i = 0; i < weight_loads; ++i) {
+            next_weight[i] = Real4(0);
+            if ((i < whole_weight_loads || i * team_size + lane < weight_vec4s) && k0 < p.params.depth)
+                next_weight[i] = load4(next_weight_at, i * team_size * 4);
+        }
+        UNROLL for (uint i = 0; i < operand_loads; ++i) next_operand_at[i] = element(next_operand_at[i], operand_step);
+        next_weight_at = element(next_weight_at, weight_step);
         if (turn > 0)
             UNROLL for (uint k = 0; k < depth_block; ++k) {
                 Real4 a[thread_row_vec4s], b[thread_column_vec4s];
                 UNROLL for (uint r = 0; r < thread_row_vec4s; ++r)
-                    a[r] = scratch[operand_at + k * row_vec4s + r * row_lanes + row_lane];
+                    // As signed numbers, because CUDA's compiler then adds the constant part when it compiles.
+                    a[r] = scratch[int(operand_at + row_lane) + int(k * row_vec4s + r * row_lanes)];
                 UNROLL for (uint c = 0; c < thread_column_vec4s; ++c)
-                    b[c] = scratch[weight_at + k * column_vec4s + c * column_lanes + column_lane];
+                    b[c] = scratch[int(weight_at + column_lane) + int(k * column_vec4s + c * column_lanes)];
                 UNROLL for (uint r = 0; r < thread_rows; ++r)
                     UNROLL for (uint c = 0; c < thread_column_vec4s; ++c) sums[r][c] += a[r / 4][r % 4] * b[c];
             }

@@ -25,7 +25,7 @@ const uint kTileOperand = kOwnView;
 
 // Packs weights for tiles: out(d, tile, k, c) with zeros past the ends.
 // Column c of a tile is product c % products of unit (tile * units + c / products).
-// Tensor 0 is `in_`. Workgroups: x and y count groups of elements of one direction; z is the direction.
+// Tensor 0 is `in_`. Workgroups: x and y count groups of four columns of one direction; z is the direction.
 struct TilePackPush {
     Address in_, out_;
     Stride in_direction, in_k, in_unit, in_slot;   // strides in elements

@@ -72,10 +72,11 @@ bool fits(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
            elements * bytes <= profile.max_shared_memory;
 }
 
-// Compilers for AMD GPUs may give an invocation no more than 128 registers of 4 bytes. The cell needs some of them.
+// Compilers for AMD GPUs may give an invocation no more than 128 registers of 4 bytes. The cell needs some of them, and
+// more in float64.
 bool stays_in_registers(const TileShape& shape, std::int64_t bytes, const Profile& profile) {
-    constexpr std::int64_t kMost = 112;
-    return !is_amd(profile) || shape.register_elements() * bytes / 4 <= kMost;
+    const std::int64_t most = bytes == 8 ? 80 : 112;
+    return !is_amd(profile) || shape.register_elements() * bytes / 4 <= most;
 }
 
 // Estimates the microseconds of one phase of a step, which the busiest multiprocessor determines.
@@ -151,8 +152,8 @@ public:
         Constants packing;
         packing.stored(builder_.stored({weight_}), spec_.dtype);
         builder_.dispatch(phase.label + ": pack", builder_.kernel("tile_pack", std::move(packing)),
-                          builder_.groups(ceil_div(tiles * tile, abi::kElementwiseGroup), spec_.D()), make_block(push),
-                          true);
+                          builder_.groups(ceil_div(tiles * tile / 4, abi::kElementwiseGroup), spec_.D()),
+                          make_block(push), true);
 
         views.weights(packed, tiles, tile, weights.depth);
         if (spec_.gradients) views.first_depth(phase.first * spec_.H);
