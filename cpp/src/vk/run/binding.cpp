@@ -141,8 +141,8 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
     if (inputs.size() != plan_.inputs.size() || results.size() != plan_.results.size()) {
         throw std::invalid_argument("the arrays do not match the plan");
     }
-    // Kernels load four elements of a 16-bit type at a time.
-    const std::uint64_t alignment = is_half(plan_.spec.dtype) ? 4 * storage_bytes(plan_.spec.dtype) : kWordBytes;
+    // Kernels load and store four elements at a time.
+    const std::uint64_t alignment = 4 * storage_bytes(plan_.spec.dtype);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
         const std::uint64_t bytes = buffer(plan_.inputs[i].second, Role::input).bytes;
         Slice& placement = placements_[plan_.inputs[i].second];
@@ -173,7 +173,7 @@ void Binding::bind(std::span<const InputLocation> inputs, std::span<const Result
         if (placement.address == 0) {  // memory of the host
             downloaded_ += bytes;
         }
-        if (placement.address == 0 || placement.address % kWordBytes != 0 || bytes % kWordBytes != 0) {
+        if (placement.address == 0 || placement.address % alignment != 0 || bytes % kWordBytes != 0) {
             const Slice aligned = temporary(bytes, false);
             after_.push_back({aligned, placement});
             placement = aligned;
