@@ -27,6 +27,12 @@ CudaAllocator allocator_of(py::handle function) {
     };
 }
 
+std::vector<CudaCopy> copies_of(const Copies& copies) {
+    std::vector<CudaCopy> found;
+    for (const auto& [to, from, bytes] : copies) found.push_back({to, from, bytes});
+    return found;
+}
+
 // A checked call and its plan, which can run many times.
 class CudaCall {
 public:
@@ -73,20 +79,14 @@ public:
             to.push_back({nullptr, borrowed(results.at(i), plan_->results[i]), 0});
         const EnvironmentCopy environment(kCallVariables);  // copied while the GIL keeps others from changing it
         const Unlocked unlocked;
-        copy(before);
+        copy_cuda_memory(*device_, copies_of(before));
         device_->run(plan_, from, to, false, prefix_, &interrupted);
-        copy(after);
+        copy_cuda_memory(*device_, copies_of(after));
     }
 
 private:
     [[nodiscard]] std::shared_ptr<Storage> borrowed(std::uintptr_t address, std::size_t buffer) const {
         return borrow_cuda_memory(*device_, address, plan_->buffers.at(buffer).bytes, {});
-    }
-
-    void copy(const Copies& copies) const {
-        for (const auto& [to, from, bytes] : copies)
-            device_->copy({nullptr, borrow_cuda_memory(*device_, to, bytes, {}), 0},
-                          {nullptr, borrow_cuda_memory(*device_, from, bytes, {}), 0}, bytes, &interrupted);
     }
 
     std::shared_ptr<Device> device_;

@@ -225,7 +225,8 @@ class Device:
         - ``bytes_uploaded`` and ``bytes_downloaded``: copied from and to the host's memory
         - ``bytes_imported``: of NumPy arrays that the device read in place
         - ``bytes_allocated``, ``pipelines`` and ``plans``: held now
-        - ``last_device_seconds``: duration of the last finished call by the device's clock, without copies
+        - ``last_device_seconds``: duration of the last finished call by the device's clock, without copies. Calls of
+          `vkrnn.torch` and compiled programs of JAX on CUDA devices are not timed.
         - ``last_host_seconds``: time until the last call returned
         """
         return (self._opened or self._open()).statistics()

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,14 @@ std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t addres
 // the storage are not kept from then on, because they might be of other contents. Throws DeviceError if the storage is
 // not on a CUDA device.
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
+
+// A copy within the memory of a CUDA device, at addresses.
+struct CudaCopy {
+    std::uint64_t to, from, bytes;
+};
+
+// Makes copies on the stream of this thread's calls. Others order the uses of the memory.
+void copy_cuda_memory(Device& device, std::span<const CudaCopy> copies);
 
 // Makes the stream of this thread's calls wait for what was submitted to another stream.
 void follow_cuda_stream(Device& device, std::uintptr_t stream);

@@ -82,6 +82,9 @@ enum class Role : std::uint8_t {
 std::string_view name_of(Role role);
 
 constexpr std::size_t kNoBuffer = static_cast<std::size_t>(-1);
+// In a plan for a GPU, buffer 0 holds H zeros, which the first step clears and no other step writes. Kernels read it in
+// place of absent tensors.
+constexpr std::size_t kZerosBuffer = 0;
 
 // The contents of a packed buffer: the elements of an input in another order. Equal layouts mean equal orders, in all
 // plans.

@@ -115,7 +115,9 @@ void Call::make_packed() {
 // Allocates one piece of memory for everything that only this call needs.
 void Call::place_rest(std::span<const InputLocation> inputs, std::span<const ResultLocation> results) {
     std::vector<std::size_t> scratch;
-    for (std::size_t i = 0; i < plan_.buffers.size(); ++i) {
+    const bool has_zeros = plan_.buffers.at(kZerosBuffer).bytes <= Memory::kZeroBytes;
+    if (has_zeros) placements_[kZerosBuffer] = memory_->zeros();
+    for (std::size_t i = has_zeros ? kZerosBuffer + 1 : 0; i < plan_.buffers.size(); ++i) {
         const Role role = plan_.buffers[i].role;
         if (role == Role::scratch || (role == Role::packed && placements_[i] == 0)) scratch.push_back(i);
     }
@@ -202,7 +204,7 @@ void Call::copy_results() {
 
 void Call::step(const Clear& clear) {
     const std::uint64_t bytes = plan_.buffers.at(clear.buffer).bytes;
-    if (is_left_out(clear.fills) || bytes == 0) return;
+    if (is_left_out(clear.fills) || bytes == 0 || placements_[clear.buffer] == memory_->zeros()) return;
     check(driver().MemsetD8Async(placements_[clear.buffer], 0, bytes, stream_));
 }
 

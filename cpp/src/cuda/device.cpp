@@ -174,10 +174,11 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream, current_allocator);
-        Pending pending{{}, {}, prefix};  // without events in a call that is captured in a graph
+        // Without events in calls that are captured in a graph, and in those of libraries with clocks of their own.
+        Pending pending{{}, {}, prefix};
         try {
             call.bind(inputs, results);
-            if (!capturing) {
+            if (!capturing && current_allocator == nullptr) {
                 const std::lock_guard lock(state_mutex_);
                 retire();
                 pending.start = event();

@@ -55,6 +55,8 @@ struct Opened {
         find(all.CtxPushCurrent, "cuCtxPushCurrent_v2");
         find(all.CtxPopCurrent, "cuCtxPopCurrent_v2");
         find(all.CtxSynchronize, "cuCtxSynchronize");
+        find(all.MemAlloc, "cuMemAlloc_v2");
+        find(all.MemFree, "cuMemFree_v2");
         find(all.MemGetInfo, "cuMemGetInfo_v2");
         find(all.MemPoolCreate, "cuMemPoolCreate");
         find(all.MemPoolDestroy, "cuMemPoolDestroy");

@@ -74,6 +74,8 @@ struct Functions {
     Result (*CtxPushCurrent)(Context context);
     Result (*CtxPopCurrent)(Context* context);
     Result (*CtxSynchronize)();
+    Result (*MemAlloc)(Address* address, std::size_t bytes);
+    Result (*MemFree)(Address address);
     Result (*MemGetInfo)(std::size_t* free, std::size_t* total);
     Result (*MemPoolCreate)(MemoryPool* pool, const PoolProperties* properties);
     Result (*MemPoolDestroy)(MemoryPool pool);

@@ -20,6 +20,9 @@ Memory::Memory(DeviceNumber device) : device_(device), process_(process_id()) {
         // Otherwise each wait of the host would return all unused memory to the driver.
         std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
         check(cu.MemPoolSetAttribute(pool_, PoolAttribute::release_threshold, &everything));
+        check(cu.MemAlloc(&zeros_, kZeroBytes));
+        check(cu.MemsetD8Async(zeros_, 0, kZeroBytes, Stream::legacy));
+        check(cu.CtxSynchronize());  // calls on all streams read them
     } catch (...) {
         if (pool_ != MemoryPool{}) cu.MemPoolDestroy(pool_);
         cu.DevicePrimaryCtxRelease(device);
@@ -35,6 +38,7 @@ Memory::~Memory() {
         cu.CtxSynchronize();
         release_due();
         cu.MemPoolDestroy(pool_);
+        cu.MemFree(zeros_);
     } catch (const DriverError&) {  // the driver has ended before
     }
     cu.DevicePrimaryCtxRelease(device_);

@@ -39,6 +39,9 @@ public:
     Memory& operator=(const Memory&) = delete;
 
     [[nodiscard]] Context context() const { return context_; }
+    // Returns where there are kZeroBytes zeros. Nothing may write them.
+    static constexpr std::uint64_t kZeroBytes = 1 << 16;
+    [[nodiscard]] Address zeros() const { return zeros_; }
     // Returns true in a process that was forked after the object was made. Such a process must not use the driver.
     [[nodiscard]] bool is_foreign() const;
 
@@ -67,6 +70,7 @@ private:
     long process_;
     Context context_{};
     MemoryPool pool_{};
+    Address zeros_ = 0;
     mutable ForkSafeMutex mutex_;
     std::list<std::pair<Event, std::function<void()>>> waiting_;
 };

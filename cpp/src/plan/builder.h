@@ -56,8 +56,7 @@ class PlanBuilder {
 public:
     PlanBuilder(const Spec& spec, const Profile& profile, const Chosen& chosen);
 
-    // Buffer 0 holds H zeros. Kernels read it in place of absent tensors.
-    static constexpr std::size_t kZeros = 0;
+    static constexpr std::size_t kZeros = kZerosBuffer;
 
     // Add buffers for arguments and results, as the kernels see them. A device whose kernels do not access 16-bit types
     // has a float32 copy of the caller's buffer in its place. result(Argument) is for the gradient of that argument.
