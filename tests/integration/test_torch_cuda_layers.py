@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
+
+from tests.support import cuda_on_cpu
 
 torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
-from vkrnn import _calls, results  # noqa: E402
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
 from vkrnn.torch import _cuda_calls, _cuda_layers, _ops  # noqa: E402
 
@@ -20,48 +19,10 @@ T, N, I, H = 4, 3, 5, 6
 MODES = ["LSTM", "GRU", "RNN_TANH", "GRU reset_after=False", "LSTM output_peephole_new_cell=True"]
 
 
-def at(address: int, shape: Any, dtype: Any = np.float64) -> Any:
-    """Return an array in memory that something else owns."""
-    count = int(np.prod(shape))
-    return np.frombuffer((ctypes.c_char * (count * np.dtype(dtype).itemsize)).from_address(address), dtype).reshape(
-        shape
-    )
-
-
-class OnTheCpu(_cuda_calls.InPlaceCall):
-    """A call that the CPU computes, in the memory that a CUDA device would be given."""
-
-    def prepare(self, descriptor: Any, lengths: Any = None) -> Any:
-        """Compute the results for their shapes."""
-        assert lengths is None
-        assert set(self._dtypes) == {torch.float64}
-        self._descriptor = descriptor
-        return tuple((name, array.shape) for name, array in self._computed().items())
-
-    def run(self, results: Any, before: Any = (), after: Any = ()) -> None:
-        """Compute the results again, after the first copies."""
-        self._copy(before)
-        for address, array in zip(results, self._computed().values(), strict=True):
-            at(address, array.shape)[...] = array
-        self._copy(after)
-
-    def _computed(self) -> Any:
-        given = {
-            name: at(address, shape)
-            for name, shape, address in zip(self._names, self._shapes, self._addresses, strict=True)
-        }
-        return _calls.run(results.Results, self._function, {**given, "descriptor": self._descriptor})._asdict()
-
-    @staticmethod
-    def _copy(copies: Any) -> None:
-        for to, source, count in copies:
-            at(to, count, np.uint8)[...] = at(source, count, np.uint8)
-
-
 @pytest.fixture(autouse=True)
 def _cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let both ways compute on the CPU, whatever the default device is."""
-    monkeypatch.setattr(_cuda_layers, "InPlaceCall", OnTheCpu)
+    cuda_on_cpu.install(monkeypatch)
     with vkrnn.Device("cpu ("):
         yield
 

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["Backend", "checked_backend", "choices", "choose"]
+__all__ = ["Backend", "checked_backend", "choices", "choose", "is_settled"]
 
 Backend = Literal["auto", "vkrnn", "torch"]
 
@@ -79,6 +79,11 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
         found = _chosen[kind] = way, f"{_described(module, input, gradients=gradients)}: {_compared(way, times)}"
         _logger.info("backend='auto': %s", found[1])
     return found[0]
+
+
+def is_settled(module: Any, input: Tensor, hx: Any) -> bool:  # noqa: A002
+    """Return whether `choose` has measured this kind of call, and will not do so again."""
+    return _kind(module, input, input, hx) in _chosen
 
 
 def _kind(module: Any, input: Any, data: Tensor, hx: Any) -> tuple[Any, ...]:  # noqa: A002

@@ -14,7 +14,7 @@ from vkrnn import _core
 from vkrnn._cuda import cuda_device
 from vkrnn.precision import block_precision
 
-__all__ = ["Copy", "InPlaceCall", "may_round", "require_device"]
+__all__ = ["Copy", "InPlaceCall", "may_round", "require_device", "submit"]
 
 Copy = tuple[int, int, int]
 """A copy within a device's memory: the address to copy to, that to copy from, and the bytes."""
@@ -30,12 +30,11 @@ class InPlaceCall:
         self._function = function
         self._source = source
         self._device = source.device
-        self._ordinal = source.get_device()
-        self._names: list[str] = []
+        self.names: list[str] = []
         self._dtypes: list[torch.dtype] = []
         self._shapes: list[tuple[int, ...]] = []
-        self._addresses: list[int] = []
-        self._kept: list[Tensor] = []  # until the call is submitted; PyTorch reuses memory in the order of the stream
+        self.addresses: list[int] = []
+        self._copies: list[Tensor] = []  # until the call is submitted; PyTorch reuses memory in the order of the stream
         self.give("source", source)
 
     def give(self, name: str, tensor: Tensor, shape: tuple[int, ...] | None = None, first: int = 0) -> None:
@@ -54,39 +53,54 @@ class InPlaceCall:
             require_device(self._function, name, tensor, self._source)
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
-            self._kept.append(tensor)
-        self._names.append(name)
+            self._copies.append(tensor)
+        self.names.append(name)
         self._dtypes.append(tensor.dtype)
         self._shapes.append(tensor.shape if shape is None else shape)
-        self._addresses.append(tensor.data_ptr() + (first and first * tensor.itemsize))
+        self.addresses.append(tensor.data_ptr() + (first and first * tensor.itemsize))
 
     def prepare(self, descriptor: Any, lengths: Tensor | None = None) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Check the call, and return the names and shapes of its results."""
-        device = cuda_device(self._ordinal, _WHERE)
+        device = cuda_device(self._source.get_device(), _WHERE)
         key = (
             device._open(_WHERE),
             self._function,
             descriptor,
-            tuple(self._names),
+            tuple(self.names),
             tuple(self._dtypes),
             tuple(self._shapes),
             may_round() and device.rounds_products,
         )
-        self._call, results = _known(*key) if lengths is None else _checked(*key, lengths.cpu().numpy())
+        self.core, results = _known(*key) if lengths is None else _checked(*key, lengths.cpu().numpy())
         return results
 
     def run(self, results: Sequence[int], before: Sequence[Copy] = (), after: Sequence[Copy] = ()) -> None:
         """Submit the call after `prepare`, with the addresses of its results, and copies before and after it."""
-        stream: int = torch._C._cuda_getCurrentRawStream(self._ordinal)  # noqa: SLF001 - current_stream takes longer
-        self._call.run(self._addresses, results, stream, self._allocate, before, after)
+        submit(self.core, self._source, self.addresses, results, before, after)
 
-    def _allocate(self, count: int) -> int:
+
+def submit(
+    core: _core.CudaCall,
+    source: Tensor,
+    addresses: Sequence[int],
+    results: Sequence[int],
+    before: Sequence[Copy] = (),
+    after: Sequence[Copy] = (),
+) -> None:
+    """Submit a call to the source's device, with the addresses of arguments and results, and copies around it."""
+    temporary: list[Tensor] = []  # which PyTorch reuses in the order of the stream
+
+    def allocate(count: int) -> int:
         try:
-            memory = self._source.new_empty(count, dtype=torch.uint8)
+            memory = source.new_empty(count, dtype=torch.uint8)
         except torch.OutOfMemoryError:
             return 0
-        self._kept.append(memory)
+        temporary.append(memory)
         return int(memory.data_ptr())
+
+    # torch.cuda.current_stream takes longer.
+    stream: int = torch._C._cuda_getCurrentRawStream(source.get_device())  # noqa: SLF001
+    core.run(addresses, results, stream, allocate, before, after)
 
 
 def require_device(function: str, name: str, tensor: Tensor, source: Tensor) -> None:

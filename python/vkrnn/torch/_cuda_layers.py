@@ -6,13 +6,14 @@ are addressed in their tensors, and the call itself copies them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vkrnn.torch._cuda_calls import Copy, InPlaceCall
+from vkrnn.torch._cuda_calls import Copy, InPlaceCall, submit
 
-__all__ = ["Operands", "backward_on_cuda", "forward_on_cuda"]
+__all__ = ["Operands", "RepeatedLayer", "backward_on_cuda", "forward_on_cuda"]
 
 
 class Operands(NamedTuple):
@@ -33,18 +34,10 @@ def forward_on_cuda(
     function: str, how: Any, given: Operands
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Compute what `compute_layer` does, with the function's name and the descriptor. There must be a step."""
-    source, bias_ih, bias_hh = given.source, given.bias_ih, given.bias_hh
+    source = given.source
     (T, N, _), H, size = source.shape, given.weight_hh.shape[1], source.itemsize
-    call = _begin(function, given)
-    before: list[Copy] = []
-    if bias_ih is not None and bias_hh is not None:
-        bias = bias_ih + bias_hh
-        call.give("bias", bias)
-        if getattr(how, "reset_after", False):  # the candidate's biases are not added
-            if bias_ih.shape != bias.shape or bias_ih.dtype != bias.dtype or not bias_ih.is_contiguous():
-                bias_ih = bias_ih.to(bias.dtype).expand_as(bias).contiguous()
-            before = [(bias.data_ptr() + 2 * H * size, bias_ih.data_ptr() + 2 * H * size, H * size)]
-            call.give("secondary_bias", bias_hh, (H,), 2 * H)
+    bias, before = _sum_of_biases(how, given.bias_ih, given.bias_hh)
+    call = _forward_call(function, how, given, bias)
     results = {name: source.new_empty(shape) for name, shape in call.prepare(how)}
     output, cells = results["output"], results.get("cell_output")
     h_n = source.new_empty((1, N, H))
@@ -58,6 +51,40 @@ def forward_on_cuda(
     call.run([tensor.data_ptr() for tensor in results.values()], before, after)
     z_state = results.get("z_state")
     return output, h_n, c_n, z_state, None if z_state is None else cells
+
+
+class RepeatedLayer:
+    """A layer's forward call without gradients, which was checked and planned once.
+
+    It runs on sources and states of the same shapes, and with the same weights, which stay where they are. All tensors
+    are contiguous and have the same dtype. The numbers may be others in each call.
+    """
+
+    def __init__(self, function: str, how: Any, given: Operands) -> None:
+        (T, N, _), H = given.source.shape, given.weight_hh.shape[1]
+        call = _forward_call(function, how, given, given.bias_ih)
+        self._how, self._biases = how, (given.bias_ih, given.bias_hh)
+        self._shapes = [shape for _, shape in call.prepare(how)]
+        self._core, self._addresses = call.core, call.addresses
+        self._bias = call.names.index("bias") if "bias" in call.names else None
+        self._states = [call.names.index(name) for name in ("init_state", "init_cell") if name in call.names]
+        self._last_bytes = N * H * given.source.itemsize
+        self._last = (T - 1) * self._last_bytes
+
+    def run(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
+        """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
+        addresses = self._addresses.copy()
+        addresses[0] = source.data_ptr()
+        for place, start in zip(self._states, starts, strict=True):
+            addresses[place] = start
+        bias, before = _sum_of_biases(self._how, *self._biases)
+        if bias is not None and self._bias is not None:
+            addresses[self._bias] = bias.data_ptr()
+        tensors = [source.new_empty(shape) for shape in self._shapes]  # the output, and the cells of an LSTM
+        results = [tensor.data_ptr() for tensor in tensors]
+        after = [(end, at + self._last, self._last_bytes) for end, at in zip(ends, results, strict=True)]
+        submit(self._core, source, addresses, results, before, after)
+        return tensors[0]
 
 
 def backward_on_cuda(
@@ -105,6 +132,35 @@ def backward_on_cuda(
     outside, last = results.get("bias"), (results.get("init_state"), results.get("init_cell"))
     weights = results["input_weight"], results["recurrent_weight"], outside, inside, results.get("peephole")
     return [results["source"], *weights, *last]
+
+
+def _sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor | None, list[Copy]]:
+    """Return the sum, and copies to make before the call.
+
+    The candidate's biases are not added if the reset gate is applied between them. The first one is copied instead.
+    """
+    if bias_ih is None or bias_hh is None:
+        return None, []
+    bias = bias_ih + bias_hh
+    if not getattr(how, "reset_after", False):
+        return bias, []
+    count = bias.shape[0] // 3
+    if bias_ih.shape != bias.shape or bias_ih.dtype != bias.dtype or not bias_ih.is_contiguous():
+        bias[2 * count :] = bias_ih.expand_as(bias)[2 * count :]
+        return bias, []
+    first, size = 2 * count * bias.itemsize, count * bias.itemsize
+    return bias, [(bias.data_ptr() + first, bias_ih.data_ptr() + first, size)]
+
+
+def _forward_call(function: str, how: Any, given: Operands, bias: Tensor | None) -> InPlaceCall:
+    """Return a forward call with all of its arguments. Its bias is the sum of the layer's."""
+    call = _begin(function, given)
+    if bias is not None:
+        call.give("bias", bias)
+        if getattr(how, "reset_after", False) and given.bias_hh is not None:
+            H = given.weight_hh.shape[1]
+            call.give("secondary_bias", given.bias_hh, (H,), 2 * H)
+    return call
 
 
 def _begin(function: str, given: Operands) -> InPlaceCall:

@@ -16,7 +16,7 @@ from vkrnn.devices import Device, resolve
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["Kept"]
+__all__ = ["Kept", "drops", "has_all_parameters"]
 
 _PREFIX = "[vkrnn.torch]"
 
@@ -40,8 +40,8 @@ class Kept:
         """Return whether all changes of the parameters would be noticed, and the layers run in one call."""
         parameters = module._parameters  # noqa: SLF001
         return (
-            not _drops(module)
-            and all(name in parameters for name in module._weight_names())  # noqa: SLF001
+            not drops(module)
+            and has_all_parameters(module)
             and all(
                 type(parameter) is torch.nn.Parameter
                 and parameter.is_contiguous()
@@ -65,7 +65,7 @@ class Kept:
         """Return whether the module's state is as it was, but for what only samples show."""
         parameters = module._parameters  # noqa: SLF001
         device = resolve(None, _PREFIX)
-        if device is not self._device or device.closed or len(parameters) != len(self._known) or _drops(module):
+        if device is not self._device or device.closed or len(parameters) != len(self._known) or drops(module):
             return False
         for parameter, (same, version, address) in zip(parameters.values(), self._known, strict=True):
             if (
@@ -113,7 +113,13 @@ class Kept:
         return output, tuple(last) if lstm else last[0]
 
 
-def _drops(module: Any) -> bool:
+def has_all_parameters(module: Any) -> bool:
+    """Return whether no weight is computed from others, as those of parametrized modules are."""
+    return all(name in module._parameters for name in module._weight_names())  # noqa: SLF001
+
+
+def drops(module: Any) -> bool:
+    """Return whether a call draws a dropout mask."""
     return bool(module.training and (module.recurrent_dropout or (module.dropout and module.num_layers > 1)))
 
 

@@ -19,6 +19,7 @@ from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.torch._autograd import apply_layer
 from vkrnn.torch._choice import Backend, checked_backend, choose
 from vkrnn.torch._kept import Kept
+from vkrnn.torch._kept_cuda import KeptCalls
 from vkrnn.torch._ops import compute_layer, layer
 from vkrnn.torch._threads import pytorch_threads
 from vkrnn.torch._tracing import is_plain, is_recorded_by_torch, record_in_fx, unseen_by_dynamo
@@ -122,10 +123,24 @@ class Recurrent(torch.nn.RNNBase):
                 self.require_torchs_options(where, training=self.training)
                 return super().forward(input, hx)
         data = input.data if isinstance(input, PackedSequence) else input
-        if isinstance(data, Tensor) and data.is_cuda and self.backend != "vkrnn" and not self._needs_vkrnn():
-            ways = {"vkrnn": self._compute, "torch": super().forward}
-            return ways["torch" if self.backend == "torch" else choose(self, input, hx, ways)](input, hx)
+        if isinstance(data, Tensor) and data.is_cuda:
+            return self._compute_on_cuda(input, hx)
         return self._compute(input, hx)
+
+    def _compute_on_cuda(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        ways = {"vkrnn": self._compute, "torch": self._compute_by_torch}
+        way: str = self.backend
+        if self._needs_vkrnn():
+            way = "vkrnn"
+        elif way == "auto":
+            way = choose(self, input, hx, ways)
+        results = ways[way](input, hx)
+        if not torch.is_grad_enabled():
+            KeptCalls.keep(self, input, hx, way)
+        return results
+
+    def _compute_by_torch(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        return super().forward(input, hx)
 
     def _needs_vkrnn(self) -> bool:
         """Return whether the module has options that PyTorch's module lacks."""
@@ -196,7 +211,7 @@ class Recurrent(torch.nn.RNNBase):
                     return self._run_prepared(prepared, source, h_0, c_0)
             else:
                 self._forget()
-        elif not traced:
+        elif not traced and isinstance(self.__dict__.get("_kept"), Kept):
             self._forget()
         last, mode = [], self.mode + self._options
         rows = source.shape[1] if lengths is None else lengths.shape[0]
@@ -221,7 +236,7 @@ class Recurrent(torch.nn.RNNBase):
     def _prepared(self) -> Prepared | None:
         """Return the layers with packed weights from the second call on in which the parameters are the same."""
         kept = self.__dict__.get("_kept")
-        found: Prepared | None = None if kept is None else kept.prepared(self)
+        found: Prepared | None = kept.prepared(self) if isinstance(kept, Kept) else None
         if found is None:
             self.__dict__["_kept"] = Kept(self) if Kept.is_possible(self) else None
         return found
@@ -235,17 +250,17 @@ class Recurrent(torch.nn.RNNBase):
         return output, tuple(last) if self.mode == "LSTM" else last[0]
 
     def _forget(self) -> None:
-        """Drop packed weights."""
+        """Drop packed weights and kept calls."""
         self.__dict__.pop("_kept", None)
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """Set the mode; packed weights are dropped."""
+        """Set the mode; packed weights and kept calls are dropped."""
         self._forget()
         super().train(mode)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled: all but packed weights."""
+        """Return what is copied and pickled: all but packed weights and kept calls."""
         state = getattr(super(), "__getstate__", lambda: self.__dict__)()
         return {name: value for name, value in state.items() if name != "_kept"}
 

@@ -1,0 +1,152 @@
+"""What a module keeps of its calls on a CUDA device, so that the next ones like them take the host less time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vkrnn._cuda import cuda_device
+from vkrnn._torch_layout import FORWARD, descriptor
+from vkrnn.torch._choice import is_settled
+from vkrnn.torch._cuda_calls import may_round
+from vkrnn.torch._cuda_layers import Operands, RepeatedLayer
+from vkrnn.torch._kept import drops, has_all_parameters
+from vkrnn.torch._tracing import seen_by_others
+
+__all__ = ["KeptCalls"]
+
+_MOST = 64  # kinds of calls of a module
+
+
+class KeptCalls:
+    """A module's calls without gradients on a CUDA device: for each kind, what computes it.
+
+    A kind is everything that a call depends on, except for the numbers. Each call reads the parameters anew, in the
+    memory that they had when the object was made.
+    """
+
+    def __init__(self, module: Any, ordinal: int) -> None:
+        self._parameters = [(each, each.data_ptr()) for each in module._parameters.values()]  # noqa: SLF001
+        self._device = cuda_device(ordinal, "[vkrnn.torch]")
+        self._layers: dict[tuple[Any, ...], list[RepeatedLayer]] = {}  # of a kind; none if PyTorch computes it
+
+    @staticmethod
+    def keep(module: Any, source: Any, hx: Any, way: str) -> None:
+        """Let the module remember how it computed a call, for a usual call on a sequence [T, N, I] without gradients."""
+        states = _states(module, hx)
+        if type(source) is not Tensor or states is None or not _is_usual(module):
+            return
+        if module.backend == "auto" and not module._needs_vkrnn() and not is_settled(module, source, hx):  # noqa: SLF001
+            return
+        if way == "vkrnn" and not _is_repeatable(module, source, states):
+            return
+        kept = module.__dict__.get("_kept")
+        if not isinstance(kept, KeptCalls) or not kept._is_for(module):  # noqa: SLF001
+            kept = module.__dict__["_kept"] = KeptCalls(module, source.get_device())
+        if len(kept._layers) == _MOST:
+            kept._layers.clear()
+        layers = _planned(module, source, states) if way == "vkrnn" else []
+        kept._layers[_kind(module, source, states)] = layers
+
+    def call(self, module: Any, source: Any, hx: Any) -> Any:
+        """Return the results of a call of a kind that was kept; None for any other call."""
+        states = _states(module, hx)
+        if type(source) is not Tensor or states is None or not _is_usual(module):
+            return None
+        layers = self._layers.get(_kind(module, source, states))
+        if layers is None:
+            return None
+        if not layers:
+            return module._compute_by_torch(source, hx)  # noqa: SLF001
+        if not _can_be_read(source, states) or not self._is_for(module):
+            return None
+        return _run(module, layers, source, states)
+
+    def _is_for(self, module: Any) -> bool:
+        """Return whether the parameters are where they were, and the device can be used."""
+        parameters = module._parameters  # noqa: SLF001
+        if self._device.closed or self._device.lost or len(parameters) != len(self._parameters):
+            return False
+        for parameter, (same, address) in zip(parameters.values(), self._parameters, strict=True):
+            if parameter is not same or parameter.data_ptr() != address or not parameter.is_contiguous():
+                return False
+        return True
+
+
+def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
+    """Return the initial states; None if they are not what is usual."""
+    states = () if hx is None else hx if module.mode == "LSTM" else (hx,)
+    if type(states) is not tuple or len(states) > 2 or any(type(each) is not Tensor for each in states):
+        return None
+    return states
+
+
+def _is_usual(module: Any) -> bool:
+    return not (
+        torch.is_grad_enabled()
+        or torch.is_autocast_enabled("cuda")
+        or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
+        or seen_by_others()
+        or drops(module)
+    )
+
+
+def _kind(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    dtype = source.dtype
+    return (
+        source.shape,
+        dtype,
+        source.get_device(),
+        module.backend,
+        module.batch_first,
+        module.training,
+        dtype is torch.float32 and may_round(),
+        *[each.shape for each in states],
+    )
+
+
+def _can_be_read(source: Tensor, states: tuple[Tensor, ...]) -> bool:
+    """Return whether kernels can read tensors where they are."""
+    dtype, ordinal = source.dtype, source.get_device()
+    for each in (source, *states):
+        if each.dtype is not dtype or each.get_device() != ordinal or not each.is_contiguous() or each.is_neg():
+            return False
+    return True
+
+
+def _is_repeatable(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> bool:
+    """Return whether `RepeatedLayer` can compute the call, which was computed before and so has no mistakes."""
+    parameters = tuple(module._parameters.values())  # noqa: SLF001
+    return (
+        source.dim() == 3
+        and source.numel() > 0
+        and not module.batch_first
+        and not module.bidirectional
+        and has_all_parameters(module)
+        and all(type(each) is torch.nn.Parameter for each in parameters)
+        and _can_be_read(source, (*states, *parameters))
+    )
+
+
+def _planned(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> list[RepeatedLayer]:
+    mode = module.mode + module._options  # noqa: SLF001
+    how = descriptor(mode, bidirectional=False, produce_cell=True)
+    layers = []
+    for number in range(module.num_layers):
+        first = [each[number] for each in states] + [None] * (2 - len(states))
+        given = Operands(source, *module._weights(number), *first, None)  # noqa: SLF001
+        layers.append(RepeatedLayer(FORWARD[module.mode].__name__, how, given))
+        source = source.new_empty((*source.shape[:2], module.hidden_size))
+    return layers
+
+
+def _run(module: Any, layers: list[RepeatedLayer], source: Tensor, states: tuple[Tensor, ...]) -> Any:
+    (_, N, _), H, lstm = source.shape, module.hidden_size, module.mode == "LSTM"
+    lasts = [source.new_empty((len(layers), N, H)) for _ in range(1 + lstm)]
+    starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, lasts))
+    size = N * H * source.itemsize
+    for number, layer in enumerate(layers):
+        source = layer.run(source, [at + number * size for at in starts], [at + number * size for at in ends])
+    return source, tuple(lasts) if lstm else lasts[0]

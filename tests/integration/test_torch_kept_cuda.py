@@ -1,0 +1,195 @@
+"""The calls that modules repeat on CUDA devices, without a GPU: the CPU reads and writes the addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import cuda_on_cpu
+
+torch = pytest.importorskip("torch")
+
+import vkrnn  # noqa: E402
+import vkrnn.torch as ours  # noqa: E402
+from vkrnn.torch import _choice  # noqa: E402
+from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
+
+T, N, I, H = 4, 3, 5, 6
+MODULES = {
+    "LSTM": lambda: ours.LSTM(I, H, 2, backend="vkrnn"),
+    "GRU": lambda: ours.GRU(I, H, 3, backend="vkrnn"),
+    "RNN": lambda: ours.RNN(I, H, nonlinearity="relu", bias=False, backend="vkrnn"),
+    "options": lambda: ours.LSTM(I, H, 2, peephole=True, clip=0.5),
+    "reset before": lambda: ours.GRU(I, H, 2, reset_after=False, dropout=0.5),
+}
+
+
+@pytest.fixture(name="device", autouse=True)
+def _device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Let both ways compute on the CPU, whatever the default device is."""
+    with vkrnn.Device("cpu ("):
+        yield cuda_on_cpu.install(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def drawn(*shape: int) -> Any:
+    """Return a tensor of float64."""
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def states_of(module: Any, rows: int = N) -> Any:
+    """Return drawn initial states."""
+    lstm = module.mode == "LSTM"
+    found = tuple(drawn(module.num_layers, rows, H) for _ in range(1 + lstm))
+    return found if lstm else found[0]
+
+
+def kept_of(module: Any, x: Any, hx: Any = None, way: str = "vkrnn") -> Any:
+    """Return what the module keeps of a call."""
+    module.__dict__.pop("_kept", None)
+    KeptCalls.keep(module, x, hx, way)
+    return module.__dict__.pop("_kept", None)
+
+
+def flat(results: Any) -> list[Any]:
+    """Return output and last states."""
+    output, last = results
+    return [output, *(last if isinstance(last, tuple) else [last])]
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("with_states", [False, True])
+def test_a_repeated_call_is_that_of_the_ordinary_way(name: str, with_states: bool) -> None:  # noqa: FBT001
+    """The same bits, from other numbers in the input, the states and the parameters."""
+    module = MODULES[name]().double().eval()
+    kept = kept_of(module, drawn(T, N, I), states_of(module) if with_states else None)
+    for parameter in module.parameters():
+        parameter.data.mul_(0.5)  # which PyTorch does not count as a change
+    x, hx = drawn(T, N, I), states_of(module) if with_states else None
+    got, wanted = flat(kept.call(module, x, hx)), flat(module._compute(x, hx))
+    assert len(got) == len(wanted)
+    for one, other in zip(got, wanted, strict=True):
+        assert torch.equal(one, other)
+    assert len({each.untyped_storage().data_ptr() for each in got}) == len(got)
+
+
+def test_calls_of_another_kind() -> None:
+    """They have no kept call, or tensors that are not where and what they were. So the ordinary way is taken."""
+    module = ours.LSTM(I, H, backend="vkrnn").double()
+    x, hx = drawn(T, N, I), states_of(module)
+    kept = kept_of(module, x, hx)
+    assert kept.call(module, x, hx) is not None
+    others = [
+        (x, None),
+        (drawn(T + 1, N, I), hx),
+        (x.float(), hx),
+        (drawn(N, T, I).transpose(0, 1), hx),
+        (x, (hx[0], hx[1].float())),
+        (x, (hx[0], drawn(1, H, N).transpose(1, 2))),
+        (x, (hx[0], hx[1][:, :2])),
+        (x, list(hx)),
+        (x[:, 0], tuple(state[:, 0] for state in hx)),
+        (torch.nn.Parameter(x), hx),
+    ]
+    for source, states in others:
+        assert kept.call(module, source, states) is None
+    with torch.enable_grad():
+        assert kept.call(module, x, hx) is None
+    torch.set_autocast_enabled("cuda", True)  # noqa: FBT003 - torch.autocast does nothing without a GPU
+    try:
+        assert kept.call(module, x, hx) is None
+    finally:
+        torch.set_autocast_enabled("cuda", False)  # noqa: FBT003
+    for name, value in (("backend", "torch"), ("batch_first", True), ("training", False), ("recurrent_dropout", 0.5)):
+        before = getattr(module, name)
+        setattr(module, name, value)
+        assert kept.call(module, x, hx) is None
+        setattr(module, name, before)
+    assert kept.call(module, x, hx) is not None
+
+
+CHANGES = {
+    "replaced": lambda module: setattr(module, "bias_hh_l0", torch.nn.Parameter(module.bias_hh_l0.clone())),
+    "other memory": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.clone()),
+    "transposed": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.t()),
+    "one more": lambda module: module.register_parameter("more", torch.nn.Parameter(torch.zeros(1))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_parameters_that_are_not_where_they_were(change: str) -> None:
+    """Their addresses would be wrong."""
+    module, x = ours.RNN(H, H, backend="vkrnn").double(), drawn(T, N, H)
+    kept = kept_of(module, x)
+    assert kept.call(module, x, None) is not None
+    CHANGES[change](module)
+    assert kept.call(module, x, None) is None
+
+
+def test_a_device_that_cannot_be_used(device: SimpleNamespace) -> None:
+    """The ordinary way opens it again."""
+    module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    kept = kept_of(module, x)
+    for name in ("closed", "lost"):
+        setattr(device, name, True)
+        assert kept.call(module, x, None) is None
+        setattr(device, name, False)
+
+
+def test_what_is_not_kept() -> None:
+    """Calls with gradients, dropout, two directions, batches first, packed or strided input; parametrized modules."""
+    x = drawn(T, N, I)
+    plain = ours.GRU(I, H, backend="vkrnn").double()
+    assert kept_of(plain, x) is not None
+    with torch.enable_grad():
+        assert kept_of(plain, x) is None
+    assert kept_of(plain, x.transpose(0, 1)) is None
+    assert kept_of(plain, x[:0]) is None
+    assert kept_of(plain, x[:, 0]) is None
+    assert kept_of(plain, torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 1]))) is None
+    for options in ({"bidirectional": True}, {"batch_first": True}, {"recurrent_dropout": 0.5}):
+        assert kept_of(ours.GRU(I, H, backend="vkrnn", **options).double(), x) is None
+    parametrized = torch.nn.utils.parametrizations.weight_norm(ours.GRU(I, H, backend="vkrnn").double(), "weight_hh_l0")
+    assert kept_of(parametrized, x) is None
+    mixed = ours.GRU(I, H, backend="vkrnn").double()
+    mixed.bias_ih_l0.data = mixed.bias_ih_l0.data.float()
+    assert kept_of(mixed, x) is None
+
+
+def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once PyTorch's way is chosen, it computes calls of this kind. What is not settled is not kept."""
+    module, x = ours.GRU(I, H, batch_first=True).double(), drawn(N, T, I)
+    assert kept_of(module, x, None, "torch") is None
+    monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, None), ("torch", "a line"))
+    kept = kept_of(module, x, None, "torch")
+    wanted = torch.nn.GRU.forward(module, x)
+    for one, other in zip(flat(kept.call(module, x, None)), flat(wanted), strict=True):
+        assert torch.equal(one, other)
+    module.recurrent_dropout = 0.5  # which PyTorch's module lacks
+    assert kept.call(module, x, None) is None
+
+
+def test_copies_have_no_kept_calls() -> None:
+    """Neither has a module after train() or eval()."""
+    module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    KeptCalls.keep(module, x, None, "vkrnn")
+    assert "_kept" in module.__dict__
+    assert "_kept" not in module.__getstate__()
+    module.eval()
+    assert "_kept" not in module.__dict__
+
+
+def test_the_number_of_kinds_is_bounded() -> None:
+    """A module that is called with ever other lengths does not grow."""
+    module = ours.RNN(I, H, backend="vkrnn").double()
+    for steps in range(1, 70):
+        KeptCalls.keep(module, drawn(steps, 1, I), None, "vkrnn")
+    assert len(module.__dict__["_kept"]._layers) < 65
