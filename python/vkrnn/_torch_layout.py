@@ -86,7 +86,8 @@ def from_torch_layout(weights: Any, how: Any, *, gradients: bool = False) -> dic
     """Return torch's `Weights`, tensors or NumPy arrays, as keyword arguments of a call with the descriptor `how`.
 
     The two matrices are views of torch's. torch has two biases. They are added, except for a GRU's candidate if the
-    reset gate is applied between them. Calls of `gradients` read no numbers of the bias, so it is just the first one.
+    reset gate is applied between them. Calls of `gradients`, with tensors, read no numbers of the bias. So it
+    is just the first one, in the type that the sum has.
     """
     weight_ih, weight_hh, bias_ih, bias_hh, peephole = weights
     D, H = 1 + how.bidirectional, weight_hh.shape[1]
@@ -95,7 +96,7 @@ def from_torch_layout(weights: Any, how: Any, *, gradients: bool = False) -> dic
         given["peephole"] = peephole
     if bias_ih is None or bias_hh is None:
         return given
-    given["bias"] = bias_ih if gradients else bias_ih + bias_hh
+    given["bias"] = bias_ih.to(weight_hh.dtype) if gradients else bias_ih + bias_hh
     if getattr(how, "reset_after", False):
         if not gradients:
             for rows in _candidates(D, H):

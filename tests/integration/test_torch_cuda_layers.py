@@ -12,6 +12,7 @@ from tests.support import cuda_on_cpu
 torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
+import vkrnn.torch as ours  # noqa: E402
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
 from vkrnn.torch import _cuda_calls, _cuda_layers, _ops  # noqa: E402
 
@@ -63,13 +64,33 @@ def test_a_layer_is_that_of_the_ordinary_way(mode: str, given: str) -> None:
     assert_same(found, expected)
 
 
-def test_a_bias_of_another_type() -> None:
-    """The sum of a GRU's biases has the source's type, so the first bias is read as that type."""
-    rows = 3 * H
+@pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])
+def test_a_bias_of_another_type(mode: str) -> None:
+    """The sum of the biases has the source's type. So do their gradients, which autograd converts."""
+    rows, lstm = GATES[mode] * H, mode == "LSTM"
     tensors = [drawn(T, N, I), drawn(rows, I), drawn(rows, H), drawn(rows).half(), drawn(rows), *[None] * 4]
-    how = descriptor("GRU", bidirectional=False, produce_cell=True)
-    wanted = _ops.compute_layer(*tensors, None, "GRU", training=False)
-    assert_same(_cuda_layers.forward_on_cuda("gru", how, _cuda_layers.Operands(*tensors)), wanted)
+    how = descriptor(mode, bidirectional=False, training=True, produce_cell=True)
+    wanted = _ops.compute_layer(*tensors, None, mode, training=True)
+    operands, function = _cuda_layers.Operands(*tensors), FORWARD[mode].__name__
+    assert_same(_cuda_layers.forward_on_cuda(function, how, operands), wanted)
+    output, _, _, z_state, cells = wanted
+    above = drawn(T, N, H), None, None
+    states = {"LSTM": cells, "GRU": output}.get(mode, z_state)
+    expected = _ops.compute_layer_backward(*above, z_state, states, *tensors, None, mode)
+    kept = {"z_state": z_state} | ({} if mode == "RNN_TANH" else {f"{'cell_output' if lstm else 'output'}_fwd": states})
+    how = descriptor(mode, bidirectional=False)
+    found = _cuda_layers.backward_on_cuda(f"{function}_gradients", how, above, kept, operands)
+    assert_same(found, expected)
+    assert {each.dtype for each in found if each is not None} == {torch.float64}
+
+
+def test_a_module_with_a_bias_of_another_type() -> None:
+    """Each parameter's gradient has the parameter's type."""
+    module = ours.LSTM(I, H)
+    module.bias_ih_l0.data = module.bias_ih_l0.data.half()
+    module(torch.randn(T, N, I))[0].sum().backward()
+    assert module.bias_ih_l0.grad.dtype == torch.float16
+    assert torch.equal(module.bias_hh_l0.grad.half(), module.bias_ih_l0.grad)
 
 
 def assert_same(got: Any, wanted: Any) -> None:

@@ -112,7 +112,7 @@ def backward_on_cuda(
         call.give("cell_gradient", d_c_n, (N, H))
     inside = None  # the gradient with respect to bias_hh
     if bias_ih is not None and bias_hh is not None:
-        call.give("bias", bias_ih)  # whose numbers are not read
+        call.give("bias", bias_ih.to(source.dtype))  # whose numbers are not read
         inside = source.new_empty(bias_ih.shape)
         if getattr(how, "reset_after", False):
             call.give("secondary_bias", bias_hh, (H,), 2 * H)
