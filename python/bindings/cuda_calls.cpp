@@ -36,7 +36,8 @@ std::vector<CudaCopy> copies_of(const Copies& copies) {
 // A checked call and its plan, which can run many times.
 class CudaCall {
 public:
-    // `given` has all arguments but the lengths. Throws what check_call() throws.
+    // `given` has all arguments but the lengths, which come last. Their numbers are only checked. Throws what
+    // check_call() throws.
     CudaCall(std::shared_ptr<Device> device, const std::string& cell_name, bool gradients, py::handle descriptor,
              const Given& given, bool tf32, const std::optional<py::array>& lengths)
         : device_(std::move(device)) {
@@ -48,8 +49,8 @@ public:
             infos[order_.back()] = {dtype, shape};
         }
         if (lengths) {
-            TensorInfo& info = infos[Argument::lengths] = info_of(*lengths, Argument::lengths);
-            lengths_.assign(info.integers.begin(), info.integers.end());
+            infos[Argument::lengths] = info_of(*lengths, Argument::lengths);
+            order_.push_back(Argument::lengths);
         }
         call_ = check_call(read_descriptor(cell, descriptor, prefix_), gradients, infos);
         const Spec spec = spec_on(call_.spec, device_->profile(), tf32);
@@ -59,7 +60,8 @@ public:
 
     [[nodiscard]] const Call& call() const { return call_; }
 
-    // Runs on a stream. The arrays are at `addresses`, in the order of the arguments, and the results go to `results`.
+    // Runs on a stream. The arrays are at `addresses`, in the order of the arguments; lengths are 32-bit integers there.
+    // The results go to `results`.
     // `allocator` is a function like CudaAllocator, or None. The copies within the device's memory are made before and
     // after the call. The caller keeps all memory until the call returns, and orders later uses on the stream.
     void run(const Addresses& addresses, const Addresses& results, std::uintptr_t stream, py::handle allocator,
@@ -67,10 +69,6 @@ public:
         const OnCudaStream ordered(stream, allocator_of(allocator));
         std::vector<InputLocation> from;
         for (const auto& [argument, index] : plan_->inputs) {
-            if (argument == Argument::lengths) {
-                from.push_back({lengths_.data()});
-                continue;
-            }
             const auto at = static_cast<std::size_t>(std::ranges::find(order_, argument) - order_.begin());
             from.push_back({nullptr, borrowed(addresses.at(at), index), 0});
         }
@@ -92,7 +90,6 @@ private:
     std::shared_ptr<Device> device_;
     std::string prefix_;
     std::vector<Argument> order_;
-    std::vector<std::int32_t> lengths_;
     Call call_;
     std::shared_ptr<const Plan> plan_;
 };

@@ -51,3 +51,21 @@ def test_other_steps_are_refused(at: tuple[int, int, int]) -> None:
     assert str(caught.value) == (
         "[here] cell_output: vkrnn has gradients of the cells after each direction's last step only"
     )
+
+
+@pytest.mark.parametrize("lengths", [None, LENGTHS, LENGTHS.astype(np.int64)], ids=["full", "int32", "int64"])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_last_steps_of_tensors(directions: int, lengths: Any, dtype: str) -> None:
+    """What is computed where a tensor is, is the same."""
+    torch = require("torch")
+    from vkrnn.torch._operations import _last_cells  # noqa: PLC0415
+
+    gradient, wanted = draw(directions, lengths, dtype)
+    ends = None if lengths is None else torch.from_numpy(lengths)
+    for each in (gradient, np.asfortranarray(gradient)):
+        found = _last_cells(torch.from_numpy(each), directions, ends)
+        assert found is not None
+        assert np.array_equal(found.numpy(), wanted)
+    gradient[2, 0, H - 1] = np.nan
+    assert _last_cells(torch.from_numpy(gradient), directions, ends) is None

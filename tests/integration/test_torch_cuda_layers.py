@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, torch_mode  # noqa: E402
-from vkrnn.torch import _cuda_calls, _cuda_layers, _ops  # noqa: E402
+from vkrnn.torch import _calls, _cuda_calls, _cuda_layers, _ops  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
 MODES = ["LSTM", "GRU", "RNN_TANH", "GRU reset_after=False", "LSTM output_peephole_new_cell=True"]
@@ -101,6 +101,24 @@ def assert_same(got: Any, wanted: Any) -> None:
         assert torch.equal(one, other)
         assert one.shape == other.shape
     assert len({each.untyped_storage().data_ptr() for each in there}) == len(there)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lengths(packed: bool) -> None:  # noqa: FBT001
+    """Their numbers are checked in the host's memory, and read where they were copied to."""
+    lengths = torch.tensor([4, 3, 1])
+    source = drawn(int(lengths.sum()), I) if packed else drawn(T, N, I)
+    given = {"source": source, "recurrent_weight": drawn(4 * H, H), "input_weight": drawn(4 * H, I)}
+    how = descriptor("LSTM", bidirectional=False, training=True, produce_cell=True)
+    compute = _calls._packed_on_cuda if packed else _calls._on_cuda
+    got = compute("lstm", {**given, "lengths": lengths}, how)
+    wanted = _calls.call("lstm", {**given, "lengths": lengths}, how, packed=packed)
+    assert got.keys() == wanted.keys()
+    live = torch.arange(T).unsqueeze(1) < lengths
+    for name, tensor in got.items():
+        assert torch.equal(*(each if packed else each[live] for each in (tensor, wanted[name])))
+    with pytest.raises(ValueError, match=r"\[lstm\] lengths: expected "):
+        _calls._on_cuda("lstm", {**given, "source": drawn(T, N, I), "lengths": lengths + 1}, how)
 
 
 def test_addresses_outside_of_tensors_are_refused() -> None:

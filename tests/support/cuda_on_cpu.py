@@ -33,24 +33,26 @@ class _Call:
     def __init__(
         self, _device: Any, cell: str, gradients: bool, descriptor: Any, given: Any, _rounds: bool, lengths: Any = None
     ) -> None:
-        assert lengths is None
         assert {dtype for _, dtype, _ in given} == {"float64"}
         self._function = f"{cell}_gradients" if gradients else cell
         self._descriptor = descriptor
-        self._given = [(name, shape) for name, _, shape in given]
-        zeros = [np.zeros(shape) for _, shape in self._given]
-        self.results = tuple((name, array.shape) for name, array in self._computed(zeros).items())
+        self._given = [(name, shape, np.float64) for name, _, shape in given]
+        arrays = [np.zeros(shape) for _, shape, _ in self._given]
+        if lengths is not None:
+            self._given.append(("lengths", lengths.shape, np.int32))
+            arrays.append(lengths)
+        self.results = tuple((name, array.shape) for name, array in self._computed(arrays).items())
 
     def run(self, addresses: Any, results: Any, _stream: int, _allocate: Any, before: Any = (), after: Any = ()) -> None:
         """Compute the results after the first copies and before the last ones."""
         self._copy(before)
-        given = [_at(address, shape) for address, (_, shape) in zip(addresses, self._given, strict=True)]
+        given = [_at(address, *kind) for address, (_, *kind) in zip(addresses, self._given, strict=True)]
         for address, array in zip(results, self._computed(given).values(), strict=True):
             _at(address, array.shape)[...] = array
         self._copy(after)
 
     def _computed(self, arrays: Any) -> dict[str, Any]:
-        given = {name: array for (name, _), array in zip(self._given, arrays, strict=True)}
+        given = {name: array for (name, *_), array in zip(self._given, arrays, strict=True)}
         given |= {"descriptor": self._descriptor}
         return dict(_calls.run(results.Results, self._function, given)._asdict())
 

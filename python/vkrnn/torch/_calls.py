@@ -13,7 +13,7 @@ from vkrnn import _packed
 from vkrnn._calls import run
 from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.results import Results
-from vkrnn.torch._cuda_calls import InPlaceCall, require_device
+from vkrnn.torch._cuda_calls import InPlaceCall, on_device, require_device
 from vkrnn.torch._threads import pytorch_threads
 
 __all__ = ["KEYS", "call"]
@@ -40,7 +40,7 @@ def call(
     for name, tensor in tensors.items():
         if name != "lengths":
             require_device(function, name, tensor, source)
-    if "lengths" in tensors:  # the host reads them once
+    if "lengths" in tensors:  # the host checks them
         tensors["lengths"] = tensors["lengths"].cpu()
     if source.is_cuda:
         return _packed_on_cuda(function, tensors, descriptor) if packed else _on_cuda(function, tensors, descriptor)
@@ -68,7 +68,7 @@ def _packed_on_cuda(function: str, tensors: Mapping[str, Tensor], descriptor: An
     """Pad the sequences, and pack the results."""
     lengths = tensors["lengths"].numpy()
     live = np.arange(lengths[0])[:, np.newaxis] < lengths
-    rows = torch.from_numpy(np.flatnonzero(live)).to(tensors["source"].device)
+    rows = on_device(torch.from_numpy(np.flatnonzero(live)), tensors["source"].device)
 
     def pad(sequence: Tensor) -> Tensor:
         padded = sequence.new_zeros(live.size, sequence.shape[1])

@@ -14,7 +14,7 @@ from vkrnn import _core
 from vkrnn._cuda import cuda_device
 from vkrnn.precision import block_precision
 
-__all__ = ["Copy", "InPlaceCall", "may_round", "require_device", "submit"]
+__all__ = ["Copy", "InPlaceCall", "may_round", "on_device", "require_device", "submit"]
 
 Copy = tuple[int, int, int]
 """A copy within a device's memory: the address to copy to, that to copy from, and the bytes."""
@@ -60,7 +60,7 @@ class InPlaceCall:
         self.addresses.append(tensor.data_ptr() + (first and first * tensor.itemsize))
 
     def prepare(self, descriptor: Any, lengths: Tensor | None = None) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Check the call, and return the names and shapes of its results."""
+        """Check the call, and return the names and shapes of its results. The lengths are in the host's memory."""
         device = cuda_device(self._source.get_device(), _WHERE)
         key = (
             device._open(_WHERE),
@@ -71,7 +71,13 @@ class InPlaceCall:
             tuple(self._shapes),
             may_round() and device.rounds_products,
         )
-        self.core, results = _known(*key) if lengths is None else _checked(*key, lengths.cpu().numpy())
+        if lengths is None:
+            self.core, results = _known(*key)
+        else:
+            self.core, results = _checked(*key, lengths.numpy())
+            read = on_device(lengths.to(torch.int32, copy=True), self._device)
+            self._copies.append(read)
+            self.addresses.append(read.data_ptr())
         return results
 
     def run(self, results: Sequence[int], before: Sequence[Copy] = (), after: Sequence[Copy] = ()) -> None:
@@ -101,6 +107,24 @@ def submit(
     # torch.cuda.current_stream takes longer.
     stream: int = torch._C._cuda_getCurrentRawStream(source.get_device())  # noqa: SLF001
     core.run(addresses, results, stream, allocate, before, after)
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device. If it is in pageable memory of the host, the host does not wait until it is there.
+
+    CUDA reads such memory before the copy returns, so it may be freed or changed at once.
+
+    Raises
+    ------
+    RuntimeError
+        If a CUDA graph is captured, which would read that memory again when it is replayed.
+    """
+    if device.type != "cuda" or not tensor.is_cpu:
+        return tensor.to(device)
+    with torch.cuda.device(device):
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(f"{_WHERE} lengths: a call with lengths cannot be captured in a CUDA graph")
+        return tensor.to(device, non_blocking=True)
 
 
 def require_device(function: str, name: str, tensor: Tensor, source: Tensor) -> None:

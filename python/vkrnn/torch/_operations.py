@@ -19,6 +19,7 @@ from vkrnn._torch_tensors import to_array, to_tensor
 from vkrnn.descriptors import Activation
 from vkrnn.torch._autograd import ReverseModeOnly, at_lower_levels, differentiable, library, one_by_one
 from vkrnn.torch._calls import call
+from vkrnn.torch._cuda_calls import on_device
 from vkrnn.torch._ops import register
 from vkrnn.torch._tracing import unseen_by_dynamo
 
@@ -163,12 +164,29 @@ def _compute_backward(
     if d_cells is not None:
         if lengths is not None:
             given["lengths"] = lengths = lengths.cpu()
-        ends = None if lengths is None else to_array(lengths)
-        last = last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]")
-        given["cell_gradient"] = to_tensor(last).to(source.device)
+        last = _last_cells(d_cells, D, lengths) if d_cells.is_cuda else None
+        if last is None:
+            ends = None if lengths is None else to_array(lengths)
+            last = to_tensor(last_cells(to_array(d_cells.cpu()), D, ends, f"[vkrnn.torch.{cell}]"))
+        given["cell_gradient"] = last.to(source.device)
     found = call(CELLS[cell].gradients_name, given, how)
     gradients = [found[name] if name in found else source.new_empty(0) for name in _DIFFERENTIABLE]
     return tuple(gradients)
+
+
+def _last_cells(gradient: Tensor, D: int, lengths: Tensor | None) -> Tensor | None:
+    """Return what `last_cells` does; None if there are gradients of other steps. One number is copied to the host."""
+    T, N, width = gradient.shape
+    each = gradient.reshape(T, N, D, width // D)
+    rows, steps = (torch.arange(count, device=gradient.device) for count in (N, T))
+    count = torch.full_like(rows, T) if lengths is None else on_device(lengths, gradient.device)
+    others = (steps.unsqueeze(1) < count).unsqueeze(2).repeat(1, 1, D)
+    others[count - 1, rows, 0] = False
+    last = [each[count - 1, rows, 0]]
+    if D == 2:  # the second direction ends at the first step
+        others[0, :, 1] = False
+        last.append(each[0, :, 1])
+    return None if bool(((each != 0) & others.unsqueeze(3)).any()) else torch.cat(last, dim=1)
 
 
 def _compute_backward_shapes(*given: Any) -> tuple[Tensor, ...]:

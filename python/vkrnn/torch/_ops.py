@@ -18,6 +18,7 @@ from vkrnn import _packed
 from vkrnn._torch_layout import FORWARD, GATES, descriptor, from_torch_layout, gradients_to_torch_layout, torch_mode
 from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
+from vkrnn.torch._cuda_calls import on_device
 from vkrnn.torch._cuda_layers import Operands, backward_on_cuda, forward_on_cuda
 from vkrnn.torch._tracing import unseen_by_dynamo
 
@@ -173,8 +174,8 @@ def _last_steps(source: Tensor, lengths: Tensor | None) -> tuple[Any, ...]:
     if lengths is None:
         return (-1,)
     if source.dim() == 2:
-        return (torch.from_numpy(_packed.last_rows(to_array(lengths.cpu()))).to(source.device),)
-    return lengths.to(source.device).long() - 1, torch.arange(len(lengths), device=source.device)
+        return (on_device(torch.from_numpy(_packed.last_rows(to_array(lengths.cpu()))), source.device),)
+    return on_device(lengths, source.device).long() - 1, torch.arange(len(lengths), device=source.device)
 
 
 def _last_state(states: Tensor, D: int, ends: tuple[Any, ...]) -> Tensor:
