@@ -43,12 +43,14 @@ class _Call:
             arrays.append(lengths)
         self.results = tuple((name, array.shape) for name, array in self._computed(arrays).items())
 
-    def run(self, addresses: Any, results: Any, _stream: int, _allocate: Any, before: Any = (), after: Any = ()) -> None:
-        """Compute the results after the first copies and before the last ones."""
+    def run(self, addresses: Any, results: Any, _stream: int, allocate: Any, before: Any = (), after: Any = ()) -> None:
+        """Compute the results after the first copies and before the last ones. Temporary memory is written last."""
+        own = allocate(1000)
         self._copy(before)
         given = [_at(address, *kind) for address, (_, *kind) in zip(addresses, self._given, strict=True)]
         for address, array in zip(results, self._computed(given).values(), strict=True):
             _at(address, array.shape)[...] = array
+        _at(own, (1000,), np.uint8)[...] = 255
         self._copy(after)
 
     def _computed(self, arrays: Any) -> dict[str, Any]:

@@ -20,7 +20,8 @@ Copy = tuple[int, int, int]
 """A copy within a device's memory: the address to copy to, that to copy from, and the bytes."""
 
 _WHERE = "[vkrnn.torch]"
-_rnn_settings = getattr(torch.backends.cudnn, "rnn", None)  # looked up once, because that takes a microsecond
+# Of PyTorch 2.9 or later. torch.backends.cudnn.rnn.fp32_precision is the same, and takes twice as long.
+_fp32_precision = getattr(torch._C, "_get_fp32_precision_getter", None)  # noqa: SLF001
 
 
 class InPlaceCall:
@@ -92,11 +93,21 @@ def submit(
     results: Sequence[int],
     before: Sequence[Copy] = (),
     after: Sequence[Copy] = (),
-) -> None:
-    """Submit a call to the source's device, with the addresses of arguments and results, and copies around it."""
+    spare: tuple[int, int] = (0, 0),
+) -> int:
+    """Submit a call to the source's device, with the addresses of arguments and results, and copies around it.
+
+    Return the bytes of memory that the call takes for itself. If so many are in `spare`, an address and its bytes, they
+    are used.
+    """
     temporary: list[Tensor] = []  # which PyTorch reuses in the order of the stream
+    taken = 0
 
     def allocate(count: int) -> int:
+        nonlocal taken
+        taken = count
+        if count <= spare[1]:
+            return spare[0]
         try:
             memory = source.new_empty(count, dtype=torch.uint8)
         except torch.OutOfMemoryError:
@@ -107,6 +118,7 @@ def submit(
     # torch.cuda.current_stream takes longer.
     stream: int = torch._C._cuda_getCurrentRawStream(source.get_device())  # noqa: SLF001
     core.run(addresses, results, stream, allocate, before, after)
+    return taken
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
@@ -167,7 +179,7 @@ def may_round() -> bool:
     """Return whether float32 products may be rounded: as `fp32_precision` says, else PyTorch's settings for cuDNN."""
     precision: str | None = block_precision.get()
     if precision is None:
-        precision = getattr(_rnn_settings, "fp32_precision", None)  # of PyTorch 2.9 or later
+        precision = None if _fp32_precision is None else _fp32_precision("cuda", "rnn")
     if precision not in ("ieee", "tf32"):
         return bool(torch.backends.cudnn.allow_tf32)
     return precision == "tf32"

@@ -6,14 +6,19 @@ are addressed in their tensors, and the call itself copies them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from vkrnn.torch._cuda_calls import Copy, InPlaceCall, submit
 
 __all__ = ["Operands", "RepeatedLayer", "backward_on_cuda", "forward_on_cuda"]
+
+
+_ALIGNED = 256  # bytes; what kernels need of the memory that a call takes for itself
 
 
 class Operands(NamedTuple):
@@ -64,7 +69,10 @@ class RepeatedLayer:
         (T, N, _), H = given.source.shape, given.weight_hh.shape[1]
         call = _forward_call(function, how, given, given.bias_ih)
         self._how, self._biases = how, (given.bias_ih, given.bias_hh)
-        self._shapes = [shape for _, shape in call.prepare(how)]
+        shapes = [shape for _, shape in call.prepare(how)]  # of the output, and of the cells of an LSTM
+        self._output = shapes[0]
+        self._cells_bytes = sum(-(-math.prod(shape) * given.source.itemsize // _ALIGNED) * _ALIGNED for shape in shapes[1:])
+        self._own_bytes = 0  # what the call takes for itself, once it is known
         self._core, self._addresses = call.core, call.addresses
         self._bias = call.names.index("bias") if "bias" in call.names else None
         self._states = [call.names.index(name) for name in ("init_state", "init_cell") if name in call.names]
@@ -80,11 +88,13 @@ class RepeatedLayer:
         bias, before = _sum_of_biases(self._how, *self._biases)
         if bias is not None and self._bias is not None:
             addresses[self._bias] = bias.data_ptr()
-        tensors = [source.new_empty(shape) for shape in self._shapes]  # the output, and the cells of an LSTM
-        results = [tensor.data_ptr() for tensor in tensors]
+        output = source.new_empty(self._output)
+        memory = source.new_empty(self._cells_bytes + self._own_bytes, dtype=torch.uint8)
+        results = [output.data_ptr(), memory.data_ptr()][: len(ends)]
         after = [(end, at + self._last, self._last_bytes) for end, at in zip(ends, results, strict=True)]
-        submit(self._core, source, addresses, results, before, after)
-        return tensors[0]
+        spare = memory.data_ptr() + self._cells_bytes, self._own_bytes
+        self._own_bytes = submit(self._core, source, addresses, results, before, after, spare)
+        return output
 
 
 def backward_on_cuda(

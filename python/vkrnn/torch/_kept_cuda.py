@@ -35,7 +35,7 @@ class KeptCalls:
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
         """Let the module remember how it computed a call, for a usual call on a sequence [T, N, I] without gradients."""
-        states = _states(module, hx)
+        states = () if hx is None else _states(module, hx)
         if type(source) is not Tensor or states is None or not _is_usual(module):
             return
         if module.backend == "auto" and not module._needs_vkrnn() and not is_settled(module, source, hx):  # noqa: SLF001
@@ -52,7 +52,7 @@ class KeptCalls:
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a call of a kind that was kept; None for any other call."""
-        states = _states(module, hx)
+        states = () if hx is None else _states(module, hx)
         if type(source) is not Tensor or states is None or not _is_usual(module):
             return None
         layers = self._layers.get(_kind(module, source, states))
@@ -77,7 +77,7 @@ class KeptCalls:
 
 def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
     """Return the initial states; None if they are not what is usual."""
-    states = () if hx is None else hx if module.mode == "LSTM" else (hx,)
+    states = hx if module.mode == "LSTM" else (hx,)
     if type(states) is not tuple or len(states) > 2 or any(type(each) is not Tensor for each in states):
         return None
     return states
