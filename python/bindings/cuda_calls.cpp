@@ -60,10 +60,10 @@ public:
 
     [[nodiscard]] const Call& call() const { return call_; }
 
-    // Runs on a stream. The arrays are at `addresses`, in the order of the arguments; lengths are 32-bit integers there.
-    // The results go to `results`.
-    // `allocator` is a function like CudaAllocator, or None. The copies within the device's memory are made before and
-    // after the call. The caller keeps all memory until the call returns, and orders later uses on the stream.
+    // Runs on a stream. The arrays are at `addresses`, in the order of the arguments; lengths are 32-bit integers
+    // there. The results go to `results`. `allocator` is a function like CudaAllocator, or None. The copies within the
+    // device's memory are made before and after the call. The caller keeps all memory until the call returns, and
+    // orders later uses on the stream.
     void run(const Addresses& addresses, const Addresses& results, std::uintptr_t stream, py::handle allocator,
              const Copies& before, const Copies& after) const {
         const OnCudaStream ordered(stream, allocator_of(allocator));

@@ -170,26 +170,6 @@ def _with_tf32(module: Any, x: Any, *, allowed: bool) -> Any:
     return module(x)[0]
 
 
-@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
-def test_repeated_calls_without_gradients(name: str) -> None:
-    """They read inputs, states and parameters anew, also those that PyTorch does not count as changed."""
-    module = getattr(ours, name)(I, H, 2, backend="vkrnn").double().cuda()
-    theirs = getattr(torch.nn, name)(I, H, 2).double().cuda()
-    states, last = None, None
-    with torch.no_grad():
-        for number in range(4):
-            x = torch.randn(T, N, I, dtype=torch.float64, device="cuda")
-            module.bias_hh_l1.data[number] += 1
-            module.weight_ih_l0[number] -= 1
-            theirs.load_state_dict(module.state_dict())
-            (output, states), (wanted, last) = module(x, states), theirs(x, last)
-            given = [output, *(states if name == "LSTM" else [states])]
-            expected = [wanted, *(last if name == "LSTM" else [last])]
-            for one, other in zip(given, expected, strict=True):
-                assert torch.allclose(one, other, rtol=0, atol=1e-9)
-    assert "_kept" in module.__dict__
-
-
 def test_autocast() -> None:
     """Modules compute in the type of the block, as PyTorch's do."""
     module, x = ours.GRU(I, H, backend="vkrnn").cuda(), torch.randn(T, N, I, device="cuda")
@@ -230,61 +210,6 @@ def test_calls_are_ordered_on_pytorchs_stream() -> None:
                 got = module(late)[0] * 1
             torch.cuda.current_stream().wait_stream(stream)
             assert torch.equal(got, wanted)
-
-
-@pytest.mark.parametrize("lengths", [None, [9, 3, 1, 7, 9]])
-def test_gradients_of_the_last_cells(lengths: Any) -> None:
-    """They are the CPU's. Those of other cells are refused."""
-    descriptor = vkrnn.LSTMDescriptor(bidirectional=True, produce_cell=True)
-    given = arguments("lstm", torch.float64, options=True, D=2)
-    ends = [each - 1 for each in lengths or [T] * N], range(N)
-    found = []
-    for where in ("cpu", "cuda"):
-        there = {name: tensor.detach().clone().to(where).requires_grad_(name != "mask") for name, tensor in given.items()}
-        cells = ours.lstm(**there, descriptor=descriptor, lengths=lengths).cell_output
-        (cells[ends][:, :H].sin().sum() + cells[0, :, H:].cos().sum()).backward()
-        found.append({name: tensor.grad for name, tensor in there.items() if tensor.requires_grad})
-    assert_close(found[1], found[0], 1e-10)
-    cells = ours.lstm(**there, descriptor=descriptor, lengths=lengths).cell_output
-    with pytest.raises(NotImplementedError, match="gradients of the cells after each direction's last step only"):
-        cells[1, 0].sum().backward()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_the_host_does_not_wait_for_lengths(packed: bool) -> None:  # noqa: FBT001
-    """If they are in its memory. The results are there before what was submitted first is done."""
-    lengths = torch.tensor([9, 7, 3, 1])
-    given = {name: tensor.cuda() for name, tensor in arguments("lstm", torch.float32, options=False).items()}
-    module, x = ours.LSTM(I, H, 2, bidirectional=True, backend="vkrnn").cuda(), given.pop("source")[:, :4].contiguous()
-    for number in range(2):
-        sequences = torch.nn.utils.rnn.pack_padded_sequence(x.requires_grad_(), lengths)
-        torch.cuda.synchronize()
-        torch.cuda._sleep(1_000_000_000 * number)  # not in the first call, which compiles
-        before = torch.cuda.Event()
-        before.record()
-        output = module(sequences)[0].data if packed else ours.lstm(x, **given, lengths=lengths).output
-        output.sum().backward()
-    assert not before.query()
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_lengths_are_in_no_graph(packed: bool) -> None:  # noqa: FBT001
-    """A graph would read the host's memory again, whatever is there then."""
-    module, x = ours.GRU(I, H, backend="vkrnn").cuda(), torch.randn(T, 2, I, device="cuda")
-    lengths = torch.tensor([9, 4])
-    sequences = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)
-    given = {name: tensor.cuda() for name, tensor in arguments("gru", torch.float32, options=False).items()} | {"source": x}
-
-    def call() -> Any:
-        return module(sequences) if packed else ours.gru(**given, lengths=lengths)
-
-    with torch.no_grad():
-        call()
-        with pytest.raises(RuntimeError, match="a call with lengths cannot be captured"):
-            with torch.cuda.graph(torch.cuda.CUDAGraph()):
-                x.add_(1)
-                call()
-        call()
 
 
 def test_another_stream_may_keep_the_gpu_busy() -> None:

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import _choice  # noqa: E402
+from vkrnn.torch import _choice, _ops  # noqa: E402
 from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
@@ -34,8 +34,11 @@ def _device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         yield cuda_on_cpu.install(monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def _without_gradients() -> Any:
+without_gradients = pytest.mark.usefixtures("no_grad")
+
+
+@pytest.fixture(name="no_grad")
+def _no_grad() -> Any:
     with torch.no_grad():
         yield
 
@@ -65,6 +68,7 @@ def flat(results: Any) -> list[Any]:
     return [output, *(last if isinstance(last, tuple) else [last])]
 
 
+@without_gradients
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("with_states", [False, True])
 def test_a_repeated_call_is_that_of_the_ordinary_way(name: str, with_states: bool) -> None:  # noqa: FBT001
@@ -82,6 +86,73 @@ def test_a_repeated_call_is_that_of_the_ordinary_way(name: str, with_states: boo
         assert len({each.untyped_storage().data_ptr() for each in got}) == len(got)
 
 
+UPSTREAM: dict[str, Any] = {
+    "output": lambda results: results[0].sin().sum(),
+    "expanded": lambda results: results[0].sum(),
+    "last states": lambda results: sum(each.cos().sum() for each in results[1:]),
+    "all": lambda results: sum(each.sin().sum() for each in results),
+    "changed output": lambda results: results[0].relu_().square().sum(),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("upstream", UPSTREAM)
+@pytest.mark.parametrize("with_states", [False, True])
+def test_gradients_of_a_repeated_call(
+    name: str,
+    upstream: str,
+    with_states: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They have the bits of the ordinary way, also when a call with other gradients above came before."""
+    module = MODULES[name]().double().eval()
+    kept = kept_of(module, drawn(T, N, I), states_of(module) if with_states else None)
+    for each in ("all", upstream, upstream):
+        x, hx = drawn(T, N, I), states_of(module) if with_states else None
+        found = []
+        for repeats in (False, True):
+            with monkeypatch.context() as patch:
+                if repeats:
+                    patch.setattr(_ops, "_is_short", lambda *_: True)
+                source = x.clone().requires_grad_()
+                states = (
+                    ()
+                    if hx is None
+                    else tuple(one.clone().requires_grad_() for one in (hx if type(hx) is tuple else (hx,)))
+                )
+                given = None if hx is None else states if type(hx) is tuple else states[0]
+                results = (kept.call if repeats else lambda module, *rest: module._compute(*rest))(
+                    module, source, given
+                )
+                wanted = [source, *states, *module.parameters()]
+                found.append(torch.autograd.grad(UPSTREAM[each](flat(results)), wanted, allow_unused=True))
+        for one, other in zip(*found, strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or torch.equal(one, other)
+
+
+def test_weights_that_change_before_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ordinary way reads them where they are now, and refuses other shapes."""
+    monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
+    module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    kept = kept_of(module, x)
+    gradients = []
+    for moves in (False, True):
+        output, _ = kept.call(module, x, None)
+        if moves:
+            module.weight_hh_l0.data = module.weight_hh_l0.data.clone()
+        (found,) = torch.autograd.grad(output.sum(), module.weight_ih_l0)
+        gradients.append(found)
+    assert torch.equal(*gradients)
+    kept = kept_of(module, x)
+    kept.call(module, x, None)[0].sum().backward()
+    output, _ = kept.call(module, x, None)
+    module.weight_ih_l0.data = torch.zeros(H, I - 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"input_weight: expected shape"):
+        output.sum().backward()
+
+
+@without_gradients
 def test_calls_of_another_kind() -> None:
     """They have no kept call, or tensors that are not where and what they were. So the ordinary way is taken."""
     module = ours.LSTM(I, H, backend="vkrnn").double()
@@ -125,6 +196,7 @@ CHANGES = {
 }
 
 
+@without_gradients
 @pytest.mark.parametrize("change", CHANGES)
 def test_parameters_that_are_not_where_they_were(change: str) -> None:
     """Their addresses would be wrong."""
@@ -135,6 +207,7 @@ def test_parameters_that_are_not_where_they_were(change: str) -> None:
     assert kept.call(module, x, None) is None
 
 
+@without_gradients
 def test_a_device_that_cannot_be_used(device: SimpleNamespace) -> None:
     """The ordinary way opens it again."""
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
@@ -145,13 +218,12 @@ def test_a_device_that_cannot_be_used(device: SimpleNamespace) -> None:
         setattr(device, name, False)
 
 
+@without_gradients
 def test_what_is_not_kept() -> None:
-    """Calls with gradients, dropout, two directions, batches first, packed or strided input; parametrized modules."""
+    """Calls with dropout, two directions, batches first, packed or strided input; parametrized modules."""
     x = drawn(T, N, I)
     plain = ours.GRU(I, H, backend="vkrnn").double()
     assert kept_of(plain, x) is not None
-    with torch.enable_grad():
-        assert kept_of(plain, x) is None
     assert kept_of(plain, x.transpose(0, 1)) is None
     assert kept_of(plain, x[:0]) is None
     assert kept_of(plain, x[:, 0]) is None
@@ -165,6 +237,7 @@ def test_what_is_not_kept() -> None:
     assert kept_of(mixed, x) is None
 
 
+@without_gradients
 def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once PyTorch's way is chosen, it computes calls of this kind. What is not settled is not kept."""
     module, x = ours.GRU(I, H, batch_first=True).double(), drawn(N, T, I)
@@ -178,6 +251,7 @@ def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.call(module, x, None) is None
 
 
+@without_gradients
 def test_copies_have_no_kept_calls() -> None:
     """Neither has a module after train() or eval()."""
     module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
@@ -188,6 +262,7 @@ def test_copies_have_no_kept_calls() -> None:
     assert "_kept" not in module.__dict__
 
 
+@without_gradients
 def test_the_number_of_kinds_is_bounded() -> None:
     """A module that is called with ever other lengths does not grow."""
     module = ours.RNN(I, H, backend="vkrnn").double()

@@ -31,7 +31,7 @@ class _Call:
     """What `_core.CudaCall` is."""
 
     def __init__(
-        self, _device: Any, cell: str, gradients: bool, descriptor: Any, given: Any, _rounds: bool, lengths: Any = None
+        self, _device: Any, cell: str, gradients: Any, descriptor: Any, given: Any, _rounds: Any, lengths: Any = None
     ) -> None:
         assert {dtype for _, dtype, _ in given} == {"float64"}
         self._function = f"{cell}_gradients" if gradients else cell

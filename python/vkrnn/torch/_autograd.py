@@ -6,7 +6,7 @@ of autograd or of a transform of torch.func. PyTorch's dispatcher calls them onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -15,9 +15,18 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 from vkrnn.torch._ops import compute_layer, compute_layer_backward, layer, layer_backward
+from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import is_plain, unseen_by_dynamo
 
-__all__ = ["ReverseModeOnly", "apply_layer", "at_lower_levels", "differentiable", "library", "one_by_one"]
+__all__ = [
+    "ReverseModeOnly",
+    "apply_layer",
+    "apply_repeated_layer",
+    "at_lower_levels",
+    "differentiable",
+    "library",
+    "one_by_one",
+]
 
 _NOTHING = torch.empty(0, device="cpu")
 _GRADIENTS_OF_GRADIENTS = (
@@ -52,21 +61,7 @@ class _Layer(ReverseModeOnly):
     @unseen_by_dynamo
     def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
         """Call `layer_backward`."""
-        if not ctx.trained:
-            raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
-        *tensors, z_state, states = ctx.saved_tensors
-        if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
-            with torch.no_grad():  # the caller has changed the output in place
-                states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
-        if not ctx.mode.startswith("LSTM"):
-            d_c_n = None
-        given: Any = d_output, d_h_n, d_c_n, z_state, states, *tensors
-        needs_operator = torch.is_grad_enabled() or not is_plain(given) or _are_batched(given[:3])
-        compute: Any = layer_backward if needs_operator else compute_layer_backward
-        found = compute(*given, ctx.mode)
-        *differentiable, _mask, _lengths = tensors
-        gradients = (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
-        return *gradients, None, None, None, None
+        return *_gradients(ctx, d_output, d_h_n, d_c_n, None), None, None, None, None
 
 
 class _PlainLayer(_Layer):
@@ -76,6 +71,23 @@ class _PlainLayer(_Layer):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
         """Call `compute_layer`."""
         return _saved(ctx, inputs, compute_layer(*inputs))
+
+
+class _RepeatedLayer(ReverseModeOnly):
+    """A `RepeatedLayer` with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, repeated: RepeatedLayer, *tensors: Any) -> tuple[Tensor | None, ...]:
+        """Compute from the source, the weights and the initial states."""
+        ctx.repeated = repeated
+        outputs = repeated.train(tensors[0], [each for each in tensors[6:] if each is not None])
+        return _saved(ctx, (*tensors, None, None, repeated.mode, True), outputs)
+
+    @staticmethod
+    @unseen_by_dynamo
+    def backward(ctx: Any, d_output: Tensor | None, d_h_n: Tensor | None, d_c_n: Tensor | None, *_: None) -> Any:
+        """Compute the gradients."""
+        return None, *_gradients(ctx, d_output, d_h_n, d_c_n, ctx.repeated)
 
 
 class _LayerBackward(ReverseModeOnly):
@@ -91,6 +103,32 @@ class _LayerBackward(ReverseModeOnly):
     def backward(_ctx: Any, *_gradients: Tensor) -> NoReturn:
         """Refuse second derivatives."""
         raise NotImplementedError(_GRADIENTS_OF_GRADIENTS)
+
+
+def _gradients(
+    ctx: Any,
+    d_output: Tensor | None,
+    d_h_n: Tensor | None,
+    d_c_n: Tensor | None,
+    repeated: RepeatedLayer | None,
+) -> Iterator[Tensor | None]:
+    """Return the gradients with respect to the source, the weights and the initial states of a layer."""
+    if not ctx.trained:
+        raise RuntimeError("[vkrnn.torch] gradients need a forward call with training=True, got training=False")
+    *tensors, z_state, states = ctx.saved_tensors
+    if ctx.version is not None and ctx.counter._version != ctx.version:  # noqa: SLF001 - torch's name
+        with torch.no_grad():  # the caller has changed the output in place
+            states, *_ = layer(*tensors, ctx.mode, False)  # noqa: FBT003
+    if not ctx.mode.startswith("LSTM"):
+        d_c_n = None
+    given: Any = d_output, d_h_n, d_c_n, z_state, states, *tensors
+    if torch.is_grad_enabled() or not is_plain(given) or _are_batched(given[:3]):
+        found = layer_backward(*given, ctx.mode)
+    else:
+        compute: Any = compute_layer_backward
+        found = compute(*given, ctx.mode, repeated)
+    *differentiable, _mask, _lengths = tensors
+    return (None if tensor is None else one for tensor, one in zip(differentiable, found, strict=True))
 
 
 def _are_batched(gradients: Sequence[Tensor | None]) -> bool:
@@ -202,6 +240,7 @@ def _repeated(tensor: Tensor, times: int, axis: int) -> Tensor:
 
 # The `apply` of Function's base class skips checks that the dispatcher has made, or that `is_plain` makes.
 apply_layer = super(torch.autograd.Function, _PlainLayer).apply
+apply_repeated_layer = super(torch.autograd.Function, _RepeatedLayer).apply
 library = torch.library.Library("vkrnn", "FRAGMENT")
 library.impl("layer", differentiable(layer, super(torch.autograd.Function, _Layer).apply), "Autograd")
 library.impl(

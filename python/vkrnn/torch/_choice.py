@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._tracing import seen_by_others
 
-__all__ = ["Backend", "checked_backend", "choices", "choose", "is_settled"]
+__all__ = ["Backend", "checked_backend", "choices", "choose", "has_gradients", "is_settled"]
 
 Backend = Literal["auto", "vkrnn", "torch"]
 
@@ -72,7 +72,7 @@ def choose(module: Any, input: Any, hx: Any, ways: Mapping[str, Callable[[Any, A
         with torch.cuda.device(data.device):
             if torch.cuda.is_current_stream_capturing() or torch._C._autograd._top_saved_tensors_default_hooks(True):  # noqa: FBT003, SLF001
                 return "vkrnn"
-        gradients = _has_gradients(module, data, hx)
+        gradients = has_gradients(module, data, hx)
         way, times, lasting = _measured(module, input, hx, ways, gradients=gradients)
         if not lasting:
             return way
@@ -94,13 +94,14 @@ def _kind(module: Any, input: Any, data: Tensor, hx: Any) -> tuple[Any, ...]:  #
         0 if input is data else len(input.batch_sizes),
         data.dtype,
         data.get_device(),
-        _has_gradients(module, data, hx),
+        has_gradients(module, data, hx),
         torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None,
         may_round(),
     )
 
 
-def _has_gradients(module: Any, data: Tensor, hx: Any) -> bool:
+def has_gradients(module: Any, data: Tensor, hx: Any) -> bool:
+    """Return whether a call records gradients."""
     return torch.is_grad_enabled() and (
         data.requires_grad
         or any(parameter.requires_grad for parameter in module._parameters.values())  # noqa: SLF001

@@ -6,19 +6,22 @@ are addressed in their tensors, and the call itself copies them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from vkrnn.torch._cuda_calls import Copy, InPlaceCall, submit
+from vkrnn.torch._cuda_calls import Copy, InPlaceCall
 
-__all__ = ["Operands", "RepeatedLayer", "backward_on_cuda", "forward_on_cuda"]
-
-
-_ALIGNED = 256  # bytes; what kernels need of the memory that a call takes for itself
+__all__ = [
+    "Gradients",
+    "Operands",
+    "backward_call",
+    "backward_on_cuda",
+    "forward_call",
+    "forward_on_cuda",
+    "sum_of_biases",
+]
 
 
 class Operands(NamedTuple):
@@ -41,8 +44,8 @@ def forward_on_cuda(
     """Compute what `compute_layer` does, with the function's name and the descriptor. There must be a step."""
     source = given.source
     (T, N, _), H, size = source.shape, given.weight_hh.shape[1], source.itemsize
-    bias, before = _sum_of_biases(how, given.bias_ih, given.bias_hh)
-    call = _forward_call(function, how, given, bias)
+    bias, before = sum_of_biases(how, given.bias_ih, given.bias_hh)
+    call = forward_call(function, how, given, bias)
     results = {name: source.new_empty(shape) for name, shape in call.prepare(how)}
     output, cells = results["output"], results.get("cell_output")
     h_n = source.new_empty((1, N, H))
@@ -58,45 +61,6 @@ def forward_on_cuda(
     return output, h_n, c_n, z_state, None if z_state is None else cells
 
 
-class RepeatedLayer:
-    """A layer's forward call without gradients, which was checked and planned once.
-
-    It runs on sources and states of the same shapes, and with the same weights, which stay where they are. All tensors
-    are contiguous and have the same dtype. The numbers may be others in each call.
-    """
-
-    def __init__(self, function: str, how: Any, given: Operands) -> None:
-        (T, N, _), H = given.source.shape, given.weight_hh.shape[1]
-        call = _forward_call(function, how, given, given.bias_ih)
-        self._how, self._biases = how, (given.bias_ih, given.bias_hh)
-        shapes = [shape for _, shape in call.prepare(how)]  # of the output, and of the cells of an LSTM
-        self._output = shapes[0]
-        self._cells_bytes = sum(-(-math.prod(shape) * given.source.itemsize // _ALIGNED) * _ALIGNED for shape in shapes[1:])
-        self._own_bytes = 0  # what the call takes for itself, once it is known
-        self._core, self._addresses = call.core, call.addresses
-        self._bias = call.names.index("bias") if "bias" in call.names else None
-        self._states = [call.names.index(name) for name in ("init_state", "init_cell") if name in call.names]
-        self._last_bytes = N * H * given.source.itemsize
-        self._last = (T - 1) * self._last_bytes
-
-    def run(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
-        addresses = self._addresses.copy()
-        addresses[0] = source.data_ptr()
-        for place, start in zip(self._states, starts, strict=True):
-            addresses[place] = start
-        bias, before = _sum_of_biases(self._how, *self._biases)
-        if bias is not None and self._bias is not None:
-            addresses[self._bias] = bias.data_ptr()
-        output = source.new_empty(self._output)
-        memory = source.new_empty(self._cells_bytes + self._own_bytes, dtype=torch.uint8)
-        results = [output.data_ptr(), memory.data_ptr()][: len(ends)]
-        after = [(end, at + self._last, self._last_bytes) for end, at in zip(ends, results, strict=True)]
-        spare = memory.data_ptr() + self._cells_bytes, self._own_bytes
-        self._own_bytes = submit(self._core, source, addresses, results, before, after, spare)
-        return output
-
-
 def backward_on_cuda(
     function: str,
     how: Any,
@@ -109,42 +73,61 @@ def backward_on_cuda(
     `above` are the gradients with respect to the output, h_n and c_n, and `kept` what the forward call has kept, by the
     names of the gradients' arguments.
     """
+    call = backward_call(function, how, above, kept, given)
+    found = Gradients(how, given, call.prepare(how))
+    call.run(found.addresses, after=found.after)
+    return found.tensors
+
+
+def backward_call(
+    function: str,
+    how: Any,
+    above: tuple[Tensor, Tensor | None, Tensor | None],
+    kept: dict[str, Tensor],
+    given: Operands,
+) -> InPlaceCall:
+    """Return a call with the arguments of `backward_on_cuda`."""
     source, bias_ih, bias_hh = given.source, given.bias_ih, given.bias_hh
-    N, H, size = source.shape[1], given.weight_hh.shape[1], source.itemsize
+    state = source.shape[1], given.weight_hh.shape[1]
     d_output, d_h_n, d_c_n = above
     call = _begin(function, given)
     call.give("source_gradient", d_output)
     for name, tensor in kept.items():
         call.give(name, tensor)
     if d_h_n is not None:
-        call.give("state_gradient", d_h_n, (N, H))
+        call.give("state_gradient", d_h_n, state)
     if d_c_n is not None:
-        call.give("cell_gradient", d_c_n, (N, H))
-    inside = None  # the gradient with respect to bias_hh
+        call.give("cell_gradient", d_c_n, state)
     if bias_ih is not None and bias_hh is not None:
         call.give("bias", bias_ih.to(source.dtype))  # whose numbers are not read
-        inside = source.new_empty(bias_ih.shape)
         if getattr(how, "reset_after", False):
-            call.give("secondary_bias", bias_hh, (H,), 2 * H)
-    results: dict[str, Tensor] = {}
-    addresses: list[int] = []
-    after: list[Copy] = []
-    for name, shape in call.prepare(how):
-        if name == "secondary_bias" and inside is not None:  # the candidate's part of `inside`
-            addresses.append(inside.data_ptr() + 2 * H * size)
-            continue
-        results[name] = source.new_empty((1, N, H) if name in ("init_state", "init_cell") else shape)
-        addresses.append(results[name].data_ptr())
-    if inside is not None:
-        rows = 2 * H if getattr(how, "reset_after", False) else inside.shape[0]
-        after = [(inside.data_ptr(), results["bias"].data_ptr(), rows * size)]
-    call.run(addresses, after=after)
-    outside, last = results.get("bias"), (results.get("init_state"), results.get("init_cell"))
-    weights = results["input_weight"], results["recurrent_weight"], outside, inside, results.get("peephole")
-    return [results["source"], *weights, *last]
+            call.give("secondary_bias", bias_hh, state[1:], 2 * state[1])
+    return call
 
 
-def _sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor | None, list[Copy]]:
+class Gradients:
+    """Memory for the results of a backward call, with their addresses, and the copies to make after it."""
+
+    def __init__(self, how: Any, given: Operands, results: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+        source, H = given.source, given.weight_hh.shape[1]
+        inside = None if given.bias_hh is None else source.new_empty(given.bias_hh.shape)  # with respect to bias_hh
+        found: dict[str, Tensor] = {}
+        self.addresses: list[int] = []
+        self.after: list[Copy] = []
+        for name, shape in results:
+            if name == "secondary_bias" and inside is not None:  # the candidate's part of `inside`
+                self.addresses.append(inside.data_ptr() + 2 * H * source.itemsize)
+                continue
+            found[name] = source.new_empty((1, *shape) if name in ("init_state", "init_cell") else shape)
+            self.addresses.append(found[name].data_ptr())
+        if inside is not None:
+            rows = 2 * H if getattr(how, "reset_after", False) else inside.shape[0]
+            self.after = [(inside.data_ptr(), found["bias"].data_ptr(), rows * source.itemsize)]
+        weights = found["input_weight"], found["recurrent_weight"], found.get("bias"), inside, found.get("peephole")
+        self.tensors = [found["source"], *weights, found.get("init_state"), found.get("init_cell")]
+
+
+def sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor | None, list[Copy]]:
     """Return the sum, and copies to make before the call.
 
     The candidate's biases are not added if the reset gate is applied between them. The first one is copied instead.
@@ -162,7 +145,7 @@ def _sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> 
     return bias, [(bias.data_ptr() + first, bias_ih.data_ptr() + first, size)]
 
 
-def _forward_call(function: str, how: Any, given: Operands, bias: Tensor | None) -> InPlaceCall:
+def forward_call(function: str, how: Any, given: Operands, bias: Tensor | None) -> InPlaceCall:
     """Return a forward call with all of its arguments. Its bias is the sum of the layer's."""
     call = _begin(function, given)
     if bias is not None:

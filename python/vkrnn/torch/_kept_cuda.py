@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from vkrnn._cuda import cuda_device
-from vkrnn._torch_layout import FORWARD, descriptor
-from vkrnn.torch._choice import is_settled
+from vkrnn.torch._autograd import apply_repeated_layer
+from vkrnn.torch._choice import has_gradients, is_settled
 from vkrnn.torch._cuda_calls import may_round
-from vkrnn.torch._cuda_layers import Operands, RepeatedLayer
+from vkrnn.torch._cuda_layers import Operands
 from vkrnn.torch._kept import drops, has_all_parameters
+from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["KeptCalls"]
@@ -21,7 +22,7 @@ _MOST = 64  # kinds of calls of a module
 
 
 class KeptCalls:
-    """A module's calls without gradients on a CUDA device: for each kind, what computes it.
+    """A module's calls on a CUDA device: for each kind, what computes it.
 
     A kind is everything that a call depends on, except for the numbers. Each call reads the parameters anew, in the
     memory that they had when the object was made.
@@ -34,7 +35,7 @@ class KeptCalls:
 
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
-        """Let the module remember how it computed a call, for a usual call on a sequence [T, N, I] without gradients."""
+        """Let the module remember how it computed a call, for a usual call on a sequence [T, N, I]."""
         states = () if hx is None else _states(module, hx)
         if type(source) is not Tensor or states is None or not _is_usual(module):
             return
@@ -47,8 +48,8 @@ class KeptCalls:
             kept = module.__dict__["_kept"] = KeptCalls(module, source.get_device())
         if len(kept._layers) == _MOST:
             kept._layers.clear()
-        layers = _planned(module, source, states) if way == "vkrnn" else []
-        kept._layers[_kind(module, source, states)] = layers
+        kind = _kind(module, source, states)
+        kept._layers[kind] = _planned(module, source, states) if way == "vkrnn" else []
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a call of a kind that was kept; None for any other call."""
@@ -85,8 +86,7 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
 
 def _is_usual(module: Any) -> bool:
     return not (
-        torch.is_grad_enabled()
-        or torch.is_autocast_enabled("cuda")
+        torch.is_autocast_enabled("cuda")
         or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
         or seen_by_others()
         or drops(module)
@@ -102,6 +102,7 @@ def _kind(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> tuple[Any,
         module.backend,
         module.batch_first,
         module.training,
+        has_gradients(module, source, states),
         dtype is torch.float32 and may_round(),
         *[each.shape for each in states],
     )
@@ -125,28 +126,39 @@ def _is_repeatable(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> b
         and not module.batch_first
         and not module.bidirectional
         and has_all_parameters(module)
+        and (not has_gradients(module, source, states) or all(each.requires_grad for each in parameters))
         and all(type(each) is torch.nn.Parameter for each in parameters)
         and _can_be_read(source, (*states, *parameters))
     )
 
 
 def _planned(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> list[RepeatedLayer]:
-    mode = module.mode + module._options  # noqa: SLF001
-    how = descriptor(mode, bidirectional=False, produce_cell=True)
+    training = has_gradients(module, source, states)
     layers = []
     for number in range(module.num_layers):
         first = [each[number] for each in states] + [None] * (2 - len(states))
-        given = Operands(source, *module._weights(number), *first, None)  # noqa: SLF001
-        layers.append(RepeatedLayer(FORWARD[module.mode].__name__, how, given))
+        given = Operands._make([source, *module._weights(number), *first, None])  # noqa: SLF001
+        layers.append(RepeatedLayer(module.mode + module._options, given, training=training))  # noqa: SLF001
         source = source.new_empty((*source.shape[:2], module.hidden_size))
     return layers
 
 
 def _run(module: Any, layers: list[RepeatedLayer], source: Tensor, states: tuple[Tensor, ...]) -> Any:
-    (_, N, _), H, lstm = source.shape, module.hidden_size, module.mode == "LSTM"
-    lasts = [source.new_empty((len(layers), N, H)) for _ in range(1 + lstm)]
-    starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, lasts))
-    size = N * H * source.itemsize
-    for number, layer in enumerate(layers):
-        source = layer.run(source, [at + number * size for at in starts], [at + number * size for at in ends])
-    return source, tuple(lasts) if lstm else lasts[0]
+    """Compute the layers. Return the output and the last states."""
+    lstm = module.mode == "LSTM"
+    if layers[0].training:
+        last: Any = []
+        for number, layer in enumerate(layers):
+            first = [each[number : number + 1] for each in states]
+            absent = [None] * (2 - len(states))
+            source, *ends = apply_repeated_layer(layer, source, *layer.weights, *first, *absent)
+            last.append(ends[: 1 + lstm])
+        last = [each[0] if len(layers) == 1 else torch.cat(each) for each in zip(*last, strict=True)]
+    else:
+        N, H = source.shape[1], module.hidden_size
+        last = [source.new_empty((len(layers), N, H)) for _ in range(1 + lstm)]
+        starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, last))
+        size = N * H * source.itemsize
+        for number, layer in enumerate(layers):
+            source = layer.infer(source, [at + number * size for at in starts], [at + number * size for at in ends])
+    return source, tuple(last) if lstm else last[0]

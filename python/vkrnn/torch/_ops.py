@@ -20,6 +20,7 @@ from vkrnn._torch_tensors import to_array
 from vkrnn.torch._calls import KEYS, call
 from vkrnn.torch._cuda_calls import on_device
 from vkrnn.torch._cuda_layers import Operands, backward_on_cuda, forward_on_cuda
+from vkrnn.torch._repeated_layer import RepeatedLayer
 from vkrnn.torch._tracing import unseen_by_dynamo
 
 __all__ = ["compute_layer", "compute_layer_backward", "layer", "layer_backward", "register"]
@@ -99,10 +100,12 @@ def compute_layer_backward(
     mask: Tensor | None,
     lengths: Tensor | None,
     mode: str,
+    repeated: RepeatedLayer | None = None,
 ) -> list[Tensor | None]:
     """Return the gradients of the source, the five weights, h_0 and c_0; None for absent arguments.
 
     `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. Others do not read it.
+    `repeated` is what has computed the layer, if anything was kept of it.
     """
     name, H = torch_mode(mode), weight_hh.shape[1]
     D = weight_hh.shape[0] // (GATES[name] * H)
@@ -114,8 +117,9 @@ def compute_layer_backward(
         kept["cell_output_fwd" if name == "LSTM" else "output_fwd"] = states
     if _is_short(source, D, lengths):
         function = FORWARD[name].__name__ + "_gradients"
-        operands = Operands(source, *weights, h_0, c_0, mask)
-        return backward_on_cuda(function, how, (above, d_h_n, d_c_n), kept, operands)
+        all_above, operands = (above, d_h_n, d_c_n), Operands(source, *weights, h_0, c_0, mask)
+        gradients = None if repeated is None else repeated.differentiate(all_above, kept, operands)
+        return gradients or backward_on_cuda(function, how, all_above, kept, operands)
     given = _arguments(how, source, weights, (h_0, c_0), mask, lengths, gradients=True)
     given |= {"source_gradient": above, **kept}
     if d_h_n is not None:

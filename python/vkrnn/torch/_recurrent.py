@@ -135,8 +135,7 @@ class Recurrent(torch.nn.RNNBase):
         elif way == "auto":
             way = choose(self, input, hx, ways)
         results = ways[way](input, hx)
-        if not torch.is_grad_enabled():
-            KeptCalls.keep(self, input, hx, way)
+        KeptCalls.keep(self, input, hx, way)
         return results
 
     def _compute_by_torch(self, input: Any, hx: Any) -> Any:  # noqa: A002

@@ -1,0 +1,111 @@
+"""A layer in place on a CUDA device whose calls were checked and planned once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
+from vkrnn.torch._cuda_calls import submit
+from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
+
+__all__ = ["RepeatedLayer"]
+
+_ALIGNED = 256  # bytes; what kernels need of the memory that a call takes for itself
+
+
+class RepeatedLayer:
+    """A layer without lengths and in one direction, for sources and states of the same shapes.
+
+    The weights stay where they are. All tensors are contiguous and have the same dtype. The numbers may be others in
+    each call.
+    """
+
+    def __init__(self, mode: str, given: Operands, *, training: bool) -> None:
+        (T, N, _), H = given.source.shape, given.weight_hh.shape[1]
+        self.mode, self.training = mode, training
+        self.weights = given[1:6]
+        self._function = FORWARD[torch_mode(mode)].__name__
+        self._how = descriptor(mode, bidirectional=False, training=training, produce_cell=True)
+        call = forward_call(self._function, self._how, given, given.bias_ih)
+        self._shapes = [shape for _, shape in call.prepare(self._how)]  # of output, cells if there are any, and z_state
+        self._core, self._addresses = call.core, call.addresses
+        self._bias = call.names.index("bias") if "bias" in call.names else None
+        self._states = [call.names.index(name) for name in ("init_state", "init_cell") if name in call.names]
+        self._end_bytes = N * H * given.source.itemsize
+        self._end = (T - 1) * self._end_bytes
+        cells = math.prod(self._shapes[0]) * given.source.itemsize if len(self._shapes) > 1 else 0
+        self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
+        self._own_bytes = 0  # what the call takes for itself, once it is known
+        self._places = [_place(each) for each in self.weights]
+        self._backward: dict[tuple[bool, ...], tuple[Any, Any]] = {}  # by which of the gradients above there are
+
+    def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
+        """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
+        output = source.new_empty(self._shapes[0])
+        memory = source.new_empty(self._cells_bytes + self._own_bytes, dtype=torch.uint8)
+        results = [output.data_ptr(), memory.data_ptr()][: len(ends)]
+        spare = memory.data_ptr() + self._cells_bytes, self._own_bytes
+        self._own_bytes = self._run(source, starts, results, ends, spare)
+        return output
+
+    def train(
+        self, source: Tensor, states: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """Return what `compute_layer` does."""
+        _, N, H = self._shapes[0]
+        tensors = [source.new_empty(shape) for shape in self._shapes]
+        ends = [source.new_empty((1, N, H)) for _ in tensors[1:]]
+        results, ends_at = [each.data_ptr() for each in tensors], [each.data_ptr() for each in ends]
+        self._run(source, [each.data_ptr() for each in states], results, ends_at)
+        output, *cells, z_state = tensors
+        return output, ends[0], ends[1] if cells else None, z_state, cells[0] if cells else None
+
+    def _run(
+        self,
+        source: Tensor,
+        starts: Sequence[int],
+        results: Sequence[int],
+        ends: Sequence[int],
+        spare: tuple[int, int] = (0, 0),
+    ) -> int:
+        addresses = self._addresses.copy()
+        addresses[0] = source.data_ptr()
+        for place, start in zip(self._states, starts, strict=True):
+            addresses[place] = start
+        bias, before = sum_of_biases(self._how, *self.weights[2:4])
+        if bias is not None and self._bias is not None:
+            addresses[self._bias] = bias.data_ptr()
+        after = [(end, at + self._end, self._end_bytes) for end, at in zip(ends, results, strict=False)]
+        return submit(self._core, source, addresses, results, before, after, spare)
+
+    def differentiate(
+        self, above: tuple[Tensor, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
+    ) -> list[Tensor | None] | None:
+        """Return what `backward_on_cuda` does; None if the weights are not where they were."""
+        if [_place(each) for each in given[1:6]] != self._places:
+            return None
+        planned = self._backward.get(key := tuple(each is not None for each in above))
+        how = descriptor(self.mode, bidirectional=False)
+        if planned is None:
+            call = backward_call(f"{self._function}_gradients", how, above, kept, given)
+            planned = self._backward[key] = call.prepare(how), call.core
+        results, core = planned
+        source, weight_ih, weight_hh, bias_ih, bias_hh, peephole, h_0, c_0, _ = given
+        d_output, *d_last = above
+        order = source, weight_hh, weight_ih, h_0, c_0, peephole, d_output, *kept.values(), *d_last, bias_ih
+        tensors = [each if each.is_contiguous() else each.contiguous() for each in order if each is not None]
+        addresses = [each.data_ptr() for each in tensors]
+        if bias_hh is not None and getattr(how, "reset_after", False):
+            addresses.append(bias_hh.data_ptr() + bias_hh.nbytes // 3 * 2)
+        found = Gradients(how, given, results)
+        submit(core, source, addresses, found.addresses, after=found.after)
+        return found.tensors
+
+
+def _place(weight: Tensor | None) -> tuple[int, bool] | None:
+    return None if weight is None else (weight.data_ptr(), weight.is_contiguous())
