@@ -251,6 +251,30 @@ def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None
 
 
 @needs_nvrtc
+def test_a_disk_that_is_full(fake: dict[str, str], tmp_path: Path) -> None:
+    """Kernels whose code cannot be written whole run all the same. No part of a file is left, and the log says so."""
+    program = (
+        "import logging, resource; logging.basicConfig(level=logging.WARNING)\n"
+        + CALL
+        + """
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))  # bytes of each file
+print(call().shape)
+device.close()
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=fake | {"VKRNN_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "(5, 3, 8)\n"
+    assert done.stderr.count("cannot be written to: each process compiles the kernels anew") == 1
+    assert not list((tmp_path / "cuda").iterdir())
+
+
+@needs_nvrtc
 def test_a_forked_child_gets_an_error(fake: dict[str, str]) -> None:
     """CUDA does not work in a child of a process that has started it."""
     program = (

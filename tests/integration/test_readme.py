@@ -16,7 +16,7 @@ import pytest
 
 from jax_ways import require_ffi
 from oracles import require
-from vkrnn import mpsgraph
+from vkrnn import devices, mpsgraph
 
 pytest.importorskip("tqdm")  # bench needs it
 os.environ.setdefault("KERAS_BACKEND", "torch")  # read when Keras is imported
@@ -114,10 +114,23 @@ def test_scripts_run(page: Path) -> None:
     """The blocks of a page run as written, one after the other. What they say about several processes runs in one."""
     for package in SCRIPTS[page]:
         require(package)
+    run_scripts(page)
+
+
+def run_scripts(page: Path) -> None:
+    """Run the blocks of a page in one process."""
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
     command = [sys.executable, "-c", "\n".join(scripts(page))]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | alone, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_scripts_about_cuda_run() -> None:
+    """On a machine on which PyTorch and vkrnn have a CUDA device."""
+    torch = require("torch")
+    if not torch.cuda.is_available() or all(device.backend != "cuda" for device in devices()):
+        pytest.skip("needs a CUDA device")
+    run_scripts(DOCS / "cuda.md")
 
 
 def test_no_script_is_left_out() -> None:

@@ -100,6 +100,28 @@ def test_lengths_are_in_no_graph(packed: bool) -> None:  # noqa: FBT001
         call()
 
 
+def test_memory_that_runs_out() -> None:
+    """A call raises an error, whatever it was about to allocate. After that, everything works as before."""
+    module = ours.LSTM(512, 512, backend="vkrnn").cuda()
+    x = torch.randn(64, 64, 512, device="cuda")
+    wanted = module(x)[0].detach()
+    _, total = torch.cuda.mem_get_info()
+    try:
+        for mebibytes in range(0, 120, 8):
+            torch.cuda.empty_cache()
+            allowed = torch.cuda.memory_allocated() + (mebibytes << 20)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, allowed / total))
+            try:
+                module(x)[0].sum().backward()
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                last = mebibytes, str(error)
+        assert last[0] > 0
+        assert "memory" in last[1]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert torch.equal(module(x)[0], wanted)
+
+
 @pytest.mark.parametrize("lengths", [None, [9, 3, 1, 7, 9]])
 def test_gradients_of_the_last_cells(lengths: Any) -> None:
     """They are the CPU's. Those of other cells are refused."""
