@@ -223,13 +223,14 @@ def test_precision_is_that_of_the_trace() -> None:
 
 @every_cell
 def test_export(cell: str) -> None:
-    """A program for CUDA devices is read again and run."""
+    """A program for CUDA devices, alone or among others, is read again and run."""
     given = jax.device_put(draw(cell), GPU)
     function = jax.jit(lambda given: getattr(ours, cell)(**given).output)
     allowed = [export.DisabledSafetyCheck.custom_call("vkrnn")]
-    exported = export.export(function, platforms=["cuda"], disabled_checks=allowed)(given)
-    program = export.deserialize(exported.serialize())
-    assert np.array_equal(program.call(given), function(given))
+    for platforms in (["cuda"], ["cpu", "cuda"]):
+        exported = export.export(function, platforms=platforms, disabled_checks=allowed)(given)
+        program = export.deserialize(exported.serialize())
+        assert np.array_equal(program.call(given), function(given))
 
 
 def test_an_empty_batch() -> None:

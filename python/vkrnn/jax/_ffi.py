@@ -65,12 +65,12 @@ def ffi_problem() -> str:
 
 
 def handles(call: Call, platform: str, *, exported: bool = False) -> bool:
-    """Return whether a program for the platform, "cpu" or "cuda", calls the handler.
+    """Return whether a program for a platform, such as "cpu" or "cuda", calls the handler.
 
     An exported program runs on devices of another process, where its arrays are, unless its calls name a device.
     """
-    backend = {"cpu": "native", "cuda": "cuda"}[platform]
-    if _problem:
+    backend = {"cpu": "native", "cuda": "cuda"}.get(platform)
+    if _problem or backend is None:
         return False
     if call.is_device_named or (platform == "cpu" and not exported):
         return call.device.backend == backend

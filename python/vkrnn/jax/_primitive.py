@@ -110,7 +110,7 @@ def _is_exported(context: Any) -> bool:
     return bool(getattr(context.module_context.lowering_parameters, "for_export", False))
 
 
-def _lower(context: Any, *operands: Any, **parameters: Any) -> Any:
+def _call_back(context: Any, *operands: Any, **parameters: Any) -> Any:
     """Make the program call back into Python."""
     if _is_exported(context):
         call: Call = parameters["call"]
@@ -127,12 +127,16 @@ def _lower(context: Any, *operands: Any, **parameters: Any) -> Any:
     return found
 
 
-def _lower_for(platform: str, context: Any, *operands: Any, call: Call, **parameters: Any) -> Any:
-    """Make the program call the device, if the platform's handler can."""
-    exported = _is_exported(context)
-    if not _ffi.handles(call, platform, exported=exported):
-        return _lower(context, *operands, call=call, **parameters)
-    anywhere = exported or (platform == "cuda" and not call.is_device_named)
+def _lower(context: Any, *operands: Any, call: Call, **parameters: Any) -> Any:
+    """Make the program call the device, if the handlers of its platforms can.
+
+    This is one rule for all platforms, because a program for several ones has the same call on each.
+    """
+    platforms = tuple(getattr(context, "platforms", None) or context.module_context.platforms)
+    portable = _is_exported(context) or len(platforms) > 1
+    if not all(_ffi.handles(call, platform, exported=portable) for platform in platforms):
+        return _call_back(context, *operands, call=call, **parameters)
+    anywhere = portable or (platforms == ("cuda",) and not call.is_device_named)
     if not anywhere:
         context.module_context.add_keepalive(call.device)  # the handler has weak references only
     caller = _ffi.make_caller(call, **parameters, anywhere=anywhere)
@@ -148,6 +152,4 @@ ad.primitive_jvps[_primitive] = _refuse
 mlir.register_lowering(_primitive, _lower)
 # On TPUs each callback needs a channel of its own, as that of jax.pure_callback does. JAX 0.4 does not cache lowerings.
 _uncached = {"cacheable": False} if "cacheable" in inspect.signature(mlir.register_lowering).parameters else {}
-mlir.register_lowering(_primitive, _lower, platform="tpu", **_uncached)
-for _platform in ("cpu", "cuda"):
-    mlir.register_lowering(_primitive, functools.partial(_lower_for, _platform), platform=_platform)
+mlir.register_lowering(_primitive, _call_back, platform="tpu", **_uncached)
