@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import _choice, _ops  # noqa: E402
+from vkrnn.torch import _choice, _kept_cuda, _ops, _recurrent  # noqa: E402
 from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
@@ -56,8 +56,12 @@ def states_of(module: Any, rows: int = N) -> Any:
 
 
 def kept_of(module: Any, x: Any, hx: Any = None, way: str = "vkrnn") -> Any:
-    """Return what the module keeps of a call."""
+    """Return what the module keeps of a call; None if nothing."""
     module.__dict__.pop("_kept", None)
+    if way == "vkrnn":
+        KeptCalls.plan(module, x, hx)
+        if "_kept" not in module.__dict__:
+            return None
     KeptCalls.keep(module, x, hx, way)
     return module.__dict__.pop("_kept", None)
 
@@ -255,7 +259,7 @@ def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_copies_have_no_kept_calls() -> None:
     """Neither has a module after train() or eval()."""
     module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
-    KeptCalls.keep(module, x, None, "vkrnn")
+    KeptCalls.plan(module, x, None)
     assert "_kept" in module.__dict__
     assert "_kept" not in module.__getstate__()
     module.eval()
@@ -267,5 +271,38 @@ def test_the_number_of_kinds_is_bounded() -> None:
     """A module that is called with ever other lengths does not grow."""
     module = ours.RNN(I, H, backend="vkrnn").double()
     for steps in range(1, 70):
+        KeptCalls.plan(module, drawn(steps, 1, I), None)
         KeptCalls.keep(module, drawn(steps, 1, I), None, "vkrnn")
-    assert len(module.__dict__["_kept"]._layers) < 65
+    kept = module.__dict__["_kept"]
+    assert len(kept._layers) == len(kept._ways) < 65
+
+
+@without_gradients
+def test_what_computes_is_kept_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch computes where vkrnn cannot, for example because NVRTC is missing."""
+    monkeypatch.setattr(_kept_cuda, "cuda_device", None)
+    module, x = ours.GRU(I, H, backend="torch").double(), drawn(T, N, I)
+    assert torch.equal(kept_of(module, x, None, "torch").call(module, x, None)[0], torch.nn.GRU.forward(module, x)[0])
+
+
+@without_gradients
+def test_a_layer_is_planned_before_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what is timed is what runs later. If PyTorch is chosen, it computes all the same."""
+    module, x = ours.GRU(I, H).double(), drawn(T, N, I)
+    for chosen in ("vkrnn", "torch"):
+        module.__dict__.pop("_kept", None)
+
+        def choose(module: Any, x: Any, hx: Any, ways: Any, chosen: str = chosen) -> str:
+            for _ in range(2):
+                ways["vkrnn"](x, hx)
+            assert module.__dict__["_kept"].repeat(module, x, hx) is not None
+            monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, hx), (chosen, "a line"))
+            return chosen
+
+        monkeypatch.setattr(_recurrent, "choose", choose)
+        module._compute_on_cuda(x, None)
+        called: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.nn.GRU, "forward", lambda *_, called=called: called.append("torch"))
+            module.__dict__["_kept"].call(module, x, None)
+        assert called == ["torch"] * (chosen == "torch")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vkrnn._cuda import cuda_device
+from vkrnn.devices import Device
 from vkrnn.torch._autograd import apply_repeated_layer
 from vkrnn.torch._choice import has_gradients, is_settled
 from vkrnn.torch._cuda_calls import may_round
@@ -22,58 +24,89 @@ _MOST = 64  # kinds of calls of a module
 
 
 class KeptCalls:
-    """A module's calls on a CUDA device: for each kind, what computes it.
+    """A module's calls on a CUDA device: for each kind, what computes it, and the planned layers.
 
     A kind is everything that a call depends on, except for the numbers. Each call reads the parameters anew, in the
     memory that they had when the object was made.
     """
 
-    def __init__(self, module: Any, ordinal: int) -> None:
+    def __init__(self, module: Any) -> None:
         self._parameters = [(each, each.data_ptr()) for each in module._parameters.values()]  # noqa: SLF001
-        self._device = cuda_device(ordinal, "[vkrnn.torch]")
-        self._layers: dict[tuple[Any, ...], list[RepeatedLayer]] = {}  # of a kind; none if PyTorch computes it
+        self._ways: dict[tuple[Any, ...], str] = {}
+        self._layers: dict[tuple[Any, ...], list[RepeatedLayer]] = {}
+        self._device: Device | None = None  # of the layers
+
+    @staticmethod
+    def of(module: Any) -> KeptCalls:
+        """Return those of a module, whose parameters are where they were."""
+        kept = module.__dict__.get("_kept")
+        if not isinstance(kept, KeptCalls) or not kept._is_for(module):  # noqa: SLF001
+            kept = module.__dict__["_kept"] = KeptCalls(module)
+        return kept
 
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
-        """Let the module remember how it computed a call, for a usual call on a sequence [T, N, I]."""
+        """Remember what computes usual calls of this kind, unless the next one may be computed by something else."""
         states = () if hx is None else _states(module, hx)
         if type(source) is not Tensor or states is None or not _is_usual(module):
             return
         if module.backend == "auto" and not module._needs_vkrnn() and not is_settled(module, source, hx):  # noqa: SLF001
             return
-        if way == "vkrnn" and not _is_repeatable(module, source, states):
+        _put(KeptCalls.of(module)._ways, _kind(module, source, states), way)  # noqa: SLF001
+
+    @staticmethod
+    def plan(module: Any, source: Any, hx: Any) -> None:
+        """Plan the layers for calls of a kind that vkrnn has just computed, if they can be repeated."""
+        states = () if hx is None else _states(module, hx)
+        if (
+            type(source) is not Tensor
+            or states is None
+            or not _is_usual(module)
+            or not _is_repeatable(module, source, states)
+        ):
             return
-        kept = module.__dict__.get("_kept")
-        if not isinstance(kept, KeptCalls) or not kept._is_for(module):  # noqa: SLF001
-            kept = module.__dict__["_kept"] = KeptCalls(module, source.get_device())
-        if len(kept._layers) == _MOST:
-            kept._layers.clear()
-        kind = _kind(module, source, states)
-        kept._layers[kind] = _planned(module, source, states) if way == "vkrnn" else []
+        kept = KeptCalls.of(module)
+        kept._device = cuda_device(source.get_device(), "[vkrnn.torch]")  # noqa: SLF001
+        _put(kept._layers, _kind(module, source, states), _planned(module, source, states))  # noqa: SLF001
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a call of a kind that was kept; None for any other call."""
+        return self.repeat(module, source, hx, self._ways)
+
+    def repeat(self, module: Any, source: Any, hx: Any, ways: Mapping[tuple[Any, ...], str] | None = None) -> Any:
+        """Return the results of a call by the planned layers, or by PyTorch if one of `ways` says so.
+
+        Return None if there are none for this kind, or if the tensors are not where and what the layers read.
+        """
         states = () if hx is None else _states(module, hx)
         if type(source) is not Tensor or states is None or not _is_usual(module):
             return None
-        layers = self._layers.get(_kind(module, source, states))
-        if layers is None:
-            return None
-        if not layers:
-            return module._compute_by_torch(source, hx)  # noqa: SLF001
-        if not _can_be_read(source, states) or not self._is_for(module):
+        kind = _kind(module, source, states)
+        if ways is not None:
+            way = ways.get(kind)
+            if way != "vkrnn":
+                return None if way is None else module._compute_by_torch(source, hx)  # noqa: SLF001
+        layers = self._layers.get(kind)
+        if layers is None or not _can_be_read(source, states) or not self._is_for(module):
             return None
         return _run(module, layers, source, states)
 
     def _is_for(self, module: Any) -> bool:
         """Return whether the parameters are where they were, and the device can be used."""
-        parameters = module._parameters  # noqa: SLF001
-        if self._device.closed or self._device.lost or len(parameters) != len(self._parameters):
+        parameters, device = module._parameters, self._device  # noqa: SLF001
+        if len(parameters) != len(self._parameters) or (device is not None and (device.closed or device.lost)):
             return False
         for parameter, (same, address) in zip(parameters.values(), self._parameters, strict=True):
             if parameter is not same or parameter.data_ptr() != address or not parameter.is_contiguous():
                 return False
         return True
+
+
+def _put(kept: dict[tuple[Any, ...], Any], kind: tuple[Any, ...], value: Any) -> None:
+    """Set an item. Items of other kinds are dropped if there are too many."""
+    if len(kept) == _MOST:
+        kept.clear()
+    kept[kind] = value
 
 
 def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:

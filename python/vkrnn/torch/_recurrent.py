@@ -128,7 +128,7 @@ class Recurrent(torch.nn.RNNBase):
         return self._compute(input, hx)
 
     def _compute_on_cuda(self, input: Any, hx: Any) -> Any:  # noqa: A002
-        ways = {"vkrnn": self._compute, "torch": self._compute_by_torch}
+        ways = {"vkrnn": self._compute_by_vkrnn, "torch": self._compute_by_torch}
         way: str = self.backend
         if self._needs_vkrnn():
             way = "vkrnn"
@@ -136,6 +136,15 @@ class Recurrent(torch.nn.RNNBase):
             way = choose(self, input, hx, ways)
         results = ways[way](input, hx)
         KeptCalls.keep(self, input, hx, way)
+        return results
+
+    def _compute_by_vkrnn(self, input: Any, hx: Any) -> Any:  # noqa: A002
+        """Compute a call on a CUDA device. The next one like it can be repeated, which is faster."""
+        kept = self.__dict__.get("_kept")
+        results = kept.repeat(self, input, hx) if isinstance(kept, KeptCalls) else None
+        if results is None:
+            results = self._compute(input, hx)
+            KeptCalls.plan(self, input, hx)
         return results
 
     def _compute_by_torch(self, input: Any, hx: Any) -> Any:  # noqa: A002

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
-from vkrnn.torch._cuda_calls import submit
+from vkrnn.torch._cuda_calls import may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
 
 __all__ = ["RepeatedLayer"]
@@ -42,7 +42,9 @@ class RepeatedLayer:
         self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
         self._own_bytes = 0  # what the call takes for itself, once it is known
         self._places = [_place(each) for each in self.weights]
-        self._backward: dict[tuple[bool, ...], tuple[Any, Any]] = {}  # by which of the gradients above there are
+        self._backward: dict[
+            tuple[bool, ...], tuple[Any, Any]
+        ] = {}  # by precision, and which gradients above there are
 
     def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
@@ -89,7 +91,7 @@ class RepeatedLayer:
         """Return what `backward_on_cuda` does; None if the weights are not where they were."""
         if [_place(each) for each in given[1:6]] != self._places:
             return None
-        planned = self._backward.get(key := tuple(each is not None for each in above))
+        planned = self._backward.get(key := (may_round(), *[each is not None for each in above]))
         how = descriptor(self.mode, bidirectional=False)
         if planned is None:
             call = backward_call(f"{self._function}_gradients", how, above, kept, given)
