@@ -42,11 +42,12 @@ void copy_last_cells(const CellGradients& gradients, void* last, std::string_vie
     const bool copied = gradients.element_bytes == 2   ? copy(gradients, static_cast<std::uint16_t*>(last))
                         : gradients.element_bytes == 8 ? copy(gradients, static_cast<std::uint64_t*>(last))
                                                        : copy(gradients, static_cast<std::uint32_t*>(last));
-    if (!copied) {
-        throw NotImplementedError(std::string(where) +
-                                  " cell_output: vkrnn has gradients of the cells after each "
-                                  "direction's last step only");
-    }
+    if (!copied) refuse_other_cells(where);
+}
+
+void refuse_other_cells(std::string_view where) {
+    throw NotImplementedError(std::string(where) +
+                              " cell_output: vkrnn has gradients of the cells after each direction's last step only");
 }
 
 }  // namespace vkrnn

@@ -4,7 +4,9 @@
 //
 // A call has these attributes. They stay as they are, because exported programs contain them:
 //   cell, gradients      the operation: "lstm", false
-//   arguments, results   the names of the operands and of the results, in their order, separated by commas
+//   arguments, results   the names of the operands and of the results, in their order, separated by commas. The
+//                        operand `other_cells` is a byte, which is not 0 if cells other than the last ones have
+//                        gradients. In programs that lack it, `cell_gradient` has those of all cells.
 //   descriptor           a dictionary of the descriptor's properties; those that are left out have their defaults
 //   device               a number from xla_device(); 0 for a CPU device of the handler's own, or for vkrnn's shared
 //                        device of the GPU that the operands are on
@@ -30,6 +32,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 const std::string kWhere = "[vkrnn.jax] ";
+const std::string kPublic = "[vkrnn.jax.";  // begins the names of functions
 
 template <class T>
 T attribute(const ffi::Dictionary& attributes, std::string_view name) {
@@ -119,9 +122,14 @@ public:
     Operands(const ffi::RemainingArgs& buffers, std::string_view names, const XlaTarget& target,
              const std::string& prefix)
         : target_(target) {
+        std::size_t count = 0;
         for (const std::string_view name : names_in(names)) {
-            const auto buffer = buffers.get<ffi::AnyBuffer>(infos_.size());
+            const auto buffer = buffers.get<ffi::AnyBuffer>(count++);
             if (buffer.has_error()) throw ValueError(prefix + " " + std::string(name) + ": the operand is missing");
+            if (name == "other_cells") {
+                others_ = *buffer;
+                continue;
+            }
             const Argument argument = argument_named(name, prefix);
             const auto shape = buffer->dimensions();
             TensorInfo info{dtype_of(*buffer), {shape.begin(), shape.end()}, {}};
@@ -135,11 +143,18 @@ public:
             if (argument == Argument::cell_gradient) cells_ = *buffer;
             infos_[argument] = std::move(info);
         }
-        if (infos_.size() != buffers.size()) throw ValueError(prefix + " arguments: some operands have no name");
+        if (count != buffers.size()) throw ValueError(prefix + " arguments: some operands have no name");
     }
 
-    // Checks the call. Frameworks have gradients of all cells, [T, N, DH]; those of the last ones are copied.
+    // Checks the call. Where there are gradients of all cells, [T, N, DH], those of the last ones are copied.
     Call check(const Descriptor& descriptor, bool gradients, const std::string& prefix) {
+        if (others_) {
+            Call call = check_call(descriptor, gradients, infos_);
+            std::vector<std::byte> copy;
+            if (*static_cast<const std::uint8_t*>(target_.read(others_->untyped_data(), 1, copy)) != 0)
+                refuse_other_cells(kPublic + std::string(call.spec.cell().name) + "]");
+            return call;
+        }
         if (!cells_) return check_call(descriptor, gradients, infos_);
         TensorShape& shape = infos_.at(Argument::cell_gradient).shape;
         const TensorShape all = shape;
@@ -159,7 +174,7 @@ public:
                                 .lengths = {}};
         if (lengths != infos_.end()) all_cells.lengths = lengths->second.integers;
         last_cells_.resize(storage_bytes(spec.dtype) * static_cast<std::size_t>(spec.N * spec.D() * spec.H));
-        copy_last_cells(all_cells, last_cells_.data(), "[vkrnn.jax." + std::string(spec.cell().name) + "]");
+        copy_last_cells(all_cells, last_cells_.data(), kPublic + std::string(spec.cell().name) + "]");
         locations_[Argument::cell_gradient] = {last_cells_.data()};
         return call;
     }
@@ -170,7 +185,7 @@ private:
     const XlaTarget& target_;
     Arguments infos_;
     std::map<Argument, InputLocation> locations_;
-    std::optional<ffi::AnyBuffer> cells_;
+    std::optional<ffi::AnyBuffer> cells_, others_;
     std::vector<std::int32_t> lengths_;  // the device reads what was checked
     std::vector<std::byte> last_cells_;
 };

@@ -304,6 +304,29 @@ def test_programs_of_other_versions(wrong: dict[str, Any], message: str) -> None
     assert message in str(caught.value)
 
 
+def test_programs_with_gradients_of_all_cells() -> None:
+    """Programs from before `other_cells` leave the choice of the last ones to the handler."""
+    given = draw("lstm")
+    found = vkrnn.lstm(**given, descriptor=vkrnn.LSTMDescriptor(training=True))
+    given |= {"z_state": found.z_state, "cell_output_fwd": found.cell_output}
+    given["source_gradient"], every = np.random.default_rng(1).standard_normal((2, T, N, H)).astype(np.float32)
+    last = every[given["lengths"] - 1, range(N)]
+    only = np.zeros_like(every)
+    only[given["lengths"] - 1, range(N)] = last
+    wanted = vkrnn.lstm_gradients(**given, cell_gradient=last)
+    names = {"gradients": np.bool_(True), "results": ",".join(wanted._fields), "descriptor": {}}  # noqa: FBT003
+    attributes = RIGHT | names | {"arguments": ",".join([*given, "cell_gradient"])}
+    kinds = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in wanted]
+
+    def call(cells: Any) -> Any:
+        return jax.jit(lambda *arrays: jax.ffi.ffi_call("vkrnn", kinds)(*arrays, **attributes))(*given.values(), cells)
+
+    for one, other in zip(call(only), wanted, strict=True):
+        assert np.array_equal(one, other)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cells after each direction's last step only"):
+        jax.block_until_ready(call(every))
+
+
 REFUSED = "invalid literal for int() with base 10: 'new'"  # an error like XLA's, for a handler that is too new
 
 

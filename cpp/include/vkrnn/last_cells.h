@@ -21,4 +21,7 @@ struct CellGradients {
 // begins the message.
 void copy_last_cells(const CellGradients& gradients, void* last, std::string_view where);
 
+// Throws that error.
+[[noreturn]] void refuse_other_cells(std::string_view where);
+
 }  // namespace vkrnn
