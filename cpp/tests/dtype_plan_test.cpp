@@ -270,8 +270,7 @@ TEST(DtypePlan, LoopsStoreWhatALibraryReads) {
         for (Spec& spec : specs) {
             spec.dtype = Dtype::float16;
             // Float16 may not hold the product of the initial state and a mask.
-            if (schedule == "split" && !spec.gradients)
-                spec.present &= ~(1u << static_cast<unsigned>(Argument::mask));
+            if (schedule == "split" && !spec.gradients) spec.present &= ~(1u << static_cast<unsigned>(Argument::mask));
             const Plan plan = make_plan(spec, gpu_with_a_library(), {schedule, "cublas", {}});
             std::vector<std::string> expected;
             if (spec.gradients) {

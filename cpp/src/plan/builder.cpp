@@ -213,7 +213,8 @@ std::vector<Dispatch> PlanBuilder::collect(const std::function<void()>& add) {
     std::vector<Step> before = std::exchange(plan_.steps, {});
     add();
     std::vector<Dispatch> found;
-    for (Step& step : std::exchange(plan_.steps, std::move(before))) found.push_back(std::get<Dispatch>(std::move(step)));
+    for (Step& step : std::exchange(plan_.steps, std::move(before)))
+        found.push_back(std::get<Dispatch>(std::move(step)));
     return found;
 }
 

@@ -29,7 +29,8 @@ std::span<const Part* const> instances() {
 std::span<const LoopStrategy* const> loop_strategies(Backend backend) {
     switch (backend) {
         case Backend::vulkan:
-        case Backend::cuda: return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop, SplitLoop>();
+        case Backend::cuda:
+            return instances<LoopStrategy, StepLoop, TileLoop, SliceLoop, MatrixLoop, PersistentLoop, SplitLoop>();
         case Backend::native: return instances<LoopStrategy, NativeLoop>();
     }
     return {};
