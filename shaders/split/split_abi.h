@@ -11,7 +11,7 @@ namespace vkrnn::abi {
 const uint kStepOperand = kOwnView;       // of the next product; backward, a slot for each gate
 const uint kStepProduct = kOwnView + 1u;  // of the operand and the weights: forward, a slot for each gate; backward, one for
                                           // each part of the sum
-const uint kBlockScales = kOwnView + 2u;  // no view: the scales of the operand, see split_backward.glsl
+const uint kBlockScales = kOwnView + 2u;  // no view: the scales of two steps' operands, see split_backward.glsl
 
 // Specialization constants, after those of all step kernels.
 const uint kSplitUnits = kStepConstants;        // units of a workgroup, at most one for each invocation

@@ -17,14 +17,16 @@ SHARED(uint, block_absmax)
 REFERENCE(BlockScale, uint, value, 4)
 CONSTANT uint kScaledAbsmax = 13, kLeastExponent = 14;   // the former is a power of two, the latter a float's exponent
 
-INLINE Address scale_address(Params p, Element e, uint block) {
-    return p.params.at[2 * kBlockScales] + Address((e.direction * p.params.N + e.n) * scaled_blocks + block) * 4;
+// Step `step` stores its scales beside those of step + 1, which other workgroups of the row may not have read yet.
+INLINE Address scale_address(Params p, Element e, int step, uint block) {
+    uint row = 2 * (e.direction * p.params.N + e.n) + uint(step & 1);
+    return p.params.at[2 * kBlockScales] + Address(row * scaled_blocks + block) * 4;
 }
 
 // Returns the factor of part `part` of a product.
 INLINE Real part_factor(Params p, Element e, uint part) {
     if (scaled_blocks == 0) return 1.0f;
-    uint exponent = BlockScale(scale_address(p, e, part % max(scaled_blocks, 1u))).value;
+    uint exponent = BlockScale(scale_address(p, e, e.k + 1, part % max(scaled_blocks, 1u))).value;
     return uintBitsToFloat(exponent - kScaledAbsmax << 23);
 }
 
@@ -44,7 +46,7 @@ INLINE Real scale_operand(Params p, Element e, bool there, const Real dr[CELL_GA
     if (subgroupElect()) atomicMax(block_absmax, absmax);
     barrier();
     uint exponent = max(block_absmax >> 23, kLeastExponent);
-    if (gl_LocalInvocationID.x == 0) BlockScale(scale_address(p, e, e.j / block_units)).value = exponent;
+    if (gl_LocalInvocationID.x == 0) BlockScale(scale_address(p, e, e.k, e.j / block_units)).value = exponent;
     return uintBitsToFloat(254 + kScaledAbsmax - exponent << 23);
 }
 #endif

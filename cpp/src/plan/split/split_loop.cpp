@@ -53,7 +53,7 @@ public:
         views_.state(abi::kStepOperand, operand_, operand_slots());
         views_.state(abi::kStepProduct, sums_, product_slots());
         if (shape_.blocks > 0)
-            views_.address(abi::kBlockScales, 0, builder_.scratch("scales", spec_.D() * spec_.N * shape_.blocks));
+            views_.address(abi::kBlockScales, 0, builder_.scratch("scales", 2 * spec_.D() * spec_.N * shape_.blocks));
     }
 
     // Adds what comes before the loop: the operand of the first product. Backward, that is the last step without the
