@@ -114,5 +114,16 @@ TEST(SplitPlan, RefusesFloat16WhereTheOperandMayBeTooLarge) {
     EXPECT_NO_THROW(plan_of(spec));
 }
 
+// In the second of two phases, the operand is h times the reset gate.
+TEST(SplitPlan, RefusesFloat16IfTheResetGateIsUnbounded) {
+    Spec spec = lstm(64, 2048, Dtype::float16, false);
+    spec.descriptor = default_descriptor(CellKind::gru);
+    EXPECT_NO_THROW(plan_of(spec));
+    spec.descriptor.activations[1] = Activation::relu;
+    EXPECT_THROW(plan_of(spec), NotImplementedError);
+    spec.descriptor.set(Flag::reset_after, true);
+    EXPECT_NO_THROW(plan_of(spec)) << "one phase";
+}
+
 }  // namespace
 }  // namespace vkrnn

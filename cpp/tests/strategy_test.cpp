@@ -317,6 +317,13 @@ TEST(Strategy, DoesNotFitEveryCall) {
     EXPECT_FALSE(fits(spec)) << "the state has no bound";
     spec.gradients = true;
     EXPECT_TRUE(fits(spec)) << "deltas are scaled by their own absmax";
+    spec = small_call();
+    spec.descriptor = default_descriptor(CellKind::gru);
+    EXPECT_TRUE(fits(spec));
+    spec.descriptor.activations[1] = Activation::relu;
+    EXPECT_FALSE(fits(spec)) << "the product of the state and the reset gate has no bound";
+    spec.descriptor.set(Flag::reset_after, true);
+    EXPECT_TRUE(fits(spec));
 }
 
 }  // namespace

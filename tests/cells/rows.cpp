@@ -21,7 +21,7 @@ Cell minimal_gated_unit() {
         .other_slots = {0, 1},
         .cell_states = 0,
         .vectors = std::nullopt,
-        .candidate = Candidate{.scales_product = Flag::reset_after},
+        .candidate = Candidate{.scales_product = Flag::reset_after, .scale_activation_slot = 0},
         .bounds = std::vector<Bound>{{0, true}, {1, false}},
         .properties = {{"reverse", Flag::reverse},
                        {"bidirectional", Flag::bidirectional},

@@ -80,6 +80,7 @@ struct Property {
 // scales the operand of its recurrent product. The product waits for that gate, so a step has two phases.
 struct Candidate {
     std::optional<Flag> scales_product;  // with this flag, the product is scaled instead: one phase computes all gates
+    std::size_t scale_activation_slot;   // activation of the gate that scales
 };
 
 // Learned vectors that the cell's equations use (peephole, secondary bias), with a value for each unit and direction.

@@ -124,7 +124,7 @@ Cell gru_cell() {
         .other_slots = {1, 0, 2},
         .cell_states = 0,
         .vectors = Vectors{.argument = secondary_bias, .weigh_cell = false},
-        .candidate = Candidate{.scales_product = Flag::reset_after},
+        .candidate = Candidate{.scales_product = Flag::reset_after, .scale_activation_slot = 1},
         .bounds = std::vector<Bound>{{0, true}, {2, false}},
         .properties = {flag("reverse", Flag::reverse), flag("bidirectional", Flag::bidirectional),
                        flag("training", Flag::training), flag("reset_gate_first", Flag::other_gate_order),

@@ -32,6 +32,7 @@ bool is_bounded(const Spec& spec) {
         return activation == Activation::sigmoid || activation == Activation::hard_sigmoid ||
                (activation == Activation::tanh && !bound.positive);
     };
+    if (spec.two_phases() && !holds({spec.cell().candidate->scale_activation_slot, false})) return false;
     return bounds && std::ranges::all_of(*bounds, holds);
 }
 

@@ -84,7 +84,8 @@ private:
 // c[k]).
 std::uint32_t weighed_cells(const Spec& spec);
 
-// Returns whether |h| never exceeds the larger of 1 and the largest initial |h|. Its scale is then known beforehand.
+// Returns whether |h| never exceeds the larger of 1 and the largest initial |h|, nor does h times the gate that scales
+// it for the second of two phases. The scale of both is then known beforehand.
 bool is_bounded(const Spec& spec);
 
 // Return the floating-point operations of the recurrent products: of one step, and of all steps.

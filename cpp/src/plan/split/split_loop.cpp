@@ -143,7 +143,7 @@ private:
     std::size_t operand_ = 0, sums_ = 0;
 };
 
-// Float16 holds every operand of a forward product if h is bounded, and its initial value is multiplied by nothing. The
+// Float16 holds every operand of a forward product if they are bounded, and the initial h is multiplied by nothing. The
 // two phases of a backward step would need scales of their own.
 bool fits_float16(const Spec& spec, const Profile& profile) {
     if (spec.gradients) return !spec.two_phases() && SplitShape(spec, profile).blocks <= kMostBlocks;
