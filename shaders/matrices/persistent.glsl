@@ -269,8 +269,9 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
     share_sums(found);
 }
 
-// Prepares the operand's memory for a workgroup that runs all steps of its rows. Tagged words had another order, so there
-// may be parts of other rows' numbers where the padding units are now; an infinity there would make every sum NaN.
+// Prepares the operand's memory for a workgroup that runs all steps of its rows. Tagged words had another order, so
+// there may be parts of other rows' numbers where the padding units are now. An infinity there would make every sum
+// NaN.
 INLINE void start_alone(Params p, Tile tile) {
     uint units = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p), padding = units - p.params.H;
     for (uint at = invocation(); at < tile_rows * slots * padding; at += invocations) {

@@ -9,8 +9,8 @@ namespace vkrnn::abi {
 
 // The strategy's views. They are the same at every step.
 const uint kStepOperand = kOwnView;       // of the next product; backward, a slot for each gate
-const uint kStepProduct = kOwnView + 1u;  // of the operand and the weights: forward, a slot for each gate; backward, one for
-                                          // each part of the sum
+const uint kStepProduct = kOwnView + 1u;  // of the operand and the weights: forward, a slot for each gate; backward,
+                                          // one for each part of the sum
 const uint kBlockScales = kOwnView + 2u;  // no view: the scales of two steps' operands, see split_backward.glsl
 
 // Specialization constants, after those of all step kernels.
