@@ -192,6 +192,30 @@ def test_calls_of_another_kind() -> None:
     assert kept.call(module, x, hx) is not None
 
 
+@without_gradients
+def test_a_call_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may find out how much memory the layer takes while this call allocates what it knew of before."""
+    module, x = ours.LSTM(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    ((layer,),) = kept_of(module, x)._layers.values()
+    allocated, used = [], []
+
+    def new_empty(*shape: Any, **options: Any) -> Any:
+        tensor = x.new_empty(*shape, **options)
+        if options:  # bytes
+            allocated.append(tensor)
+            layer._own_bytes = 1000
+        return tensor
+
+    def run(*given: Any) -> int:
+        used.append(given[-1])
+        return 1000
+
+    monkeypatch.setattr(layer, "_run", run)
+    layer.infer(SimpleNamespace(new_empty=new_empty), [], [0, 0])
+    ((memory,), ((start, count),)) = allocated, used
+    assert start + count <= memory.data_ptr() + memory.numel()
+
+
 CHANGES = {
     "replaced": lambda module: setattr(module, "bias_hh_l0", torch.nn.Parameter(module.bias_hh_l0.clone())),
     "other memory": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.clone()),

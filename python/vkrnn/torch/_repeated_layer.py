@@ -49,9 +49,10 @@ class RepeatedLayer:
     def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
         output = source.new_empty(self._shapes[0])
-        memory = source.new_empty(self._cells_bytes + self._own_bytes, dtype=torch.uint8)
+        own_bytes = self._own_bytes  # which a call of another thread may set
+        memory = source.new_empty(self._cells_bytes + own_bytes, dtype=torch.uint8)
         results = [output.data_ptr(), memory.data_ptr()][: len(ends)]
-        spare = memory.data_ptr() + self._cells_bytes, self._own_bytes
+        spare = memory.data_ptr() + self._cells_bytes, own_bytes
         self._own_bytes = self._run(source, starts, results, ends, spare)
         return output
 
