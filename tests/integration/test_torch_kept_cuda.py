@@ -148,12 +148,14 @@ def test_weights_that_change_before_the_gradients(monkeypatch: pytest.MonkeyPatc
         (found,) = torch.autograd.grad(output.sum(), module.weight_ih_l0)
         gradients.append(found)
     assert torch.equal(*gradients)
-    kept = kept_of(module, x)
-    kept.call(module, x, None)[0].sum().backward()
-    output, _ = kept.call(module, x, None)
-    module.weight_ih_l0.data = torch.zeros(H, I - 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"input_weight: expected shape"):
-        output.sum().backward()
+    for other in (lambda old: torch.zeros(H, I - 1, dtype=old.dtype), lambda old: old.view(-1)[:-H].view(H, I - 1)):
+        module = ours.RNN(I, H, backend="vkrnn").double()
+        kept = kept_of(module, x)
+        kept.call(module, x, None)[0].sum().backward()
+        output, _ = kept.call(module, x, None)
+        module.weight_ih_l0.data = other(module.weight_ih_l0.data)
+        with pytest.raises(ValueError, match=r"input_weight: expected shape"):
+            output.sum().backward()
 
 
 @without_gradients
@@ -220,14 +222,16 @@ CHANGES = {
     "replaced": lambda module: setattr(module, "bias_hh_l0", torch.nn.Parameter(module.bias_hh_l0.clone())),
     "other memory": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.clone()),
     "transposed": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.t()),
+    "other shape": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data[:-1]),
+    "other dtype": lambda module: setattr(module.bias_hh_l0, "data", module.bias_hh_l0.data.view(torch.float32)[:H]),
     "one more": lambda module: module.register_parameter("more", torch.nn.Parameter(torch.zeros(1))),
 }
 
 
 @without_gradients
 @pytest.mark.parametrize("change", CHANGES)
-def test_parameters_that_are_not_where_they_were(change: str) -> None:
-    """Their addresses would be wrong."""
+def test_parameters_that_are_not_where_or_what_they_were(change: str) -> None:
+    """Their addresses would be wrong, or what is read there."""
     module, x = ours.RNN(H, H, backend="vkrnn").double(), drawn(T, N, H)
     kept = kept_of(module, x)
     assert kept.call(module, x, None) is not None

@@ -15,7 +15,7 @@ from vkrnn.torch._choice import has_gradients, is_settled
 from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._cuda_layers import Operands
 from vkrnn.torch._kept import drops, has_all_parameters
-from vkrnn.torch._repeated_layer import RepeatedLayer
+from vkrnn.torch._repeated_layer import RepeatedLayer, place
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["KeptCalls"]
@@ -27,11 +27,11 @@ class KeptCalls:
     """A module's calls on a CUDA device: for each kind, what computes it, and the planned layers.
 
     A kind is everything that a call depends on, except for the numbers. Each call reads the parameters anew, in the
-    memory that they had when the object was made.
+    memory, the shapes and the dtypes that they had when the object was made.
     """
 
     def __init__(self, module: Any) -> None:
-        self._parameters = [(each, each.data_ptr()) for each in module._parameters.values()]  # noqa: SLF001
+        self._parameters = [(each, place(each)) for each in module._parameters.values()]  # noqa: SLF001
         self._ways: dict[tuple[Any, ...], str] = {}
         self._layers: dict[tuple[Any, ...], list[RepeatedLayer]] = {}
         self._device: Device | None = None  # of the layers
@@ -92,12 +92,12 @@ class KeptCalls:
         return _run(module, layers, source, states)
 
     def _is_for(self, module: Any) -> bool:
-        """Return whether the parameters are where they were, and the device can be used."""
+        """Return whether the parameters are where and what they were, and the device can be used."""
         parameters, device = module._parameters, self._device  # noqa: SLF001
         if len(parameters) != len(self._parameters) or (device is not None and (device.closed or device.lost)):
             return False
-        for parameter, (same, address) in zip(parameters.values(), self._parameters, strict=True):
-            if parameter is not same or parameter.data_ptr() != address or not parameter.is_contiguous():
+        for parameter, (same, before) in zip(parameters.values(), self._parameters, strict=True):
+            if parameter is not same or place(parameter) != before:
                 return False
         return True
 

@@ -13,7 +13,10 @@ from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
 from vkrnn.torch._cuda_calls import may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
 
-__all__ = ["RepeatedLayer"]
+__all__ = ["Place", "RepeatedLayer", "place"]
+
+Place = tuple[int, bool, torch.Size, torch.dtype]
+"""What the kernels' view of a tensor consists of."""
 
 _ALIGNED = 256  # bytes; what kernels need of the memory that a call takes for itself
 
@@ -41,7 +44,7 @@ class RepeatedLayer:
         cells = math.prod(self._shapes[0]) * given.source.itemsize if len(self._shapes) > 1 else 0
         self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
         self._own_bytes = 0  # what the call takes for itself, once it is known
-        self._places = [_place(each) for each in self.weights]
+        self._places = [place(each) for each in self.weights]
         self._backward: dict[
             tuple[bool, ...], tuple[Any, Any]
         ] = {}  # by precision, and which gradients above there are
@@ -90,7 +93,7 @@ class RepeatedLayer:
         self, above: tuple[Tensor, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
     ) -> list[Tensor | None] | None:
         """Return what `backward_on_cuda` does; None if the weights are not where they were."""
-        if [_place(each) for each in given[1:6]] != self._places:
+        if [place(each) for each in given[1:6]] != self._places:
             return None
         planned = self._backward.get(key := (may_round(), *[each is not None for each in above]))
         how = descriptor(self.mode, bidirectional=False)
@@ -110,5 +113,6 @@ class RepeatedLayer:
         return found.tensors
 
 
-def _place(weight: Tensor | None) -> tuple[int, bool] | None:
-    return None if weight is None else (weight.data_ptr(), weight.is_contiguous())
+def place(tensor: Tensor | None) -> Place | None:
+    """Return where a tensor is, and as what it is read. Setting `tensor.data` may change each part by itself."""
+    return None if tensor is None else (tensor.data_ptr(), tensor.is_contiguous(), tensor.shape, tensor.dtype)
