@@ -192,6 +192,9 @@ def test_calls_of_another_kind() -> None:
         assert kept.call(module, x, hx) is None
         setattr(module, name, before)
     assert kept.call(module, x, hx) is not None
+    kept = kept_of(module, x)
+    assert kept.call(module, x, None) is not None
+    assert kept.call(module, x, ()) is None
 
 
 @without_gradients

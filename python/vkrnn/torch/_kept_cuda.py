@@ -112,7 +112,8 @@ def _put(kept: dict[tuple[Any, ...], Any], kind: tuple[Any, ...], value: Any) ->
 def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
     """Return the initial states; None if they are not what is usual."""
     states = hx if module.mode == "LSTM" else (hx,)
-    if type(states) is not tuple or len(states) > 2 or any(type(each) is not Tensor for each in states):
+    count = 2 if module.mode == "LSTM" else 1
+    if type(states) is not tuple or len(states) != count or any(type(each) is not Tensor for each in states):
         return None
     return states
 
