@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unittest.mock
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -295,6 +297,24 @@ def test_copies_have_no_kept_calls() -> None:
     assert "_kept" not in module.__getstate__()
     module.eval()
     assert "_kept" not in module.__dict__
+
+
+@without_gradients
+def test_parameters_that_were_replaced_are_not_kept() -> None:
+    """They are freed at the next call, of any kind, and those of torch.func.functional_call after their call."""
+    module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    module._compute_on_cuda(x, None)
+    before = weakref.ref(module.weight_hh_l0)
+    assert module.__dict__["_kept"].call(module, x, None) is not None
+    module.load_state_dict({name: each.clone() for name, each in module.state_dict().items()}, assign=True)
+    module._compute_on_cuda(torch.nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 3, 1])), None)
+    assert before() is None
+    others = {name: each.clone() for name, each in module.named_parameters()}
+    used = [weakref.ref(each) for each in others.values()]
+    with unittest.mock.patch.object(type(module), "forward", type(module)._compute_on_cuda):
+        torch.func.functional_call(module, others, (x, None))
+    del others
+    assert [each() for each in used] == [None] * 4
 
 
 @without_gradients

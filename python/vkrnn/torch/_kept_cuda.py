@@ -46,9 +46,15 @@ class KeptCalls:
 
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
-        """Remember what computes usual calls of this kind, unless the next one may be computed by something else."""
+        """Remember what computes usual calls of this kind, unless the next one may be computed by something else.
+
+        Drop what was kept for other parameters, so that these can be freed.
+        """
+        kept = module.__dict__.get("_kept")
+        if isinstance(kept, KeptCalls) and not kept._is_for(module):  # noqa: SLF001
+            module._forget()  # noqa: SLF001
         states = () if hx is None else _states(module, hx)
-        if type(source) is not Tensor or states is None or not _is_usual(module):
+        if type(source) is not Tensor or states is None or not _is_usual(module) or not _has_own_parameters(module):
             return
         if module.backend == "auto" and not module._needs_vkrnn() and not is_settled(module, source, hx):  # noqa: SLF001
             return
@@ -127,6 +133,11 @@ def _is_usual(module: Any) -> bool:
     )
 
 
+def _has_own_parameters(module: Any) -> bool:
+    """Return whether there are no other tensors in place of parameters, as torch.func.functional_call puts them."""
+    return all(type(each) is torch.nn.Parameter for each in module._parameters.values())  # noqa: SLF001
+
+
 def _kind(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> tuple[Any, ...]:
     dtype = source.dtype
     return (
@@ -161,7 +172,7 @@ def _is_repeatable(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> b
         and not module.bidirectional
         and has_all_parameters(module)
         and (not has_gradients(module, source, states) or all(each.requires_grad for each in parameters))
-        and all(type(each) is torch.nn.Parameter for each in parameters)
+        and _has_own_parameters(module)
         and _can_be_read(source, (*states, *parameters))
     )
 
