@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import _choice, _kept_cuda, _ops, _recurrent  # noqa: E402
+from vkrnn.torch import _choice, _cuda_calls, _kept_cuda, _ops, _recurrent, _repeated_layer  # noqa: E402
 from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
@@ -315,6 +315,28 @@ def test_parameters_that_were_replaced_are_not_kept() -> None:
         torch.func.functional_call(module, others, (x, None))
     del others
     assert [each() for each in used] == [None] * 4
+
+
+def test_gradients_after_the_device_was_closed(monkeypatch: pytest.MonkeyPatch, device: SimpleNamespace) -> None:
+    """The ordinary way computes them, on the device that is opened anew."""
+    monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
+    module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
+    kept, gradients, planned = kept_of(module, x), [], []
+
+    def submit(core: Any, *given: Any, **more: Any) -> int:
+        assert not (device.closed and core in planned)
+        planned.append(core)
+        return _cuda_calls.submit(core, *given, **more)
+
+    monkeypatch.setattr(_repeated_layer, "submit", submit)
+    for closes in (False, True):
+        output, _ = kept.call(module, x, None)
+        if closes:
+            _cuda_calls._known.cache_clear()  # whose keys have the device
+            device.closed = True
+        (found,) = torch.autograd.grad(output.sum(), module.weight_ih_l0)
+        gradients.append(found)
+    assert torch.equal(*gradients)
 
 
 @without_gradients

@@ -62,7 +62,7 @@ class InPlaceCall:
 
     def prepare(self, descriptor: Any, lengths: Tensor | None = None) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Check the call, and return the names and shapes of its results. The lengths are in the host's memory."""
-        device = cuda_device(self._source.get_device(), _WHERE)
+        device = self.runs_on = cuda_device(self._source.get_device(), _WHERE)
         key = (
             device._open(_WHERE),
             self._function,

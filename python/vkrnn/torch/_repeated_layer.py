@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
+from vkrnn.devices import Device
 from vkrnn.torch._cuda_calls import may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
 
@@ -45,9 +46,8 @@ class RepeatedLayer:
         self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
         self._own_bytes = 0  # what the call takes for itself, once it is known
         self._places = [place(each) for each in self.weights]
-        self._backward: dict[
-            tuple[bool, ...], tuple[Any, Any]
-        ] = {}  # by precision, and which gradients above there are
+        # By precision, and which gradients above there are: the device, the results and the call.
+        self._backward: dict[tuple[bool, ...], tuple[Device, Any, Any]] = {}
 
     def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
@@ -97,10 +97,11 @@ class RepeatedLayer:
             return None
         planned = self._backward.get(key := (may_round(), *[each is not None for each in above]))
         how = descriptor(self.mode, bidirectional=False)
-        if planned is None:
+        if planned is None or planned[0].closed or planned[0].lost:
             call = backward_call(f"{self._function}_gradients", how, above, kept, given)
-            planned = self._backward[key] = call.prepare(how), call.core
-        results, core = planned
+            results = call.prepare(how)
+            planned = self._backward[key] = call.runs_on, results, call.core
+        _, results, core = planned
         source, weight_ih, weight_hh, bias_ih, bias_hh, peephole, h_0, c_0, _ = given
         d_output, *d_last = above
         order = source, weight_hh, weight_ih, h_0, c_0, peephole, d_output, *kept.values(), *d_last, bias_ih
