@@ -34,7 +34,7 @@ Plan plan_of(const Spec& spec) { return make_plan(spec, with_a_library(), {"spli
 
 struct Step {
     LibraryProduct product;
-    const Kernel* cells;
+    Kernel cells;
     std::int64_t count;
 };
 
@@ -48,7 +48,7 @@ Step step_of(const Plan& plan) {
         EXPECT_TRUE(is_library_product(plan.kernels[loop->body[0].kernel]));
         EXPECT_FALSE(loop->body[0].counter.has_value()) << "the product uses the same memory in each step";
         std::memcpy(&found.product, loop->body[0].push.bytes.data(), sizeof found.product);
-        found.cells = &plan.kernels[loop->body[1].kernel];
+        found.cells = plan.kernels[loop->body[1].kernel];
         found.count = loop->count;
     }
     return found;
@@ -72,8 +72,8 @@ TEST(SplitPlan, AddsUpPartsOfABackwardProduct) {
     EXPECT_EQ(step.count, 7);
     EXPECT_EQ(step.product.batches, 4) << "one for each gate";
     EXPECT_EQ(step.product.k, 512);
-    EXPECT_EQ(step.cells->constants.at(abi::kSplitParts), 4u);
-    EXPECT_EQ(step.cells->constants.at(abi::kSplitBlocks), 0u) << "bfloat16 has float32's range";
+    EXPECT_EQ(step.cells.constants.at(abi::kSplitParts), 4u);
+    EXPECT_EQ(step.cells.constants.at(abi::kSplitBlocks), 0u) << "bfloat16 has float32's range";
 }
 
 TEST(SplitPlan, ScalesBlocksOfDeltasInFloat16) {
@@ -81,8 +81,8 @@ TEST(SplitPlan, ScalesBlocksOfDeltasInFloat16) {
         const Plan plan = plan_of(lstm(64, H, Dtype::float16, true));
         const Step step = step_of(plan);
         EXPECT_EQ(step.product.batches * step.product.k, 4 * H);
-        EXPECT_EQ(step.product.k, step.cells->constants.at(abi::kSplitUnits)) << "a part has one scale";
-        return std::pair(step.cells->constants.at(abi::kSplitUnits), step.cells->constants.at(abi::kSplitBlocks));
+        EXPECT_EQ(step.product.k, step.cells.constants.at(abi::kSplitUnits)) << "a part has one scale";
+        return std::pair(step.cells.constants.at(abi::kSplitUnits), step.cells.constants.at(abi::kSplitBlocks));
     };
     EXPECT_EQ(constants(512), std::pair(512u, 1u));
     EXPECT_EQ(constants(2048), std::pair(1024u, 2u));
