@@ -38,6 +38,12 @@ Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size
     return made;
 }
 
+Dispatch at_step(Dispatch dispatch, std::int32_t step, std::string label) {
+    dispatch.label = std::move(label);
+    std::memcpy(dispatch.push.bytes.data() + abi::kStepCounter, &step, sizeof(step));
+    return dispatch;
+}
+
 Loop loop_over(const Spec& spec, std::int64_t steps) {
     const auto first = static_cast<std::int32_t>(spec.gradients ? spec.T - 1 : 0);
     return {ceil_div(spec.T, steps), first, static_cast<std::int32_t>(spec.gradients ? -steps : steps), {}};
@@ -50,10 +56,7 @@ void add_loop_of_phases(PlanBuilder& builder, const std::function<Dispatch(const
     Dispatch initial = loop.body.front();
     builder.add(std::move(loop));
     if (!spec.gradients || !spec.has(Argument::init_state)) return;
-    const std::int32_t before_first = -1;
-    initial.label = "initial state";
-    std::memcpy(initial.push.bytes.data() + abi::kStepCounter, &before_first, sizeof(before_first));
-    builder.add(std::move(initial));
+    builder.add(at_step(std::move(initial), -1, "initial state"));
 }
 
 bool can_run_many_steps(const Spec& spec) {

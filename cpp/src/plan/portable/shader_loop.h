@@ -33,6 +33,9 @@ Block step_push(PlanBuilder& builder, const StepBlock& views, std::uint32_t step
 Dispatch step_dispatch(PlanBuilder& builder, const std::string& label, std::size_t kernel,
                        std::array<std::uint32_t, 3> groups, const StepBlock& views, std::uint32_t steps = 0);
 
+// Returns a dispatch of a loop's body as the one for a single step.
+Dispatch at_step(Dispatch dispatch, std::int32_t step, std::string label);
+
 // Returns the loop over a call's steps, in the order of execution, without a body. Each turn makes `steps` steps.
 Loop loop_over(const Spec& spec, std::int64_t steps = 1);
 

@@ -1,7 +1,6 @@
 #include "split_loop.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "split/split_abi.h"
 
@@ -59,10 +58,10 @@ public:
     // Adds what comes before the loop: the operand of the first product. Backward, that is the last step without the
     // product of a later one.
     void start() {
-        if (!spec_.gradients) return add(cells(phases_.front()), -1);
+        if (!spec_.gradients) return add_step(phases_.front(), -1, phases_.front().label);
         for (const Phase& phase : phases_) {
             if (&phase != &phases_.front()) add_product(phase);
-            add(cells(phase), static_cast<std::int32_t>(spec_.T - 1));
+            add_step(phase, static_cast<std::int32_t>(spec_.T - 1), phase.label);
         }
     }
 
@@ -76,7 +75,7 @@ public:
         loop.body = builder_.collect([&] {
             for (const Phase& phase : phases_) {
                 add_product(phase);
-                add(cells(phase));
+                builder_.add(cells(phase));
             }
         });
         builder_.add(std::move(loop));
@@ -84,9 +83,7 @@ public:
 
     void initial_state() {
         add_product(phases_.front());
-        Dispatch made = cells(phases_.front());
-        made.label = "initial state";
-        add(std::move(made), -1);
+        add_step(phases_.front(), -1, "initial state");
     }
 
 private:
@@ -125,12 +122,8 @@ private:
         return step_dispatch(builder_, phase.label, kernel, builder_.groups(spec_.N * blocks, spec_.D()), views_);
     }
 
-    // Adds the dispatch of cells to a loop, or that of one step.
-    void add(Dispatch made) { builder_.add(std::move(made)); }
-    void add(Dispatch made, std::int32_t step) {
-        std::memcpy(made.push.bytes.data() + abi::kStepCounter, &step, sizeof step);
-        made.counter.reset();
-        builder_.add(std::move(made));
+    void add_step(const Phase& phase, std::int32_t step, std::string label) {
+        builder_.add(at_step(cells(phase), step, std::move(label)));
     }
 
     PlanBuilder& builder_;
@@ -155,11 +148,11 @@ bool fits_float16(const Spec& spec, const Profile& profile) {
 double step_cost(const Spec& spec, const Costs::Split& costs) {
     const Costs::Split::Pass& pass = spec.gradients ? costs.backward : costs.forward;
     const bool half = is_half(spec.dtype);
-    const double bytes = static_cast<double>(spec.D() * spec.G() * spec.H * spec.H) * (half ? 2 : 4);
     const auto phases = static_cast<double>(phases_of(spec).size());
     const double step = phases * pass.step +
                         step_flops(spec) / (half ? pass.half_flops_per_us : pass.rounded_flops_per_us) +
-                        bytes / (half ? costs.half_bytes_per_us : costs.rounded_bytes_per_us) +
+                        (half ? recurrent_bytes(spec) / 2 / costs.half_bytes_per_us
+                              : recurrent_bytes(spec) / costs.rounded_bytes_per_us) +
                         static_cast<double>(spec.N * spec.D() * spec.H) / pass.cells_per_us;
     return std::max(phases * pass.least, step);
 }
