@@ -24,6 +24,7 @@ Memory::Memory(DeviceNumber device) : device_(device), process_(process_id()) {
         check(cu.MemsetD8Async(zeros_, 0, kZeroBytes, Stream::legacy));
         check(cu.CtxSynchronize());  // calls on all streams read them
     } catch (...) {
+        if (zeros_ != 0) cu.MemFree(zeros_);
         if (pool_ != MemoryPool{}) cu.MemPoolDestroy(pool_);
         cu.DevicePrimaryCtxRelease(device);
         throw;
