@@ -44,8 +44,7 @@ std::uint64_t address_of(const LogicalDevice& device, const raii::Buffer& buffer
 
 bool is_aligned(const void* data, std::uint64_t alignment) {
     // Not a bit_cast, on which the analyzer of clang-tidy 14 crashes.
-    return reinterpret_cast<std::uintptr_t>(data) % alignment ==
-           0;  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast)
+    return reinterpret_cast<std::uintptr_t>(data) % alignment == 0;
 }
 
 Allocation allocate(const LogicalDevice& device, Use use, std::uint64_t bytes) {
