@@ -53,8 +53,8 @@ class KeptCalls:
         kept = module.__dict__.get("_kept")
         if isinstance(kept, KeptCalls) and not kept._is_for(module):  # noqa: SLF001
             module._forget()  # noqa: SLF001
-        states = () if hx is None else _states(module, hx)
-        if type(source) is not Tensor or states is None or not _is_usual(module) or not _has_own_parameters(module):
+        states = _usual_states(module, source, hx)
+        if states is None or not _has_own_parameters(module):
             return
         if module.backend == "auto" and not module._needs_vkrnn() and not is_settled(module, source, hx):  # noqa: SLF001
             return
@@ -63,13 +63,8 @@ class KeptCalls:
     @staticmethod
     def plan(module: Any, source: Any, hx: Any) -> None:
         """Plan the layers for calls of a kind that vkrnn has just computed, if they can be repeated."""
-        states = () if hx is None else _states(module, hx)
-        if (
-            type(source) is not Tensor
-            or states is None
-            or not _is_usual(module)
-            or not _is_repeatable(module, source, states)
-        ):
+        states = _usual_states(module, source, hx)
+        if states is None or not _is_repeatable(module, source, states):
             return
         kept = KeptCalls.of(module)
         kept._device = cuda_device(source.get_device(), "[vkrnn.torch]")  # noqa: SLF001
@@ -84,8 +79,8 @@ class KeptCalls:
 
         Return None if there are none for this kind, or if the tensors are not where and what the layers read.
         """
-        states = () if hx is None else _states(module, hx)
-        if type(source) is not Tensor or states is None or not _is_usual(module):
+        states = _usual_states(module, source, hx)
+        if states is None:
             return None
         kind = _kind(module, source, states)
         if ways is not None:
@@ -115,8 +110,12 @@ def _put(kept: dict[tuple[Any, ...], Any], kind: tuple[Any, ...], value: Any) ->
     kept[kind] = value
 
 
-def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
-    """Return the initial states; None if they are not what is usual."""
+def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | None:
+    """Return the initial states that are given; None if the call is not a usual one."""
+    if type(source) is not Tensor or not _is_usual(module):
+        return None
+    if hx is None:
+        return ()
     states = hx if module.mode == "LSTM" else (hx,)
     count = 2 if module.mode == "LSTM" else 1
     if type(states) is not tuple or len(states) != count or any(type(each) is not Tensor for each in states):
@@ -125,6 +124,7 @@ def _states(module: Any, hx: Any) -> tuple[Tensor, ...] | None:
 
 
 def _is_usual(module: Any) -> bool:
+    """Return whether a call now has the same results as the next ones, and nobody records it."""
     return not (
         torch.is_autocast_enabled("cuda")
         or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
