@@ -14,8 +14,8 @@ import vkrnn.reference
 from cases import Case, gradient_inputs, last_states
 from comparison import assert_close
 from tolerances import DTYPES, TORCH_IN_FLOAT64
+from torch_layers import cell_of, weights_of
 from training import differentiated, trained
-from vkrnn import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
@@ -61,33 +61,14 @@ def test_agrees_with_torchs_packed_sequences(torch: Any, module: Any, kind: str,
         warnings.simplefilter("ignore")
         layer, results, inner = torch_layer(torch, kind, given, lengths, D)
 
-    def weights(name: str, *, grad: bool = False) -> list[Array]:
-        parts = [getattr(layer, f"{name}_l0{suffix}") for suffix in ("", "_reverse")[:D]]
-        return [(part.grad if grad else part.detach()).numpy() for part in parts]
-
     def arguments(*, grad: bool = False) -> Arrays:
         states = inner if grad else given
-        R = np.stack(weights("weight_hh", grad=grad))
-        outside, inside = weights("bias_ih", grad=grad), weights("bias_hh", grad=grad)
-        together = outside if grad else [one + other for one, other in zip(outside, inside, strict=True)]
-        found = {
-            "source": states["source"],
-            "recurrent_weight": R if bidirectional else R[0],
-            "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
-            "init_state": side_by_side(states["h0"]),
-        }
-        if kind == "GRU":  # its candidate has two biases
-            together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, outside, strict=True)]
-            found["secondary_bias"] = np.concatenate([b[2 * H :] for b in inside])
+        found = {"source": states["source"], "init_state": side_by_side(states["h0"])}
         if kind == "LSTM":
             found["init_cell"] = side_by_side(states["c0"])
-        return found | {"bias": np.concatenate(together)}
+        return found | weights_of(layer, grad=grad)
 
-    cell, descriptor = {
-        "RNN": ("single_gate_rnn", SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")),
-        "LSTM": ("lstm", LSTMDescriptor(bidirectional=bidirectional)),
-        "GRU": ("gru", GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)),
-    }[kind]
+    cell, descriptor = cell_of(kind, bidirectional=bidirectional)
     case = Case(cell, T, N, I, H, vars(descriptor), frozenset(arguments()) - {"source", "recurrent_weight"})
     arrays = arguments()
     forward = trained(case, module, arrays, lengths)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 import vkrnn.reference
 from cases import CASES, GATES, OPTIONAL, UPSTREAM, Case, by_id, gradient_inputs, gradient_names, inputs, loss
 from tolerances import COMPLEX, COMPLEX_STEP, DIFFERENCE, DIFFERENCE_STEP, SAME_IN_FLOAT64, TORCH_IN_FLOAT64
+from torch_layers import cell_of, weights_of
 from vkrnn.descriptors import GRUDescriptor, LSTMDescriptor, SingleGateRNNDescriptor
 from vkrnn.results import Results
 
@@ -338,33 +339,13 @@ def test_torch_autograd_agrees(kind: str, *, bidirectional: bool) -> None:
         total = total + (finals[1] * apart(torch.from_numpy(up["cell_gradient"]))).sum()
     total.backward()
 
-    def weights(name: str, *, grad: bool = False) -> list[Array]:
-        parts = [getattr(module, f"{name}_l0{suffix}") for suffix in ("", "_reverse")[:D]]
-        return [(part.grad if grad else part.detach()).numpy() for part in parts]
-
     def arguments(*, grad: bool = False) -> dict[str, Array]:
-        R = np.stack(weights("weight_hh", grad=grad))
-        b_x, b_h = weights("bias_ih", grad=grad), weights("bias_hh", grad=grad)
-        found = {
-            "source": x.grad.numpy() if grad else source,
-            "recurrent_weight": R if bidirectional else R[0],
-            "input_weight": np.concatenate(weights("weight_ih", grad=grad)),
-            "init_state": h.grad.numpy() if grad else h0,
-        }
-        # torch has two biases, whose gradients both equal that of ours. GRU's candidate has two here as well.
-        together = b_x if grad else [one + other for one, other in zip(b_x, b_h, strict=True)]
-        if kind == "GRU":
-            together = [np.concatenate([b[: 2 * H], own[2 * H :]]) for b, own in zip(together, b_x, strict=True)]
-            found["secondary_bias"] = np.concatenate([b[2 * H :] for b in b_h])
+        found = {"source": x.grad.numpy() if grad else source, "init_state": h.grad.numpy() if grad else h0}
         if kind == "LSTM":
             found["init_cell"] = c.grad.numpy() if grad else c0
-        return found | {"bias": np.concatenate(together)}
+        return found | weights_of(module, grad=grad)
 
-    cell, descriptor = {
-        "RNN": ("single_gate_rnn", SingleGateRNNDescriptor(bidirectional=bidirectional, activation="tanh")),
-        "LSTM": ("lstm", LSTMDescriptor(bidirectional=bidirectional)),
-        "GRU": ("gru", GRUDescriptor(bidirectional=bidirectional, reset_gate_first=True, reset_after=True)),
-    }[kind]
+    cell, descriptor = cell_of(kind, bidirectional=bidirectional)
     case = Case(cell, T, N, I, H, vars(descriptor), frozenset(arguments()) - {"source", "recurrent_weight"})
     results = forward(case, arguments())
     np.testing.assert_allclose(results.output, output.detach().numpy(), rtol=0, atol=TORCH_IN_FLOAT64)

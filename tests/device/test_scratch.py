@@ -62,7 +62,7 @@ def test_right_results(target: Target, cell: str, dtype: str) -> None:
 
 # The product strategies whose buffers share most memory, best first.
 SHARING = ("matrices", "tiled", "native")
-SLAB = 2**20  # a Vulkan device takes its first small buffer, such as a packed weight, out of so many bytes
+SLAB = 2**20  # bytes that a Vulkan device allocates at once for small buffers, such as packed weights
 
 
 @pytest.mark.parametrize("target", devices(), ids=lambda target: target.id)

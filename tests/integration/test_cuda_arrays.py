@@ -9,9 +9,9 @@ import pytest
 
 import vkrnn
 from cases import GATES
+from targets import require_cuda_device
 
-if not any(device.backend == "cuda" for device in vkrnn.devices()):
-    pytest.skip("vkrnn lists no CUDA device", allow_module_level=True)
+require_cuda_device()
 
 T, N, H = 7, 3, 16
 

@@ -10,6 +10,7 @@ import pytest
 import vkrnn
 from cases import GATES
 from jax_ways import require_ffi
+from targets import require_cuda_device
 from vkrnn.precision import Precision
 
 jax = pytest.importorskip("jax")
@@ -18,8 +19,7 @@ try:
 except RuntimeError as problem:
     pytest.skip(f"JAX has no GPU: {problem}", allow_module_level=True)
 require_ffi()
-if not any(device.backend == "cuda" for device in vkrnn.devices()):
-    pytest.skip("vkrnn lists no CUDA device", allow_module_level=True)
+require_cuda_device()
 import jax.numpy as jnp  # noqa: E402
 from jax import export  # noqa: E402
 

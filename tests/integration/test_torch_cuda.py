@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 
 import vkrnn
+from targets import require_cuda_device
 
 torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("PyTorch has no CUDA device", allow_module_level=True)
+require_cuda_device()
 
 import vkrnn.torch as ours  # noqa: E402
-
-pytestmark = pytest.mark.skipif(
-    not any(device.backend == "cuda" for device in vkrnn.devices()), reason="vkrnn lists no CUDA device"
-)
 
 T, N, I, H = 9, 5, 7, 12
 GATES = {"single_gate_rnn": 1, "lstm": 4, "gru": 3}

@@ -92,6 +92,12 @@ def devices() -> list[Target]:
     return list(first.values())
 
 
+def require_cuda_device() -> None:
+    """Skip the test file if vkrnn lists no CUDA device."""
+    if not any(device.backend == "cuda" for device in vkrnn.devices()):
+        pytest.skip("vkrnn lists no CUDA device", allow_module_level=True)
+
+
 def is_there(device: vkrnn.Device) -> bool:
     """Return whether the device opens. It does not if it computes products by cuBLASLt, which is not installed."""
     try:
