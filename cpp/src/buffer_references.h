@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "vkrnn/plan.h"
@@ -25,6 +26,16 @@ void copy_with_addresses(const Block& block, std::size_t buffers, std::byte* to,
         const std::uint64_t address = address_of(referenced_buffer(at)) + referenced_offset(at);
         std::memcpy(to + i * sizeof(address), &address, sizeof(address));
     }
+}
+
+// Returns the constant buffer with the parameters of a time loop, whose address the push constants of the loop's
+// dispatches begin with; none for other dispatches. Throws std::out_of_range if the parameters are a part of a buffer.
+inline std::optional<std::size_t> loop_parameters(const Plan& plan, const Dispatch& dispatch) {
+    if (dispatch.push.references == 0) return std::nullopt;
+    const BufferReference first = reference_at(dispatch.push, 0);
+    if (plan.buffers.at(referenced_buffer(first)).role != Role::constant) return std::nullopt;
+    if (referenced_offset(first) != 0) throw std::out_of_range(dispatch.label + ": parameters within a buffer");
+    return referenced_buffer(first);
 }
 
 }  // namespace vkrnn

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -114,7 +115,7 @@ public:
     [[nodiscard]] const Profile& profile() const { return profile_; }
 
     [[nodiscard]] Registers compile(const Kernel& kernel) const {
-        const raii::Pipeline pipeline = compile_kernel(device_, kernel, layout_, nullptr, subgroup_size_,
+        const raii::Pipeline pipeline = compile_kernel(device_, kernel, *layout_.pipeline, nullptr, subgroup_size_,
                                                        PipelineCreateFlagBits::eCaptureStatisticsKHR);
         const PipelineExecutableInfoKHR info{.pipeline = *pipeline};
         std::map<std::string, std::uint64_t> found;
@@ -136,6 +137,7 @@ private:
         PhysicalDeviceVulkan12Features features12{.pNext = &features13,
                                                   .shaderFloat16 = there12.shaderFloat16,
                                                   .scalarBlockLayout = there12.scalarBlockLayout,
+                                                  .uniformBufferStandardLayout = true,
                                                   .bufferDeviceAddress = true,
                                                   .vulkanMemoryModel = there12.vulkanMemoryModel,
                                                   .vulkanMemoryModelDeviceScope = there12.vulkanMemoryModelDeviceScope};
@@ -147,12 +149,13 @@ private:
         const float priority = 1;
         const DeviceQueueCreateInfo queue{
             .queueFamilyIndex = compute_family(physical).value(), .queueCount = 1, .pQueuePriorities = &priority};
-        const char* const extension = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
+        constexpr std::array extensions{VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME,
+                                        VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME};
         device_ = raii::Device(physical, DeviceCreateInfo{.pNext = &features,
                                                           .queueCreateInfoCount = 1,
                                                           .pQueueCreateInfos = &queue,
-                                                          .enabledExtensionCount = 1,
-                                                          .ppEnabledExtensionNames = &extension});
+                                                          .enabledExtensionCount = extensions.size(),
+                                                          .ppEnabledExtensionNames = extensions.data()});
         layout_ = make_layout(device_);
         if (can_fix_subgroup_size(physical, profile_.subgroup_size)) subgroup_size_ = profile_.subgroup_size;
     }
@@ -161,7 +164,7 @@ private:
     raii::Instance instance_ = nullptr;
     Profile profile_;
     raii::Device device_ = nullptr;
-    raii::PipelineLayout layout_ = nullptr;
+    KernelLayout layout_;
     std::uint32_t subgroup_size_ = 0;
 };
 

@@ -47,7 +47,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
     }
 #endif
     inputs.up[0] = inputs.last ? fetch_view(p, kLastHidden, d, 0, n, 0, j) : fetch_view(p, kCarryHidden, d, 0, n, 0, j);
-    inputs.mask = fetch_mask(p, d, min(k + 1, int(p.params.T) - 1), n, j);
+    inputs.mask = fetch_mask(p, d, min(k + 1, int(params_of(p).T) - 1), n, j);
     inputs.upstream = fetch_view(p, kUpstream, d, here, n, 0, j);
     for (uint i = 0; i < CELL_VECTORS; ++i) inputs.v[i] = LEARNED_VECTOR(p, e, i);
 #ifdef CELL_KEEPS_HIDDEN

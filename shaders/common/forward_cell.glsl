@@ -46,7 +46,7 @@ INLINE CellInputs fetch_cell(Params p, Element e) {
         inputs.before[s] = fetch_carried(p, kCell, kCarryCell, kInitCell, e.direction, e.k, e.n, s - 1, e.j);
     for (uint g = 0; g < first_product; ++g)
         inputs.kept[g] = fetch_view(p, carried(kTrainingState, kCarryGates), e.direction, e.k, e.n, slot_of(g), e.j);
-    int masked_step = phase == 1 ? e.k : min(e.k + 1, int(p.params.T) - 1);
+    int masked_step = phase == 1 ? e.k : min(e.k + 1, int(params_of(p).T) - 1);
     inputs.mask = fetch_mask(p, e.direction, masked_step, e.n, e.j);
     return inputs;
 }

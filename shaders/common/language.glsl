@@ -13,7 +13,9 @@
 //   REFERENCE(name, type, member, bytes)    name(address).member is the `type` at an address that is a multiple of
 //                                           `bytes`. READONLY_ is not stored to, VOLATILE_ is loaded each time, ARRAY_
 //                                           is an array of unknown length
-//   PARAMETERS(name, type, member, bytes)   the same for a struct that is constant during the dispatch
+//   PARAMETERS(name, type)                  parameters that stay the same during a dispatch: a uniform buffer in Vulkan,
+//                                           an argument of the kernel in CUDA. params_of(p) is the struct, and p is
+//                                           name(address)
 //   SHARED(type, name)                      memory that a workgroup shares; SHARED_ARRAY(type, name, [size]) an array
 //   INLINE                                  before each function but main
 //   DECLARE(function)                       declares a function that is defined below
@@ -27,6 +29,7 @@
 #else
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_scalar_block_layout : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
@@ -41,7 +44,10 @@
 #define READONLY_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) readonly buffer name { type member; };
 #define VOLATILE_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) volatile buffer name { type member; };
 #define ARRAY_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) buffer name { type member[]; };
-#define PARAMETERS(name, type, member, bytes) READONLY_REFERENCE(name, type, member, bytes)
+#define PARAMETERS(name, type)                                                    \
+    layout(set = 0, binding = 0, std430) uniform Parameters { type parameters; }; \
+    struct name { Address at; };
+#define params_of(p) parameters
 #define SHARED(type, name) shared type name;
 #define SHARED_ARRAY(type, name, size) shared type name size;
 #define INLINE

@@ -14,7 +14,7 @@ SPECIALIZED(kGateOrder, uint, gate_order, 0x3210)
 SPECIALIZED(kKeep, uint, keep, 0)
 SPECIALIZED(kHasLengths, uint, has_lengths, 0)
 
-PARAMETERS(Params, StepParams, params, 8)
+PARAMETERS(Params, StepParams)
 READONLY_REFERENCE(Integer, int, value, 4)
 PUSH_CONSTANTS(StepPush, push)
 
@@ -48,14 +48,14 @@ INLINE bool is_hoisted(uint view) {
 
 // Returns the number of steps of a batch row.
 INLINE int length_of(Params p, uint n) {
-    int steps = int(p.params.T);
+    int steps = int(params_of(p).T);
 #ifdef HOISTS_ELEMENT
     if (element_hoisted)
         steps = hoisted_length;
     else
 #endif
     if (has_lengths != 0)
-        steps = Integer(p.params.lengths + Address(n) * 4).value;
+        steps = Integer(params_of(p).lengths + Address(n) * 4).value;
     return steps;
 }
 
@@ -63,8 +63,9 @@ INLINE int length_of(Params p, uint n) {
 INLINE bool has_ended(Params p, uint n, int step) { return has_lengths != 0 && step >= length_of(p, n); }
 
 INLINE Address time_address(Params p, uint view, uint direction, int step, uint n) {
-    return tensor_element(view, p.params.at[2 * view + direction],
-                          step * p.params.strides[view].step[direction] + Stride(n) * p.params.strides[view].row);
+    return tensor_element(view, params_of(p).at[2 * view + direction],
+                          step * params_of(p).strides[view].step[direction] +
+                               Stride(n) * params_of(p).strides[view].row);
 }
 
 // Returns the address of slot 0, unit 0 of a tensor for one direction, step and batch row. For a step past the row's
@@ -73,21 +74,21 @@ INLINE Address row_address(Params p, uint view, uint direction, int step, uint n
     if (has_lengths != 0) {
         int end = length_of(p, n);
         step = min(step, end - 1);
-        if (p.params.strides[view].step[direction] < 0) step += int(p.params.T) - end;
+        if (params_of(p).strides[view].step[direction] < 0) step += int(params_of(p).T) - end;
     }
     return time_address(p, view, direction, step, n);
 }
 INLINE Address unit_address(Params p, uint view, Address row, uint slot, uint j) {
     return tensor_element(view, row,
-                          Stride(slot) * p.params.strides[view].slot + Stride(j) * p.params.strides[view].unit);
+                          Stride(slot) * params_of(p).strides[view].slot + Stride(j) * params_of(p).strides[view].unit);
 }
 
 // Return the distance in bytes between steps, and between slots. Strategies that use these refuse calls for which 32
 // bits are too few.
 INLINE int step_bytes(Params p, uint view, uint direction) {
-    return int(p.params.strides[view].step[direction]) * int(tensor_bytes(view));
+    return int(params_of(p).strides[view].step[direction]) * int(tensor_bytes(view));
 }
-INLINE uint slot_bytes(Params p, uint view) { return p.params.strides[view].slot * tensor_bytes(view); }
+INLINE uint slot_bytes(Params p, uint view) { return params_of(p).strides[view].slot * tensor_bytes(view); }
 
 INLINE Address view_address(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
     Address at;
@@ -111,7 +112,7 @@ INLINE void store_view(Params p, uint view, uint direction, int step, uint n, ui
 }
 // Stores zero for a step past the end of batch row n. In both directions, such a step stands for time step `step`.
 INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, uint slot, uint j) {
-    int at = p.params.strides[view].step[direction] < 0 ? int(p.params.T) - 1 - step : step;
+    int at = params_of(p).strides[view].step[direction] < 0 ? int(params_of(p).T) - 1 - step : step;
     store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
 INLINE Loaded fetch_mask(Params p, uint direction, int step, uint n, uint j) {

@@ -10,7 +10,7 @@ struct Tile {
 // Returns this workgroup's tile of `rows` batch rows.
 // Workgroups: x and y count (row tile, column tile), row tiles fastest; z is the direction.
 INLINE Tile this_tile(Params p, uint rows) {
-    uint row_tiles = (p.params.N + rows - 1) / rows;
+    uint row_tiles = (params_of(p).N + rows - 1) / rows;
     uint group = linear_group();
     return Tile(gl_WorkGroupID.z, group % row_tiles * rows, group / row_tiles);
 }

@@ -10,13 +10,13 @@ CONSTANT uint cells_each = (cells + invocations - 1) / invocations;
 CONSTANT bool one_cell = cells_each == 1;   // an invocation has at most one cell, whose inputs can be loaded early
 
 // The last step has no later one to take a gradient from.
-INLINE bool has_product(Params p, int step) { return phase == 2 || step + 1 < int(p.params.T); }
+INLINE bool has_product(Params p, int step) { return phase == 2 || step + 1 < int(params_of(p).T); }
 INLINE uint operand_region(int step) { return phase == 2 ? step & 1 : step + 1 & 1; }
 
 INLINE bool find_cell(Params p, Tile tile, uint cell, int step, OUT(Element) e) {
     e = Element(tile.direction, tile.first_row + cell / tile_columns,
                 tile.column_tile * tile_columns + cell % tile_columns, step);
-    return cell < cells && e.n < p.params.N && e.j < p.params.H;
+    return cell < cells && e.n < params_of(p).N && e.j < params_of(p).H;
 }
 
 INLINE void store_operands(Params p, Tile tile, int step, Real dr[cells_each][CELL_GATES]) {

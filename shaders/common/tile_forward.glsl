@@ -12,11 +12,11 @@ CONSTANT bool one_cell = cells <= invocations;
 
 INLINE bool has_product(Params p, int step) { return true; }
 INLINE uint operand_region(int step) { return phase == 2 ? 2 : step & 1; }
-INLINE uint unit_tiles(Params p) { return (p.params.H + units - 1) / units; }
+INLINE uint unit_tiles(Params p) { return (params_of(p).H + units - 1) / units; }
 
 INLINE bool find_cell(Params p, Tile tile, uint cell, int step, OUT(Element) e) {
     e = Element(tile.direction, tile.first_row + cell / units, tile.column_tile * units + cell % units, step);
-    return cell < cells && e.n < p.params.N && e.j < p.params.H;
+    return cell < cells && e.n < params_of(p).N && e.j < params_of(p).H;
 }
 
 // Computes a cell's results and stores the operand of the next product.

@@ -32,11 +32,12 @@
         INLINE explicit name(Address at) : member(global<type>(at)) {} \
     };
 // The struct is a parameter of the CUDA kernel, in constant memory: see entry.cuh.
-#define PARAMETERS(name, type, member, bytes)                                            \
+#define PARAMETERS(name, type)                                                           \
     struct name {                                                                        \
-        const type& member;                                                              \
-        INLINE explicit name(Address at) : member(*reinterpret_cast<const type*>(at)) {} \
+        const type& given;                                                               \
+        INLINE explicit name(Address at) : given(*reinterpret_cast<const type*>(at)) {}  \
     };
+#define params_of(p) p.given
 #define SHARED_ARRAY(type, name, size) \
     struct shared_tag_##name;          \
     using shared_##name = type size;   \

@@ -14,17 +14,17 @@ void main() {
     uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x, d = gl_WorkGroupID.z;
     uint padded = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p);
     uint j = at % padded, slot = at / padded % slots, n = at / padded / slots;
-    uint rows = tagged != 0 ? (p.params.N + tile_rows - 1) / tile_rows * tile_rows : p.params.N;
+    uint rows = tagged != 0 ? (params_of(p).N + tile_rows - 1) / tile_rows * tile_rows : params_of(p).N;
     if (n >= rows) return;
-    bool padding = j >= p.params.H || n >= p.params.N;
+    bool padding = j >= params_of(p).H || n >= params_of(p).N;
     for (uint region = 0; region < regions; ++region) {
         // The initial tag of a region differs from that of the first step stored in it.
-        int first_step = forward != 0 ? int(region) : int(p.params.T) - 1 - int(region + p.params.T - 1 & 1);
+        int first_step = forward != 0 ? int(region) : int(params_of(p).T) - 1 - int(region + params_of(p).T - 1 & 1);
         tag_stored = 1 - tag_of(first_step);
         if (padding || tagged != 0) put_operand(operand_address(p, region_address(p, d, region), n, slot, j), 0.0f);
-        uint scales = uint(p.params.strides[kMatrixScales].step[d]);
+        uint scales = uint(params_of(p).strides[kMatrixScales].step[d]);
         if (forward == 0 && tagged != 0 && at < scales)
-            Words(p.params.at[2 * kMatrixScales + d] + Address(region * scales + at) * 4).value = tag_stored;
+            Words(params_of(p).at[2 * kMatrixScales + d] + Address(region * scales + at) * 4).value = tag_stored;
     }
     if (forward != 0 && !padding) {
         float value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);

@@ -24,9 +24,9 @@ INLINE void workgroup_barrier() {
                    gl_SemanticsAcquireRelease | gl_SemanticsMakeAvailable | gl_SemanticsMakeVisible);
 }
 
-INLINE Address table_address(Params p) { return p.params.at[2 * kMatrixTable]; }
+INLINE Address table_address(Params p) { return params_of(p).at[2 * kMatrixTable]; }
 INLINE uint loop_absmax(Params p, uint which) {
-    return Words(p.params.at[2 * kMatrixTable + 1] + Address(which) * 4).value;
+    return Words(params_of(p).at[2 * kMatrixTable + 1] + Address(which) * 4).value;
 }
 INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
 
@@ -36,12 +36,12 @@ INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
 float weights_up, operand_up;
 float operand_down;   // factor of the elements of the operand before they are split
 
-INLINE uint k_blocks(Params p) { return p.params.strides[kMatrixOperand].slot; }   // k blocks of the whole operand
-INLINE uint run_blocks(Params p) { return (p.params.H + side - 1) / side; }      // k blocks of one slot
+INLINE uint k_blocks(Params p) { return params_of(p).strides[kMatrixOperand].slot; }   // k blocks of the whole operand
+INLINE uint run_blocks(Params p) { return (params_of(p).H + side - 1) / side; }      // k blocks of one slot
 
 INLINE Address region_address(Params p, uint direction, uint region) {
-    return p.params.at[2 * kMatrixOperand + direction] +
-           Address(region * p.params.strides[kMatrixOperand].step[direction]) * 4;
+    return params_of(p).at[2 * kMatrixOperand + direction] +
+           Address(region * params_of(p).strides[kMatrixOperand].step[direction]) * 4;
 }
 
 // In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
@@ -88,11 +88,11 @@ CONSTANT uint subgroups = invocations / subgroup;
 SHARED_ARRAY(uint, delta_absmax, [subgroups])
 
 INLINE Address scales_address(Params p, uint direction, uint region, uint row_tile) {
-    Stride at = region * p.params.strides[kMatrixScales].step[direction] +
-                Stride(row_tile) * p.params.strides[kMatrixScales].row;
-    return p.params.at[2 * kMatrixScales + direction] + Address(at) * 4;
+    Stride at = region * params_of(p).strides[kMatrixScales].step[direction] +
+                Stride(row_tile) * params_of(p).strides[kMatrixScales].row;
+    return params_of(p).at[2 * kMatrixScales + direction] + Address(at) * 4;
 }
-INLINE uint unit_tiles(Params p) { return (p.params.H + tile_columns - 1) / tile_columns; }
+INLINE uint unit_tiles(Params p) { return (params_of(p).H + tile_columns - 1) / tile_columns; }
 
 // Where the scales of a product's k blocks are.
 Address left_scales;
@@ -101,7 +101,7 @@ INLINE void locate_left_scales(Params p, Tile tile, uint region) {
     left_run_blocks = run_blocks(p);
     left_unit_tiles = unit_tiles(p);
     left_scales = scales_address(p, tile.direction, region, tile.first_row / tile_rows) +
-                  Address(p.params.first_depth / left_run_blocks * left_unit_tiles) * 4;
+                  Address(params_of(p).first_depth / left_run_blocks * left_unit_tiles) * 4;
 }
 INLINE Address left_scale_address(uint k_block) {
     uint tile = k_block / left_run_blocks * left_unit_tiles + k_block % left_run_blocks * side / tile_columns;
@@ -135,7 +135,7 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 
 // Computes the factors that are the same in all steps.
 INLINE void compute_factors(Params p) {
-    weights_up = scale_up(Words(p.params.weights[0] - kBlocksHeader).value);
+    weights_up = scale_up(Words(params_of(p).weights[0] - kBlocksHeader).value);
 #ifdef BACKWARD
     weights_up *= 0.5f / kTagRoom;   // the whole may be too large for a float
 #else
@@ -155,13 +155,13 @@ CONSTANT uint left_vectors = left_parts * subgroup, right_vectors = right_parts 
 
 INLINE Blocks operand_blocks(Params p, Tile tile, uint region) {
     return Blocks(region_address(p, tile.direction, region),
-                  (Stride(tile.first_row / side) * k_blocks(p) + p.params.first_depth) * left_vectors,
+                  (Stride(tile.first_row / side) * k_blocks(p) + params_of(p).first_depth) * left_vectors,
                   k_blocks(p) * left_vectors);
 }
 INLINE Blocks weight_blocks(Params p, Tile tile) {
     Stride first = Stride((tile.column_tile * column_groups + column_group()) * matrix_columns);
-    return Blocks(p.params.weights[tile.direction], first * p.params.depth * right_vectors,
-                  p.params.depth * right_vectors);
+    return Blocks(params_of(p).weights[tile.direction], first * params_of(p).depth * right_vectors,
+                  params_of(p).depth * right_vectors);
 }
 
 INLINE uint sums_at(uint slot, uint r, uint c) {
@@ -199,7 +199,7 @@ INLINE void multiply(Params p, Tile tile, uint region) {
     locate_left_scales(p, tile, region);
 #endif
     SumMatrix found[matrix_rows][matrix_columns];
-    Run run = Run(depth_group(), p.params.depth, depth_groups, lane());
+    Run run = Run(depth_group(), params_of(p).depth, depth_groups, lane());
     multiply_blocks(operand_blocks(p, tile, region), weight_blocks(p, tile), run, found);
     share_sums(found);
 }

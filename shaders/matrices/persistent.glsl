@@ -29,9 +29,9 @@ SHARED(bool, arrived)
 
 // Returns the address of the word that is not 0 if a workgroup gave up. The counters follow it, each in its own cache
 // line.
-INLINE Address barriers(Params p) { return p.params.at[2 * kBarriers]; }
+INLINE Address barriers(Params p) { return params_of(p).at[2 * kBarriers]; }
 INLINE Address counter(Params p, Tile tile) {
-    uint row_tiles = (p.params.N + tile_rows - 1) / tile_rows;
+    uint row_tiles = (params_of(p).N + tile_rows - 1) / tile_rows;
     return barriers(p) + Address(1 + tile.direction * row_tiles + tile.first_row / tile_rows) * kCounterBytes;
 }
 
@@ -70,11 +70,11 @@ INLINE bool wait(Params p, Address at, uint parts) {
 // Returns the k block at index i of those whose weights this subgroup keeps.
 // If there is none, has_kept_block returns false, and kept_block another block.
 INLINE bool has_kept_block(Params p, uint i) {
-    return whole_blocks != 0 || depth_group() + i * depth_groups < p.params.depth;
+    return whole_blocks != 0 || depth_group() + i * depth_groups < params_of(p).depth;
 }
 INLINE uint kept_block(Params p, uint i) {
     uint k = depth_group() + i * depth_groups;
-    return whole_blocks != 0 ? k : min(k, p.params.depth - 1);
+    return whole_blocks != 0 ? k : min(k, params_of(p).depth - 1);
 }
 
 INLINE void keep_weights(Params p, Tile tile) {
@@ -92,9 +92,9 @@ INLINE void keep_weights(Params p, Tile tile) {
 
 // Returns the k blocks whose weights this subgroup loads in every step.
 INLINE Run streamed(Params p) {
-    return Run(depth_group() + kept_blocks * depth_groups, p.params.depth, depth_groups, lane());
+    return Run(depth_group() + kept_blocks * depth_groups, params_of(p).depth, depth_groups, lane());
 }
-INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < p.params.depth; }
+INLINE bool is_streamed(Params p) { return streams != 0 && streamed(p).begin < params_of(p).depth; }
 
 // The scales of the left operand's blocks that kept weights multiply, by index. Each lane loads one of `subgroup`
 // scales.
@@ -129,7 +129,7 @@ INLINE void multiply_kept(Params p, Tile tile, uint region) {
             UNROLL for (uint h = 0; h < left_parts; ++h) {
                 Stride first = left.first + Stride(k * left_parts + h) * subgroup + Stride(r) * left.i_apart;
                 uvec4 block = uvec4(0);   // past the end
-                if (k < p.params.depth) block = load_block(left.base, first, lane());
+                if (k < params_of(p).depth) block = load_block(left.base, first, lane());
                 FILL_MATRIX(a[r][h], block)
             }
         multiply_add(a, kept[i], kept_scale(i), found);
@@ -155,7 +155,7 @@ INLINE uint tag_bit_of(uint element) {
 }
 
 INLINE void compute_stored(Params p, Tile tile) {
-    uint units_at_end = p.params.H - (run_blocks(p) - 1) * side;
+    uint units_at_end = params_of(p).H - (run_blocks(p) - 1) * side;
     UNROLL for (uint w = 0; w < 4; ++w) {
         stored_at_end[w] = 0;
         UNROLL for (uint r = 0; r < matrix_rows; ++r) stored_tags[r][w] = 0;
@@ -165,7 +165,7 @@ INLINE void compute_stored(Params p, Tile tile) {
         uint element = table_entry(table_address(p), left_elements + lane() * kMatrixElements + e);
         if (element % side < units_at_end) stored_at_end[word_of(e)] |= tag_bit_of(e);
         UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            if (tile.first_row + r * side + element / side < p.params.N) {
+            if (tile.first_row + r * side + element / side < params_of(p).N) {
                 stored_tags[r][word_of(e)] |= tag_bit_of(e);
                 loaded_lane[r][vector_of(e)] = lane();
             }
@@ -273,18 +273,18 @@ INLINE void multiply_tagged(Params p, Tile tile, uint region) {
 // there may be parts of other rows' numbers where the padding units are now. An infinity there would make every sum
 // NaN.
 INLINE void start_alone(Params p, Tile tile) {
-    uint units = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p), padding = units - p.params.H;
+    uint units = run_blocks(p) * side, slots = k_blocks(p) / run_blocks(p), padding = units - params_of(p).H;
     for (uint at = invocation(); at < tile_rows * slots * padding; at += invocations) {
-        uint n = tile.first_row + at / padding / slots, slot = at / padding % slots, j = p.params.H + at % padding;
+        uint n = tile.first_row + at / padding / slots, slot = at / padding % slots, j = params_of(p).H + at % padding;
         for (uint region = 0; region < 2; ++region)
             put_operand(operand_address(p, region_address(p, tile.direction, region), n, slot, j), 0.0f);
     }
 #ifndef BACKWARD
     // The operand of the first step. Backward, the last step has no product.
     compute_factors(p);
-    for (uint at = invocation(); at < tile_rows * p.params.H; at += invocations) {
-        uint n = tile.first_row + at / p.params.H, j = at % p.params.H;
-        if (n >= p.params.N) break;
+    for (uint at = invocation(); at < tile_rows * params_of(p).H; at += invocations) {
+        uint n = tile.first_row + at / params_of(p).H, j = at % params_of(p).H;
+        if (n >= params_of(p).N) break;
         Real first = load_view(p, kInitHidden, tile.direction, 0, n, 0, j) * load_mask(p, tile.direction, 0, n, j);
         store_operand(p, tile.direction, 0, n, 0, j, first);
     }
@@ -308,11 +308,11 @@ void main() {
 #ifdef BACKWARD
     // A step waits for the tag of step + loaded_from and stores the tag of step + stored_to.
     const int loaded_from = 1, stored_to = 0;
-    int begin = int(p.params.T) - 1, increment = -1, end = max(push.step - steps, -1);
+    int begin = int(params_of(p).T) - 1, increment = -1, end = max(push.step - steps, -1);
     if (end < 0) end -= int(to_initial);
 #else
     const int loaded_from = 0, stored_to = 1;
-    int begin = 0, increment = 1, end = min(push.step + steps, int(p.params.T));
+    int begin = 0, increment = 1, end = min(push.step + steps, int(params_of(p).T));
 #endif
     if (alone != 0) {
         start_alone(p, tile);

@@ -45,10 +45,10 @@ struct Operand {
 
 INLINE Real4 load_operand(Params p, Operand operand, uint direction, uint n, uint first) {
     Address row = row_address(p, operand.view, direction, operand.step, n);
-    Real4 run = load_vec4(operand.view, row, first, p.params.depth);
+    Real4 run = load_vec4(operand.view, row, first, params_of(p).depth);
     if (operand.masked)
         UNROLL for (uint i = 0; i < 4; ++i)
-            run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, p.params.depth - 1));
+            run[i] *= load_mask(p, direction, operand.mask_step, n, min(first + i, params_of(p).depth - 1));
     return run;
 }
 
@@ -59,8 +59,8 @@ CONSTANT uint kSumBlock = 16;   // vec4s summed before they are added to the tot
 // weight_rows[g], for first_product <= g < end_product.
 INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[PRODUCTS],
                     out Real sums[rows][PRODUCTS]) {
-    uint vec4s = (p.params.depth + 3) / 4;
-    uint last_row = p.params.N - 1;
+    uint vec4s = (params_of(p).depth + 3) / 4;
+    uint last_row = params_of(p).N - 1;
     UNROLL for (uint r = 0; r < rows; ++r)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[r][g] = 0.0f;
     for (uint block = 0; block < vec4s; block += kSumBlock * lanes) {
@@ -72,8 +72,8 @@ INLINE void product(Params p, Position at, Operand operand, Stride weight_rows[P
             Real4 w[PRODUCTS];
             UNROLL for (uint g = first_product; g < end_product; ++g)
                 w[g] = load_vec4(kStoredWeights,
-                                 tensor_element(kStoredWeights, p.params.weights[at.direction], weight_rows[g]),
-                                 index * 4, p.params.depth);
+                                 tensor_element(kStoredWeights, params_of(p).weights[at.direction], weight_rows[g]),
+                                 index * 4, params_of(p).depth);
             Real4 shared_run;
             if (broadcast) {
                 uint mine = min(at.row + gl_SubgroupInvocationID % rows, last_row);

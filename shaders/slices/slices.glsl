@@ -65,21 +65,21 @@ INLINE uint unit_of(Place place, const uint cell) { return place.first_unit + (p
 // Returns the element of an invocation's cell. If there is no such cell, the nearest element stands in for it; its
 // results are not stored.
 INLINE Element element_of(Params p, Place place, const uint cell, int step) {
-    return Element(place.direction, min(place.first_row + row_of(place, cell), p.params.N - 1),
-                   min(unit_of(place, cell), p.params.H - 1), step);
+    return Element(place.direction, min(place.first_row + row_of(place, cell), params_of(p).N - 1),
+                   min(unit_of(place, cell), params_of(p).H - 1), step);
 }
 
 INLINE void locate_cell(Params p, Place place, const uint cell) {
     uint n = place.first_row + row_of(place, cell);
-    there[cell] = place.owns && n < p.params.N && unit_of(place, cell) < p.params.H;
-    ends[cell] = length_of(p, min(n, p.params.N - 1));
+    there[cell] = place.owns && n < params_of(p).N && unit_of(place, cell) < params_of(p).H;
+    ends[cell] = length_of(p, min(n, params_of(p).N - 1));
 }
 
 // Returns the address of a cell's element of a view at a step, or at the row's last step if the step is past it. Called
 // before the loop: reading the parameters and computing most of an address would otherwise take most of a step.
 INLINE Address cell_address(Params p, uint view, Element e, int step, int end) {
     step = min(step, end - 1);
-    if (has_lengths != 0 && p.params.strides[view].step[e.direction] < 0) step += int(p.params.T) - end;
+    if (has_lengths != 0 && params_of(p).strides[view].step[e.direction] < 0) step += int(params_of(p).T) - end;
     return unit_address(p, view, time_address(p, view, e.direction, step, e.n), 0, e.j);
 }
 
@@ -93,7 +93,7 @@ INLINE Address state_at(Address at, uint state, uint bytes) { return at + Addres
 
 // Prepares the first step: loads the weights that stay, and fills the operand with zeros.
 INLINE void start_slice(Params p, Place place) {
-    Address weights = p.params.weights[place.direction];
+    Address weights = params_of(p).weights[place.direction];
     UNROLL for (uint index = 0; index < register_vec4s; ++index)
         register_weights[index] = load4(weights, (index * invocations + place.invocation) * 4);
     UNROLL for (uint index = 0; index < shared_vec4s; ++index)
@@ -109,7 +109,7 @@ INLINE void set_operand(const uint side, Place place, const uint cell, uint k, R
 
 // Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
 INLINE void multiply(Params p, Place place, const uint side) {
-    Address weights = p.params.weights[place.direction];
+    Address weights = params_of(p).weights[place.direction];
     Real all[shared_cells][PRODUCTS];
     UNROLL for (uint cell = 0; cell < shared_cells; ++cell)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) all[cell][g] = 0.0f;

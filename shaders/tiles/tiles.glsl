@@ -40,7 +40,8 @@ SHARED_ARRAY(Real4, scratch, [block_vec4s > slot_vec4s ? block_vec4s : slot_vec4
 INLINE uint invocation() { return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID; }
 
 INLINE Address region_address(Params p, uint direction, uint region) {
-    return element(p.params.at[2 * kTileOperand + direction], region * p.params.strides[kTileOperand].step[direction]);
+    return element(params_of(p).at[2 * kTileOperand + direction],
+                   region * params_of(p).strides[kTileOperand].step[direction]);
 }
 
 INLINE void store_operand(Params p, uint direction, uint region, uint n, uint slot, uint j, Real value) {
@@ -51,17 +52,17 @@ INLINE void store_operand(Params p, uint direction, uint region, uint n, uint sl
 INLINE void multiply(Params p, Tile tile, uint region) {
     uint team = invocation() / team_size, lane = invocation() % team_size;
     uint row_lane = lane / column_lanes, column_lane = lane % column_lanes;
-    uint rows_apart = p.params.strides[kTileOperand].unit;
+    uint rows_apart = params_of(p).strides[kTileOperand].unit;
     // Where this invocation's loads of its team's next block begin.
-    uint first_k = p.params.first_depth + team * depth_block;
+    uint first_k = params_of(p).first_depth + team * depth_block;
     Address operand = element(region_address(p, tile.direction, region), Stride(first_k) * rows_apart + tile.first_row);
     Address next_operand_at[operand_loads];   // moved on with each block, because finding them takes many instructions
     UNROLL for (uint i = 0; i < operand_loads; ++i) {
         uint index = i * team_size + lane;
         next_operand_at[i] = element(operand, Stride(index / row_vec4s) * rows_apart + index % row_vec4s * 4);
     }
-    Address next_weight_at = element(p.params.weights[tile.direction],
-                                     Stride(tile.column_tile) * p.params.weights_row +
+    Address next_weight_at = element(params_of(p).weights[tile.direction],
+                                     Stride(tile.column_tile) * params_of(p).weights_row +
                                          Stride(team) * depth_block * tile_columns + lane * 4);
     Stride operand_step = Stride(teams * depth_block) * rows_apart, weight_step = teams * depth_block * tile_columns;
     uint operand_at = team * (operand_vec4s + weight_vec4s), weight_at = operand_at + operand_vec4s;
@@ -71,7 +72,7 @@ INLINE void multiply(Params p, Tile tile, uint region) {
         UNROLL for (uint c = 0; c < thread_column_vec4s; ++c) sums[r][c] = Real4(0);
 
     Real4 next_operand[operand_loads], next_weight[weight_loads];
-    uint blocks = (p.params.depth + depth_block - 1) / depth_block;
+    uint blocks = (params_of(p).depth + depth_block - 1) / depth_block;
     uint turns = (blocks + teams - 1) / teams;
     for (uint turn = 0; turn <= turns; ++turn) {
         if (turn > 0) {
@@ -91,12 +92,12 @@ INLINE void multiply(Params p, Tile tile, uint region) {
         UNROLL for (uint i = 0; i < operand_loads; ++i) {
             uint index = i * team_size + lane;
             next_operand[i] = Real4(0);
-            if ((i < whole_operand_loads || index < operand_vec4s) && k0 + index / row_vec4s < p.params.depth)
+            if ((i < whole_operand_loads || index < operand_vec4s) && k0 + index / row_vec4s < params_of(p).depth)
                 next_operand[i] = load4(next_operand_at[i], 0);
         }
         UNROLL for (uint i = 0; i < weight_loads; ++i) {
             next_weight[i] = Real4(0);
-            if ((i < whole_weight_loads || i * team_size + lane < weight_vec4s) && k0 < p.params.depth)
+            if ((i < whole_weight_loads || i * team_size + lane < weight_vec4s) && k0 < params_of(p).depth)
                 next_weight[i] = load4(next_weight_at, i * team_size * 4);
         }
         UNROLL for (uint i = 0; i < operand_loads; ++i) next_operand_at[i] = element(next_operand_at[i], operand_step);

@@ -6,8 +6,8 @@
 void main() {
     Params p = Params(push.params);
     uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
-    uint n = at % p.params.N, j = at / p.params.N, d = gl_WorkGroupID.z;
-    if (j >= p.params.H) return;
+    uint n = at % params_of(p).N, j = at / params_of(p).N, d = gl_WorkGroupID.z;
+    if (j >= params_of(p).H) return;
     Real value = load_view(p, kInitHidden, d, 0, n, 0, j) * load_mask(p, d, 0, n, j);
-    store(unit_address(p, kTileOperand, p.params.at[2 * kTileOperand + d], 0, j), n, value);
+    store(unit_address(p, kTileOperand, params_of(p).at[2 * kTileOperand + d], 0, j), n, value);
 }

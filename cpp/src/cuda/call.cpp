@@ -234,15 +234,11 @@ Call::Launch Call::prepare(const Dispatch& dispatch) {
     copy_with_addresses(push, placements_.size(), bytes_of(made.push), address_of);
     if (kernels_->at(dispatch.kernel).function == Function{})
         made.product = products_->bind(plan_.kernels[dispatch.kernel], std::as_bytes(std::span(made.push)));
-    if (push.references == 0) return made;
-    // The parameters of a time loop are a constant buffer in other back ends, whose address the push constants begin
-    // with.
-    const BufferReference first = reference_at(push, 0);
-    const PlanBuffer& buffer = plan_.buffers.at(referenced_buffer(first));
-    if (buffer.role != Role::constant) return made;
-    if (referenced_offset(first) != 0) throw std::out_of_range(dispatch.label + ": parameters within a buffer");
-    made.params = words_for(buffer.contents.bytes.size());
-    copy_with_addresses(buffer.contents, placements_.size(), bytes_of(made.params), address_of);
+    if (const auto parameters = loop_parameters(plan_, dispatch)) {
+        const Block& contents = plan_.buffers[*parameters].contents;
+        made.params = words_for(contents.bytes.size());
+        copy_with_addresses(contents, placements_.size(), bytes_of(made.params), address_of);
+    }
     return made;
 }
 

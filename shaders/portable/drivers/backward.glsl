@@ -6,16 +6,16 @@
 
 void main() {
     Params p = Params(push.params);
-    uint H = p.params.H, N = p.params.N;
+    uint H = params_of(p).H, N = params_of(p).N;
     int k = push.step;
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
 
     // The weights are transposed: row j has the weights by which unit j enters the gates. The last step has no later
     // one to take a gradient from.
-    Stride weight_rows[1] = {Stride(unit) * p.params.weights_row};
+    Stride weight_rows[1] = {Stride(unit) * params_of(p).weights_row};
     Real sums[rows][1];
-    if (phase == 2 || k + 1 < int(p.params.T))
+    if (phase == 2 || k + 1 < int(params_of(p).T))
         product(p, at, Operand(kRecurrentDelta, phase == 2 ? k : k + 1, false, 0), weight_rows, sums);
     else
         for (uint r = 0; r < rows; ++r) sums[r][0] = 0.0f;

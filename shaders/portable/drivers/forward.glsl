@@ -7,13 +7,13 @@
 
 void main() {
     Params p = Params(push.params);
-    uint H = p.params.H, N = p.params.N;
+    uint H = params_of(p).H, N = params_of(p).N;
     int k = push.step;
     Position at = position(H, N);
     uint unit = min(at.unit, H - 1);
 
     Stride weight_rows[CELL_GATES];
-    for (uint g = 0; g < CELL_GATES; ++g) weight_rows[g] = Stride(slot_of(g) * H + unit) * p.params.weights_row;
+    for (uint g = 0; g < CELL_GATES; ++g) weight_rows[g] = Stride(slot_of(g) * H + unit) * params_of(p).weights_row;
     Operand operand = phase == 2 ? Operand(kScaledOperand, k, false, k)
                     : k == 0     ? Operand(kInitHidden, 0, has_mask != 0, k)
                                  : Operand(carried(kHidden, kCarryHidden), carried_step(kHidden, k - 1),

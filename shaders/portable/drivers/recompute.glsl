@@ -47,10 +47,10 @@ INLINE void recompute(Params p, uint d, uint n, uint j, int k) {
 
 void main() {
     Params p = Params(push.params);
-    uint H = p.params.H, N = p.params.N;
+    uint H = params_of(p).H, N = params_of(p).N;
     uint blocks = (H + gl_WorkGroupSize.x - 1) / gl_WorkGroupSize.x;
     uint group = linear_group();
     uint j = group % blocks * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     uint row = group / blocks;
-    if (j < H && row / N < p.params.T) recompute(p, gl_WorkGroupID.z, row % N, j, int(row / N));
+    if (j < H && row / N < params_of(p).T) recompute(p, gl_WorkGroupID.z, row % N, j, int(row / N));
 }

@@ -133,7 +133,7 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
     }
     if (there[cell] && from_later && first + 1 < end)
         UNROLL for (uint slot = 0; slot < CELL_GATES; ++slot)
-            set_operand(0, place, cell, slot * p.params.H + e.j,
+            set_operand(0, place, cell, slot * params_of(p).H + e.j,
                         load_view(p, RECURRENT_VIEW(slot), e.direction, first + 1, e.n, slot, e.j));
     UNROLL for (uint turn = 0; turn < turns; ++turn) read_ahead(turn, cell, first - int(turn));
 }
@@ -210,8 +210,8 @@ INLINE void make_step(Params p, Place place, uint H, const uint turn, int k, int
 void main() {
     Params p = Params(push.params);
     Place place = this_place();
-    uint H = p.params.H;
-    int first = push.step, last_step = int(p.params.T) - 1;
+    uint H = params_of(p).H;
+    int first = push.step, last_step = int(params_of(p).T) - 1;
     int end = max(first - int(push.steps), -1);   // one before the earliest step of this dispatch
     if (end < 0 && to_initial != 0) end = -2;
     bool from_later = first < last_step;          // an earlier dispatch stored the deltas of step first + 1

@@ -110,7 +110,7 @@ INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
 void main() {
     Params p = Params(push.params);
     Place place = this_place();
-    int first = push.step, end = min(first + int(push.steps), int(p.params.T));
+    int first = push.step, end = min(first + int(push.steps), int(params_of(p).T));
     start_slice(p, place);
     set_steps(p, place);
     start_cell(p, place, 0, first);

@@ -19,8 +19,8 @@ CONSTANT uint kScaledAbsmax = 13, kLeastExponent = 14;   // the former is a powe
 
 // Step `step` stores its scales beside those of step + 1, which other workgroups of the row may not have read yet.
 INLINE Address scale_address(Params p, Element e, int step, uint block) {
-    uint row = 2 * (e.direction * p.params.N + e.n) + uint(step & 1);
-    return p.params.at[2 * kBlockScales] + Address(row * scaled_blocks + block) * 4;
+    uint row = 2 * (e.direction * params_of(p).N + e.n) + uint(step & 1);
+    return params_of(p).at[2 * kBlockScales] + Address(row * scaled_blocks + block) * 4;
 }
 
 // Returns the factor of part `part` of a product.
@@ -55,8 +55,8 @@ void main() {
     Params p = Params(push.params);
     Element e;
     bool there = find_cell(p, e);
-    if (e.n >= p.params.N) return;   // the whole workgroup
-    bool has_product = phase == 2 || e.k + 1 < int(p.params.T);   // the last step has no later one
+    if (e.n >= params_of(p).N) return;   // the whole workgroup
+    bool has_product = phase == 2 || e.k + 1 < int(params_of(p).T);   // the last step has no later one
     CellResults made;
     for (uint g = 0; g < CELL_GATES; ++g) made.dr[g] = 0.0f;
     if (there) {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "buffer_references.h"
 #include "vk/commands/relocate.h"
 
 namespace vkrnn::vk {
@@ -63,6 +64,7 @@ Point Recorder::run(const std::shared_ptr<const Plan>& plan, std::span<const Sli
     label_ = label;
     full_ = full;
     poll_ = &poll;
+    plan_ = plan.get();
     release_kernels();  // those of a failed call
     for (const Kernel& kernel : plan->kernels) {
         plan_kernels_.push_back(pipelines_.get(kernel));
@@ -212,7 +214,8 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
                 .push = {},
                 .push_bytes = static_cast<std::uint32_t>(dispatch.push.bytes.size()),
                 .counter = dispatch.counter,
-                .groups = dispatch.groups};
+                .groups = dispatch.groups,
+                .parameters = std::nullopt};
     if (dispatch.push.bytes.size() > kPushBytes || ready.push_bytes % 4 != 0) {
         throw std::length_error(dispatch.label + ": push constants of " + std::to_string(ready.push_bytes) + " bytes");
     }
@@ -221,6 +224,10 @@ Recorder::Ready Recorder::ready(const Dispatch& dispatch, std::span<const Slice>
         throw std::length_error(dispatch.label + ": more workgroups than " + profile.name + " supports");
     }
     relocate(dispatch.push, placements, ready.push.data());
+    if (const auto parameters = loop_parameters(*plan_, dispatch)) {
+        const Slice& slice = placements[*parameters];
+        ready.parameters = DescriptorBufferInfo{slice.buffer, slice.offset, plan_->buffers[*parameters].bytes};
+    }
     return ready;
 }
 
@@ -279,7 +286,8 @@ void Recorder::step(const Loop& loop, std::span<const Slice> placements) {
 
 void Recorder::record(const Ready& ready, bool after) {
     if (transferred_ || ((after || left_out_wait_) && computed_)) {
-        barrier(Stage::eComputeShader, Access::eShaderRead | Access::eShaderWrite);
+        const auto parameters = transferred_ ? Access::eUniformRead : AccessFlags2{};  // no kernel writes them
+        barrier(Stage::eComputeShader, Access::eShaderRead | Access::eShaderWrite | parameters);
         computed_ = transferred_ = false;
     }
     left_out_wait_ = false;
@@ -291,6 +299,13 @@ void Recorder::record(const Ready& ready, bool after) {
     if (ready.push_bytes != 0) {
         commands.pushConstants<std::byte>(pipelines_.layout(), ShaderStageFlagBits::eCompute, 0,
                                           ArrayProxy<const std::byte>(ready.push_bytes, ready.push.data()));
+    }
+    if (ready.parameters) {
+        commands.pushDescriptorSetKHR(PipelineBindPoint::eCompute, pipelines_.layout(), 0,
+                                      WriteDescriptorSet{.dstBinding = 0,
+                                                         .descriptorCount = 1,
+                                                         .descriptorType = DescriptorType::eUniformBuffer,
+                                                         .pBufferInfo = &*ready.parameters});
     }
     commands.dispatch(ready.groups[0], ready.groups[1], ready.groups[2]);
     computed_ = true;

@@ -62,6 +62,7 @@ private:
         std::uint32_t push_bytes;
         std::optional<std::uint32_t> counter;  // as in Dispatch
         std::array<std::uint32_t, 3> groups;
+        std::optional<DescriptorBufferInfo> parameters;  // of a time loop
     };
 
     void record(const Plan& plan, std::span<const Slice> placements, std::span<const SliceCopy> before,
@@ -108,6 +109,7 @@ private:
     std::string label_;
     std::span<const std::size_t> full_;
     const Poll* poll_ = nullptr;
+    const Plan* plan_ = nullptr;
     std::unique_ptr<CachedCommands> to_cache_;  // set while a run is recorded for the cache
     // State of the open command buffer.
     Pipeline bound_;

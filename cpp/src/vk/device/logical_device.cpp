@@ -48,6 +48,7 @@ raii::Device create(const raii::PhysicalDevice& physical, const std::vector<std:
     PhysicalDeviceVulkan12Features features12{.pNext = &features13,
                                               .shaderFloat16 = there12.shaderFloat16,
                                               .scalarBlockLayout = there12.scalarBlockLayout,
+                                              .uniformBufferStandardLayout = true,  // Vulkan 1.2 has it
                                               .timelineSemaphore = true,
                                               .bufferDeviceAddress = true,
                                               .vulkanMemoryModel = there12.vulkanMemoryModel,
@@ -85,7 +86,7 @@ constexpr const char* kPortabilitySubset = "VK_KHR_portability_subset";
 
 std::vector<const char*> extensions(bool portability_subset, bool memory_budget, bool host_import,
                                     [[maybe_unused]] bool matrix_units) {
-    std::vector<const char*> names;
+    std::vector<const char*> names{VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME};
     if (portability_subset) {
         names.push_back(kPortabilitySubset);
     }

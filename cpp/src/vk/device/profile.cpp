@@ -178,6 +178,9 @@ std::optional<std::string> unusable(const raii::PhysicalDevice& physical) {
     if (!features.get<PhysicalDeviceFeatures2>().features.shaderInt64) {
         return "no shaderInt64";
     }
+    if (!has_extension(physical, VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME)) {
+        return "no VK_KHR_push_descriptor";
+    }
     const auto subgroups = physical.getProperties2<PhysicalDeviceProperties2, PhysicalDeviceVulkan11Properties>()
                                .get<PhysicalDeviceVulkan11Properties>();
     // The kernels use these subgroup operations: see product.glsl and gemm_register.comp.

@@ -8,8 +8,8 @@
 namespace vkrnn::vk {
 namespace {
 
-constexpr BufferUsageFlags kInputUsage =
-    BufferUsageFlagBits::eStorageBuffer | BufferUsageFlagBits::eTransferSrc | BufferUsageFlagBits::eShaderDeviceAddress;
+constexpr BufferUsageFlags kInputUsage = BufferUsageFlagBits::eStorageBuffer | BufferUsageFlagBits::eUniformBuffer |
+                                         BufferUsageFlagBits::eTransferSrc | BufferUsageFlagBits::eShaderDeviceAddress;
 constexpr BufferUsageFlags kDeviceUsage = kInputUsage | BufferUsageFlagBits::eTransferDst;
 constexpr MemoryPropertyFlags kCoherent = MemoryPropertyFlagBits::eHostVisible | MemoryPropertyFlagBits::eHostCoherent;
 

@@ -7,12 +7,24 @@
 
 namespace vkrnn::vk {
 
-raii::PipelineLayout make_layout(const raii::Device& device) {
+KernelLayout make_layout(const raii::Device& device) {
     const PushConstantRange range{.stageFlags = ShaderStageFlagBits::eCompute, .offset = 0, .size = kPushBytes};
-    return {device, PipelineLayoutCreateInfo{.pushConstantRangeCount = 1, .pPushConstantRanges = &range}};
+    const DescriptorSetLayoutBinding binding{.binding = 0,
+                                             .descriptorType = DescriptorType::eUniformBuffer,
+                                             .descriptorCount = 1,
+                                             .stageFlags = ShaderStageFlagBits::eCompute};
+    KernelLayout made;
+    made.set = {device, DescriptorSetLayoutCreateInfo{.flags = DescriptorSetLayoutCreateFlagBits::ePushDescriptorKHR,
+                                                      .bindingCount = 1,
+                                                      .pBindings = &binding}};
+    made.pipeline = {device, PipelineLayoutCreateInfo{.setLayoutCount = 1,
+                                                      .pSetLayouts = &*made.set,
+                                                      .pushConstantRangeCount = 1,
+                                                      .pPushConstantRanges = &range}};
+    return made;
 }
 
-raii::Pipeline compile_kernel(const raii::Device& device, const Kernel& kernel, const raii::PipelineLayout& layout,
+raii::Pipeline compile_kernel(const raii::Device& device, const Kernel& kernel, PipelineLayout layout,
                               const raii::PipelineCache& cache, std::uint32_t subgroup_size,
                               PipelineCreateFlags flags) {
     const auto code = shader_code(kernel.shader);
@@ -36,7 +48,7 @@ raii::Pipeline compile_kernel(const raii::Device& device, const Kernel& kernel, 
                                                    .module = *module,
                                                    .pName = "main",
                                                    .pSpecializationInfo = &specialization},
-                                         .layout = *layout};
+                                         .layout = layout};
     return {device, cache, info};
 }
 

@@ -37,7 +37,7 @@ SharedKernel Pipelines::get(const Kernel& kernel) {
         // Kernels rely on the profile's subgroup size. Unless it is required here, the driver may choose another size
         // for each pipeline.
         const std::uint32_t size = device_.fixes_subgroup_size() ? device_.profile().subgroup_size : 0;
-        auto compiled = compile_kernel(device_.handle(), kernel, layout_, cache_, size);
+        auto compiled = compile_kernel(device_.handle(), kernel, layout(), cache_, size);
         found = pipelines_.emplace(kernel, std::make_shared<CompiledKernel>(timeline_, std::move(compiled))).first;
         size_ = pipelines_.size();
         unsaved_ = true;

@@ -49,8 +49,8 @@ public:
         kernel.turn = ++turn_;
     }
 
-    // The layout of all pipelines: push constants and nothing else.
-    [[nodiscard]] PipelineLayout layout() const { return *layout_; }
+    // The layout of all pipelines.
+    [[nodiscard]] PipelineLayout layout() const { return *layout_.pipeline; }
 
     // Writes the pipeline cache if anything was compiled since the last write. With `at_leisure`, does nothing within a
     // second of the last write.
@@ -65,7 +65,7 @@ private:
     const LogicalDevice& device_;
     const std::size_t capacity_;
     std::filesystem::path file_;
-    raii::PipelineLayout layout_ = nullptr;
+    KernelLayout layout_;
     raii::PipelineCache cache_ = nullptr;
     std::map<Kernel, SharedKernel> pipelines_;
     std::uint64_t turn_ = 0;
