@@ -120,6 +120,7 @@ private:
         HOOK(vkAllocateCommandBuffers); HOOK(vkAllocateMemory); HOOK(vkBeginCommandBuffer); HOOK(vkBindBufferMemory);
         HOOK(vkCmdBeginDebugUtilsLabelEXT); HOOK(vkCmdBindPipeline); HOOK(vkCmdCopyBuffer); HOOK(vkCmdDispatch);
         HOOK(vkCmdEndDebugUtilsLabelEXT); HOOK(vkCmdFillBuffer); HOOK(vkCmdPipelineBarrier2); HOOK(vkCmdPushConstants);
+        HOOK(vkCmdPushDescriptorSetKHR); HOOK(vkCreateDescriptorSetLayout); HOOK(vkDestroyDescriptorSetLayout);
         HOOK(vkCmdResetQueryPool); HOOK(vkCmdUpdateBuffer); HOOK(vkCmdWriteTimestamp2); HOOK(vkCreateBuffer);
         HOOK(vkCreateCommandPool); HOOK(vkCreateComputePipelines); HOOK(vkCreatePipelineCache);
         HOOK(vkCreatePipelineLayout); HOOK(vkCreateQueryPool); HOOK(vkCreateSemaphore); HOOK(vkCreateShaderModule);
