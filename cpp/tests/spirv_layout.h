@@ -1,9 +1,11 @@
-// Reads the offsets of struct members from a SPIR-V module.
+// Reads the offsets of struct members and the calls of functions from a SPIR-V module.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -52,6 +54,9 @@ public:
         return layout(members[0]);
     }
 
+    // How deeply calls nest: 0 if main calls nothing.
+    [[nodiscard]] int call_depth() const { return depth_of(main_); }
+
 private:
     using Id = std::uint32_t;
     using Words = std::span<const std::uint32_t>;
@@ -60,12 +65,15 @@ private:
     enum Instruction : std::uint32_t {
         kName = 5,
         kMemberName = 6,
+        kEntryPoint = 15,
         kTypeInt = 21,
         kTypeFloat = 22,
         kTypeArray = 28,
         kTypeStruct = 30,
         kTypePointer = 32,
         kConstant = 43,
+        kFunction = 54,
+        kFunctionCall = 57,
         kVariable = 59,
         kDecorate = 71,
         kMemberDecorate = 72,
@@ -88,6 +96,9 @@ private:
         switch (instruction) {
             case kName: names_[words[0]] = text(words.subspan(1)); break;
             case kMemberName: member_names_[words[0]][words[1]] = text(words.subspan(2)); break;
+            case kEntryPoint: main_ = words[1]; break;
+            case kFunction: calls_[function_ = words[1]]; break;
+            case kFunctionCall: calls_[function_].insert(words[2]); break;
             case kTypeInt:
             case kTypeFloat: scalars_[words[0]] = words[1] / 8; break;
             case kTypeArray: arrays_[words[0]] = words[2]; break;
@@ -103,8 +114,14 @@ private:
             case kMemberDecorate:
                 if (words[2] == kOffset) offsets_[words[0]][words[1]] = words[3];
                 break;
-            default: break;  // irrelevant for layouts
+            default: break;
         }
+    }
+
+    [[nodiscard]] int depth_of(Id function) const {
+        int depth = 0;
+        for (const Id called : calls_.at(function)) depth = std::max(depth, 1 + depth_of(called));
+        return depth;
     }
 
     [[nodiscard]] std::uint64_t bytes(Id type) const {
@@ -143,6 +160,8 @@ private:
     std::map<Id, Id> pointees_;
     std::map<Id, std::uint32_t> constants_;
     std::optional<Id> push_pointer_;
+    std::map<Id, std::set<Id>> calls_;  // of each function
+    Id main_ = 0, function_ = 0;        // the latter is the function that is read
 };
 
 }  // namespace vkrnn::test

@@ -15,8 +15,9 @@ REFERENCE(Scalar, Real, value, 4)
 REFERENCE(Vector, Real4, value, 16)
 #endif
 
-// load4 and store4 need an index that is a multiple of 4, and a base that is aligned to four elements.
-INLINE Address element(Address base, Stride index) { return base + Address(index) * kElementBytes; }
+// load4 and store4 need an index that is a multiple of 4, and a base that is aligned to four elements. element is a
+// macro because a function would nest calls more deeply: see activate_gate.
+#define element(base, index) ((base) + Address(Stride(index)) * kElementBytes)
 
 INLINE Real load(Address base, Stride index) { return Scalar(element(base, index)).value; }
 INLINE Real4 load4(Address base, Stride index) { return Vector(element(base, index)).value; }
@@ -40,9 +41,7 @@ REFERENCE(SixteenBits4, uvec2, value, 8)
 
 #define is_16bit(tensor) ((stored_types >> (tensor) & 1u) != 0)
 #define tensor_bytes(tensor) (is_16bit(tensor) ? 2u : kElementBytes)
-INLINE Address tensor_element(uint tensor, Address base, Stride index) {
-    return base + Address(index) * tensor_bytes(tensor);
-}
+#define tensor_element(tensor, base, index) ((base) + Address(Stride(index)) * tensor_bytes(tensor))
 
 INLINE Real4 widen_vec4(uvec2 pairs) {
     return Real4(widen(stored_bfloat, pairs.x & 0xffffu), widen(stored_bfloat, pairs.x >> 16),

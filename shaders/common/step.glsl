@@ -115,13 +115,11 @@ INLINE void clear_view(Params p, uint view, uint direction, int step, uint n, ui
     int at = params_of(p).strides[view].step[direction] < 0 ? int(params_of(p).T) - 1 - step : step;
     store_tensor(view, unit_address(p, view, time_address(p, view, direction, at, n), slot, j), 0, 0.0f);
 }
-INLINE Loaded fetch_mask(Params p, uint direction, int step, uint n, uint j) {
-    return has_mask != 0 ? fetch_view(p, kMask, direction, step, n, 0, j) : Loaded(0);
-}
-INLINE Real mask_of(Loaded loaded) { return has_mask != 0 ? value_of(kMask, loaded) : 1.0f; }
-INLINE Real load_mask(Params p, uint direction, int step, uint n, uint j) {
-    return mask_of(fetch_mask(p, direction, step, n, j));
-}
+// The mask's functions are macros because functions would nest calls more deeply: see activate_gate.
+#define fetch_mask(p, direction, step, n, j) \
+    (has_mask != 0 ? fetch_view(p, kMask, direction, step, n, 0, j) : Loaded(0))
+#define mask_of(loaded) (has_mask != 0 ? value_of(kMask, loaded) : 1.0f)
+#define load_mask(p, direction, step, n, j) mask_of(fetch_mask(p, direction, step, n, j))
 // Fetches the state before step `step`.
 INLINE Loaded fetch_previous(Params p, uint sequence, uint init, uint direction, int step, uint n, uint slot, uint j) {
     return step == 0 ? fetch_view(p, init, direction, 0, n, slot, j)
