@@ -2,7 +2,8 @@
 
 A turn is a batch of calls with one synchronization at its end. ``lstm`` is the forward call, and ``lstm + gradients`` a
 training forward call and the gradients of input, weights, biases and initial states. Before the timing, all answers are
-compared with `vkrnn.reference` on the first steps, and with PyTorch in float64 on all steps.
+compared with `vkrnn.reference` on the first steps, and with PyTorch in float64 on all steps. If it is interrupted or
+terminated, it prints what it has measured.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -347,10 +349,14 @@ def main() -> None:
     device = common.open_device(options.device)
     torch = "PyTorch does not have these options and takes no part." if options.options else torch_there(options.torch)
     bench = Bench(options, device, torch if isinstance(torch, Torch) else None)
-    records = []
-    for row in bench.rows():
-        common.write(row, options.output)
-        records += row
+    records: list[GpuRecord] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for row in bench.rows():
+            common.write(row, options.output)
+            records += row
+    except KeyboardInterrupt:
+        bench.left_out.append("Interrupted: the rows after the last one are left out.")
     show([repr(device), *common.settings()])
     for name, driver in dict.fromkeys((record.implementation, record.driver) for record in records):
         show([f"{name}: {driver}"])

@@ -265,6 +265,8 @@ TEST(Memory, NoPieceIsUsedTwiceAtATime) {
     EXPECT_EQ(memory.held(), memory.unused());
 }
 
+// In a child forked while another thread allocated, AddressSanitizer of GCC 12 may wait for its own lock.
+#ifndef __SANITIZE_ADDRESS__
 // Ends the child, with status 0 if it can use pieces that the parent's threads used at the time of the fork.
 [[noreturn]] void use_after_fork(const std::shared_ptr<Memory>& memory, HostStorage& storage) {
     alarm(20);  // ends a child that hangs
@@ -297,6 +299,7 @@ TEST(Memory, WorksInAForkedChild) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(failures, 0);
 }
+#endif
 
 TEST(HostStorages, KeepPackedCopiesOfTheirCurrentContents) {
     const auto memory = std::make_shared<Memory>();

@@ -8,10 +8,12 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
 from bench.gpu import SMOKE_SIZES as GPU_SMOKE_SIZES
 from bench.gpu import Errors, allowed_errors, parse_contender, parse_sizes
+from bench.gpu import main as gpu_main
 from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, report
 from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
@@ -293,6 +296,25 @@ def test_gpu_beside_torch(torch: Any, dtype: str) -> None:
     assert {record["implementation"] for record in records} == names
     rounding = {"float32": 1e-6, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     assert all(max(record["errors"].values()) < rounding for record in records)
+
+
+def test_gpu_is_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured before is printed."""
+
+    def rows(_: object) -> Iterator[list[GpuRecord]]:
+        yield [gpu_record("lstm", GPU_SMOKE_SIZES[0], PLAIN, 1e-3)]
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bench.gpu.Bench.rows", rows)
+    monkeypatch.setattr("sys.argv", ["bench.gpu", "--smoke", "--torch", "cpu"])
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        gpu_main()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    printed = capsys.readouterr().out
+    assert "Interrupted" in printed
+    assert "| lstm " in printed
 
 
 def test_gpu_arguments() -> None:
