@@ -1,4 +1,4 @@
-"""Packed weights that modules keep: the same bits as without them, and no results of outdated weights."""
+"""Packed weights that modules keep: the same bits and errors as without them, and when modules drop them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from prepared_runs import record_runs
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
+from kept_modules import a_module, assert_same, plain, tensors, warm  # noqa: E402
+from torch_modules import initial  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -40,39 +42,6 @@ def _no_gradients() -> Iterator[None]:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Collect the objects that run calls with kept weights, once per call."""
     return record_runs(monkeypatch)
-
-
-def a_module(kind: str, I: int = 24, H: int = 40, **options: Any) -> Any:
-    return getattr(ours, kind)(I, H, **options)
-
-
-def warm(module: Any, x: Any, hx: Any = None) -> Any:
-    """Call a module until it keeps its weights."""
-    for _ in range(3):
-        results = module(x, hx)
-    return results
-
-
-def plain(module: Any, x: Any, hx: Any = None) -> Any:
-    """Return the results of a copy of the module that keeps no weights yet."""
-    return copy.deepcopy(module)(x, hx)
-
-
-def tensors(results: Any) -> list[Any]:
-    output, last = results
-    return [output, *(last if isinstance(last, tuple) else [last])]
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    for one, other in zip(tensors(got), tensors(wanted), strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
-
-
-def states(module: Any, N: int, dtype: Any) -> Any:
-    shape = (module.num_layers * (1 + module.bidirectional), N, module.hidden_size)
-    drawn = [torch.rand(shape, dtype=dtype) - 0.5 for _ in range(2)]
-    return tuple(drawn) if module.mode == "LSTM" else drawn[0]
 
 
 @every_kind
@@ -93,7 +62,7 @@ def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[An
     module = a_module(kind, **options).to(real)
     for T, N in itertools.product((1, 5, 70), (1, 3)):
         x = torch.rand((N, T, 24) if module.batch_first else (T, N, 24)).to(real)
-        for hx in (None, states(module, N, real)):
+        for hx in (None, initial(module, N, real)):
             warm(module, x, hx)
             runs.clear()
             got = module(x, hx)
@@ -108,7 +77,7 @@ def test_same_bits(kind: str, options: dict[str, Any], dtype: str, runs: list[An
 def test_same_bits_of_long_steps(kind: str, threads: int, runs: list[Any]) -> None:
     """A single step with much work runs in a way of its own. The number of threads may change between two steps."""
     module, x = a_module(kind, 720, 720), torch.rand(3, 1, 1, 720)
-    hx = states(module, 1, torch.float32)
+    hx = initial(module, 1, torch.float32)
     warm(module, x[0], hx)
     before = torch.get_num_threads()
     try:
@@ -132,121 +101,6 @@ def test_inputs_without_a_batch_and_views(runs: list[Any]) -> None:
         got = module(x)
         assert len(runs) == 1
         assert_same(got, plain(module, x))
-
-
-def _replace_parameter(module: Any) -> None:
-    module.weight_hh_l0 = torch.nn.Parameter(module.weight_hh_l0 + 1)
-
-
-def _swap_parameters(module: Any) -> None:
-    module.weight_hh_l0, module.weight_hh_l1 = module.weight_hh_l1, module.weight_hh_l0
-
-
-def _step(**options: Any) -> Callable[[Any], None]:
-    def step(module: Any) -> None:
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.1, **options)
-        for parameter in module.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-
-    return step
-
-
-CHANGES: dict[str, Callable[[Any], object]] = {
-    "in place": lambda module: module.weight_ih_l1.mul_(2),
-    "one element": lambda module: module.weight_ih_l1[3, 4].add_(1),
-    "detached": lambda module: module.bias_hh_l0.detach().mul_(2),
-    "view": lambda module: module.weight_ih_l0.view(-1)[7:9].fill_(1),
-    "state_dict": lambda module: module.state_dict()["weight_hh_l1"].mul_(2),
-    "load_state_dict": lambda module: module.load_state_dict(a_module("LSTM", num_layers=2).state_dict()),
-    "load_state_dict, assign": lambda module: module.load_state_dict(
-        a_module("LSTM", num_layers=2).state_dict(), assign=True
-    ),
-    "another parameter": _replace_parameter,
-    "swapped parameters": _swap_parameters,
-    "data": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0 * 2),
-    "data in place": lambda module: module.weight_hh_l0.data.mul_(2),
-    "data of a bias in place": lambda module: module.bias_ih_l1.data[5:6].add_(1),
-    "data of a row in place": lambda module: module.weight_hh_l1.data[29].zero_(),
-    "data of a column in place": lambda module: module.weight_hh_l1.data[:, 17].zero_(),
-    "numpy": lambda module: module.weight_hh_l0.detach().numpy().__imul__(2),
-    "vector_to_parameters": lambda module: torch.nn.utils.vector_to_parameters(
-        torch.rand(sum(p.numel() for p in module.parameters())), module.parameters()
-    ),
-    "reset_parameters": lambda module: module.reset_parameters(),
-    "optimizer": _step(),
-    "optimizer, foreach": _step(foreach=True),
-    "optimizer, fused": _step(fused=True),
-    "parametrized": lambda module: torch.nn.utils.parametrizations.weight_norm(module, "weight_hh_l0"),
-    "inference mode": lambda module: _in_inference_mode(module),
-}
-
-
-def _in_inference_mode(module: Any) -> None:
-    with torch.inference_mode():
-        module.weight_hh_l0.mul_(2)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_changes_are_noticed(change: str, runs: list[Any]) -> None:
-    """Weights changed in any way are packed again."""
-    module, x = a_module("LSTM", num_layers=2), torch.rand(3, 1, 24)
-    before = warm(module, x)
-    assert len(runs) == 2
-    CHANGES[change](module)
-    got = module(x)
-    assert not torch.equal(got[0], before[0]) or change == "parametrized"
-    wanted = torch.nn.LSTM(24, 40, num_layers=2)
-    for name, _ in wanted.named_parameters():
-        getattr(wanted, name).copy_(getattr(module, name))
-    np.testing.assert_allclose(got[0], wanted(x)[0], atol=1e-5)
-    assert_same(warm(module, x), got)
-
-
-def test_a_transposed_matrix() -> None:
-    """`data` can be another view of the same memory, which has the same address and samples."""
-    module, x = a_module("RNN", 40), torch.rand(3, 1, 40)
-    before = warm(module, x)
-    module.weight_ih_l0.data = module.weight_ih_l0.data.t()
-    got = module(x)
-    assert not torch.equal(got[0], before[0])
-    assert_same(got, plain(module, x))
-
-
-@pytest.mark.parametrize("size", [40, 720])
-@pytest.mark.parametrize("row", [0, -1])
-def test_changes_are_noticed_by_a_single_step(row: int, size: int, runs: list[Any]) -> None:
-    """The threads of a long step share the samples between them, in the order of the rows."""
-    module, x = a_module("GRU", size, size), torch.rand(1, 1, size)
-    hx = states(module, 1, torch.float32)
-    warm(module, x, hx)
-    runs.clear()
-    module.weight_hh_l0.data[row].fill_(1)
-    got = module(x, hx)
-    assert not runs
-    assert_same(got, plain(module, x, hx))
-
-
-def test_another_dtype(runs: list[Any]) -> None:
-    """`to` changes the data of the parameters."""
-    module, x = a_module("GRU"), torch.rand(3, 1, 24)
-    warm(module, x)
-    module.double()
-    assert_same(warm(module, x.double()), plain(module, x.double()))
-    assert len(runs) == 4
-
-
-def test_functional_call() -> None:
-    """It replaces the parameters for one call."""
-    module, x = a_module("GRU"), torch.rand(3, 1, 24)
-    before = warm(module, x)
-    doubled = {name: 2 * parameter for name, parameter in module.named_parameters()}
-    got = torch.func.functional_call(module, doubled, (x,))
-    module_2 = copy.deepcopy(module)
-    for parameter in module_2.parameters():
-        parameter.mul_(2)
-    assert_same(got, module_2(x))
-    assert_same(module(x), before)
 
 
 def test_weights_are_packed_once(runs: list[Any]) -> None:
@@ -336,8 +190,8 @@ def test_results(mode: Any, runs: list[Any]) -> None:
 def test_errors(kind: str) -> None:
     """The errors are those of a module that keeps no weights."""
     module, x = a_module(kind), torch.rand(3, 2, 24)
-    hx = states(module, 2, torch.float32)
-    short = states(module, 1, torch.float32)
+    hx = initial(module, 2, torch.float32)
+    short = initial(module, 1, torch.float32)
     warm(module, x, hx)
     one = tensors((x, hx))[1]  # an LSTM wants two
     for given in (
