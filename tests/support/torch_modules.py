@@ -8,7 +8,10 @@ import torch
 
 import vkrnn.torch as ours
 
-__all__ = ["LIVELY", "fed_to", "initial", "lively", "states", "work"]
+__all__ = ["LIVELY", "SMALL", "fed_to", "initial", "lively", "states", "work"]
+
+# Arguments that make a small module.
+SMALL = {"input_size": 3, "hidden_size": 4}
 
 # Options that PyTorch's modules lack, for each of vkrnn's.
 LIVELY: dict[str, dict[str, Any]] = {
