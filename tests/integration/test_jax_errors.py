@@ -1,0 +1,129 @@
+"""What vkrnn.jax refuses, and its messages: when a call is traced, when a program runs, and when it is exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkrnn
+from jax_ways import both_ways, take
+from oracles import require
+
+jax = require("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
+
+import vkrnn.jax as ours  # noqa: E402
+
+WEIGHT = np.ones((4, 1), np.float32)
+WITH_CELL = vkrnn.LSTMDescriptor(produce_cell=True)
+
+
+def small(**more: Any) -> Any:
+    return ours.lstm(jnp.ones((3, 2, 4)), jnp.ones((4, 1)), **more)
+
+
+MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
+    "shape": (
+        lambda: jax.jit(small)(bias=jnp.ones(5)),
+        ValueError,
+        "[lstm] bias: expected shape [4H] = [4], got [5] (H = 1 from recurrent_weight.shape[0] / 4)",
+    ),
+    "dtype": (
+        lambda: small(bias=jnp.ones(4, jnp.float16)),
+        TypeError,
+        "[lstm] bias: expected dtype float32 like source, got float16",
+    ),
+    "nothing": (
+        lambda: ours.gru(None, jnp.ones((3, 1))),
+        TypeError,
+        "[vkrnn.jax.gru] source: expected an array, got None",
+    ),
+    "descriptor": (
+        lambda: small(descriptor=vkrnn.GRUDescriptor()),
+        TypeError,
+        "[lstm] descriptor: expected an LSTMDescriptor, got a GRUDescriptor",
+    ),
+    "lengths": (lambda: small(lengths=[1, 4]), ValueError, "[lstm] lengths: expected 1 to T = 3, got 4 at [1]"),
+    "mask": (
+        lambda: jax.grad(lambda mask: small(mask=mask).output.sum())(jnp.ones(())),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] mask: vkrnn computes no gradient with respect to it",
+    ),
+    "second derivative": (
+        lambda: jax.grad(lambda x: jax.grad(lambda y: small(bias=y).output.sum())(x).sum())(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] gradients of gradients: vkrnn has first derivatives only",
+    ),
+    "hessian": (
+        lambda: jax.jit(jax.hessian(lambda bias: small(bias=bias).output.sum()))(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] gradients of gradients: vkrnn has first derivatives only",
+    ),
+    "other cells than the last": (
+        lambda: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),
+        NotImplementedError,
+        "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only",
+    ),
+    "symbolic shape": (
+        lambda: jax.eval_shape(ours.lstm, jax.ShapeDtypeStruct(export.symbolic_shape("2, n, i"), np.float32), WEIGHT),
+        ValueError,
+        "[lstm] source: expected shape [T, N, 4H] = [2, n, 4], got [2, n, i] (T = 2 from source.shape[0], N = n from "
+        "source.shape[1], H = 1 from recurrent_weight.shape[0] / 4; without input_weight the source holds the gates)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_errors(mistake: str) -> None:
+    """Mistakes are found when a call is traced, with vkrnn's messages."""
+    function, kind, message = MISTAKES[mistake]
+    with pytest.raises(kind) as caught:
+        function()
+    assert str(caught.value) == message
+
+
+def test_export_of_a_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused: another process has no such function of Python."""
+    take("callback", monkeypatch)
+    with pytest.raises(NotImplementedError) as caught:
+        export.export(jax.jit(lambda: small()))()  # one that JAX has not compiled yet
+    assert str(caught.value) == (
+        "[vkrnn.jax.lstm] jax.export: a program that calls vkrnn cannot be exported, because the call runs in Python "
+        "on the host (a test wants it so)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "kinds", "message"),
+    [
+        (
+            lambda ends: small(lengths=ends),
+            ("INVALID_ARGUMENT", "ValueError"),
+            "[lstm] lengths: expected 1 to T = 3, got 4 at [1]",
+        ),
+        (
+            lambda _: jax.grad(lambda bias: small(bias=bias, descriptor=WITH_CELL).cell_output.sum())(jnp.ones(4)),
+            ("UNIMPLEMENTED", "NotImplementedError"),
+            "[vkrnn.jax.lstm] cell_output: vkrnn has gradients of the cells after each direction's last step only",
+        ),
+    ],
+    ids=["lengths", "other cells than the last"],
+)
+@both_ways
+def test_errors_at_run_time(
+    function: Any, kinds: tuple[str, str], message: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JAX's error ends with vkrnn's message."""
+    take(way, monkeypatch)
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(jax.jit(lambda ends: function(ends))(jnp.array([1, 4])))
+    assert f"{kinds[way == 'callback']}: {message}" in str(caught.value).splitlines()
+
+
+def test_forward_mode() -> None:
+    """JAX refuses it, as for every function with custom gradients."""
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda bias: small(bias=bias).output, (jnp.ones(4),), (jnp.ones(4),))
