@@ -1,4 +1,4 @@
-"""The modules' options beyond PyTorch's: their numbers, and all that works for modules without options."""
+"""The modules' options beyond PyTorch's: results, gradients, parameters, copies, recurrent masks and training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_loops import DEFAULTS, NUMBERS, Loop  # noqa: E402
 from torch_modules import LIVELY, fed_to, initial, lively, states, work  # noqa: E402
-from vkrnn.torch import _ops  # noqa: E402
 from vkrnn.torch._recurrent import Recurrent  # noqa: E402
 
 # PyTorch's own affairs.
@@ -273,25 +272,6 @@ def test_kept_weights(kind: str, monkeypatch: pytest.MonkeyPatch, masks: list[An
 
 
 @every_kind
-def test_transforms(kind: str) -> None:
-    """torch.func has the gradients of autograd; maps over inputs and weights are loops."""
-    module = lively(kind, 2, bidirectional=True, dtype=torch.float64)
-    many = torch.rand(3, T, N, I, dtype=torch.float64)
-    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
-
-    def loss(parameters: Any, x: Any) -> Any:
-        return torch.func.functional_call(module, parameters, (x,))[0].square().sum()
-
-    wanted = [torch.autograd.grad(loss(dict(module.named_parameters()), x), list(module.parameters())) for x in many]
-    found = torch.vmap(torch.func.grad(loss), (None, 0))(parameters, many)
-    for each, gradients in zip(found.values(), zip(*wanted, strict=True), strict=True):
-        torch.testing.assert_close(each, torch.stack(gradients), rtol=0, atol=TORCH_IN_FLOAT64)
-    stacked = {name: torch.stack([value, 0.5 * value, -value]) for name, value in parameters.items()}
-    each = [loss({name: value[n] for name, value in stacked.items()}, many[0]) for n in range(3)]
-    torch.testing.assert_close(torch.vmap(loss, (0, None))(stacked, many[0]), torch.stack(each))
-
-
-@every_kind
 def test_masks_under_vmap(kind: str, masks: list[Any]) -> None:
     """A map with different randomness draws other masks for each example, with the same randomness one."""
     module, x = lively(kind, recurrent_dropout=0.5), torch.rand(1, T, N, I).repeat(6, 1, 1, 1)
@@ -304,54 +284,6 @@ def test_masks_under_vmap(kind: str, masks: list[Any]) -> None:
     with pytest.raises(RuntimeError, match="randomness"):
         torch.vmap(run)(x)
     assert masks
-
-
-@every_kind
-def test_output_changed_in_place(kind: str) -> None:
-    """The output may be changed in place, with recurrent dropout, too."""
-    module = lively(kind, bidirectional=True, recurrent_dropout=0.5, dtype=torch.float64)
-    x = torch.rand(T, N, I, dtype=torch.float64)
-    found = []
-    for change in (torch.sin, torch.sin_):
-        torch.manual_seed(4)
-        found.append(torch.autograd.grad(change(module(x)[0]).sum(), list(module.parameters())))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=TORCH_IN_FLOAT64)
-
-
-@every_kind
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compile(kind: str, backend: str) -> None:
-    """A module with options compiles as a whole, with its gradients and masks."""
-    module = lively(kind, 2, bidirectional=True, batch_first=True, recurrent_dropout=0.5)
-    x = torch.rand(N, T, I).requires_grad_()
-    with torch._dynamo.config.patch(allow_rnn=True):
-        found = []
-        for run in (module, torch.compile(module, fullgraph=True, backend=backend)):
-            torch.manual_seed(2)
-            output, _ = run(x)
-            found.append([output, *torch.autograd.grad(output.square().sum(), [x, *module.parameters()])])
-    torch._dynamo.reset()
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-@every_kind
-def test_export(kind: str) -> None:
-    """An exported program gives the same numbers, also for other numbers of steps and rows."""
-    module = lively(kind, 2, bidirectional=True).eval()
-    sizes = {0: torch.export.Dim("steps", min=2, max=50), 1: torch.export.Dim("rows", min=2, max=50)}
-    with torch.no_grad():
-        exported = torch.export.export(module, (torch.rand(T, N, I),), dynamic_shapes=(sizes,))
-    file = io.BytesIO()
-    torch.export.save(exported, file)
-    file.seek(0)
-    x = torch.rand(9, 2, I)
-    assert torch.equal(torch.export.load(file).module()(x)[0], module(x)[0])
-    calls = [node for node in exported.graph.nodes if node.target is _ops.layer]
-    assert [node.args[-2].split()[0] for node in calls] == [module.mode] * 2
-    assert [set(node.args[-2].split()[1:]) for node in calls] == [
-        {f"{name}={value}" for name, value in LIVELY[kind].items() if name != "peephole"}
-    ] * 2
 
 
 @every_kind
@@ -378,13 +310,6 @@ def test_no_rows(kind: str) -> None:
     output, last = lively(kind, recurrent_dropout=0.5)(torch.zeros(T, 0, I))
     assert output.shape == (T, 0, H)
     assert states(last)[0].shape == (1, 0, H)
-
-
-@every_kind
-def test_meta_tensors(kind: str) -> None:
-    """Meta tensors give shapes."""
-    module = lively(kind, device="meta", recurrent_dropout=0.5)
-    assert module(torch.empty(T, N, I, device="meta"))[0].shape == (T, N, H)
 
 
 @every_kind
