@@ -23,6 +23,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several proce
 
 import vkrnn  # noqa: E402
 from oracles import require  # noqa: E402
+from plans import portable_device  # noqa: E402
 from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
 from scale import FULL  # noqa: E402
 from vkrnn import _core  # noqa: E402
@@ -108,6 +109,14 @@ def current(kind: vkrnn.Device) -> Iterator[vkrnn.Device]:
     """Run a test's calls on the native CPU device, then on a Vulkan device."""
     with kind:
         yield kind
+
+
+@pytest.fixture(scope="module")
+def portable() -> Iterator[vkrnn.Device]:
+    """Return a Vulkan device whose plans are the same on every machine, for a module's tests."""
+    device = portable_device()
+    yield device
+    device.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,70 +1,21 @@
-"""Plans: which steps run once, which run per time step, and their text."""
+"""Plans: which steps run once, which run per time step, and which calls share a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil, prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import vkrnn
-from cases import GATES, OPTIONAL, UPSTREAM, Case, gradient_inputs, inputs
+from cases import GATES, OPTIONAL, Case, gradient_inputs, inputs
 from comparison import assert_close
-from resident import opened, position
+from plans import PORTABLE, dispatches, full, plan, portable_device
+from resident import opened
 
-Array = NDArray[Any]
-
-# Strategies that every Vulkan device can run, so that plans do not depend on where the tests run.
-PORTABLE: dict[str, Any] = {"gemm": "tiled", "lanes": 1, "rows": 2, "workgroup": 32}
 TILE = 64  # tile size of gemm_tiled
-
-
-def portable_device(**changes: Any) -> vkrnn.Device:
-    """Open another Vulkan device, with portable strategies."""
-    return vkrnn.Device(position(native=False), **{**PORTABLE, **changes})
-
-
-@pytest.fixture(name="portable", scope="module")
-def _portable() -> Iterator[vkrnn.Device]:
-    device = portable_device()
-    yield device
-    device.close()
-
-
-def full(cell: str, sizes: tuple[int, int, int, int], options: Mapping[str, Any]) -> Case:
-    """Return a case with every argument."""
-    return Case(cell, *sizes, options, frozenset((*OPTIONAL[cell], *UPSTREAM[cell])))
-
-
-def zeros(case: Case, *, gradients: bool) -> dict[str, Array]:
-    """Return arrays of the right shapes. Their contents do not matter for a plan."""
-    arrays = inputs(case)
-    if not gradients:
-        return arrays
-    states = np.zeros((case.T, case.N, case.D * case.H), np.float32)
-    gates = np.zeros((case.T, case.N, case.D * case.G * case.H), np.float32)
-    forward = vkrnn.Results(case.cell, ["output", "cell_output", "z_state"], [states, states, gates])
-    return arrays | gradient_inputs(case, forward)
-
-
-def plan(case: Case, device: vkrnn.Device | None, *, gradients: bool = False, **changes: Any) -> vkrnn.Plan:
-    """Return the plan of a case's forward or gradient call."""
-    function = getattr(vkrnn, case.cell + ("_gradients" if gradients else ""))
-    arrays = zeros(case, gradients=gradients)
-    return vkrnn.plan(function, **arrays, descriptor=case.descriptor(**changes), device=device)
-
-
-def dispatches(planned: vkrnn.Plan) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the dispatches before, in and after the only loop."""
-    (at,) = (i for i, step in enumerate(planned.steps) if step["kind"] == "loop")
-    before, after = ([s for s in part if s["kind"] == "dispatch"] for part in (planned.steps[:at], planned.steps[at:]))
-    loop: Any = planned.steps[at]
-    return before, loop["body"], after
 
 
 def labelled(steps: list[Any], label: str) -> list[Any]:
@@ -276,137 +227,3 @@ def test_every_strategy_gives_the_same_answer(cell: str, way: str, portable: vkr
     gradients = getattr(vkrnn, f"{cell}_gradients")(**arrays, **above, descriptor=case.descriptor(), device=portable)
     assert_close(got._asdict(), wanted._asdict())
     assert_close(gradients._asdict(), wanted_gradients._asdict())
-
-
-SMALL = Case("lstm", 5, 3, 7, 4, {"bidirectional": True}, frozenset({"input_weight", "bias", "peephole", "init_state"}))
-
-FORWARD = """\
-lstm  T=5 N=3 I=7 H=4 D=2
-schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 8.2 kB
-  scratch   zeros                             16 B
-  input     source                            420 B
-  input     recurrent_weight                  512 B
-  input     input_weight                      896 B
-  input     bias                              128 B
-  input     init_state                        96 B
-  input     peephole                          128 B
-  scratch   projected                         1.9 kB
-  result    output                            480 B
-  result    cell_output                       480 B
-  result    z_state                           1.9 kB
-  constant  parameters                        1.2 kB
-steps: 6 dispatches, 10.6 kFLOP in products
-  clear zeros
-  project                           gemm_tiled  groups 1 x 1 x 1
-      store_vectors, tile 64
-  for k = 0, 1, ... (5 steps)
-    step                              lstm_forward  groups 2 x 1 x 2
-        workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, training, peephole,
-        activations sigmoid sigmoid tanh sigmoid tanh
-"""
-
-GRADIENTS = """\
-lstm_gradients  T=5 N=3 I=7 H=4 D=2
-schedule steps, gemm tiled, lanes 1, rows 2, workgroup 32
-buffers: 13.1 kB
-  scratch   zeros                             16 B
-  input     source                            420 B
-  input     recurrent_weight                  512 B
-  input     source_gradient                   480 B
-  input     z_state                           1.9 kB
-  input     cell_output_fwd                   480 B
-  input     input_weight                      896 B
-  input     bias                              128 B
-  input     init_state                        96 B
-  input     peephole                          128 B
-  result    gradient of source                420 B
-  result    gradient of recurrent_weight      512 B
-  result    gradient of input_weight          896 B
-  result    gradient of bias                  128 B
-  result    gradient of peephole              128 B
-  result    gradient of init_state            96 B
-  scratch   delta                             1.9 kB
-  scratch   operand                           480 B
-  scratch   previous cell                     480 B
-  scratch   carried cell                      96 B
-  constant  parameters                        1.2 kB
-  scratch   transposed weight                 512 B
-  constant  parameters                        1.2 kB
-steps: 13 dispatches, 21.1 kFLOP in products
-  clear zeros
-  recompute                         lstm_recompute  groups 15 x 1 x 2
-      workgroup 128, gate_order 0x3210, kept_cells 1, peephole, activations sigmoid sigmoid tanh sigmoid tanh
-  transpose                         transpose  groups 1 x 1 x 2  (no barrier)
-  for k = 4, 3, ... (5 steps)
-    step back                         lstm_backward  groups 2 x 1 x 2
-        workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, peephole,
-        activations sigmoid sigmoid tanh sigmoid tanh
-  initial state                     lstm_backward  groups 2 x 1 x 2
-      workgroup 32, lanes 1, rows 2, vector_loads, gate_order 0x3210, peephole,
-      activations sigmoid sigmoid tanh sigmoid tanh
-  gradient of bias                  reduce  groups 1 x 1 x 1
-  gradient of peephole              reduce  groups 1 x 1 x 1  (no barrier)
-      factor
-  gradient of source                gemm_tiled  groups 1 x 1 x 1  (no barrier)
-      b_columns, tile 64
-  gradient of input_weight          gemm_tiled  groups 1 x 1 x 1  (no barrier)
-      a_columns, b_columns, tile 64
-  gradient of recurrent_weight      gemm_tiled  groups 1 x 1 x 2  (no barrier)
-      a_columns, b_columns, vectors, store_vectors, tile 64
-"""
-
-
-def test_the_text_of_a_forward_plan(portable: vkrnn.Device) -> None:
-    """The whole text, for a small LSTM. Its steps are the example of the documentation."""
-    assert str(plan(SMALL, portable, training=True)) == FORWARD
-    assert FORWARD[FORWARD.index("steps: ") :] in (Path(__file__).parents[2] / "docs" / "devices.md").read_text()
-
-
-def test_the_text_of_a_gradient_plan(portable: vkrnn.Device) -> None:
-    """The whole text, for the gradients of the same call."""
-    assert str(plan(SMALL, portable, gradients=True)) == GRADIENTS
-
-
-def test_constants_have_names_and_values(portable: vkrnn.Device) -> None:
-    """In the steps as in the text: counts, flags, the order of the gates, activations, and numbers of either width."""
-    arrays = zeros(SMALL, gradients=False)
-    for dtype in (np.float32, np.float64) if portable.profile.float64 else (np.float32,):
-        given = {name: array.astype(dtype) for name, array in arrays.items()}
-        descriptor = SMALL.descriptor(training=True, clip=1.5)
-        planned = vkrnn.plan(vkrnn.lstm, **given, descriptor=descriptor, device=portable)
-        [step] = dispatches(planned)[1]
-        assert step["constants"] == {
-            "workgroup": 32,
-            "lanes": 1,
-            "rows": 2,
-            "vector_loads": True,
-            "gate_order": "0x3210",
-            "training": True,
-            "peephole": True,
-            "activations": "sigmoid sigmoid tanh sigmoid tanh",
-            "clip": 1.5,
-        }
-        assert "activations sigmoid sigmoid tanh sigmoid tanh, clip 1.5\n" in str(planned)
-
-
-def test_name_of_a_call_is_in_the_text(portable: vkrnn.Device) -> None:
-    """The name is part of the text but not of the comparison of plans."""
-    arrays = inputs(full("lstm", (5, 3, 7, 4), {}))
-    named, plain = (vkrnn.plan(vkrnn.lstm, **arrays, name=name, device=portable) for name in ("layer 1", None))
-    assert str(named).startswith("lstm 'layer 1'  T=5 ")
-    assert str(plain).startswith("lstm  T=5 ")
-    assert named == plain
-
-
-def test_columns_are_separated(portable: vkrnn.Device) -> None:
-    """A space follows every name in the text, however long it is."""
-    case = full("lstm", (500, 64, 7, 4), {})
-    planned = plan(case, portable, gradients=True)
-    text = str(planned).splitlines()
-    for name, role, _ in planned.buffers:
-        assert any(line.split()[0:1] == [role] and f" {name} " in line for line in text), name
-    before, body, after = dispatches(planned)
-    for step in (*before, *body, *after):
-        label, shader = f" {step['label']} ", f" {step['shader']}  groups"
-        assert any(label in line and shader in line for line in text), step["label"]
