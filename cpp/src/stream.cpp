@@ -52,7 +52,7 @@ Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> laye
         refuse_whole_sequences(layers[i].descriptor, layer_prefix(layers[i], i));
     specs_ = check_layers(layers, options.batch);
     std::vector<StreamPart> parts;
-    std::uint64_t largest = 0;
+    std::uint64_t largest = 0, all = 0;
     for (Spec& spec : specs_) {
         spec.present |= 1U << static_cast<unsigned>(init_state);
         if (spec.C() > 0) spec.present |= 1U << static_cast<unsigned>(init_cell);
@@ -60,10 +60,16 @@ Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> laye
         for (const auto& [argument, tensor] : layers[parts.size()].weights) part.weights.emplace(argument, tensor.data);
         parts.push_back(std::move(part));
         for (const Argument state : {init_state, init_cell})
-            if (spec.has(state)) largest = std::max(largest, state_bytes(spec, state));
+            if (spec.has(state)) {
+                const std::uint64_t bytes = state_bytes(spec, state);
+                parts_.push_back({parts.size() - 1, state, all, bytes});
+                largest = std::max(largest, bytes);
+                all += bytes;
+            }
     }
     steps_ = device_->prepare_steps(parts, options.threads);
     scratch_.resize(largest);
+    start_.resize(all);
     reset();
 }
 
@@ -109,10 +115,7 @@ void Stream::step(std::span<const double> input, std::span<double> output) {
 void Stream::reset() {
     const Turn turn(*this);
     check_usable();
-    std::ranges::fill(scratch_, std::byte{0});
-    for (std::size_t layer = 0; layer < layers(); ++layer)
-        for (const Argument state : {init_state, init_cell})
-            if (specs_[layer].has(state)) steps_->write(layer, state, scratch_.data());
+    for (const Part& part : parts_) steps_->write(part.layer, part.state, start_.data() + part.offset);
 }
 
 void Stream::reset(std::span<const std::int64_t> rows) {
@@ -122,29 +125,47 @@ void Stream::reset(std::span<const std::int64_t> rows) {
                              std::to_string(row));
     const Turn turn(*this);
     check_usable();
-    for (std::size_t layer = 0; layer < layers(); ++layer)
-        for (const Argument state : {init_state, init_cell}) {
-            if (!specs_[layer].has(state)) continue;
-            const std::uint64_t each = state_bytes(specs_[layer], state) / static_cast<std::uint64_t>(batch());
-            steps_->read(layer, state, scratch_.data());
-            for (const std::int64_t row : rows)
-                std::memset(scratch_.data() + static_cast<std::uint64_t>(row) * each, 0, each);
-            steps_->write(layer, state, scratch_.data());
+    for (const Part& part : parts_) {
+        const std::uint64_t each = part.bytes / static_cast<std::uint64_t>(batch());
+        steps_->read(part.layer, part.state, scratch_.data());
+        for (const std::int64_t row : rows) {
+            const std::uint64_t at = static_cast<std::uint64_t>(row) * each;
+            std::memcpy(scratch_.data() + at, start_.data() + part.offset + at, each);
         }
+        steps_->write(part.layer, part.state, scratch_.data());
+    }
 }
 
-void Stream::read_state(std::size_t layer, void* hidden, void* cell) {
+void Stream::set_start() {
     const Turn turn(*this);
     check_usable();
-    steps_->read(layer, init_state, hidden);
-    if (specs_.at(layer).has(init_cell)) steps_->read(layer, init_cell, cell);
+    for (const Part& part : parts_) steps_->read(part.layer, part.state, start_.data() + part.offset);
 }
 
-void Stream::write_state(std::size_t layer, const void* hidden, const void* cell) {
+void Stream::check_count(std::size_t count) const {
+    if (count != layers())
+        throw ValueError(kPrefix + "state: expected " + std::to_string(layers()) + " layers, got " +
+                         std::to_string(count));
+}
+
+void Stream::read_state(std::span<const LayerState<void*>> layers) {
+    check_count(layers.size());
     const Turn turn(*this);
     check_usable();
-    steps_->write(layer, init_state, hidden);
-    if (specs_.at(layer).has(init_cell)) steps_->write(layer, init_cell, cell);
+    for (const Part& part : parts_) {
+        const LayerState<void*>& to = layers[part.layer];
+        steps_->read(part.layer, part.state, part.state == init_state ? to.hidden : to.cell);
+    }
+}
+
+void Stream::write_state(std::span<const LayerState<const void*>> layers) {
+    check_count(layers.size());
+    const Turn turn(*this);
+    check_usable();
+    for (const Part& part : parts_) {
+        const LayerState<const void*>& from = layers[part.layer];
+        steps_->write(part.layer, part.state, part.state == init_state ? from.hidden : from.cell);
+    }
 }
 
 }  // namespace vkrnn

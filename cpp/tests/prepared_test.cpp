@@ -1,6 +1,7 @@
 // Tests layers with kept weights: they give the bits of a stream, also in several threads.
 #include "vkrnn/prepared.h"
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -54,11 +55,19 @@ Results run(const PreparedLayers& layers, const std::vector<float>& source, cons
     return results;
 }
 
+// Reads the states of all layers, which have equal sizes, one after the other.
+void read_state(Stream& stream, std::vector<float>& hidden, std::vector<float>& cell) {
+    std::vector<LayerState<void*>> places;
+    const std::size_t each = hidden.size() / stream.layers();
+    for (std::size_t i = 0; i < stream.layers(); ++i)
+        places.push_back({hidden.data() + i * each, cell.data() + i * each});
+    stream.read_state(places);
+}
+
 Results run_stream(Stream& stream, const std::vector<float>& source) {
     Results results;
     stream.step(std::span(source), std::span(results.output));
-    for (std::size_t layer = 0; layer < 2; ++layer)
-        stream.read_state(layer, results.hidden.data() + layer * N * H, results.cell.data() + layer * N * H);
+    read_state(stream, results.hidden, results.cell);
     return results;
 }
 
@@ -118,8 +127,7 @@ TEST(PreparedLayers, RunASingleStepAsAStreamDoes) {
         StepResults found, of_stream;
         ASSERT_TRUE(layers.run_step(call_of_step(source, step == 0 ? nullptr : &before, found)));
         stream.step(std::span(source), std::span(of_stream.output));
-        for (std::size_t layer = 0; layer < 2; ++layer)
-            stream.read_state(layer, of_stream.hidden.data() + layer * H, of_stream.cell.data() + layer * H);
+        read_state(stream, of_stream.hidden, of_stream.cell);
         EXPECT_EQ(found, of_stream);
         before = found;
     }
@@ -166,7 +174,7 @@ TEST(PreparedLayers, RunALongStepAsAStreamDoes) {
     const PreparedLayers layers(device, {&layer, 1});
     Stream stream(device, {&layer, 1}, {.batch = 1});
     std::vector<float> states[3] = {std::vector<float>(kUnits), numbers(kUnits, 5), numbers(kUnits, 6)};
-    stream.write_state(0, states[1].data(), states[2].data());
+    stream.write_state(std::array{LayerState<const void*>{states[1].data(), states[2].data()}});
     for (int step = 0; step < 3; ++step) {
         const std::vector<float> source = numbers(kUnits, step), before = states[1], cell_before = states[2];
         const LayersCall call{.T = 1,
@@ -182,7 +190,7 @@ TEST(PreparedLayers, RunALongStepAsAStreamDoes) {
         EXPECT_EQ(device->statistics().calls, 0);
         std::vector<float> output(kUnits), hidden(kUnits), cell(kUnits);
         stream.step(std::span(source), std::span(output));
-        stream.read_state(0, hidden.data(), cell.data());
+        read_state(stream, hidden, cell);
         EXPECT_EQ(states[0], output);
         EXPECT_EQ(states[1], hidden);
         EXPECT_EQ(states[2], cell);

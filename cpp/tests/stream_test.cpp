@@ -274,5 +274,24 @@ TEST(Stream, RefusesASecondThread) {
     EXPECT_EQ(message, "[stream] another thread is using the stream; give each thread a stream of its own");
 }
 
+TEST(Stream, ReturnsToItsStart) {
+    const Network network(3, 17);
+    Stream stream(Device::open_cpu(), network.layers, {.batch = 2});
+    const std::vector<float> input(6, 0.5F);
+    std::vector<float> first(34), output(34);
+    stream.step(std::span(input), std::span(output));
+    stream.set_start();
+    stream.step(std::span(input), std::span(first));
+    stream.reset();
+    stream.step(std::span(input), std::span(output));
+    EXPECT_EQ(output, first);
+    stream.reset(std::vector<std::int64_t>{1});
+    stream.step(std::span(input), std::span(output));
+    for (std::size_t j = 0; j < 17; ++j) {
+        EXPECT_NE(output[j], first[j]);
+        EXPECT_EQ(output[17 + j], first[17 + j]);
+    }
+}
+
 }  // namespace
 }  // namespace vkrnn

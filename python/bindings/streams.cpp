@@ -60,34 +60,40 @@ public:
 
     py::tuple state() {
         py::tuple all(stream_->layers());
+        std::vector<LayerState<void*>> places;
         for (std::size_t i = 0; i < stream_->layers(); ++i) {
             const py::array hidden(state_dtype_, state_shape(i, Argument::init_state));
+            places.push_back({data_of(hidden), nullptr});
             if (!has_cell(i)) {
-                stream_->read_state(i, data_of(hidden), nullptr);
                 all[i] = py::make_tuple(hidden);
                 continue;
             }
             const py::array cell(state_dtype_, state_shape(i, Argument::init_cell));
-            stream_->read_state(i, data_of(hidden), data_of(cell));
+            places.back().cell = data_of(cell);
             all[i] = py::make_tuple(hidden, cell);
         }
+        stream_->read_state(places);
         return all;
     }
 
     // Checks the whole state before it writes any of it.
     void set_state(const py::object& value) {
         const std::vector<py::object> layers = items_of(value, "state", stream_->layers(), "of each layer");
-        std::vector<std::pair<py::array, py::array>> all;
+        std::vector<py::array> all;  // keeps the memory
+        std::vector<LayerState<const void*>> places;
         for (std::size_t i = 0; i < layers.size(); ++i) {
             const std::string where = "state[" + std::to_string(i) + "]";
             const std::vector<py::object> some =
                 items_of(layers[i], where, has_cell(i) ? 2 : 1, has_cell(i) ? "(hidden, cell)" : "(hidden,)");
-            const py::array hidden = state_of(some[0], i, Argument::init_state, where + "[0]");
-            all.emplace_back(hidden, has_cell(i) ? state_of(some[1], i, Argument::init_cell, where + "[1]") : hidden);
+            places.push_back(
+                {all.emplace_back(state_of(some[0], i, Argument::init_state, where + "[0]")).data(), nullptr});
+            if (has_cell(i))
+                places.back().cell = all.emplace_back(state_of(some[1], i, Argument::init_cell, where + "[1]")).data();
         }
-        for (std::size_t i = 0; i < all.size(); ++i)
-            stream_->write_state(i, all[i].first.data(), has_cell(i) ? all[i].second.data() : nullptr);
+        stream_->write_state(places);
     }
+
+    void set_start() { stream_->set_start(); }
 
     void reset(const std::optional<std::vector<std::int64_t>>& rows) {
         if (rows) {
@@ -205,6 +211,7 @@ void register_streams(py::module_& module) {
         .def("step", &PythonStream::step, py::arg("x"), py::arg("out") = py::none(), py::call_guard<Inside>())
         .def("read_state", &PythonStream::state, py::call_guard<Inside>())
         .def("write_state", &PythonStream::set_state, py::arg("state"), py::call_guard<Inside>())
+        .def("set_start", &PythonStream::set_start, py::call_guard<Inside>())
         .def("clear", &PythonStream::reset, py::arg("rows") = py::none(), py::call_guard<Inside>())
         .def_property_readonly("dtype", &PythonStream::dtype)
         .def_property_readonly("batch", [](const PythonStream& self) { return self.stream().batch(); })

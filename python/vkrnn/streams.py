@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +27,7 @@ State: TypeAlias = tuple[tuple[Array, ...], ...]
 _FUNCTIONS: dict[str, Callable[..., Any]] = {cell.name: getattr(operations, cell.name) for cell in _core.cells()}
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 _STATES = ("init_state", "init_cell")
+_MOST_THREADS = 2**31 - 1
 _logger = logging.getLogger("vkrnn")
 
 
@@ -45,8 +47,7 @@ class Stream(_core.Stream):
     """
 
     _device: Device
-    _names: list[str]
-    _initial: State | None
+    _sizes: list[tuple[str, int]]
 
     def __init__(self) -> None:
         raise TypeError("[stream] a Stream has no constructor; call vkrnn.stream")
@@ -65,8 +66,7 @@ class Stream(_core.Stream):
         ]
         _core.Stream.__init__(self, device._open("[stream]"), given, batch, threads)
         self._device = device
-        self._names = [layer.function.__name__ for layer in layers]
-        self._initial = None
+        self._sizes = [(layer.function.__name__, layer.arguments["recurrent_weight"].shape[-1]) for layer in layers]
         if any(name in layer.arguments for layer in layers for name in _STATES):
             self.state = [
                 [
@@ -75,7 +75,7 @@ class Stream(_core.Stream):
                 ]
                 for layer, arrays in zip(layers, self.read_state(), strict=True)
             ]
-            self._initial = self.read_state()
+            self.set_start()
         return self
 
     def _start(self, array: Array, zero: Array) -> Array:
@@ -120,26 +120,18 @@ class Stream(_core.Stream):
         ValueError
             If there is no such row.
         """
-        if rows is None and self._initial is None:
+        if rows is None:
             self.clear()
             return
         try:
-            chosen = np.atleast_1d(np.arange(self.batch)[slice(None) if rows is None else rows])
+            chosen = np.arange(self.batch)[rows]
         except IndexError as error:
             raise ValueError(f"[stream] rows: expected an index of {self.batch} batch rows: {error}") from None
-        if self._initial is None:
-            self.clear(chosen.tolist())
-            return
-        state = self.read_state()
-        for arrays, initial in zip(state, self._initial, strict=True):
-            for array, start in zip(arrays, initial, strict=True):
-                array[chosen] = start[chosen]
-        self.state = state
+        self.clear(chosen.ravel().tolist())
 
     def __repr__(self) -> str:
         """Show the layers, the batch, and how the device runs a step."""
-        sizes = [arrays[0].shape[1] for arrays in self.read_state()]
-        layers = " -> ".join(f"{name} {size}" for name, size in zip(self._names, sizes, strict=True))
+        layers = " -> ".join(f"{name} {size}" for name, size in self._sizes)
         how = "" if self._device.backend == "native" else " by ordinary calls; the CPU runs steps faster"
         return (
             f"<vkrnn.Stream: {self.inputs} -> {layers}, batch {self.batch}, {self.dtype}, on {self._device.name}{how}>"
@@ -201,9 +193,9 @@ def stream(
         raise ValueError("[stream] layers: expected at least one, got none")
     if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
         raise TypeError(f"[stream] batch: expected an int, got {type(batch).__name__}")
-    if batch < 1:
-        raise ValueError(f"[stream] batch: expected at least 1, got {batch}")
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int)):
+    if not 1 <= batch <= sys.maxsize:
+        raise ValueError(f"[stream] batch: expected 1 to {sys.maxsize}, got {batch}")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, (int, np.integer))):
         raise TypeError(f"[stream] threads: expected an int, got {type(threads).__name__}")
     if threads is not None and threads < 1:
         raise ValueError(f"[stream] threads: expected at least 1, got {threads}")
@@ -211,7 +203,7 @@ def stream(
     chosen = _cpu() if device is None else resolve(device, "[stream]")
     if chosen.backend != "native":
         _logger.info("a stream on %s runs each step as an ordinary call; the CPU runs steps faster", chosen.name)
-    return Stream._of(made, int(batch), chosen, threads or 0)  # noqa: SLF001
+    return Stream._of(made, int(batch), chosen, min(int(threads or 0), _MOST_THREADS))  # noqa: SLF001
 
 
 def _flat(layers: Any) -> Iterator[Layer]:

@@ -128,8 +128,9 @@ def test_initial_states() -> None:
     assert np.array_equal(stream.step(x), expected)
     stream.reset()
     assert np.array_equal(stream.step(x), expected)
-    stream.reset(1)
-    assert np.array_equal(stream.step(x)[:, 1], expected[:, 1])
+    for rows in (1, [[1]]):
+        stream.reset(rows)
+        assert np.array_equal(stream.step(x)[:, 1], expected[:, 1])
 
 
 def test_dtype_converts_the_weights() -> None:
@@ -253,12 +254,25 @@ def test_no_constructor() -> None:
         vkrnn.Stream([], 1, vkrnn.Device("cpu ("), 1)  # type: ignore[call-arg]
 
 
+def test_large_numbers() -> None:
+    """More threads than there are may be allowed; a batch must fit the core's integers."""
+    layer, x = layer_of("lstm", 3, 5), source(1, 3)
+    expected = vkrnn.stream(layer, threads=1).step(x)
+    for threads in (np.int64(2), 2**40):
+        assert np.array_equal(vkrnn.stream(layer, threads=threads).step(x), expected)
+    with pytest.raises(
+        ValueError, match=r"^\[stream\] batch: expected 1 to 9223372036854775807, got 9223372036854775808$"
+    ):
+        vkrnn.stream(layer, batch=2**63)
+
+
 def test_closed_device() -> None:
     """All uses of a stream on a closed device raise an error that says so."""
     device = vkrnn.Device("cpu (")
     stream = vkrnn.stream(layer_of("lstm", 3, 5), device=device)
     state = stream.state
     device.close()
+    assert repr(stream).startswith("<vkrnn.Stream: 3 -> lstm 5, ")
     for use in (
         lambda: stream.step(source(1, 3)),
         lambda: stream.state,

@@ -42,6 +42,12 @@ struct StreamOptions {
     unsigned threads = 0;
 };
 
+// A layer's hidden state [N, H] and cell state [N, H] in host memory. `cell` is null if the cell has no such state.
+template <class Pointer>
+struct LayerState {
+    Pointer hidden = nullptr, cell = nullptr;
+};
+
 class StreamSteps;
 
 // Layers, each fed by the output of the one before, and the state that they carry. The results are bit-identical to one
@@ -70,15 +76,16 @@ public:
     void step(std::span<const float> input, std::span<float> output);
     void step(std::span<const double> input, std::span<double> output);
 
-    // Sets the state of all batch rows, or of the given ones, to zeros. Throws ValueError if a row does not exist.
+    // Sets the state of all batch rows, or of the given ones, to zeros or to the state that set_start() found. Throws
+    // ValueError if a row does not exist.
     void reset();
     void reset(std::span<const std::int64_t> rows);
+    void set_start();
 
-    // Reads and writes a layer's hidden state [N, H] and cell state [N, H]. `cell` is null if the cell has no such
-    // state. The elements are float64 if the stream's type is float64, else float32, because layers of 16-bit types
-    // carry their state in float32.
-    void read_state(std::size_t layer, void* hidden, void* cell);
-    void write_state(std::size_t layer, const void* hidden, const void* cell);
+    // Read and write the state of all layers. The elements are float64 if the stream's type is float64, else float32,
+    // because layers of 16-bit types carry their state in float32. Throw ValueError if the number of layers is wrong.
+    void read_state(std::span<const LayerState<void*>> layers);
+    void write_state(std::span<const LayerState<const void*>> layers);
 
     [[nodiscard]] std::size_t layers() const { return specs_.size(); }
     [[nodiscard]] const Spec& spec(std::size_t layer) const { return specs_.at(layer); }  // of one step
@@ -93,10 +100,20 @@ private:
     template <class T>
     void checked_step(std::span<const T> input, std::span<T> output, Dtype dtype);
     void check_usable() const;
+    void check_count(std::size_t layers) const;
+
+    // A state of a layer, and its place in start_.
+    struct Part {
+        std::size_t layer;
+        Argument state;
+        std::uint64_t offset, bytes;
+    };
 
     std::shared_ptr<Device> device_;
     std::vector<Spec> specs_;
     std::unique_ptr<StreamSteps> steps_;
+    std::vector<Part> parts_;
+    std::vector<std::byte> start_;    // the states of all layers that reset() goes back to
     std::vector<std::byte> scratch_;  // for one state
     std::atomic<bool> in_use_ = false;
 };
