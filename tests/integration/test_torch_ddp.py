@@ -18,8 +18,8 @@ if not torch.distributed.is_available():
 T, N, I, H = 7, 6, 5, 8
 STEPS = 4
 
-# Each process ends without taking gloo down, which in PyTorch 2.13 sometimes aborts a process whose work is done, with or
-# without vkrnn. It waits until the other one needs it no longer.
+# Each process ends without taking gloo down, which in PyTorch 2.13 sometimes aborts a process whose work is done, with
+# vkrnn and without. It waits until the other one needs it no longer.
 PROGRAM = """
 import os, pathlib, sys, time, torch
 import vkrnn.torch
