@@ -24,6 +24,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # several proce
 import vkrnn  # noqa: E402
 from oracles import require  # noqa: E402
 from plans import portable_device  # noqa: E402
+from prepared_runs import record_runs  # noqa: E402
 from resident import VULKAN_WAYS, WAYS, opened  # noqa: E402
 from scale import FULL  # noqa: E402
 from vkrnn import _core  # noqa: E402
@@ -117,6 +118,25 @@ def portable() -> Iterator[vkrnn.Device]:
     device = portable_device()
     yield device
     device.close()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Collect the objects that run calls with kept weights, once per call."""
+    return record_runs(monkeypatch)
+
+
+@pytest.fixture
+def torch_seed() -> None:
+    """Let PyTorch draw the same numbers in each run of a test."""
+    require("torch").manual_seed(0)
+
+
+@pytest.fixture
+def no_gradients() -> Iterator[None]:
+    """Let PyTorch record no gradients."""
+    with require("torch").no_grad():
+        yield
 
 
 @pytest.fixture(scope="session")

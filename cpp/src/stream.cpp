@@ -62,7 +62,7 @@ Stream::Stream(std::shared_ptr<Device> device, std::span<const StreamLayer> laye
         for (const Argument state : {init_state, init_cell})
             if (spec.has(state)) {
                 const std::uint64_t bytes = state_bytes(spec, state);
-                parts_.push_back({parts.size() - 1, state, all, bytes});
+                states_.push_back({parts.size() - 1, state, all, bytes});
                 largest = std::max(largest, bytes);
                 all += bytes;
             }
@@ -115,7 +115,7 @@ void Stream::step(std::span<const double> input, std::span<double> output) {
 void Stream::reset() {
     const Turn turn(*this);
     check_usable();
-    for (const Part& part : parts_) steps_->write(part.layer, part.state, start_.data() + part.offset);
+    for (const StatePlace& each : states_) steps_->write(each.layer, each.state, start_.data() + each.offset);
 }
 
 void Stream::reset(std::span<const std::int64_t> rows) {
@@ -125,21 +125,21 @@ void Stream::reset(std::span<const std::int64_t> rows) {
                              std::to_string(row));
     const Turn turn(*this);
     check_usable();
-    for (const Part& part : parts_) {
-        const std::uint64_t each = part.bytes / static_cast<std::uint64_t>(batch());
-        steps_->read(part.layer, part.state, scratch_.data());
+    for (const StatePlace& each : states_) {
+        const std::uint64_t row_bytes = each.bytes / static_cast<std::uint64_t>(batch());
+        steps_->read(each.layer, each.state, scratch_.data());
         for (const std::int64_t row : rows) {
-            const std::uint64_t at = static_cast<std::uint64_t>(row) * each;
-            std::memcpy(scratch_.data() + at, start_.data() + part.offset + at, each);
+            const std::uint64_t at = static_cast<std::uint64_t>(row) * row_bytes;
+            std::memcpy(scratch_.data() + at, start_.data() + each.offset + at, row_bytes);
         }
-        steps_->write(part.layer, part.state, scratch_.data());
+        steps_->write(each.layer, each.state, scratch_.data());
     }
 }
 
 void Stream::set_start() {
     const Turn turn(*this);
     check_usable();
-    for (const Part& part : parts_) steps_->read(part.layer, part.state, start_.data() + part.offset);
+    for (const StatePlace& each : states_) steps_->read(each.layer, each.state, start_.data() + each.offset);
 }
 
 void Stream::check_count(std::size_t count) const {
@@ -152,9 +152,9 @@ void Stream::read_state(std::span<const LayerState<void*>> layers) {
     check_count(layers.size());
     const Turn turn(*this);
     check_usable();
-    for (const Part& part : parts_) {
-        const LayerState<void*>& to = layers[part.layer];
-        steps_->read(part.layer, part.state, part.state == init_state ? to.hidden : to.cell);
+    for (const StatePlace& each : states_) {
+        const LayerState<void*>& to = layers[each.layer];
+        steps_->read(each.layer, each.state, each.state == init_state ? to.hidden : to.cell);
     }
 }
 
@@ -162,9 +162,9 @@ void Stream::write_state(std::span<const LayerState<const void*>> layers) {
     check_count(layers.size());
     const Turn turn(*this);
     check_usable();
-    for (const Part& part : parts_) {
-        const LayerState<const void*>& from = layers[part.layer];
-        steps_->write(part.layer, part.state, part.state == init_state ? from.hidden : from.cell);
+    for (const StatePlace& each : states_) {
+        const LayerState<const void*>& from = layers[each.layer];
+        steps_->write(each.layer, each.state, each.state == init_state ? from.hidden : from.cell);
     }
 }
 

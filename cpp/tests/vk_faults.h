@@ -120,11 +120,12 @@ private:
         HOOK(vkAllocateCommandBuffers); HOOK(vkAllocateMemory); HOOK(vkBeginCommandBuffer); HOOK(vkBindBufferMemory);
         HOOK(vkCmdBeginDebugUtilsLabelEXT); HOOK(vkCmdBindPipeline); HOOK(vkCmdCopyBuffer); HOOK(vkCmdDispatch);
         HOOK(vkCmdEndDebugUtilsLabelEXT); HOOK(vkCmdFillBuffer); HOOK(vkCmdPipelineBarrier2); HOOK(vkCmdPushConstants);
-        HOOK(vkCmdPushDescriptorSetKHR); HOOK(vkCreateDescriptorSetLayout); HOOK(vkDestroyDescriptorSetLayout);
-        HOOK(vkCmdResetQueryPool); HOOK(vkCmdUpdateBuffer); HOOK(vkCmdWriteTimestamp2); HOOK(vkCreateBuffer);
-        HOOK(vkCreateCommandPool); HOOK(vkCreateComputePipelines); HOOK(vkCreatePipelineCache);
+        HOOK(vkCmdPushDescriptorSetKHR); HOOK(vkCmdResetQueryPool); HOOK(vkCmdUpdateBuffer);
+        HOOK(vkCmdWriteTimestamp2); HOOK(vkCreateBuffer); HOOK(vkCreateCommandPool); HOOK(vkCreateComputePipelines);
+        HOOK(vkCreateDescriptorSetLayout); HOOK(vkCreatePipelineCache);
         HOOK(vkCreatePipelineLayout); HOOK(vkCreateQueryPool); HOOK(vkCreateSemaphore); HOOK(vkCreateShaderModule);
-        HOOK(vkDestroyBuffer); HOOK(vkDestroyCommandPool); HOOK(vkDestroyDevice); HOOK(vkDestroyPipeline);
+        HOOK(vkDestroyBuffer); HOOK(vkDestroyCommandPool); HOOK(vkDestroyDescriptorSetLayout); HOOK(vkDestroyDevice);
+        HOOK(vkDestroyPipeline);
         HOOK(vkDestroyPipelineCache); HOOK(vkDestroyPipelineLayout); HOOK(vkDestroyQueryPool); HOOK(vkDestroySemaphore);
         HOOK(vkDestroyShaderModule); HOOK(vkEndCommandBuffer); HOOK(vkFreeCommandBuffers); HOOK(vkFreeMemory);
         HOOK(vkGetBufferDeviceAddress); HOOK(vkGetBufferMemoryRequirements); HOOK(vkGetDeviceQueue);

@@ -13,7 +13,6 @@ import pytest
 
 import vkrnn
 from oracles import require
-from prepared_runs import record_runs
 
 onnx = require("onnx")
 
@@ -31,12 +30,6 @@ ATTRIBUTES: list[dict[str, Any]] = [
     {"layout": 1},
     {"layout": 1, "direction": "bidirectional", "clip": 0.5},
 ]
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the objects that run calls with kept weights, once per call."""
-    return record_runs(monkeypatch)
 
 
 def draw(*shape: int) -> Any:

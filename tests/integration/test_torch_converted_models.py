@@ -16,10 +16,7 @@ torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_modules import SMALL  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("torch_seed")
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]

@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import pytest
 
 import vkrnn
 from oracles import require
-from prepared_runs import record_runs
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
@@ -29,19 +28,7 @@ from torch_modules import initial  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the objects that run calls with kept weights, once per call."""
-    return record_runs(monkeypatch)
+pytestmark = pytest.mark.usefixtures("torch_seed", "no_gradients")
 
 
 @every_kind

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from oracles import require
-from prepared_runs import record_runs
 
 torch = require("torch")
 from kept_modules import a_module, assert_same, plain, warm  # noqa: E402
 from torch_modules import initial  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _no_gradients() -> Iterator[None]:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the objects that run calls with kept weights, once per call."""
-    return record_runs(monkeypatch)
+pytestmark = pytest.mark.usefixtures("torch_seed", "no_gradients")
 
 
 def _replace_parameter(module: Any) -> None:

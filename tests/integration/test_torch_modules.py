@@ -23,11 +23,7 @@ from vkrnn.torch import _calls, _ops  # noqa: E402
 
 KINDS = ("LSTM", "GRU", "RNN")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("torch_seed")
 
 
 def pair(kind: str, **options: Any) -> tuple[Any, Any]:

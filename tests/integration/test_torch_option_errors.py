@@ -10,11 +10,11 @@ from oracles import require
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
-from torch_modules import LIVELY, lively  # noqa: E402
+from torch_modules import LIVELY, H, I, lively  # noqa: E402
 
 # PyTorch's own affairs.
 pytestmark = pytest.mark.filterwarnings("ignore")
-T, N, I, H = 4, 3, 2, 5  # I and H are those of `lively`
+T, N = 4, 3
 every_kind = pytest.mark.parametrize("kind", LIVELY)
 
 

@@ -11,18 +11,13 @@ from oracles import require
 from tolerances import TORCH_IN_FLOAT64
 
 torch = require("torch")
-from torch_modules import LIVELY, lively  # noqa: E402
+from torch_modules import LIVELY, H, I, lively  # noqa: E402
 from vkrnn.torch import _ops  # noqa: E402
 
 # PyTorch's own affairs.
-pytestmark = pytest.mark.filterwarnings("ignore")
-T, N, I, H = 4, 3, 2, 5  # I and H are those of `lively`
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("torch_seed")]
+T, N = 4, 3
 every_kind = pytest.mark.parametrize("kind", LIVELY)
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 @every_kind

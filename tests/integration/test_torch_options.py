@@ -17,25 +17,19 @@ import pytest
 import vkrnn
 from comparison import assert_close
 from oracles import require
-from prepared_runs import record_runs
 from tolerances import DTYPES, TORCH_IN_FLOAT64
 from vkrnn._convert_torch import _OF_CALLS
 
 torch = require("torch")
 import vkrnn.torch as ours  # noqa: E402
 from torch_loops import DEFAULTS, NUMBERS, Loop  # noqa: E402
-from torch_modules import LIVELY, fed_to, initial, lively, states, work  # noqa: E402
+from torch_modules import LIVELY, H, I, fed_to, initial, lively, states, work  # noqa: E402
 from vkrnn.torch._recurrent import Recurrent  # noqa: E402
 
 # PyTorch's own affairs.
-pytestmark = pytest.mark.filterwarnings("ignore")
-T, N, I, H = 4, 3, 2, 5  # I and H are those of `lively`
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("torch_seed")]
+T, N = 4, 3
 every_kind = pytest.mark.parametrize("kind", LIVELY)
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -247,9 +241,8 @@ def test_dropout_of_a_converted_module(kind: str, masks: list[Any]) -> None:
 
 
 @every_kind
-def test_kept_weights(kind: str, monkeypatch: pytest.MonkeyPatch, masks: list[Any]) -> None:
+def test_kept_weights(kind: str, runs: list[Any], masks: list[Any]) -> None:
     """Without gradients the weights are kept, with the same bits; in training with recurrent dropout they are not."""
-    runs = record_runs(monkeypatch)
     for options in ({}, {"bidirectional": True}, {"bias": False}):
         module, x = lively(kind, 2, recurrent_dropout=0.5, **options).eval(), torch.rand(T, N, I)
         hx = initial(module, N)

@@ -17,7 +17,7 @@ import vkrnn.torch as ours  # noqa: E402
 
 T, N, I, H = 3, 2, 2, 3
 # Warnings of PyTorch.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("torch_seed")]
 every_kind = pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 FORWARD_MODE = (
     "[vkrnn.torch] forward-mode derivatives: vkrnn has reverse-mode derivatives only; use torch.func.vjp or jacrev, "
@@ -27,11 +27,6 @@ TWICE = (
     "[vkrnn.torch] gradients of gradients: vkrnn has first derivatives only; use PyTorch's own modules, "
     "which vkrnn.torch.revert(model) puts back"
 )
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 def pair(kind: str, **options: Any) -> tuple[Any, Any]:

@@ -8,10 +8,13 @@ import torch
 
 import vkrnn.torch as ours
 
-__all__ = ["LIVELY", "SMALL", "fed_to", "initial", "lively", "states", "work"]
+__all__ = ["LIVELY", "SMALL", "H", "I", "fed_to", "initial", "lively", "states", "work"]
 
 # Arguments that make a small module.
 SMALL = {"input_size": 3, "hidden_size": 4}
+
+# Features and units of `lively`.
+I, H = 2, 5
 
 # Options that PyTorch's modules lack, for each of vkrnn's.
 LIVELY: dict[str, dict[str, Any]] = {
@@ -22,8 +25,8 @@ LIVELY: dict[str, dict[str, Any]] = {
 
 
 def lively(kind: str, num_layers: int = 1, **more: Any) -> Any:
-    """Return a module of vkrnn with options, from 2 features to 5 units."""
-    return getattr(ours, kind)(2, 5, num_layers, **LIVELY[kind], **more)
+    """Return a module of vkrnn with options, from I features to H units."""
+    return getattr(ours, kind)(I, H, num_layers, **LIVELY[kind], **more)
 
 
 def states(found: Any) -> tuple[Any, ...]:

@@ -76,8 +76,8 @@ public:
     void step(std::span<const float> input, std::span<float> output);
     void step(std::span<const double> input, std::span<double> output);
 
-    // Sets the state of all batch rows, or of the given ones, to zeros or to the state that set_start() found. Throws
-    // ValueError if a row does not exist.
+    // Sets the state of all batch rows, or of the given ones, back to the start: zeros, or the state that the stream
+    // had when set_start() was called. Throws ValueError if a row does not exist.
     void reset();
     void reset(std::span<const std::int64_t> rows);
     void set_start();
@@ -103,7 +103,7 @@ private:
     void check_count(std::size_t layers) const;
 
     // A state of a layer, and its place in start_.
-    struct Part {
+    struct StatePlace {
         std::size_t layer;
         Argument state;
         std::uint64_t offset, bytes;
@@ -112,7 +112,7 @@ private:
     std::shared_ptr<Device> device_;
     std::vector<Spec> specs_;
     std::unique_ptr<StreamSteps> steps_;
-    std::vector<Part> parts_;
+    std::vector<StatePlace> states_;
     std::vector<std::byte> start_;    // the states of all layers that reset() goes back to
     std::vector<std::byte> scratch_;  // for one state
     std::atomic<bool> in_use_ = false;
