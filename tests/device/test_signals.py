@@ -19,7 +19,7 @@ from cases import Case, gradient_inputs, inputs
 from resident import is_native, position
 from scale import scaled
 
-SIGNALS = 500
+SIGNALS = scaled(500, 200)
 pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no signal.setitimer on this system")
 
 

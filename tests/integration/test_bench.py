@@ -94,7 +94,7 @@ native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU devic
 vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
 
 
-@pytest.mark.parametrize("name", sample(["cells", "gemm", "overhead", "copies", "first_call", "scaling"], 2))
+@pytest.mark.parametrize("name", sample(["cells", "first_call", "gemm", "overhead", "scaling", "copies"], 2))
 def test_smoke(name: str) -> None:
     """Every record has every field and plausible numbers, and vkrnn's results were checked."""
     complete(smoke(name))
@@ -102,7 +102,7 @@ def test_smoke(name: str) -> None:
 
 @native
 @pytest.mark.parametrize(
-    "name", sample(["products", "threads", "contention", "first_call", "cells", "step", "beside"], 3)
+    "name", sample(["products", "threads", "first_call", "cells", "contention", "step", "beside"], 3)
 )
 def test_smoke_on_the_native_device(name: str) -> None:
     """Some benchmarks measure the native CPU device only."""

@@ -215,6 +215,7 @@ def test_bench_computes_what_pytorch_does(torch: Any) -> None:
         assert gradients.recurrent_weight.shape == tuple(others[2].shape)
 
 
+@pytest.mark.full
 def test_demo(tmp_path: Path) -> None:
     """It runs the demonstration with its options."""
     for package in ("matplotlib", "statsmodels", "tqdm"):

@@ -77,6 +77,7 @@ def test_costs_are_found_again() -> None:
     assert np.linalg.norm(model.errors(fitted)) < 0.01 * np.linalg.norm(model.errors(start))
 
 
+@pytest.mark.full
 @pytest.mark.skipif(GPU is None, reason="there is no Vulkan device")
 def test_it_runs_on_any_vulkan_device(tmp_path: Path) -> None:
     """It times strategies of both parts, and prints a table with as many costs as there are."""
