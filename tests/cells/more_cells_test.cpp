@@ -194,8 +194,8 @@ int least_fitting(const std::string& schedule, const Problem& problem, Dtype dty
 
 class EachCell : public testing::TestWithParam<std::size_t> {};
 
-// float64 runs with the first strategy only, because its kernels differ from float32's only in the type. A short run has
-// every second problem, by turns of the strategies.
+// float64 runs with the first strategy only, because its kernels differ from float32's only in the type. A short run
+// has every second problem, by turns of the strategies.
 TEST_P(EachCell, FollowsItsEquationsWithEveryStrategy) {
     const std::vector<Named> all = problems(cells()[GetParam()]);
     std::vector<std::vector<double>> gradients;
