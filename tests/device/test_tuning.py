@@ -277,6 +277,7 @@ def test_wrong_answers_are_not_entered(index: int, monkeypatch: pytest.MonkeyPat
     assert _tuning.read(vkrnn.devices()[index].profile) == []
 
 
+@pytest.mark.full
 def test_every_pass_is_measured(index: int, capsys: pytest.CaptureFixture[str]) -> None:
     """A real but very short measurement gives each call a row."""
     options = ["--sizes", "2,1,3,2", "--seconds", "0", "--schedules", "steps", "--gemms", "register"]

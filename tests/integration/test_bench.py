@@ -130,6 +130,7 @@ def test_neighbours_cost_the_same(size: Sizes) -> None:
 
 
 @native
+@pytest.mark.full
 def test_first_call() -> None:
     """The record has vkrnn's import, first and second call, and NumPy's import. The native device has no caches."""
     records = smoke("first_call", *ON_NATIVE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,12 @@ SIZES: dict[str, dict[str, int]] = {"steps": {"lanes": 8, "rows": 4}}
 MORE_SIZES: dict[str, dict[str, int]] = {"persistent": {"kept_blocks": 1, "depth_groups": 2, "blocks_ahead": 2}}
 
 
+@functools.cache
+def _listed() -> Sequence[vkrnn.Device]:
+    """Return the devices, once: drivers take milliseconds to list them, and each test's name has its device's."""
+    return vkrnn.devices()
+
+
 @dataclass(frozen=True)
 class Target:
     """A device by its index, and the options that fix its strategies. Without options it chooses for each call."""
@@ -28,14 +35,13 @@ class Target:
     @property
     def id(self) -> str:
         """Return the target in the form of VKRNN_TEST_DEVICE."""
-        device = vkrnn.devices()[self.index]
-        name = device.name.split(" (")[0].replace(" ", "-")
+        name = _listed()[self.index].name.split(" (")[0].replace(" ", "-")
         return " ".join([name, *(f"{name}={value}" for name, value in self.options)])
 
     @property
     def is_costly(self) -> bool:
         """Return whether kernels compile slowly: on a CPU that runs those of GPUs, and for CUDA, by NVRTC."""
-        device = vkrnn.devices()[self.index]
+        device = _listed()[self.index]
         return device.backend == "cuda" or (device.type == "cpu" and device.backend == "vulkan")
 
     def opened(self) -> vkrnn.Device:
@@ -73,15 +79,25 @@ closes_the_default = pytest.mark.skipif(
 )
 
 
+@functools.cache
+def _distinct() -> Sequence[int]:
+    """Return the index of the first device of each kind. A machine may have several equal GPUs."""
+    first: dict[tuple[str, str], int] = {}
+    for device in _listed():
+        model = device.name[device.name.find(" (") :] if device.backend == "cuda" else device.name
+        first.setdefault((device.backend, model), device.index)
+    return list(first.values())
+
+
 def targets() -> list[Target]:
-    """Return all targets of every device, or the one in VKRNN_TEST_DEVICE."""
+    """Return all targets of every kind of device, or the one in VKRNN_TEST_DEVICE."""
     if "VKRNN_TEST_DEVICE" in os.environ:
         index = vkrnn.default_device().index
         _, *options = os.environ["VKRNN_TEST_DEVICE"].split()
         pairs = (option.split("=") for option in options)
         fixed = tuple((name, int(value) if value.isdecimal() else value) for name, value in pairs)
         return [Target(index, fixed)] if fixed else [Target(index), *forced(index)]
-    return [target for device in vkrnn.devices() for target in (Target(device.index), *forced(device.index))]
+    return [target for index in _distinct() for target in (Target(index), *forced(index))]
 
 
 def devices() -> list[Target]:
