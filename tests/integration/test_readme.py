@@ -53,32 +53,30 @@ RECORDS = {
     "2 cores, AVX-512": "cells-cpu-2-avx512",
     "16 cores, AVX-512": "cells-cpu-16",
 }
-GPU_RECORDS = {"float32, cuDNN with TF32": "gpu-h200", "float16": "gpu-h200-float16", "bfloat16": "gpu-h200-bfloat16"}
+# For each platform of the summary, the record and the contender there.
 GPU_PLATFORMS = {
-    "H200, float32": "gpu-h200",
-    "H200, float32, earlier run": "gpu-h200-earlier",
-    "H200, float16": "gpu-h200-float16",
-    "H100, TF32": "gpu-h100-tf32",
-    "H100, TF32, six other sizes": "gpu-h100-tf32-six",
-    "H200, bfloat16": "gpu-h200-bfloat16",
-    "H100, float32": "gpu-h100",
-    "H200, NumPy to NumPy": "gpu-h200-transfers",
+    "H200, float32, Vulkan": ("gpu-h200", "vkrnn"),
+    "H200, float32, CUDA": ("gpu-h200", "vkrnn, cuda"),
+    "H200, float32, modules": ("gpu-h200", "vkrnn, module"),
+    "H200, TF32, Vulkan": ("gpu-h200-tf32", "vkrnn, tf32"),
+    "H200, TF32, CUDA": ("gpu-h200-tf32", "vkrnn, cuda tf32"),
+    "H200, TF32, modules": ("gpu-h200", "vkrnn, module in TF32"),
+    "H200, float16, Vulkan": ("gpu-h200-float16", "vkrnn"),
+    "H200, float16, CUDA": ("gpu-h200-float16", "vkrnn, cuda"),
+    "H200, float16, modules": ("gpu-h200-float16", "vkrnn, module"),
+    "H200, bfloat16, Vulkan": ("gpu-h200-bfloat16", "vkrnn"),
+    "H200, bfloat16, CUDA": ("gpu-h200-bfloat16", "vkrnn, cuda"),
+    "H200, bfloat16, modules": ("gpu-h200-bfloat16", "vkrnn, module"),
+    "H200, float32, without matrix units": ("gpu-h200-plain", "vkrnn, without matrix units"),
+    "H100, float32": ("gpu-h100", "vkrnn"),
+    "H100, TF32": ("gpu-h100-tf32", "vkrnn, tf32"),
+    "H200, NumPy to NumPy": ("gpu-h200-transfers", "vkrnn"),
 }
-# The columns of each table about CUDA devices: the record, and the column there.
-CUDA_TABLES = [
-    {
-        "Vulkan": ("gpu-h200-cuda", "ratio of vkrnn"),
-        "CUDA": ("gpu-h200-cuda", "ratio of vkrnn, cuda"),
-        "module": ("gpu-h200-cuda", "ratio of vkrnn, module"),
-        "module, TF32": ("gpu-h200-cuda", "ratio of vkrnn, module in TF32"),
-    },
-    {
-        "TF32, own": ("gpu-h100-cublas-tf32", "ratio of vkrnn, matrices"),
-        "TF32, cuBLASLt": ("gpu-h100-cublas-tf32", "ratio of vkrnn"),
-        "float16, own": ("gpu-h100-cublas-float16", "ratio of vkrnn, matrices"),
-        "float16, cuBLASLt": ("gpu-h100-cublas-float16", "ratio of vkrnn"),
-    },
-]
+# The sections with a table of every row, and the platforms in each of its cells.
+GPU_SECTIONS = {
+    kind: [f"H200, {kind}, {where}" for where in ("Vulkan", "CUDA", "modules")]
+    for kind in ("float32", "TF32", "float16", "bfloat16")
+} | {"Without matrix units": ["H200, float32, without matrix units"]}
 RESULTS = ROOT / "bench" / "results"
 OTHERS = {"PyTorch": "torch", "onnxruntime": "onnxruntime", "NumPy": "numpy"}
 CELLS = {"lstm": "LSTM", "gru": "GRU", "single_gate_rnn": "RNN"}
@@ -171,26 +169,34 @@ def test_every_method_is_listed() -> None:
     assert listed == [(method.swift, mpsgraph._NAMES[method.base].__name__) for method in mpsgraph.METHODS]
 
 
-@pytest.mark.parametrize("label", GPU_RECORDS)
-def test_rows_of_gpus_are_on_record(label: str) -> None:
-    """Every ratio in the GPU table is the benchmark's, and README.md has their mean."""
-    record = RESULTS / f"{GPU_RECORDS[label]}.txt"
-    recorded = {
-        (op, sizes): ratio for op, sizes, _, _, ratio, *_ in rows(record, 10) if "," in sizes and "T" not in sizes
+@pytest.mark.parametrize("section", GPU_SECTIONS)
+def test_rows_of_gpus_are_on_record(section: str) -> None:
+    """Every ratio in a section's table is the benchmark's, and all of them are there."""
+    expected: dict[tuple[str, str], list[str]] = {}
+    for index, platform in enumerate(GPU_SECTIONS[section]):
+        record, contender = GPU_PLATFORMS[platform]
+        for row in table_with(RESULTS / f"{record}.txt", f"ratio of {contender}"):
+            ratios = expected.setdefault((row["operation"], row["T,N,I=H"]), ["-"] * len(GPU_SECTIONS[section]))
+            ratios[index] = row[f"ratio of {contender}"] or "-"
+    assert len(expected) >= 36
+    [text] = re.findall(rf"^### {section}$(.*?)^##", PERFORMANCE.read_text(), re.MULTILINE | re.DOTALL)
+    operations = [op for cell in CELLS for op in (cell, f"{cell} + gradients")]
+    found = {
+        (op, sizes.strip().replace(" ", "")): cell.strip().split(" / ")
+        for sizes, *cells in (line[1:-1].split("|") for line in re.findall(r"^\| \d.*$", text, re.MULTILINE))
+        for op, cell in zip(operations, cells, strict=True)
+        if cell.strip() != "-"
     }
-    assert len(recorded) >= 40
-    found: dict[tuple[str, str], str] = {}
-    at = ""
-    for first, sizes, *cells in rows(PERFORMANCE, 8):
-        at = first or at
-        if at == label:
-            operations = [op for cell in CELLS for op in (cell, f"{cell} + gradients")]
-            found |= {
-                (op, sizes.replace(" ", "")): ratio for op, ratio in zip(operations, cells, strict=True) if ratio != "-"
-            }
-    assert found == recorded
-    mean = f"{geometric_mean(map(float, recorded.values())):.2f} in {label.split(',')[0]}"
-    assert mean in " ".join(README.read_text().split())
+    assert found == expected
+
+
+def test_means_of_gpus_are_on_record() -> None:
+    """README.md has the means of the summary."""
+    means = {platform: cells[1] for (platform, _), cells in summary().items()}
+    text = " ".join(README.read_text().split())
+    for kind in ("float32", "TF32", "float16", "bfloat16"):
+        pair = " and ".join(means[f"H200, {kind}, {device}"] for device in ("Vulkan", "CUDA"))
+        assert f"{pair} in {kind}" in text
 
 
 def described(op: str, *sizes: str) -> str:
@@ -201,15 +207,16 @@ def described(op: str, *sizes: str) -> str:
 
 def summary() -> dict[tuple[str, str], list[str]]:
     """Return the rows of the summary: number of rows, mean and worst row by platform and baseline."""
-    return {(platform, words_of(against)): cells for platform, against, *cells in rows(PERFORMANCE, 5)[2:]}
+    lines = [list(row.values()) for row in table_with(PERFORMANCE, "rows")]
+    return {(platform, words_of(against)): cells for platform, against, *cells in lines}
 
 
 @pytest.mark.parametrize("platform", GPU_PLATFORMS)
 def test_the_summary_of_gpus_is_on_record(platform: str) -> None:
     """The number of rows, mean and worst row are the benchmark's."""
-    printed = rows(RESULTS / f"{GPU_PLATFORMS[platform]}.txt", 6)
-    contender = ("all", "vkrnn, tf32" if "TF32" in platform else "vkrnn")
-    [(count, mean, worst, row)] = [cells for name, other, *cells in printed if (name, other) == contender]
+    record, contender = GPU_PLATFORMS[platform]
+    printed = rows(RESULTS / f"{record}.txt", 6)
+    [(count, mean, worst, row)] = [cells for name, other, *cells in printed if (name, other) == ("all", contender)]
     op, sizes = row.split(", ")
     found = [cells for (name, _), cells in summary().items() if name == platform]
     assert found == [[count, mean, f"{worst}: {described(op, *sizes.split(','))}"]]
@@ -225,64 +232,81 @@ def test_the_cost_of_options_is_on_record(contender: str) -> None:
     assert expected in [cells for _, *cells in rows(PERFORMANCE, 3)]
 
 
-@pytest.mark.parametrize("columns", CUDA_TABLES, ids=", ".join)
-def test_the_tables_of_cuda_are_on_record(columns: Mapping[str, tuple[str, str]]) -> None:
-    """Every ratio is the benchmark's, and all of them are there."""
-    found, sizes, cell = {}, "", ""
-    for row in table_with(PERFORMANCE, next(iter(columns))):
-        sizes = row["T, N, I=H"].replace(" ", "") or sizes
-        gradients = row[""] == "with gradients"
-        cell = cell if gradients else {name: cell for cell, name in CELLS.items()}[row[""]]
-        op = f"{cell} + gradients" if gradients else cell
-        found |= {(column, op, sizes): row[column] for column in columns if row[column] != "-"}
-    assert found == {
-        (column, row["operation"], row["T,N,I=H"]): row[name]
-        for column, (record, name) in columns.items()
-        for row in table_with(RESULTS / f"{record}.txt", name)
-    }
-
-
 def test_the_table_of_loops_is_on_record() -> None:
-    """So is what the page says about data-parallel training."""
+    """The ratios are the benchmark's."""
     found = [[row["loop"], row["loop of a compiled cell"]] for row in table_with(PERFORMANCE, "loop")]
     assert found == [
-        [row["loop : vkrnn"], row["compiled : vkrnn"]] for row in table_with(RESULTS / "loops-h100.txt", "compiled")
+        [row["loop : vkrnn"], row["compiled : vkrnn"]] for row in table_with(RESULTS / "loops-h200.txt", "compiled")
     ]
-    paragraph = next(text for text in PERFORMANCE.read_text().split("\n\n") if "ddp-h100-4" in text)
-    record = RESULTS / "ddp-h100-4.txt"
-    assert all(row["ms a step"] in paragraph for row in table_with(record, "ms a step"))
-    assert record.read_text().splitlines()[0].removeprefix("$ ") in paragraph
 
 
-def test_the_device_times_in_float16_are_on_record() -> None:
-    """Milliseconds are those of the record, whose second part is after the changes."""
-    parts = (RESULTS / "gpu-h200-float16-loop.txt").read_text().split("\nAt ")[1:]
-    totals, own = (
-        [dict(re.findall(pattern, part)) for part in parts]
-        for pattern in (r"(LSTM \S+ \S+ \w+): (\d+) us", r"(LSTM \S+ \S+ \w+): .*\n +([\d.]+) us +[\d.]+x kernel\n")
-    )
-    for row in table_with(PERFORMANCE, "without cuBLASLt's part"):
-        size = row["T, N, I=H"].replace(" ", "")
-        ours, theirs = (f"LSTM {size} torch.float16 {name}" for name in ("vkrnn", "torch"))
-        for column, microseconds in {
-            "vkrnn, before": totals[0][ours],
-            "vkrnn": totals[1][ours],
-            "without cuBLASLt's part": own[1][ours],
-            "PyTorch": totals[1][theirs],
-        }.items():
-            assert abs(float(row[column]) - float(microseconds) / 1000) <= 0.00501, f"{size}, {column}"
-        assert abs(float(row["PyTorch : vkrnn"]) - float(totals[1][theirs]) / float(totals[1][ours])) <= 0.00501, size
+def test_the_table_of_several_gpus_is_on_record() -> None:
+    """Milliseconds are the benchmark's, and its commands are named."""
+    expected: dict[str, dict[str, str]] = {}
+    for gpu, record in (("H200", "ddp-h200-2"), ("H100", "ddp-h100-4")):
+        path = RESULTS / f"{record}.txt"
+        assert f"`{path.read_text().splitlines()[0].removeprefix('$ ')}`" in PERFORMANCE.read_text()
+        for row in table_with(path, "ms a step"):
+            name = {"torch": "PyTorch"}.get(row["implementation"], row["implementation"])
+            expected.setdefault(f"{row['processes']} {gpu}", {})[name] = row["ms a step"]
+    found = {
+        row["GPUs"]: {name: row[name] for name in ("vkrnn.torch", "PyTorch")} for row in table_with(PERFORMANCE, "GPUs")
+    }
+    assert found == expected
+
+
+def test_the_table_of_memory_is_on_record() -> None:
+    """The means and the worst rows are the benchmark's."""
+    parts = (RESULTS / "memory-h200.txt").read_text().split("$ ")[1:]
+    expected = []
+    for part in parts:
+        [dtype] = re.findall(r"--dtype (\w+)", part)
+        [mean] = re.findall(r"geometric mean ([\d.]+);", part)
+        [(cell, T, N, H, worst)] = re.findall(r"PyTorch's, (\w+) T=(\d+) N=(\d+) I=\d+ H=(\d+): ([\d.]+) times", part)
+        expected.append([dtype, mean, f"{worst}: {described(cell, T, N, H)}"])
+    [text] = re.findall(r"^### Memory$(.*?)^##", PERFORMANCE.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [
+        [cell.strip() for cell in line[1:-1].split("|")] for line in re.findall(r"^\| b?float.*$", text, re.MULTILINE)
+    ]
+    assert lines == expected
+
+
+def test_answers_beyond_the_limits_are_on_record() -> None:
+    """The page says how many there are in the records of the H200, and quotes errors and limits of each kind."""
+    kinds = ("gpu-h200", "gpu-h200-tf32", "gpu-h200-float16", "gpu-h200-bfloat16", "gpu-h200-plain")
+    texts = [(RESULTS / f"{kind}.txt").read_text() for kind in kinds]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("WRONG")]
+    assert f"{len(lines)} of 982 answers" in PERFORMANCE.read_text()
+    beyond = {
+        (float(error), float(limit))
+        for line in lines
+        for error, limit in re.findall(r"\w+ ([\d.e-]+) \(at most ([\d.e-]+)\)", line)
+        if float(error) >= float(limit)  # equal if they differ by less than the rounding of the text
+    }
+    quoted = {
+        (float(f"{float(row['error']):.1e}"), float(f"{float(row['limit']):.1e}"))
+        for row in table_with(PERFORMANCE, "limit")
+    }
+    assert quoted == beyond
 
 
 def test_the_runs_of_the_summary_are_on_record() -> None:
     """Each platform has a command and a commit, the same as its record if that has them."""
-    runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:]}
-    assert set(runs) == {platform for platform, _ in summary()} == {*RECORDS, *GPU_PLATFORMS}
-    for platform, (command, commit, record) in runs.items():
-        path = PERFORMANCE.parent / re.findall(r"\((.*)\)", record)[0]
-        if platform in GPU_PLATFORMS:
-            assert path.name == f"{GPU_PLATFORMS[platform]}.txt"
-            assert path.read_text().splitlines()[0] == f"$ {command.strip('`')}"
+    page = PERFORMANCE.read_text()
+    [sizes] = re.findall(r'^SIZES="([^"]*)"$', page, re.MULTILINE)
+    runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:] if cells[0].startswith("`python")}
+    paths = {platform: PERFORMANCE.parent / re.findall(r"\((.*)\)", cells[2])[0] for platform, cells in runs.items()}
+    assert {platform for platform, _ in summary()} == {*RECORDS, *GPU_PLATFORMS}
+    assert {path.stem for path in paths.values()} == {
+        *RECORDS.values(),
+        *(record for record, _ in GPU_PLATFORMS.values()),
+    }
+    for platform, (command, commit, _) in runs.items():
+        path = paths[platform]
+        if platform not in RECORDS:
+            assert (
+                path.read_text().splitlines()[0] == f"$ {command.strip('`').replace('$SIZES', ' '.join(sizes.split()))}"
+            )
             continue
         assert path.name == f"{RECORDS[platform]}.jsonl"
         [recorded] = {records[0].commit for records in groups_of(path)}
