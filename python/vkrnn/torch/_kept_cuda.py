@@ -194,7 +194,7 @@ def _run(module: Any, layers: list[RepeatedLayer], source: Tensor, states: tuple
     if layers[0].training:
         last: Any = []
         for number, layer in enumerate(layers):
-            first = [each[number : number + 1] for each in states]
+            first = [module._of_layer(each, number, 1) for each in states]  # noqa: SLF001
             absent = [None] * (2 - len(states))
             source, *ends = apply_repeated_layer(layer, source, *layer.weights, *first, *absent)
             last.append(ends[: 1 + lstm])
