@@ -399,3 +399,38 @@ def test_data_parallel_training(torch: Any) -> None:
         ("vkrnn.torch", "1", "1.00"),
         ("torch", "1", "1.00"),
     ]
+
+
+def test_two_builds(tmp_path: Path) -> None:
+    """A build is compared with itself on a device of each kind. A folder without the package is an error."""
+    package = str(Path(vkrnn.__file__).parents[1])
+    for device in sample([each for each in (NATIVE, VULKAN) if each], 2):
+        options = ["--device", device, "--sizes", "5,3,4,4", "--cells", "gru", "--rounds", "1"]
+        done = builds(package, package, *options)
+        assert done.returncode == 0, done.stderr
+        assert TABLE.search(done.stdout), done.stdout
+        assert [line.split("|")[1].strip() for line in done.stdout.splitlines() if "T=5" in line] == [
+            "gru",
+            "gru + gradients",
+        ]
+    broken = tmp_path / "vkrnn"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise SystemExit('this is no build')")
+    done = builds(str(tmp_path), package, "--device", "0")
+    assert done.returncode != 0
+    assert "this is no build" in done.stderr
+
+
+def builds(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run bench.builds."""
+    command = [sys.executable, "-m", "bench.builds", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_host_time_of_modules() -> None:
+    """Every call of every module has a row."""
+    require("torch")
+    command = [sys.executable, "-m", "bench.host", "--device", "cpu", "--calls", "1", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert TABLE.search(done.stdout), done.stdout
+    assert sum(line.startswith(("| LSTM", "| GRU", "| RNN")) for line in done.stdout.splitlines()) == 12
