@@ -270,7 +270,7 @@ def test_nan_in_one_sequence_stays_in_it(cell: str) -> None:
 LARGE = [case for case in CASES if "large" in case.tags]
 
 
-@pytest.mark.parametrize("case", sample(LARGE, 2), ids=by_id)
+@pytest.mark.parametrize("case", sample(LARGE, 4), ids=by_id)
 def test_results_are_repeatable(case: Case) -> None:
     """On the same device after other calls, and on a newly opened device."""
     wanted = everything(case)
