@@ -434,3 +434,12 @@ def test_host_time_of_modules() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert TABLE.search(done.stdout), done.stdout
     assert sum(line.startswith(("| LSTM", "| GRU", "| RNN")) for line in done.stdout.splitlines()) == 12
+
+
+@vulkan
+@pytest.mark.full
+def test_compiling() -> None:
+    """Every kind of call is made once on a Vulkan device."""
+    command = [sys.executable, "-m", "bench.compile", "--smoke", "--cells", "single_gate_rnn", "--processes", "2"]
+    done = subprocess.run([*command, "--devices", str(VULKAN)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "4 of 4 jobs compiled, 2 at once.\n"
