@@ -12,8 +12,9 @@ import numpy as np
 from vkrnn import _core
 from vkrnn._dlpack import BFLOAT, CUDA, FLOAT, device_of, tensor_of
 from vkrnn._foreign import as_numpy, bfloat16, refuse_differentiated
+from vkrnn._selection import why_no_cuda
 from vkrnn.arrays import Array
-from vkrnn.devices import Device, resolve, why_no_cuda
+from vkrnn.devices import Device, resolve
 
 __all__ = ["array_at", "as_operand", "cuda_device"]
 

@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 from vkrnn import _core, _self_check, _tuning
 from vkrnn._generics import Self
+from vkrnn._selection import log_reports, select
 from vkrnn.precision import Precision, block_precision, checked_precision
 
 __all__ = ["Device", "DeviceLike", "default_device", "devices", "resolve"]
@@ -88,7 +89,7 @@ class Device:
         **parameters: int | None,
     ) -> None:
         options = {"schedule": schedule, "gemm": gemm, **parameters}
-        self._index, self._profile = _select(selector, "[Device] selector")
+        self._index, self._profile = select(selector, "[Device] selector")
         wanted = float32 if float32 is not None else os.environ.get("VKRNN_FLOAT32") or "ieee"
         self._precision = checked_precision(wanted, "VKRNN_FLOAT32" if float32 is None else "[Device] float32")
         self._options = {name: value for name, value in options.items() if value is not None}
@@ -192,7 +193,7 @@ class Device:
                         _self_check.require_right_results(self, _core.cuda_compiler_key(opened), prefix)
                     self._opened = opened
                 finally:
-                    _log()
+                    log_reports()
                 _logger.info("opened %r", self)
                 if self._precision == "tf32" and not self.rounds_products:
                     _logger.info("float32='tf32' makes no difference on %s: it has no matrix units", self.name)
@@ -204,7 +205,7 @@ class Device:
             self._closed = True
             if self._opened is not None:
                 self._opened.close()
-                _log()
+                log_reports()
 
     def synchronize(self) -> None:
         """Wait for all calls made so far. Calls on the CPU are synchronous anyway.
@@ -270,7 +271,7 @@ def devices() -> list[Device]:
     [<vkrnn.Device 0: cpu (AMD EPYC), cpu, avx2>, <vkrnn.Device 1: llvmpipe (LLVM 15.0.6, 256 bits), cpu, Mesa 22.3.6>]
     """
     found = [Device(index) for index in range(len(_core.list_devices()))]
-    _log()
+    log_reports()
     return found
 
 
@@ -327,18 +328,12 @@ def distinct_repr(other: Device, device: Device) -> str:
     return f"another {other!r}" if repr(other) == repr(device) else repr(other)
 
 
-def why_no_cuda(name: str) -> str:
-    """Return why there is no CUDA device whose name begins with `name`; empty if the driver has no reason."""
-    reasons = [reason for skipped, _, reason in _core.skipped_devices() if skipped.startswith(name)]
-    return reasons[0] if reasons else _core.cuda_problem()
-
-
 def _shared_device(selector: str | None, where: str) -> Device:
     with _lock:
         device = _by_selector.get(selector)
         if device is None or device.closed or device.lost:
             number = selector is not None and selector.removeprefix("-").isdecimal()
-            index, _ = _select(int(selector) if selector and number else selector, where)
+            index, _ = select(int(selector) if selector and number else selector, where)
             device = _by_index.get(index)
             if device is None or device.closed or device.lost:
                 device = _by_index[index] = Device(index)
@@ -350,19 +345,13 @@ def _tell_of_skipped(device: Device) -> None:
     global _warned  # noqa: PLW0603
     _warned = True
     gpus = [f"{name} ({reason})" for name, kind, reason in _core.skipped_devices(complete=False) if kind != "cpu"]
-    _log()
+    log_reports()
     if gpus:
         depth = 1  # of the caller outside of the package
         while sys._getframe(depth).f_globals.get("__name__", "").startswith("vkrnn."):  # noqa: SLF001
             depth += 1
         message = f"no GPU can be used, calls run on {device.name}; skipped: {'; '.join(gpus)}"
         warnings.warn(message, RuntimeWarning, stacklevel=depth + 1)
-
-
-def _log() -> None:
-    """Log what the core has reported since the last time."""
-    for severity, text in _core.take_reports():
-        _logger.log(getattr(logging, severity), "%s", text)
 
 
 def _after_fork() -> None:
@@ -397,24 +386,3 @@ def _finish() -> None:
 atexit.register(_finish)
 _core.provide("Device", Device)
 _core.provide("distinct_repr", distinct_repr)
-
-
-def _select(selector: int | str | None, where: str) -> tuple[int, _core.Profile]:
-    if selector is not None and (isinstance(selector, bool) or not isinstance(selector, (int, str))):
-        raise TypeError(f"{where}: expected an int or a str, got {type(selector).__name__}")
-    # Ask Vulkan's drivers only if the device may be theirs, because that takes far longer than a call.
-    for complete in (False, True):
-        profiles = _core.list_devices(complete)
-        _log()
-        for index, profile in enumerate(profiles):
-            if selector in (None, index) or (isinstance(selector, str) and selector.lower() in profile.name.lower()):
-                return index, profile
-    name = selector.lower() if isinstance(selector, str) else ""
-    if name.startswith("cuda") and (reason := why_no_cuda(name if ":" in name else "cuda:")):
-        raise _core.DeviceError(f"{where}: {selector!r} cannot be used: {reason}")
-    listed = ", ".join(f"{index}: {profile.name}" for index, profile in enumerate(profiles))
-    problem = _core.vulkan_problem()
-    listed = f"({listed}; Vulkan: {problem})" if problem else f"({listed})"
-    by_index = isinstance(selector, int)
-    expected = f"an index from 0 to {len(profiles) - 1}" if by_index else "a part of a device's name"
-    raise ValueError(f"{where}: expected {expected}, got {selector!r} {listed}")
