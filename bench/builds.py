@@ -1,6 +1,6 @@
-"""Two builds of vkrnn in turns, to see what a change does to speed.
+"""Compares the speed of two builds of vkrnn, such as before and after a change. They take turns.
 
-A build is a folder that contains the package with its extension module: where ``pip install --target`` has put it, or
+A build is a folder that contains the package with its extension module: the target of ``pip install --target``, or
 ``python/`` of a checkout. Each build has a process of its own. Turns alternate within each row. On the native CPU
 device, a row is the wall time of calls with NumPy arrays, and on other devices that of a batch of calls on resident
 arrays. Both builds must agree with `vkrnn.reference` on the first steps, and have the interface that this program uses.
@@ -106,7 +106,7 @@ def opened(options: argparse.Namespace) -> vkrnn.Device:
 
 
 def check(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> None:
-    """Compare the first steps with the reference; exit where they differ by more than rounding."""
+    """Compare the first steps with the reference; exit if they differ by more than rounding."""
     short = arrays.first(CHECKED_STEPS)
     ideal = short.answer(reference, gradients=gradients)
     found = short.answer(vkrnn, gradients=gradients, device=device)
@@ -143,7 +143,7 @@ def _seconds_of(run: Callable[[], Any], measure: str, seconds: float) -> list[fl
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Measure a turn of the row whose number comes in, until no more come."""
+    """Read row numbers from stdin, and print the seconds of one turn of each row."""
     device, rows = opened(options), rows_of(options)
     show([f"{device!r} of {Path(vkrnn.__file__).parent}"])
     turn: tuple[int, Callable[[], float]] | None = None

@@ -1,7 +1,7 @@
-"""Time of the host for small calls of modules: PyTorch's, and those of `vkrnn.torch` with each backend, in turns.
+"""Host time of small calls of modules: PyTorch's, and those of `vkrnn.torch` with each backend, in turns.
 
-Calls are enqueued without waiting for the device, so that a GPU's own time does not count as long as it is shorter. The
-least of all turns is shown. The results of all ways must agree.
+Calls are enqueued without waiting for the device, so a GPU's time does not count unless it is longer than the host's.
+The table shows the shortest of all turns. The results of all modules must agree.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Ways:
             self.modules[backend] = module
 
     def results(self, module: Any) -> list[Any]:
-        """Make a call. Return the output or, with gradients, those of the input, the parameters and the states."""
+        """Make a call. Return its output, or the gradients of the input, the parameters and the states."""
         states = (tuple(self._states) if len(self._states) > 1 else self._states[0],) if self._states else ()
         if not self.gradients:
             with self._torch.no_grad():

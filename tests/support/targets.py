@@ -21,7 +21,7 @@ MORE_SIZES: dict[str, dict[str, int]] = {"persistent": {"kept_blocks": 1, "depth
 
 @functools.cache
 def _listed() -> Sequence[vkrnn.Device]:
-    """Return the devices, once: drivers take milliseconds to list them, and each test's name has its device's."""
+    """Return the devices, once: drivers take milliseconds to list them, and the name of each test contains its device."""
     return vkrnn.devices()
 
 
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def is_costly(self) -> bool:
-        """Return whether kernels compile slowly: on a CPU that runs those of GPUs, and for CUDA, by NVRTC."""
+        """Return whether kernels compile slowly: for Vulkan on a CPU (llvmpipe), and for CUDA by NVRTC."""
         device = _listed()[self.index]
         return device.backend == "cuda" or (device.type == "cpu" and device.backend == "vulkan")
 
@@ -115,7 +115,7 @@ def require_cuda_device() -> None:
 
 
 def is_there(device: vkrnn.Device) -> bool:
-    """Return whether the device opens. It does not if it computes products by cuBLASLt, which is not installed."""
+    """Return whether the device opens. It does not if its options need cuBLASLt, which is not installed."""
     try:
         device._open()
     except vkrnn.DeviceError as error:
