@@ -21,7 +21,7 @@ MORE_SIZES: dict[str, dict[str, int]] = {"persistent": {"kept_blocks": 1, "depth
 
 @functools.cache
 def _listed() -> Sequence[vkrnn.Device]:
-    """Return the devices, once: drivers take milliseconds to list them, and the name of each test contains its device."""
+    """Return the devices, once: drivers take milliseconds to list them, and each test is named after its device."""
     return vkrnn.devices()
 
 
