@@ -22,6 +22,14 @@ def find_torch() -> ModuleType | None:
         return None
 
 
+def require_torch(program: str) -> Any:
+    """Return PyTorch, or end a benchmark that compares with nothing else."""
+    torch = find_torch()
+    if torch is None:
+        raise SystemExit(f"{program} needs PyTorch")
+    return torch
+
+
 class TorchCell:
     """A cell as a PyTorch module with its weights, input and initial states on the CPU or a GPU."""
 

@@ -14,7 +14,6 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +24,30 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 import vkrnn
 from vkrnn import reference
 
-from .common import HOST_CALL, RESIDENT_BATCH, Sizes, is_native, open_device, scaled_error, show, table, verdict
-from .gpu import DTYPES, PASSES, TOLERANCE, Batches
+from .cells import CPU_SIZES, parse_sizes
+from .common import (
+    HOST_CALL,
+    RESIDENT_BATCH,
+    Pace,
+    Sizes,
+    is_native,
+    open_device,
+    scaled_error,
+    show,
+    table,
+    timed_turn,
+    verdict,
+    work_for,
+)
+from .gpu import DTYPES, PASSES, TOLERANCE, Batches, parse_option
 from .gpu_contenders import on_vkrnn as on_resident
 from .problems import GATES, Arrays
 from .problems import on_vkrnn as on_numpy
 
-CPU_SIZES = "128,1,128,128 64,32,256,256 32,8,512,512 100,16,128,128 50,64,512,512 200,1,512,512 512,4,64,64"
 CHECKED_STEPS = 4
-WARM_UP, SETTLE, TURN = 0.2, 0.03, 0.15  # seconds
+PACE = Pace(warm_up=0.2)
 MEAN, WORST = 0.98, 0.95  # wanted of the old time : the new one
 ROOT = Path(__file__).parents[1]
-
-
-def parse_sizes(text: str) -> Sizes:
-    """Return the workload of ``T,N,I,H``."""
-    try:
-        T, N, I, H = map(int, text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected T,N,I,H, got {text!r}") from None
-    return Sizes(T, N, I, H)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,19 +57,12 @@ def parser() -> argparse.ArgumentParser:
     add("old", help="folder with the package before a change")
     add("new", help="folder with the package after it")
     add("--device", help="index in vkrnn.devices() or a part of the name (default: the best)")
-    add("--options", nargs="*", default=[], metavar="NAME=VALUE", help="of the device, such as float32=tf32")
+    add("--options", nargs="*", type=parse_option, default=[], metavar="NAME=VALUE", help="of the device: float32=tf32")
     add("--dtype", choices=DTYPES, default="float32", help="dtype of all arrays (%(default)s)")
     add("--cells", nargs="+", choices=list(GATES), default=list(GATES), help="cells to measure (all)")
     add("--passes", nargs="+", choices=PASSES, default=PASSES, help="which passes (both)")
-    sizes = list(map(parse_sizes, CPU_SIZES.split()))
-    add(
-        "--sizes",
-        nargs="+",
-        type=parse_sizes,
-        default=sizes,
-        metavar="T,N,I,H",
-        help="workloads (those of bench.cells)",
-    )
+    sizes = "workloads (those of bench.cells on a CPU)"
+    add("--sizes", nargs="+", type=parse_sizes, default=CPU_SIZES, metavar="T,N,I,H", help=sizes)
     add("--rounds", type=int, default=5, help="turns of each build (%(default)s)")
     add("--serve", action="store_true", help=argparse.SUPPRESS)  # in the process of a build
     return made
@@ -97,12 +93,8 @@ def rows_of(options: argparse.Namespace) -> list[Row]:
 
 def opened(options: argparse.Namespace) -> vkrnn.Device:
     """Open the device with the options."""
-    fixed: dict[str, Any] = {}
-    for pair in options.options:
-        name, _, value = pair.partition("=")
-        fixed[name] = int(value) if value.isdecimal() else value
     found = open_device(options.device)
-    return vkrnn.Device(found.index, **fixed) if fixed else found
+    return vkrnn.Device(found.index, **dict(options.options)) if options.options else found
 
 
 def check(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> None:
@@ -126,20 +118,8 @@ def prepared(row: Row, device: vkrnn.Device, dtype: str) -> Callable[[], float]:
     else:
         work = on_resident("vkrnn", arrays, device).work(arrays, row.gradients)
         run, measure = Batches(work, RESIDENT_BATCH).run, RESIDENT_BATCH
-    _seconds_of(run, measure, WARM_UP)
-
-    def turn() -> float:
-        _seconds_of(run, measure, SETTLE)
-        return statistics.median(_seconds_of(run, measure, TURN))
-
-    return turn
-
-
-def _seconds_of(run: Callable[[], Any], measure: str, seconds: float) -> list[float]:
-    ends, found = time.perf_counter() + seconds, [run()[measure]]
-    while time.perf_counter() < ends:
-        found.append(run()[measure])
-    return found
+    work_for(PACE.warm_up, run)
+    return lambda: statistics.median(seconds[measure] for seconds in timed_turn(PACE, run))
 
 
 def serve(options: argparse.Namespace) -> None:

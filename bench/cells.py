@@ -98,9 +98,20 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def parse_sizes(text: str) -> Sizes:
+    """Return the workload of ``T,N,I,H``."""
+    try:
+        T, N, I, H = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected T,N,I,H, got {text!r}") from None
+    return Sizes(T, N, I, H)
+
+
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Let the workloads be chosen."""
-    parser.add_argument("--sizes", nargs="+", metavar="T,N,I,H", help="workloads; the device's kind decides")
+    parser.add_argument(
+        "--sizes", nargs="+", type=parse_sizes, metavar="T,N,I,H", help="workloads; the device's kind decides"
+    )
 
 
 def sizes_of(
@@ -111,7 +122,7 @@ def sizes_of(
 ) -> Sequence[Sizes]:
     """Return the workloads to run."""
     if options.sizes:
-        return [Sizes(*map(int, text.split(","))) for text in options.sizes]
+        return list(options.sizes)
     if options.smoke:
         return smoke
     return full or (CPU_SIZES if device.type == "cpu" else GPU_SIZES)

@@ -164,14 +164,16 @@ def check(problem: Problem, contender: Contender) -> float | None:
     return worst
 
 
-def _work_for(seconds: float, run: Callable[[], Mapping[str, float]]) -> None:
+def work_for(seconds: float, run: Callable[[], Mapping[str, float]]) -> None:
+    """Let a contender work for some time."""
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         run()
 
 
-def _timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
-    _work_for(pace.settle, run)
+def timed_turn(pace: Pace, run: Callable[[], Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
+    """Yield the seconds by measure of each timed call of a contender's turn."""
+    work_for(pace.settle, run)
     end = time.perf_counter() + pace.turn
     for _ in range(pace.most):
         yield run()
@@ -184,11 +186,11 @@ def measure(problems: Sequence[Problem], pace: Pace, progress: tqdm[Any]) -> lis
     entries = [(problem, contender) for problem in problems for contender in problem.contenders]
     errors = [check(problem, contender) for problem, contender in entries]
     for _, contender in entries:
-        _work_for(pace.warm_up, contender.run)
+        work_for(pace.warm_up, contender.run)
     samples: list[dict[str, list[float]]] = [{} for _ in entries]
     for _ in range(pace.rounds):
         for (_, contender), collected in zip(entries, samples, strict=True):
-            for sample in _timed_turn(pace, contender.run):
+            for sample in timed_turn(pace, contender.run):
                 for name, seconds in sample.items():
                     collected.setdefault(name, []).append(seconds)
         progress.update()

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .baseline_torch import find_torch
+from .baseline_torch import require_torch
 from .common import show, table
 
 LAYERS = 2
@@ -78,8 +78,7 @@ def measure(count: int, options: argparse.Namespace, *, ours: bool) -> float:
 def main() -> None:
     """Measure and print a table."""
     options = parser().parse_args()
-    if find_torch() is None:
-        raise SystemExit("bench.ddp needs PyTorch")
+    require_torch("bench.ddp")
     rows = []
     for ours in (True, False):
         alone = None

@@ -179,13 +179,24 @@ def allowed_errors(kind: str, yardstick: Errors | None) -> Errors:
     return Errors(*(max(WORSE[kind] * own, ROUNDING[kind]) for own in yardstick))
 
 
+def parse_option(text: str) -> tuple[str, str | int]:
+    """Return the name and the value of a device's option, ``name=value``."""
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise argparse.ArgumentTypeError(f"expected option=value, got {text!r}")
+    return name, int(value) if value.isdecimal() else value
+
+
 def parse_contender(text: str) -> tuple[str, dict[str, str | int]]:
     """Return the label and the device's options of ``"label: schedule=tiles gemm=tiled lanes=8"``."""
     label, colon, rest = text.partition(":")
-    pairs = [word.partition("=") for word in rest.split()]
-    if not (label.strip() and colon and pairs) or not all(name and value for name, _, value in pairs):
+    try:
+        options = dict(map(parse_option, rest.split()))
+    except argparse.ArgumentTypeError:
+        options = {}
+    if not (label.strip() and colon and options):
         raise argparse.ArgumentTypeError(f'expected "label: option=value ...", got {text!r}')
-    return label.strip(), {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+    return label.strip(), options
 
 
 def parse_sizes(text: str) -> Sizes:

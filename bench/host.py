@@ -17,7 +17,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 
-from .baseline_torch import find_torch
+from .baseline_torch import require_torch
 from .common import show, table, verdict
 
 NEAR = 1e-2  # as products may be computed in TF32
@@ -111,9 +111,7 @@ def least_times(ways: Ways, calls: int, rounds: int) -> Mapping[str, float]:
 def main() -> None:
     """Measure and print a table."""
     options = parser().parse_args()
-    torch = find_torch()
-    if torch is None:
-        raise SystemExit("bench.host needs PyTorch")
+    torch = require_torch("bench.host")
     rows, worst = [], (float("inf"), "")
     for kind, what in tqdm(list(itertools.product(KINDS, CALLS)), unit="row", disable=None, leave=False):
         times = least_times(Ways(torch, kind, what, options), options.calls, options.rounds)

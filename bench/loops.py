@@ -18,7 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
 import vkrnn
 
-from .baseline_torch import find_torch
+from .baseline_torch import require_torch
 from .common import show, table, verdict
 from .gpu import parse_sizes
 
@@ -128,9 +128,7 @@ def measure(loops: Loops, compiled: Step, rounds: int, near: float, *, gradients
 def main() -> None:
     """Measure and print a table."""
     options = parser().parse_args()
-    torch = find_torch()
-    if torch is None:
-        raise SystemExit("bench.loops needs PyTorch")
+    torch = require_torch("bench.loops")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = options.float32 == "tf32"
     rows, least = [], float("inf")
     for sizes, gradients in tqdm(list(itertools.product(options.sizes, (False, True))), leave=False):

@@ -13,7 +13,7 @@ from typing import Any
 import vkrnn
 
 from . import cells, common
-from .baseline_torch import TorchCell, find_torch, on_torch
+from .baseline_torch import TorchCell, on_torch, require_torch
 from .common import HOST_CALL, Contender, Problem, Record, Sizes, milliseconds, show, table, timed
 from .floors import disturbed, host_ratios
 from .problems import Arrays, on_vkrnn
@@ -72,9 +72,7 @@ def main() -> None:
     parser = cells.arguments(__doc__ or "")
     cells.add_sizes(parser)
     options = parser.parse_args()
-    torch = find_torch()
-    if torch is None:
-        raise SystemExit("bench.modules needs PyTorch")
+    torch = require_torch("bench.modules")
     device = common.open_native(options.device)
     sizes = cells.sizes_of(options, device)
     if not (options.sizes or options.smoke):
