@@ -7,7 +7,6 @@ import functools
 import json
 import math
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -21,8 +20,7 @@ import pytest
 
 pytest.importorskip("tqdm")
 
-import vkrnn
-from bench.common import THREADS, Record, Sizes, is_native
+from bench.common import THREADS, Record, Sizes
 from bench.floors import AVX2_ALONE, cpu_verdicts
 from bench.gpu import SIZES as GPU_SIZES
 from bench.gpu import SMOKE_SIZES as GPU_SMOKE_SIZES
@@ -32,6 +30,7 @@ from bench.gpu_report import BIDIRECTIONAL, OPTIONS, PLAIN, TORCH, GpuRecord, re
 from bench.neighbours import SIZES, neighbour
 from bench.scaling import SMOKE_SERIES, exponents, workloads
 from bench.threads import COUNTS, threads_of
+from benchmarks import NATIVE, ON_NATIVE, TABLE, VULKAN, native, vulkan
 from cases import GATES
 from oracles import require
 from scale import sample
@@ -59,7 +58,6 @@ MEASURES = {
     "time a call, all processes",
     "step",
 }
-TABLE = re.compile(r"^\| [^|]+(\| [^|]+)+\|\n\| :-+ (\| -+: )+\|\n(\| [^|]+(\| [^|]+)+\|\n)+", re.MULTILINE)
 COPIES = {"upload", "download", "both at once"}
 
 
@@ -84,14 +82,6 @@ def run(command: tuple[str, ...], environment: frozenset[tuple[str, str]]) -> st
 def smoke(name: str, *options: str, **environment: str) -> list[dict[str, Any]]:
     """Return the records of a benchmark with tiny sizes."""
     return [json.loads(line) for line in run((f"bench.{name}", *options), frozenset(environment.items())).splitlines()]
-
-
-NATIVE = next((str(device.index) for device in vkrnn.devices() if is_native(device)), None)
-# The option that selects the native CPU device, unless it is the default.
-ON_NATIVE = () if is_native(vkrnn.default_device()) else ("--device", str(NATIVE))
-VULKAN = next((str(device.index) for device in vkrnn.devices() if not is_native(device)), None)
-native = pytest.mark.skipif(NATIVE is None, reason="there is no native CPU device")
-vulkan = pytest.mark.skipif(VULKAN is None, reason="there is no Vulkan device")
 
 
 @pytest.mark.parametrize("name", sample(["cells", "first_call", "gemm", "overhead", "scaling", "copies"], 2))
@@ -373,73 +363,3 @@ def test_gpu_report() -> None:
     assert [line for line in report([wrong]) if line.startswith("WRONG")] == [
         f"WRONG        vkrnn, gru {wide} float32: output 1.0e-03 (at most 2.0e-07)"
     ]
-
-
-def test_peephole_loops(torch: Any) -> None:
-    """Forward and gradients have a row each, and the three ways agree, or the program would fail."""
-    assert torch
-    options = ["--device", "cpu", "--sizes", "3,2,8", "--rounds", "1", "--compiler", "eager"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.loops", *options], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| 3,2,8")]
-    assert rows == ["3,2,8 forward", "3,2,8 forward + gradients"]
-
-
-def test_data_parallel_training(torch: Any) -> None:
-    """Each implementation has a row for each number of processes, and the first has an efficiency of 1."""
-    assert torch
-    options = ["--backend", "gloo", "--processes", "1", "--sizes", "4", "2", "8", "--steps", "2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.ddp", *options], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:]]
-    found = [[word.strip() for word in row] for row in rows if len(row) == 4]
-    assert [(name, count, efficiency) for name, count, _, efficiency in found] == [
-        ("vkrnn.torch", "1", "1.00"),
-        ("torch", "1", "1.00"),
-    ]
-
-
-def test_two_builds(tmp_path: Path) -> None:
-    """A build is compared with itself on a device of each kind. A folder without the package is an error."""
-    package = str(Path(vkrnn.__file__).parents[1])
-    for device in sample([each for each in (NATIVE, VULKAN) if each], 2):
-        options = ["--device", device, "--sizes", "5,3,4,4", "--cells", "gru", "--rounds", "1"]
-        done = builds(package, package, *options)
-        assert done.returncode == 0, done.stderr
-        assert TABLE.search(done.stdout), done.stdout
-        assert [line.split("|")[1].strip() for line in done.stdout.splitlines() if "T=5" in line] == [
-            "gru",
-            "gru + gradients",
-        ]
-    broken = tmp_path / "vkrnn"
-    broken.mkdir()
-    (broken / "__init__.py").write_text("raise SystemExit('this is no build')")
-    done = builds(str(tmp_path), package, "--device", "0")
-    assert done.returncode != 0
-    assert "this is no build" in done.stderr
-
-
-def builds(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run bench.builds."""
-    command = [sys.executable, "-m", "bench.builds", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_host_time_of_modules() -> None:
-    """Every call of every module has a row."""
-    require("torch")
-    command = [sys.executable, "-m", "bench.host", "--device", "cpu", "--calls", "1", "--rounds", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert TABLE.search(done.stdout), done.stdout
-    assert sum(line.startswith(("| LSTM", "| GRU", "| RNN")) for line in done.stdout.splitlines()) == 12
-
-
-@vulkan
-@pytest.mark.full
-def test_compiling() -> None:
-    """Every kind of call is made once on a Vulkan device."""
-    command = [sys.executable, "-m", "bench.compile", "--smoke", "--cells", "single_gate_rnn", "--processes", "2"]
-    done = subprocess.run([*command, "--devices", str(VULKAN)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "4 of 4 jobs compiled, 2 at once.\n"
