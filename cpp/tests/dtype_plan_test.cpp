@@ -295,6 +295,19 @@ TEST(DtypePlan, LoopsStoreWhatALibraryReads) {
     }
 }
 
+// Operands in bfloat16 save memory. Those of float16 calls need float32's range until they are scaled.
+TEST(DtypePlan, LoopsStoreBfloat16ForMatrixUnits) {
+    const auto narrow_buffers = [](Dtype dtype) {
+        Spec spec = gradients_of(make_spec(CellKind::lstm));
+        spec.dtype = dtype;
+        return buffers_of_loop(make_plan(spec, gpu_with_a_library(), {"persistent", "matrices", {}}), true);
+    };
+    EXPECT_TRUE(narrow_buffers(Dtype::bfloat16).contains("delta"));
+    EXPECT_TRUE(narrow_buffers(Dtype::bfloat16).contains("operand"));
+    EXPECT_FALSE(narrow_buffers(Dtype::float16).contains("delta"));
+    EXPECT_FALSE(narrow_buffers(Dtype::float16).contains("operand"));
+}
+
 // Slices that need several dispatches read deltas of the dispatch before.
 TEST(DtypePlan, SlicesOfSeveralDispatchesKeepDeltasInFloat32) {
     Spec spec = gradients_of(make_spec(CellKind::lstm));

@@ -375,6 +375,11 @@ def case_reversed(case: Case) -> bool:
     return bool(case.options.get("reverse")) and case.D == 1
 
 
+def narrows_operands(gemm: str, dtype: np.dtype[Any]) -> bool:
+    """Return whether 16-bit calls with this product strategy keep deltas in the type between the loop and products."""
+    return gemm == "cublas" or (gemm == "matrices" and dtype != np.float16)
+
+
 def rounded_program(case: Case, arrays: Mapping[str, Array], strategy: Mapping[str, Any]) -> Program:
     """Return the program that rounds what a 16-bit call with these strategies rounds on matrix units."""
     dtype = arrays["source"].dtype
@@ -384,5 +389,5 @@ def rounded_program(case: Case, arrays: Mapping[str, Array], strategy: Mapping[s
 
     # All operands keep float16's digits, and `split` scales deltas into its range.
     carried = in_dtype if strategy["schedule"] == "split" and dtype != np.float16 else np.asarray
-    stored = in_dtype if strategy["gemm"] == "cublas" else np.asarray
+    stored = in_dtype if narrows_operands(strategy["gemm"], dtype) else np.asarray
     return Program(case, arrays, np.float64, product=rounded_product, stored=stored, carried=carried)

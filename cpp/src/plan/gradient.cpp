@@ -15,7 +15,7 @@ public:
           spec_(builder_.spec()),
           cell_(spec_.cell()),
           inputs_(builder_),
-          narrows_operands_(builder_.accesses_16bit() && chosen.products.reads_16bit_only()) {}
+          narrows_operands_(builder_.accesses_16bit() && chosen.products.narrows_operands(spec_.dtype)) {}
 
     Plan make() {
         make_results();

@@ -52,9 +52,9 @@ public:
 // Runs products, sums and conversions. An `independent` step needs nothing that the step before it wrote.
 class ProductStrategy : public Strategy {
 public:
-    // Returns whether products in calls of a 16-bit type read operands of that type only. A float32 operand then costs
-    // a conversion, so the plan keeps operands in the 16-bit type where no other step needs more of their digits.
-    [[nodiscard]] virtual bool reads_16bit_only() const { return false; }
+    // Returns whether plans of calls in this 16-bit type keep operands of products in the type if no other step needs
+    // more of their digits. That saves memory, and conversions if products read operands of this type only.
+    [[nodiscard]] virtual bool narrows_operands(Dtype /*dtype*/) const { return false; }
 
     virtual void product(PlanBuilder& builder, const std::string& label, const Product& product,
                          bool independent) const = 0;

@@ -11,7 +11,8 @@ public:
     [[nodiscard]] bool runs_on(const Profile& profile) const override { return tiled_.runs_on(profile); }
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                        const Parameters& wanted) const override;
-    [[nodiscard]] bool reads_16bit_only() const override { return true; }
+    // The library multiplies numbers of one type.
+    [[nodiscard]] bool narrows_operands(Dtype /*dtype*/) const override { return true; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;

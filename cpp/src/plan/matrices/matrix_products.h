@@ -12,6 +12,8 @@ public:
     [[nodiscard]] Parameters parameters(const Profile& profile, const Parameters& wanted) const override;
     [[nodiscard]] std::optional<CostEstimate> estimate(const Spec& spec, const Profile& profile, const Costs& costs,
                                                        const Parameters& wanted) const override;
+    // Not in float16, whose range is too small for deltas. Packing scales float32 deltas by their absmax.
+    [[nodiscard]] bool narrows_operands(Dtype dtype) const override { return dtype == Dtype::bfloat16; }
     void product(PlanBuilder& builder, const std::string& label, const Product& product,
                  bool independent) const override;
     void row_sum(PlanBuilder& builder, const std::string& label, const RowSum& sum, bool independent) const override;

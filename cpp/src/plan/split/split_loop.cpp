@@ -45,7 +45,7 @@ public:
           views_(std::move(views)) {
         const std::int64_t rows = spec_.N * spec_.D() * spec_.H;
         const std::int64_t operands = rows * operand_slots(), sums = rows * product_slots();
-        operand_ = builder_.accesses_16bit() && products_.reads_16bit_only()
+        operand_ = builder_.accesses_16bit() && products_.narrows_operands(spec_.dtype)
                        ? builder_.scratch_16bit("step's operand", operands)
                        : builder_.scratch("step's operand", operands);
         sums_ = builder_.scratch("step's product", sums);
