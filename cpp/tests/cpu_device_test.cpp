@@ -118,7 +118,7 @@ TEST_F(Cpu, PacksTheWeightsOfAnArrayOnce) {
     EXPECT_EQ(dispatches_of(plan, inputs), 2u);
     expect_near(run(plan, inputs), plain_output(spec, arrays));
 
-    // While the host may write them unnoticed, every call packs them.
+    // While a host view exists, which may write the weights unnoticed, every call packs them.
     {
         const HostView view(inputs[input_of(*plan, Argument::input_weight)]);
         EXPECT_EQ(dispatches_of(plan, inputs), 2u);

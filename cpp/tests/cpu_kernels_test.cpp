@@ -267,7 +267,7 @@ TEST(Convert, AllPatternsBothWays) {
         }
 }
 
-// Also those that do not fill a vector, whatever rounding the caller has set.
+// Elements that do not fill a vector are rounded like all others, whatever rounding mode the caller has set.
 TEST(Convert, AllElementsAreRoundedAlike) {
     std::fenv_t before{};
     ASSERT_EQ(std::fegetenv(&before), 0);

@@ -55,7 +55,7 @@ TEST(DtypePlan, Float64NeedsTheFeature) {
     }
 }
 
-// Steps before and after are conversions; between them is the float32 plan with its buffers renumbered.
+// A plan begins and ends with conversions. Between them is the float32 plan with its buffers renumbered.
 TEST(DtypePlan, SixteenBitsConvertInputsAndResultsAndNothingElse) {
     for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
         for (const Spec& spec : everything()) {
@@ -164,7 +164,8 @@ Profile gpu_with_16_bits() {
     return profile;
 }
 
-// The same calls, with an activation that suits the matrix units, and one phase where a loop cannot run two.
+// Returns the calls of everything(), changed so that the loop strategy can run them: with bounded activations, and with
+// one phase if it cannot run two.
 std::vector<Spec> everything_for(const std::string& schedule) {
     std::vector<Spec> specs = everything();
     for (Spec& spec : specs) {
@@ -175,7 +176,8 @@ std::vector<Spec> everything_for(const std::string& schedule) {
     return specs;
 }
 
-// Only the gradients that later steps read have a float32 copy. Apart from these, a plan has the steps of float32.
+// Only gradients that later steps read have a float32 copy. Apart from the conversions of these, a plan has the steps
+// of a float32 plan.
 TEST(DtypePlan, KernelsAccessSixteenBits) {
     for (const std::string schedule : {"steps", "tiles", "slices", "split", "matrices", "persistent"}) {
         for (Spec spec : everything_for(schedule)) {
@@ -295,7 +297,8 @@ TEST(DtypePlan, LoopsStoreWhatALibraryReads) {
     }
 }
 
-// Operands in bfloat16 save memory. Those of float16 calls need float32's range until they are scaled.
+// Operands of bfloat16 calls are stored in bfloat16, which saves memory. Those of float16 calls need float32's range
+// until they are scaled.
 TEST(DtypePlan, LoopsStoreBfloat16ForMatrixUnits) {
     const auto narrow_buffers = [](Dtype dtype) {
         Spec spec = gradients_of(make_spec(CellKind::lstm));
@@ -308,7 +311,7 @@ TEST(DtypePlan, LoopsStoreBfloat16ForMatrixUnits) {
     EXPECT_FALSE(narrow_buffers(Dtype::float16).contains("operand"));
 }
 
-// Slices that need several dispatches read deltas of the dispatch before.
+// If slices need several dispatches, each reads deltas of the dispatch before.
 TEST(DtypePlan, SlicesOfSeveralDispatchesKeepDeltasInFloat32) {
     Spec spec = gradients_of(make_spec(CellKind::lstm));
     spec.dtype = Dtype::bfloat16;

@@ -49,7 +49,7 @@ TEST(Strategy, IsChosenByTheCostsOfAnotherGpuWhereThereAreNone) {
     EXPECT_NE(cost_values(profile), costs);
 }
 
-// The strategies that a call gets have the lowest estimates.
+// Calls get the strategies with the lowest estimates.
 TEST(Strategy, HasTheEstimateThatItIsChosenBy) {
     const Profile profile = with_matrix_units();
     const std::vector<double> costs = cost_values(profile);
@@ -103,8 +103,8 @@ TEST(Strategy, TakesItsParametersFromTheCallUnlessFixed) {
     }
 }
 
-// Of weights that exceed the registers, the first block is kept and the rest is loaded in every step. Backward, each
-// step is a dispatch.
+// If the weights exceed the registers, a forward loop keeps their first block and loads the others in every step. A
+// backward loop then has a dispatch for each step.
 TEST(Strategy, KeepsOneBlockOfWeightsIfNotAllFit) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;
@@ -174,7 +174,7 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
     EXPECT_EQ(spec_on(spec, profile, true).precision, Precision::ieee);
 }
 
-// Weights without a low part stay in the cache of an H200, and with one they do not.
+// Weights fit in the cache of an H200 without their low parts, but not with them.
 TEST(Strategy, CountsTheBytesOfRoundedWeights) {
     Profile profile = with_matrix_units();
     profile.compute_units = 132;

@@ -39,7 +39,8 @@ protected:
         };
     }
 
-    // Runs the use on a new device while one Vulkan call fails. Returns whether one failed.
+    // Runs the action on a new device, on which the Vulkan call of `fault` fails. Returns whether that call was
+    // reached.
     bool does(const Action& action, const Fault& fault, const std::string& where) {
         Faults& faults = Faults::get();
         const std::int64_t objects = faults.objects();

@@ -88,7 +88,7 @@ private:
         }
     }
 
-    // Nothing depends on a single element, so that the processor waits for many at a time.
+    // The loop does not stop at the first difference, so the processor can load many elements at the same time.
     template <class Bits>
     static bool elements_equal(const Run& run, const std::byte* kept) {
         Bits differences = 0;

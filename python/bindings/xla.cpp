@@ -10,7 +10,7 @@
 //   descriptor           a dictionary of the descriptor's properties; those that are left out have their defaults
 //   device               a number from xla_device(); 0 for a CPU device of the handler's own, or for vkrnn's shared
 //                        device of the GPU that the operands are on
-//   float32              only where products may be rounded: "tf32"
+//   float32              "tf32" if products may be rounded; else absent
 #include <xla/ffi/api/ffi.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace {
 namespace ffi = xla::ffi;
 
 const std::string kWhere = "[vkrnn.jax] ";
-const std::string kPublic = "[vkrnn.jax.";  // begins the names of functions
+const std::string kPublic = "[vkrnn.jax.";  // the beginning of a function's name in messages
 
 template <class T>
 T attribute(const ffi::Dictionary& attributes, std::string_view name) {
@@ -190,7 +190,8 @@ private:
     std::vector<std::byte> last_cells_;
 };
 
-// Returns the locations of the results in the order that the call has them in. Throws if one is not as the call says.
+// Returns the locations of the results in the call's order. Throws if a result is missing or has another shape or
+// dtype.
 std::vector<ResultLocation> result_locations(const Call& call, const ffi::RemainingRets& buffers,
                                              std::string_view names, const XlaTarget& target,
                                              const std::string& prefix) {
@@ -205,7 +206,8 @@ std::vector<ResultLocation> result_locations(const Call& call, const ffi::Remain
             throw ValueError(prefix + " " + result.name + ": the program has no result of the call's shape and dtype");
         locations.push_back(target.result((*buffer)->untyped_data(), (*buffer)->size_bytes()));
     }
-    if (call.results.size() != buffers.size()) throw ValueError(prefix + " results: the call has not all of them");
+    if (call.results.size() != buffers.size())
+        throw ValueError(prefix + " results: the program has more than the call");
     return locations;
 }
 

@@ -24,7 +24,7 @@ struct CellInputs {
     Loaded mask;                           // mask of step k + 1; second phase: of step k
     Loaded operand;                        // second phase: h[k-1] * m[k]
     Loaded kept[CELL_GATES], v[CELL_GATES], before[CELL_STATES], after[CELL_STATES];
-    Loaded q;                              // the candidate's recurrent product, if a gate scales it
+    Loaded q;                              // the candidate's recurrent product, if a gate scales this product
     Loaded begun;                          // second phase: the first phase's part of the scaling gate's delta
 };
 

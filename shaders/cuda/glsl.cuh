@@ -5,11 +5,12 @@
 //   };
 //   #include "cuda/entry.cuh"
 // A driver also needs a chosen_cell.glsl that includes its cell. VKRNN_CONSTANTS defines the values of the
-// specialization constants 0, 1, 2, ..., separated by commas; one that is negative or absent has its default.
+// specialization constants 0, 1, 2, ..., separated by commas. A constant whose value is negative or absent has its
+// default.
 // It needs C++20, a compute capability of 8.0, and no header.
 #ifndef VKRNN_GLSL_CUH
 #define VKRNN_GLSL_CUH
-// These are read here, since within the class there can be no namespace.
+// These files are included here because a class, such as Kernel above, cannot contain their namespaces.
 #include "matrices/matrices_abi.h"
 #include "portable/portable_abi.h"
 #include "slices/slices_abi.h"
@@ -57,8 +58,8 @@ DEVICE float16_t half_of(uint bits) {
 }
 
 // Returns a pointer to global memory. Without the hint loads and stores would be generic, which takes up to a sixth
-// longer. Single words go without it: with it, the optimizer of NVRTC 13.0 never ends on the persistent kernels, and on
-// the float64 tiles of calls with lengths.
+// longer. Single words go without it: with it, the optimizer of NVRTC 13.0 does not terminate for the persistent
+// kernels and for the float64 tiles of calls with lengths.
 template <class T> DEVICE T* global(Address at) { return static_cast<T*>(__cvta_global_to_generic(at)); }
 template <> DEVICE uint* global<uint>(Address at) { return reinterpret_cast<uint*>(at); }
 template <> DEVICE int* global<int>(Address at) { return reinterpret_cast<int*>(at); }
@@ -147,7 +148,7 @@ DEVICE bool subgroupElect() { return threadIdx.x % 32 == 0; }
 DEVICE bool subgroupAll(bool a) { return __all_sync(~0u, a); }
 
 // ---- memory that workgroups share ----------------------------------------------------------------------------------
-// The orders are those that the kernels ask for; other arguments would need other instructions.
+// These functions ignore the scope and the memory order that they are given, and use those that the kernels ask for.
 enum { gl_ScopeDevice, gl_ScopeWorkgroup, gl_ScopeSubgroup };
 enum {
     gl_StorageSemanticsNone = 0, gl_StorageSemanticsBuffer = 64, gl_StorageSemanticsShared = 256,

@@ -30,9 +30,9 @@ INLINE uint loop_absmax(Params p, uint which) {
 }
 INLINE uint at_least_1(uint bits) { return max(bits, floatBitsToUint(1.0f)); }
 
-// Forward, sums are multiplied by both factors one after the other, because their product may be too small for a float.
-// Backward, products have been multiplied by the scales of their k blocks, and by kTagRoom; weights_up includes half of
-// its inverse.
+// Factors of the sums. Forward, sums are multiplied by weights_up and operand_up one after the other, because the
+// product of the two may be too small for a float. Backward, the sums already include the scales of their k blocks and
+// kTagRoom. There, weights_up includes 0.5 / kTagRoom, and tile_sum multiplies by the 2 that is missing.
 float weights_up, operand_up;
 float operand_down;   // factor of the elements of the operand before they are split
 
@@ -45,7 +45,7 @@ INLINE Address region_address(Params p, uint direction, uint region) {
 }
 
 // In a persistent loop with tags, workgroups wait for each other's words by their tags. A step's words in a region have
-// another tag than the words that were there before.
+// a different tag from the words that were there before.
 SPECIALIZED(kTagged, uint, tagged, 0)
 CONSTANT bool tagged_halves = tagged != 0 && left_parts == 1;
 uint tag_stored = 0, tag_loaded = 0;
@@ -137,7 +137,7 @@ INLINE void set_scale(Params p, Tile tile, uint region, float mine) {
 INLINE void compute_factors(Params p) {
     weights_up = scale_up(Words(params_of(p).weights[0] - kBlocksHeader).value);
 #ifdef BACKWARD
-    weights_up *= 0.5f / kTagRoom;   // the whole may be too large for a float
+    weights_up *= 0.5f / kTagRoom;   // without the 0.5 it may be too large for a float
 #else
     uint state = at_least_1(loop_absmax(p, kAbsmaxState));
     float mask = bound(at_least_1(loop_absmax(p, kAbsmaxMask)));

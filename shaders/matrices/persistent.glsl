@@ -1,7 +1,7 @@
 // Runs all steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps
 // the tile's weights in registers. Weights that do not fit are loaded again in every step.
-// A step multiplies what all tiles of the same rows stored in the step before, so workgroups have to wait for each
-// other, in one of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before
+// A step multiplies what all tiles of the same rows stored in the step before, so workgroups wait for each other in one
+// of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before
 // the next product it waits until the counter includes all others. If a subgroup multiplies only few blocks, their
 // words are tagged instead: it loads them again and again until every word has the step's tag. Then there is no wait
 // for stores to complete or for counters.
@@ -18,7 +18,7 @@
 #include "matrices/hoisted_element.glsl"
 
 SPECIALIZED(kKeptBlocks, uint, kept_blocks, 1)   // k blocks of weights that a subgroup keeps
-SPECIALIZED(kStreams, uint, streams, 0)          // 1: it loads the other blocks in every step
+SPECIALIZED(kStreams, uint, streams, 0)          // 1: a subgroup loads the other blocks in every step
 SPECIALIZED(kAlone, uint, alone, 0)              // 1: this is the second dispatch
 SPECIALIZED(kMaxSpins, uint, max_spins, 0)
 SPECIALIZED(kPersistentToInitial, uint, to_initial, 0)   // 1: backward goes on to step -1
@@ -67,8 +67,8 @@ INLINE bool wait(Params p, Address at, uint parts) {
     return arrived;
 }
 
-// Returns the k block at index i of those whose weights this subgroup keeps.
-// If there is none, has_kept_block returns false, and kept_block another block.
+// kept_block returns the k block at index i of those whose weights this subgroup keeps. If there is none,
+// has_kept_block returns false, and kept_block returns some other block.
 INLINE bool has_kept_block(Params p, uint i) {
     return whole_blocks != 0 || depth_group() + i * depth_groups < params_of(p).depth;
 }
@@ -113,7 +113,8 @@ INLINE void load_scales(Params p) {
 }
 INLINE uint kept_scale(uint i) { return scales_left ? subgroupBroadcast(scales[i / subgroup], i % subgroup) : 0; }
 
-// Does the same as multiply, with the weights that this subgroup keeps and those whose first blocks have been loaded.
+// Does the same as multiply. Takes the weights that this subgroup keeps from registers and loads the others, of which
+// the first blocks are already there.
 INLINE void multiply_kept(Params p, Tile tile, uint region) {
     Blocks left = operand_blocks(p, tile, region);
 #ifdef BACKWARD
@@ -202,7 +203,7 @@ INLINE void hoist_own(Params p, Tile tile) {
 VOLATILE_REFERENCE(TaggedVectors, uvec4, value, 16)
 
 // Loads the words and scales of all blocks that this subgroup multiplies. Other workgroups may store them at the same
-// time, which is safe because whatever they store at once has its own tag.
+// time. That is safe because each unit of memory that they write in one store has its own tag.
 INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matrix_rows][left_parts]) {
     UNROLL for (uint i = 0; i < kept_blocks; ++i) {
         uint k = kept_block(p, i);
@@ -294,8 +295,8 @@ INLINE void start_alone(Params p, Tile tile) {
 
 void main() {
     Params p = Params(push.params);
-    // One invocation looks whether a workgroup gave up. Others may do so meanwhile, and all invocations of a workgroup
-    // have to return or none.
+    // Another workgroup may give up at any moment, and the invocations of this one must all return or all continue. So
+    // one invocation looks, and the others follow it.
     if (invocation() == 0)
         arrived = atomicLoad(Words(barriers(p)).value, gl_ScopeDevice, gl_StorageSemanticsNone,
                              gl_SemanticsRelaxed) == 0;

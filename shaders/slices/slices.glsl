@@ -18,8 +18,8 @@ SPECIALIZED(kSliceInvocations, uint, invocations, 1)
 
 CONSTANT uint row_vec4s = slice_runs * slice_lanes;      // of one row of the operand
 CONSTANT uint side_vec4s = slice_rows * row_vec4s;
-// slice_lanes lanes split the dot products of slice_units units. They also divide the cells of these units in all rows
-// among themselves, of which there are shared_cells. Either each lane has several cells, or the first lanes have one
+// slice_lanes lanes split the dot products of slice_units units. They also share the cells of these units in all rows:
+// shared_cells cells. Either each lane has several cells, or the first lanes have one
 // each.
 CONSTANT uint shared_cells = slice_rows * slice_units;
 CONSTANT uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;

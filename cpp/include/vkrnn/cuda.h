@@ -15,7 +15,7 @@ namespace vkrnn {
 // Sets the folders whose packages may contain NVRTC, such as `nvidia` among Python's packages: <folder>/*/lib.
 void set_cuda_packages(std::vector<std::string> folders);
 
-// At multiples of this many bytes, CUDA's memory serves every kernel.
+// The alignment in bytes of CUDA memory that suffices for every kernel.
 inline constexpr std::uint64_t kCudaAlignment = 256;
 
 // Returns the address of this many bytes of a CUDA device's memory, aligned; 0 if there is not enough. They belong to a
@@ -23,8 +23,8 @@ inline constexpr std::uint64_t kCudaAlignment = 256;
 using CudaAllocator = std::function<std::uint64_t(std::uint64_t bytes)>;
 
 // As long as the object exists, calls of this thread on CUDA devices are ordered on its stream, a CUstream, and take
-// their temporary memory from `allocate`. Other calls take it from the device's pool, and are on the legacy default
-// stream, which waits for all streams that were not made independent of it. Destroy the objects of a thread in reverse
+// their temporary memory from `allocate`. Other calls take it from the device's pool, and are ordered on the legacy
+// default stream, which waits for all streams except non-blocking ones. Destroy the objects of a thread in reverse
 // order.
 class OnCudaStream {
 public:
@@ -45,9 +45,9 @@ private:
 std::shared_ptr<Storage> borrow_cuda_memory(Device& device, std::uint64_t address, std::uint64_t bytes,
                                             std::function<void()> release);
 
-// Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. Packed copies of
-// the storage are not kept from then on, because they might be of other contents. Throws DeviceError if the storage is
-// not on a CUDA device.
+// Returns the address of a CUDA device's memory, and makes `stream` wait for the calls that use it. From then
+// on, packed copies of the storage are not kept, because the other library may change the contents. Throws DeviceError
+// if the storage is not on a CUDA device.
 std::uint64_t lend_cuda_memory(Device& device, Storage& storage, std::uintptr_t stream);
 
 // A copy within the memory of a CUDA device, at addresses.
@@ -55,7 +55,7 @@ struct CudaCopy {
     std::uint64_t to, from, bytes;
 };
 
-// Makes copies on the stream of this thread's calls. Others order the uses of the memory.
+// Makes copies on the stream of this thread's calls. The caller must order them with all other uses of the memory.
 void copy_cuda_memory(Device& device, std::span<const CudaCopy> copies);
 
 // Makes the stream of this thread's calls wait for what was submitted to another stream.

@@ -35,9 +35,9 @@ struct EnvironmentValues {
 
 // A copy of some environment variables. While it exists, the core reads these variables from the copy in calls of the
 // same thread. Without a copy, the core calls std::getenv, which may crash while another thread changes the
-// environment. A program with such threads makes a copy before each call, when no thread can change the environment; a
-// Python module does so while it holds the GIL, or it takes values that it read earlier. Copies of one thread are
-// destroyed in reverse order.
+// environment. A program with such threads makes a copy before each call, at a time when no thread can change the
+// environment. A Python module does so while it holds the GIL, or makes the copy from values that it read earlier.
+// Destroy the copies of a thread in reverse order.
 class EnvironmentCopy {
 public:
     explicit EnvironmentCopy(std::span<const char* const> names) : EnvironmentCopy(EnvironmentValues(names)) {}

@@ -27,7 +27,7 @@ public:
     // Returns null if there is none or it lacks the interface, and in a forked child, which has none of the threads.
     static const OpenMP* loaded();
 
-    // Returns whether one of the threads of the calling thread's parallel regions has worked since forget_work(). The
+    // Returns whether the second thread of the calling thread's parallel regions has worked since forget_work(). The
     // first call only runs a region to find that thread, and returns false.
     [[nodiscard]] bool has_worked() const;
     static void forget_work();

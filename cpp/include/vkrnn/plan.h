@@ -48,7 +48,7 @@ inline BufferReference reference_at(const Block& block, std::size_t i) {
 // Converts to a BufferReference and to nothing else.
 struct AnyReference {
     template <std::same_as<BufferReference> T>
-    operator T() const;  // NOLINT(google-explicit-constructor): count_references asks what converts without a word
+    operator T() const;  // NOLINT(google-explicit-constructor): count_references tests implicit conversions
 };
 
 template <class Struct, std::size_t... i>

@@ -16,7 +16,7 @@ namespace vkrnn {
 
 class StreamSteps;
 
-// Work that threads share. Each is called with its number and with how many they are.
+// Work that several threads share. Each thread calls the function with its own number and the number of threads.
 using Share = std::function<void(unsigned thread, unsigned threads)>;
 
 // The operands of a call of PreparedLayers: C-contiguous, in host memory, of the layers' type. L is the number of
@@ -45,13 +45,13 @@ public:
     PreparedLayers(const PreparedLayers&) = delete;
     PreparedLayers& operator=(const PreparedLayers&) = delete;
 
-    // Runs all layers. Throws MemoryError, DeviceError, and Interrupted if `poll` stopped it. The threads of the call
-    // do the work of `share` before their own, if it is given. After an exception they may have done it or not.
+    // Runs all layers. If `share` is given, the threads of the call run it before the layers. Throws MemoryError,
+    // DeviceError, and Interrupted if `poll` stopped it. After an exception, `share` may or may not have run.
     void run(const LayersCall& call, const Poll& poll, const Share& share = {}) const;
 
-    // Runs one step of one batch row as a stream does, on the calling thread, which takes a few microseconds. Returns
-    // false, and does nothing, if the call has more steps or rows, if the step may be worth several threads, if another
-    // thread runs a step, or if the device cannot be used. run() then makes the call, or throws. Throws nothing itself.
+    // Runs one step of one batch row as a stream does, on the calling thread, in a few microseconds. Does nothing and
+    // returns false if the call has more steps or rows, if the step may be worth several threads, if another thread is
+    // running a step, or if the device cannot be used. The caller should then use run(). Throws nothing.
     bool run_step(const LayersCall& call) const;
 
     [[nodiscard]] std::size_t layers() const { return layers_.size(); }
@@ -73,7 +73,8 @@ private:
 
     std::shared_ptr<Device> device_;
     std::vector<Layer> layers_;
-    // For single steps: prepared by the first one, null if there cannot be any. Used by one thread at a time.
+    // `step_` is prepared by the first single step, and null if the layers cannot run single steps. One thread at a
+    // time uses it.
     mutable std::atomic<bool> step_in_use_ = false;
     mutable bool step_is_prepared_ = false;
     mutable std::unique_ptr<StreamSteps> step_;

@@ -11,8 +11,8 @@ namespace vkrnn::cpu {
 // for which its first thread waits for others longer than it should, or for a processor. If calls lost more than two
 // fifths of their time, other software must be using the processors. (Two threads that share one of two processors with
 // each other, because a third thread occupies the other one, lose half.) Contention is then assumed for a back-off
-// period, which is quadrupled if it recurs soon. It ends early if it was other threads of the process that used
-// processors, and they have stopped: threads of other libraries spin for milliseconds after their work. A single wait
+// period, which is quadrupled if it recurs soon. It ends early if other threads of the process used the
+// processors and have stopped: threads of other libraries spin for milliseconds after their work. A single wait
 // proves nothing, because threads are interrupted on a quiet machine too. There is no back-off if the process itself
 // has most of the processors' time: with fewer threads, its calls would only get less of it.
 class Contention {
@@ -40,7 +40,7 @@ public:
 
     // Returns whether contention is only within the process, by the processor time that all its threads used during
     // recent calls, including the current one. A single short call says nothing: the system counts in clock ticks.
-    // Of two processors, two threads that wait for each other get no more than one.
+    // Always false for two processors, of which two threads that wait for each other get no more than one.
     [[nodiscard]] bool is_own(Duration used, Duration taken, unsigned processors) const {
         const Rep all_used = process_used_.load(std::memory_order_relaxed) + used.count();
         const Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();

@@ -161,7 +161,7 @@ std::vector<Task> make_tasks(const Plan& plan, const Target& target, const Buffe
 
 void run_tasks(const std::vector<Task>& tasks, const Poll& poll, std::string_view prefix) {
     unsigned most = allowed_threads(prefix);
-    // Waiting for a second processor that other software uses takes longer than the work that it would do.
+    // If other software uses the second processor, waiting for it takes longer than doing its share of the work.
     if (most == 2 && contended()) most = 1;
     unsigned wanted = 1;
     for (const Task& task : tasks)

@@ -33,7 +33,8 @@ constexpr auto kSpinAtBarrier = 20us, kSpinBesideOwn = 100us;
 constexpr int kLooks = 100;
 // Time between two calls of the poll.
 constexpr auto kBetweenPolls = 20ms;
-// How long after contention calls still run on OpenMP threads, or expect it from the process's own threads.
+// How long contention is remembered: calls then run on OpenMP threads, or assume that the process's own threads use the
+// processors.
 constexpr auto kFallbackPeriod = 1200ms;
 // A wait at a barrier is lost time if it takes longer than this and longer than half of the work before it. The limit
 // is higher between two kernels, where a thread may have more to do than another, or may have been asleep when the call
@@ -155,9 +156,9 @@ public:
 private:
     static Clock::duration process_time() { return cpu_time(CLOCK_PROCESS_CPUTIME_ID); }
 
-    // Called when there is contention. The arguments are of the current call if it has not been added yet. Beside
-    // threads of the process itself, teams of the pool that may use all processors go on, because run_on_team() places
-    // them apart.
+    // Called when there is contention. Begins a back-off period and returns true, except if only threads of the process
+    // itself compete with a team of the pool that may use all processors: run_on_team() then gives each thread a
+    // processor of its own. `taken` and `used` are those of the current call, or 0 if add() has counted it already.
     bool begins_back_off(Clock::duration taken, Clock::duration used) const {
         const Clock::time_point now = Clock::now();
         const bool can_be_apart = &contention_ == &pool_contention && fills_processors(allowed_);

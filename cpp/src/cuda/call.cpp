@@ -103,7 +103,7 @@ void Call::find_packed(std::size_t input, const InputLocation& operand) {
     }
 }
 
-// Not under the memory's mutex, which is locked if memory runs out.
+// Call this without holding the memory's mutex, because an allocation that fails locks it.
 void Call::make_packed() {
     for (Made& each : made_) {
         each.copy = std::make_shared<PackedCopy>(memory_, plan_.buffers[each.buffer].bytes, each.version, stream_);
@@ -257,7 +257,7 @@ void Call::give_up() noexcept {
     try {
         const std::lock_guard lock(memory_->mutex());
         mark_used();
-    } catch (const DriverError&) {  // that of the call is reported
+    } catch (const DriverError&) {  // the call's own error is reported instead
     }
 }
 

@@ -71,7 +71,7 @@ void CudaDevice::close() {
         pending_.clear();
         for (const Event each : events_) driver().EventDestroy(each);
         events_.clear();
-    } catch (const DriverError&) {  // the driver has ended before
+    } catch (const DriverError&) {  // the driver has already shut down
     }
 }
 
@@ -174,7 +174,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
         if (!capturing) session.memory->release_due();
         const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
         Call call(session.memory, *plan, stream, current_allocator);
-        // Without events in calls that are captured in a graph, and in those of libraries with clocks of their own.
+        // Calls that are captured in a graph, and those with memory of another library, are not timed.
         Pending pending{{}, {}, prefix};
         try {
             call.bind(inputs, results);

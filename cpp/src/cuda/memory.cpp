@@ -22,7 +22,7 @@ Memory::Memory(DeviceNumber device) : device_(device), process_(process_id()) {
         check(cu.MemPoolSetAttribute(pool_, PoolAttribute::release_threshold, &everything));
         check(cu.MemAlloc(&zeros_, kZeroBytes));
         check(cu.MemsetD8Async(zeros_, 0, kZeroBytes, Stream::legacy));
-        check(cu.CtxSynchronize());  // calls on all streams read them
+        check(cu.CtxSynchronize());  // kernels on all streams read the zeros
     } catch (...) {
         if (zeros_ != 0) cu.MemFree(zeros_);
         if (pool_ != MemoryPool{}) cu.MemPoolDestroy(pool_);
@@ -40,7 +40,7 @@ Memory::~Memory() {
         release_due();
         cu.MemPoolDestroy(pool_);
         cu.MemFree(zeros_);
-    } catch (const DriverError&) {  // the driver has ended before
+    } catch (const DriverError&) {  // the driver has already shut down
     }
     cu.DevicePrimaryCtxRelease(device_);
 }
@@ -149,7 +149,7 @@ Piece::~Piece() {
         last_use_->before(Stream::legacy);
         memory_->free(address_, Stream::legacy);
         last_use_.reset();
-    } catch (const DriverError&) {  // the device was lost, or the driver has ended
+    } catch (const DriverError&) {  // the device was lost, or the driver has shut down
     }
 }
 

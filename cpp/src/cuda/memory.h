@@ -39,7 +39,7 @@ public:
     Memory& operator=(const Memory&) = delete;
 
     [[nodiscard]] Context context() const { return context_; }
-    // Returns where there are kZeroBytes zeros. Nothing may write them.
+    // Returns the address of kZeroBytes bytes of zeros, which nothing may overwrite.
     static constexpr std::uint64_t kZeroBytes = 1 << 16;
     [[nodiscard]] Address zeros() const { return zeros_; }
     // Returns true in a process that was forked after the object was made. Such a process must not use the driver.
@@ -92,7 +92,7 @@ private:
     void record(Stream stream);
 
     Stream stream_{};
-    Event event_{};  // of a stream other than the legacy one, which may be destroyed
+    Event event_{};  // set if the last stream is not the legacy one, because that stream may be destroyed
 };
 
 // A piece of memory that calls on different streams use one after the other.
@@ -138,7 +138,8 @@ public:
     // Returns true if another library can write the memory. The version does not show such writes.
     [[nodiscard]] bool is_shared() const { return is_borrowed() || lent_; }
 
-    // These need the memory's mutex.
+    // Hold the memory's mutex in the functions below.
+
     // Records that another library gets the memory, to use it on a stream.
     void lend_to(Stream stream);
     [[nodiscard]] LastUse& last_use() { return own_ ? own_->last_use() : last_use_; }

@@ -83,8 +83,8 @@ public:
     [[nodiscard]] const std::string& name_of_buffer(std::size_t buffer) const { return plan_.buffers.at(buffer).name; }
     // Returns whether kernels read and write the caller's buffers of a 16-bit type.
     [[nodiscard]] bool accesses_16bit() const { return is_half(plan_.spec.dtype) && profile_.storage_16bit; }
-    // Returns whether the buffer's numbers are in the call's 16-bit type. All others are in the type in which the call
-    // computes, or are no numbers.
+    // Returns whether the buffer's numbers are in the call's 16-bit type. All other buffers hold numbers of the
+    // type in which the call computes, or no numbers.
     [[nodiscard]] bool is_16bit(std::size_t buffer) const { return sixteen_bits_.contains(buffer); }
     [[nodiscard]] std::uint64_t element_bytes(std::size_t buffer) const;
     [[nodiscard]] std::int64_t count_of(std::size_t buffer) const;

@@ -31,8 +31,9 @@ private:
     [[nodiscard]] bool has(Argument argument) const { return spec_.has(argument); }
     [[nodiscard]] std::size_t result(Argument argument) const { return results_[static_cast<std::size_t>(argument)]; }
 
-    // The gradients of states are carried from step to step. Deltas that are the gradient of the source enter products.
-    // Both are in float32 first, except for deltas that no step reads in float32.
+    // Later steps of the plan read two kinds of results: gradients of initial states, which the loop carries, and
+    // deltas that are the gradient of the source. Both are computed in float32 and rounded at the end, except for
+    // deltas that the loop may store in a 16-bit type.
     void make_results() {
         for (const Argument argument : cell_.gradient_order) {
             if (!has(argument)) continue;
@@ -196,13 +197,14 @@ private:
     const std::int64_t rows_ = spec_.rows(), N = spec_.N, H = spec_.H, D = spec_.D(), G = spec_.G(), C = spec_.C();
     const bool phases_ = spec_.two_phases();
     const bool scales_product_ = spec_.scales_product();
-    // Saves most of a buffer of deltas, for a product more. In float32 it is not needed to stay near cuDNN's memory.
     const DeltaReads reads_ = loop_.delta_reads(builder_);
+    // Whether only the candidate has recurrent deltas of its own. That saves most of a buffer, and costs one more
+    // product. Float32 calls need about as much memory as cuDNN without it.
     const bool only_candidate_ = scales_product_ && builder_.accesses_16bit() && reads_ != DeltaReads::by_row;
-    // Whether the call's 16-bit type has enough digits for all readers of an operand of products: of any that the loop
-    // does not read, of the deltas, and of the recurrent products' operand. The second of two phases computes with a
-    // delta of the first one, and with that operand. Without a mask, that of a cell whose gradients read h is h itself,
-    // which is in the type of the arguments.
+    // Which operands of products may be in the call's 16-bit type. `narrows_operands_`: those that the loop does not
+    // read. `narrows_deltas_`: the deltas. `narrows_operand_`: the operand of the recurrent products. The last two stay
+    // in float32 if a step has two phases, because the second phase computes with them. But without a mask, and if the
+    // cell's gradients read h, the operand of the recurrent products is h itself, in the type of the arguments.
     const bool narrows_operands_;
     const bool narrows_deltas_ = narrows_operands_ && !phases_ && reads_ == DeltaReads::none;
     const bool narrows_operand_ =

@@ -82,9 +82,9 @@ public:
     // only.
     [[nodiscard]] virtual bool skips_ended() const { return false; }
 
-    // Returns what the steps of a gradient call read of the later step's deltas. Unless that is by_row, the plan's
-    // buffer of recurrent deltas may have those of the candidate only, because the other gates' are their deltas. If it
-    // is none, the plan may have deltas in the call's 16-bit type.
+    // Returns what the steps of a gradient call read of the later step's deltas. With none, the plan may store deltas
+    // in the call's 16-bit type. With none or by_gate, it may store recurrent deltas of the candidate only, because
+    // those of the other gates equal their deltas.
     [[nodiscard]] virtual DeltaReads delta_reads(const PlanBuilder& /*builder*/) const { return DeltaReads::by_row; }
 
     // For gradient calls: adds steps that recompute the operands of the forward products for all time steps at once.

@@ -5,8 +5,8 @@
 
 SPECIALIZED(kToInitial, uint, to_initial, 0)
 
-// Which states before a step the cell's gradient needs. The loop runs backward in time, so its next iteration uses them
-// again, as the states after its step.
+// Whether the cell's gradient needs the hidden state, or the cell states, before a step. The loop runs backward in
+// time, so its next iteration uses them again, as the states after its step.
 #ifdef CELL_KEEPS_HIDDEN
 CONSTANT bool needs_hidden = true;
 #else
@@ -27,9 +27,9 @@ Address training_at[cells], upstream_at[cells], product_at[cells];   // at the s
 Address hidden_at[cells], cell_at[cells];                         // one step earlier
 Address init_hidden_at[cells], init_cell_at[cells];               // of step 0
 Address mask_at[cells];                                           // one step later
-// hidden_at and cell_at lead to the initial states after step 1, so these must be stored in the same type.
+// After step 1, hidden_at and cell_at point to the initial states, which must have the same type as the other states.
 int training_step, upstream_step, product_step, hidden_step, state_step, mask_step;
-// Distances in bytes between slots. init_slot is that of the initial cell states, state_slot that of the states to load
+// Distances in bytes between slots. init_slot belongs to the initial cell states, state_slot to the states to load
 // next.
 uint training_slot, init_slot, state_slot[cells];
 

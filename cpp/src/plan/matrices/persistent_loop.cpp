@@ -104,7 +104,7 @@ double keeping_step_cost(const MatrixShape& shape, const Layout& layout, const S
                static_cast<double>(spec.G()) *
                    (pass.tile * static_cast<double>(matrices - 1) + pass.delta * more_cells);
     }
-    // A multiprocessor's own cache, which its column groups share, does not serve tagged words.
+    // Column groups of a multiprocessor share its cache, but tagged words bypass it, so each group loads them again.
     const Parts parts = loop_parts(spec);
     const std::int64_t depth = depth_blocks * side;
     const std::int64_t loaded_rows = layout.tagged ? std::min(spec.N, rows) * shape.column_groups : rows;

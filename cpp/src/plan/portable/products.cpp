@@ -30,7 +30,7 @@ struct TileShape {
     std::uint32_t side;
     double flops_per_us;
 };
-// How much longer a workgroup takes alone than beside another one on a multiprocessor, which hides its latencies.
+// The slow-down of a workgroup that is alone on its multiprocessor, where no other workgroup hides its latencies.
 constexpr double kAlone = 1.3;
 constexpr TileShape kTileShapes[] = {{64, 2.8e7}, {128, 3.9e7}};
 

@@ -17,7 +17,7 @@ bool needs_scales(const Spec& spec) { return spec.gradients && spec.dtype == Dty
 // How workgroups divide the units, and how a backward product divides its sum.
 struct SplitShape {
     std::int64_t units, invocations;     // of a workgroup
-    std::int64_t parts = 1, blocks = 0;  // of the sum; of the units, if blocks have scales
+    std::int64_t parts = 1, blocks = 0;  // parts of the sum; blocks of units with a scale each, 0 without scales
 
     SplitShape(const Spec& spec, const Profile& profile) {
         const std::int64_t most = std::min(profile.max_workgroup_invocations, profile.max_workgroup_size_x);
@@ -98,7 +98,7 @@ private:
         product.b = {weight_, first * H, H, G * H * H, false};
         product.c = {sums_, first, D * G * H, G * H, false};
         if (spec_.gradients) {
-            // The parts of both directions' sums are one batch. A phase of two has a single part.
+            // The parts of both directions' sums are one batch. In a step with two phases, each has a single part.
             const std::int64_t parts = shape_.parts, k = count / parts, all = parts > 1 ? k : G * H;
             product = {N, H, k, D * parts, {}, {}, {}};
             product.a = {operand_, first, D * G * H, all, false};
@@ -136,8 +136,9 @@ private:
     std::size_t operand_ = 0, sums_ = 0;
 };
 
-// Float16 holds every operand of a forward product if they are bounded, and the initial h is multiplied by nothing. The
-// two phases of a backward step would need scales of their own.
+// Returns whether float16 can hold the operands of the recurrent products. Forward with the library, states must be
+// bounded, and no mask may multiply an initial state. Backward, blocks of units have scales, so a step must have one
+// phase and at most kMostBlocks blocks.
 bool fits_float16(const Spec& spec, const Profile& profile) {
     if (spec.gradients) return !spec.two_phases() && SplitShape(spec, profile).blocks <= kMostBlocks;
     return !profile.product_library ||
@@ -168,7 +169,7 @@ std::optional<CostEstimate> SplitLoop::estimate(const Spec& spec, const Profile&
                                                 const Parameters& /*wanted*/) const {
     if (spec.dtype == Dtype::float16 && !fits_float16(spec, profile)) return std::nullopt;
     const bool rounds = spec.precision == Precision::tf32;
-    // Without the library, and with the accuracy of float32 or float64, it was never measured.
+    // The loop was measured with the library only, and only in 16-bit types and TF32.
     const bool is_measured = profile.product_library && (is_half(spec.dtype) || rounds);
     return CostEstimate{static_cast<double>(spec.T) * step_cost(spec, costs.split), {}, !is_measured};
 }
