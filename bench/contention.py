@@ -268,7 +268,7 @@ def checked(scenario: Scenario) -> Scenario:
 
 
 def measure(scenario: Scenario, pace: Pace, progress: tqdm[Any]) -> np.ndarray[Any, Any]:
-    """Return the seconds a call of both sides, [rounds, 2]."""
+    """Return the seconds per call of both sides, [rounds, 2]."""
     progress.set_description(f"{scenario.implementation}, {scenario.what}")
     times = []
     for _ in range(pace.rounds):

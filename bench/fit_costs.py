@@ -1,9 +1,10 @@
 """Fits the costs with which vkrnn estimates times to a device, and prints its table as ``plan/costs.cpp`` has it.
 
 Each call is timed with every time loop that runs it, in several shapes, beside the products that vkrnn chooses, and
-with all ways to compute products beside the time loop that it chooses. The times of one call and one part form a group,
-with an unknown of its own for all that they have in common. Least squares fits the costs to what is left, beginning
-with the table that the device uses now. A cost that the times do not determine stays near its value there.
+with all ways to compute products beside the time loop that it chooses. The times of one call and one part form a group.
+Each group has an unknown constant: the time of everything else, which all of its times include. Least squares fits the
+costs to the rest, starting from the table that the device uses now. A cost that the times do not determine stays near
+its value in that table.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ PARTS = ("schedule", "gemm")
 SOURCE = Path(__file__).parents[1] / "cpp/src/plan/costs.cpp"
 COST = re.compile(r"\.(\w+) = ([0-9][0-9.e]*)")
 WARM_UP = 0.2  # seconds: an idle GPU's clock is slow
-PRIOR = 0.01  # what a cost's change by a factor of e counts, where a relative error of 1 of a time counts 1
-TURNS = 30  # of the fit, at most
+PRIOR = 0.01  # residual of a cost that changes by a factor of e; a time with a relative error of 1 has a residual of 1
+TURNS = 30  # the most iterations of the fit
 SLOPE = 1e-3  # relative step of a cost
 
 Floats = npt.NDArray[np.float64]
@@ -48,7 +49,7 @@ class Time(NamedTuple):
     """A measured time."""
 
     call: str
-    part: str  # the one that differs within the group
+    part: str  # the part of the call whose strategy differs within the group
     strategy: Mapping[str, str | int]  # complete
     microseconds: float
     estimate: Callable[[Sequence[float]], tuple[float, float]]  # of both parts, by the costs
@@ -148,7 +149,7 @@ class Model:
         return errors
 
     def summary(self, costs: Floats) -> str:
-        """Say how far off the estimates are, and what the choices by them lose against the best ones."""
+        """Say how far off the estimates are, and how much slower the chosen strategies are than the fastest."""
         estimates, error = self.estimates(costs), float(np.sqrt(np.mean(self.errors(costs) ** 2)))
         lost = [self.measured[rows][estimates[rows].argmin()] / self.measured[rows].min() - 1 for rows in self.groups]
         return f"error {error:.1%} (root mean square), choices {np.mean(lost):.1%} slower than the best ones"

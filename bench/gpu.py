@@ -69,10 +69,10 @@ MIN_ROUNDS = 3
 WARM_UP = 0.45
 
 DTYPES = ("float32", "float16", "bfloat16")
-# The next three have a key per dtype, and tf32 for float32 calls that round both operands of products.
+# The next three have a key for each dtype, and "tf32" for float32 calls that round both operands of products.
 # The error of rounding alone, relative to the largest value of a result.
 ROUNDING = {"float32": 2**-24, "tf32": 2 * 2**-11, "float16": 2**-11, "bfloat16": 2**-8}
-# Largest error relative to cuDNN's: to strict cuDNN's in float32, else to that of the same kind.
+# The largest error allowed, as a multiple of cuDNN's: in float32 of cuDNN without TF32, else of cuDNN in the same type.
 WORSE = {"float32": 3.0, "tf32": 1.5, "float16": 1.25, "bfloat16": 1.25}
 # Largest error if there is no cuDNN to compare with.
 TOLERANCE = {"float32": 1e-5, "tf32": 5e-3, "float16": 2e-2, "bfloat16": 1e-1}
@@ -87,7 +87,7 @@ class Errors(NamedTuple):
 
 
 class Batches:
-    """Timed batches of a contender's work. A batch has as many calls as the speed of the last one suggests."""
+    """Timed batches of a contender's work. The time of a batch decides how many calls the next one has."""
 
     def __init__(self, work: Work, measure: str) -> None:
         """Begin with a single call."""
@@ -129,19 +129,19 @@ def worst(answer: Mapping[str, Any], ideal: Mapping[str, npt.NDArray[Any]], *, o
 
 
 class Judge:
-    """The right answers of a workload: the reference's on the first steps, and PyTorch's in float64 on all."""
+    """The right answers of a workload: the reference's on the first steps, and PyTorch's in float64 on all steps."""
 
     def __init__(self, torch: Torch | None, steps: int) -> None:
-        """Store what computes them."""
+        """Store PyTorch, which may be missing, and the number of steps that the reference computes."""
         self._torch, self._steps = torch, steps
         self._of_reference: dict[int, tuple[Arrays, Mapping[str, npt.NDArray[Any]]]] = {}
 
     def forget(self) -> None:
-        """Drop the reference's answers, which serve both passes."""
+        """Drop the reference's answers, which are kept because both passes use them."""
         self._of_reference.clear()
 
     def errors(self, works: Mapping[Entry, Work], *, gradients: bool) -> dict[Entry, Errors]:
-        """Return the errors of all."""
+        """Return the errors of each contender's answer."""
         found: dict[Entry, Errors] = {}
         whole: dict[int, Mapping[str, npt.NDArray[Any]]] = {}
         for entry, work in works.items():
@@ -229,7 +229,7 @@ class Bench:
             self.left_out.append(f"{name} is skipped: {reason}")
 
     def entries(self, arrays: Arrays) -> list[Entry]:
-        """Return the contenders of a row. Of strict float32, possibly only the answer is used."""
+        """Return the contenders of a row, with cuDNN without TF32, whose answer is needed even if it is not timed."""
         dtype, transfers = self._options.dtype, self._options.transfers
         if self._options.options:
             both = Arrays.draw(arrays.cell, arrays.sizes, dtype=dtype, states=True, bidirectional=True)
@@ -348,7 +348,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Measure, print the tables, say which bars were reached; end with 1 where an answer was wrong."""
+    """Measure, print the tables, and say which floors were reached. Exit with 1 if an answer was wrong."""
     made = parser()
     options = made.parse_args()
     if options.vkrnn and (options.transfers or options.options):

@@ -11,14 +11,14 @@
 
 set(highway_include ${HIGHWAY_HEADERS})
 if(CMAKE_CROSSCOMPILING)
-    # Their folder has other headers, too, which are for the build machine only.
+    # The folder of Highway's headers may have other headers, too, which are for the build machine only.
     set(highway_include ${CMAKE_CURRENT_BINARY_DIR}/highway)
     file(MAKE_DIRECTORY ${highway_include})
     file(CREATE_LINK ${HIGHWAY_HEADERS}/hwy ${highway_include}/hwy SYMBOLIC)
 endif()
 
 set(VKRNN_CPU_TARGETS "" CACHE STRING
-    "Of avx512, avx2 and sse4 those to build kernels for, all where empty; one lane and NEON are always built")
+    "Instruction sets to build kernels for: any of avx512, avx2, sse4; all if empty. Scalar and NEON are always built")
 
 set(VKRNN_CPU_KERNELS ${PROJECT_SOURCE_DIR}/cpp/src/cpu/kernels)
 
@@ -39,14 +39,14 @@ function(vkrnn_set_cpu_options target)
         endforeach()
         target_compile_definitions(${target} PRIVATE VKRNN_UNWANTED_TARGETS=${unwanted}LL)
     endif()
-    # Without optimization the kernels are too slow even for tests. With sanitizers, allocating registers by loops takes
-    # GCC as long as everything else.
+    # Without optimization the kernels are too slow even for tests. With sanitizers, GCC's register allocation by loops
+    # takes as long as the rest of the compilation, so it is turned off.
     set(optimization -O3)
     if(VKRNN_SANITIZE)
         set(optimization $<$<CXX_COMPILER_ID:GNU>:-fira-region=one>)
     endif()
-    # If the compiler may fuse products and sums, it does so in some copies of a loop and not in others, and bits depend
-    # on how units are shared among threads. The kernels fuse explicitly.
+    # The kernels fuse products and sums explicitly. If the compiler did it, too, it would do so in some copies of a
+    # loop and not in others, and results would depend on how threads share the units.
     # Some cells do not use all parameters. GCC wrongly reports arrays that vectors fill as uninitialized.
     target_compile_options(${target} PRIVATE ${optimization} -ffp-contract=off -Wno-unused-parameter -Wno-maybe-uninitialized)
     target_link_libraries(${target} PRIVATE vkrnn_options)

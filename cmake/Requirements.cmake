@@ -49,7 +49,7 @@ vkrnn_require(needed HIGHWAY_HEADERS "Highway (hwy/highway.h)" libhwy-dev)
 if(VKRNN_PYTHON)
     find_package(Python 3.10 COMPONENTS Interpreter Development.Module)
     vkrnn_require(needed Python_FOUND "Python 3.10 or later with its headers" python3-dev)
-    # The interpreter's pybind11, if it has one, fits its NumPy. The distribution's fits the distribution's NumPy.
+    # Prefers the interpreter's own pybind11, which fits its NumPy, to the distribution's, which may not.
     if(Python_EXECUTABLE)
         execute_process(COMMAND ${Python_EXECUTABLE} -m pybind11 --cmakedir OUTPUT_VARIABLE pybind11_hint ERROR_QUIET
                         OUTPUT_STRIP_TRAILING_WHITESPACE)

@@ -51,7 +51,7 @@ void main() {}
     endif()
 endfunction()
 
-# A step of vkrnn_add_kernels: adds the kernel of a file, for a cell if one is given, for each of the part's types.
+# A part of vkrnn_add_kernels: adds the kernel of a file for each type of the current part, and for <cell> if given.
 macro(vkrnn_add_kernel kernel file cell)
     # file(CONFIGURE) does not touch files whose contents stay the same, so nothing is rebuilt needlessly.
     set(source ${build}/${kernel}.comp)

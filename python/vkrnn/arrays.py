@@ -72,7 +72,7 @@ class Array(_core.Array):
         __sizeof__: None  # type: ignore[assignment]
 
     def __new__(cls, *args: Any) -> Self:
-        """Raise a TypeError without arguments: such an array, as from copying one, would have no memory."""
+        """Raise a TypeError if called without arguments, as copying does: the array would have no memory."""
         if not args:
             raise TypeError("[Array] arrays are made by vkrnn.asarray, empty and zeros, and copied by numpy()")
         return super().__new__(cls)

@@ -220,7 +220,8 @@ class Device:
     def statistics(self) -> dict[str, int | float]:
         """Return counters since the device was opened.
 
-        - ``calls``, and among them ``repeated``: calls that replayed the command buffer of an earlier call on the same
+        - ``calls``. Steps of streams, and single steps with kept weights that run like them, are not counted.
+        - ``repeated``, which are among the calls: those that replayed the command buffer of an earlier call on the same
           memory
         - ``submissions`` and ``dispatches``
         - ``bytes_uploaded`` and ``bytes_downloaded``: copied from and to the host's memory
@@ -262,8 +263,8 @@ def devices() -> list[Device]:
     """List the devices, best first: discrete, integrated and virtual GPUs, the CPU, then Vulkan on the CPU.
 
     This opens none of them. The CPU is always listed. GPUs, and Vulkan on the CPU (Mesa's llvmpipe), are listed if a
-    Vulkan loader and a driver are installed; CUDA devices, each after the Vulkan device of the same GPU, if NVIDIA's
-    driver and NVRTC are.
+    Vulkan loader and a driver are installed. CUDA devices are listed if NVIDIA's driver and NVRTC are installed, each
+    after the Vulkan device of the same GPU.
 
     Examples
     --------

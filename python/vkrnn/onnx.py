@@ -195,14 +195,14 @@ def _key(node: NodeProto) -> _Key:
 
 
 class _Operator(OpRun):
-    """One of the three for `onnx.reference.ReferenceEvaluator`."""
+    """The base of the three operators for `onnx.reference.ReferenceEvaluator`."""
 
     op_domain = ""
     constant: ClassVar[frozenset[_Key]] = frozenset()  # nodes whose weights are constants of the model
     _kept: KeptNode | None = None
 
     def run(self, *inputs: Any, **options: Any) -> tuple[Any, ...]:
-        """Compute the node; with kept weights, what the evaluator does around `_run` would take as long as the call."""
+        """Compute the node. With kept weights, skip the evaluator's own checks, which take as long as the call."""
         results = None if self._kept is None or options else self._kept.run(inputs)
         return super().run(*inputs, **options) if results is None else results
 
@@ -261,8 +261,8 @@ def _is_complete(value: ValueInfoProto) -> bool:
 def _recurrent_nodes(graph: GraphProto, outside: frozenset[str] = frozenset()) -> Iterator[tuple[NodeProto, bool]]:
     """Yield the recurrent nodes of a graph and of the graphs within its nodes.
 
-    With each comes whether its weights are constants of the model. `outside` are the names of constants around the
-    graph.
+    Each comes with a bool: whether its weights are constants of the model. `outside` has the names of constants that
+    are defined around the graph.
     """
     values = {tensor.name for tensor in graph.initializer}
     values |= {node.output[0] for node in graph.node if node.op_type == "Constant"}

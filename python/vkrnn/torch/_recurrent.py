@@ -39,7 +39,7 @@ class Recurrent(torch.nn.RNNBase):
     backend: Backend = "auto"
 
     def _take_options(self, recurrent_dropout: Any, backend: Any, options: dict[str, Any]) -> None:
-        """Check and set the options, of which `options` are the descriptor's."""
+        """Check and set the options. `options` has those of the descriptor."""
         where = f"[vkrnn.torch.{self._name}]"
         if checked_backend(backend, where) != self.backend:
             self.backend = backend
@@ -65,9 +65,9 @@ class Recurrent(torch.nn.RNNBase):
         return descriptor_of(self.mode + self._options, bidirectional=bool(self.bidirectional))
 
     def _beyond_torch(self, *, training: bool) -> dict[str, tuple[Any, Any]]:
-        """Return the options that PyTorch's module lacks, each with the only value there and the value here.
+        """Return the options that PyTorch's module lacks: what PyTorch's module does, and what this one does.
 
-        Without `training`, those that matter in training only are left out.
+        Without `training`, options that only matter in training are left out.
         """
         found: dict[str, tuple[Any, Any]] = {"peephole": (False, True)} if self.peephole else {}
         found |= options_beyond_torch(self.mode, self.descriptor)
@@ -81,7 +81,7 @@ class Recurrent(torch.nn.RNNBase):
             raise NotImplementedError(f"{where} {name}: torch.nn.{self._name} supports only {only!r}, got {own!r}")
 
     def extra_repr(self) -> str:
-        """Return the arguments of the constructor that are not the default ones."""
+        """Return the arguments of the constructor that differ from the defaults."""
         options = [f"{name}={own!r}" for name, (_, own) in self._beyond_torch(training=True).items()]
         return ", ".join([super().extra_repr(), *options])
 
@@ -139,7 +139,7 @@ class Recurrent(torch.nn.RNNBase):
         return results
 
     def _compute_by_vkrnn(self, input: Any, hx: Any) -> Any:  # noqa: A002
-        """Compute a call on a CUDA device. The next one like it can be repeated, which is faster."""
+        """Compute a call on a CUDA device. Keep its plan, so that the next call like it takes the host less time."""
         kept = self.__dict__.get("_kept")
         results = kept.repeat(self, input, hx) if isinstance(kept, KeptCalls) else None
         if results is None:
@@ -209,7 +209,7 @@ class Recurrent(torch.nn.RNNBase):
         """Run all layers over the source, [T, N, I] or packed. Return the output in that form, and the last states."""
         D = 1 + self.bidirectional
         h_0, c_0 = hx if isinstance(hx, tuple) else (hx, None)
-        # Dynamo compiles the operator. It cannot trace the checks of whether there is a shorter way.
+        # Dynamo compiles the operator below. It cannot trace the checks for the faster ways.
         traced = torch.compiler.is_dynamo_compiling()
         if not traced and source.is_cpu:
             given = [source, h_0, c_0, *self._parameters.values()]
@@ -242,7 +242,10 @@ class Recurrent(torch.nn.RNNBase):
         return source, ends if self.mode == "LSTM" else ends[0]
 
     def _of_layer(self, state: Tensor | None, first: int, count: int) -> Tensor | None:
-        """Return a layer's part of the initial states. PyTorch takes tens of microseconds for a part's gradient."""
+        """Return a layer's part of the initial states.
+
+        If there is one layer, that is the whole tensor: PyTorch takes tens of microseconds for the gradient of a slice.
+        """
         return state if state is None or self.num_layers == 1 else state[first : first + count]
 
     def _prepared(self) -> Prepared | None:
@@ -272,17 +275,17 @@ class Recurrent(torch.nn.RNNBase):
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is copied and pickled: all but packed weights and kept calls."""
+        """Return the state for copies and pickles: everything except packed weights and kept calls."""
         state = getattr(super(), "__getstate__", lambda: self.__dict__)()
         return {name: value for name, value in state.items() if name != "_kept"}
 
     def _mask(self, source: Tensor, rows: int) -> Tensor:
-        """Draw the recurrent dropout of a layer: one mask of all steps, zeros and 1 / (1 - p)."""
+        """Draw the recurrent dropout of a layer: one mask for all steps, of zeros and 1 / (1 - p)."""
         ones = source.new_ones(1, rows, (1 + self.bidirectional) * self.hidden_size)
         return torch.nn.functional.dropout(ones, self.recurrent_dropout)
 
     def _weight(self, name: str) -> Tensor:
-        """Return a parameter, or what computes it in a parametrized module. getattr alone takes four times as long."""
+        """Return a parameter, computed if the module is parametrized. The dict is four times as fast as getattr."""
         found = None if torch.compiler.is_dynamo_compiling() else self._parameters.get(name)
         weight: Tensor = getattr(self, name) if found is None else found
         return weight
