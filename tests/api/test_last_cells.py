@@ -31,7 +31,7 @@ def draw(directions: int, lengths: Any, dtype: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_last_steps_are_taken(directions: int, lengths: Any, dtype: str) -> None:
-    """Those of each direction, at the ends of the rows."""
+    """`last_cells` takes the gradients of each direction's last step, which is at the end of each row."""
     kind = require("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
     gradient, wanted = draw(directions, lengths, kind)
     found = last_cells(gradient, directions, lengths, "[here]")
@@ -43,7 +43,7 @@ def test_last_steps_are_taken(directions: int, lengths: Any, dtype: str) -> None
 
 @pytest.mark.parametrize("at", [(0, 0, 0), (2, 0, H - 1), (1, 2, 2), (1, 0, H), (2, 2, 2 * H - 1)])
 def test_other_steps_are_refused(at: tuple[int, int, int]) -> None:
-    """Wherever they are, before the end of a row."""
+    """A gradient at any step before the end of a row is an error."""
     gradient, _ = draw(2, LENGTHS, np.float32)
     gradient[at] = 1e-30
     with pytest.raises(NotImplementedError) as caught:

@@ -276,7 +276,7 @@ def test_special_values_stay_in_their_row(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", *SIXTEEN])
 def test_repeated_calls_give_the_same_bits(dtype: str) -> None:
-    """So do calls with another memory layout of the same numbers."""
+    """Calls with the same numbers in another memory layout give the same bits, too."""
     kind = dtype_of(dtype)
     case = next(case for case in UNTAGGED if case.cell == "lstm" and case.D == 2 and len(case.present) > 6)
     arrays = cast(case, kind)
@@ -287,7 +287,7 @@ def test_repeated_calls_give_the_same_bits(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", [">f8", ">f2"])
 def test_other_byte_orders_are_copied(dtype: str) -> None:
-    """Results have native byte order."""
+    """Arguments in another byte order are copied, and results have native byte order."""
     case = Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
     arrays: Arrays = {name: array.astype(dtype) for name, array in inputs(case).items()}
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in arrays.items()}
@@ -298,7 +298,7 @@ def test_other_byte_orders_are_copied(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", *SIXTEEN])
 def test_check_in_every_dtype(dtype: str) -> None:
-    """`check` gives the reference the same values."""
+    """`check` passes the same values to the reference, so that only rounding differs."""
     arrays = cast(Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"])), dtype_of(dtype))
     report = vkrnn.check(vkrnn.gru, **arrays, tolerance=DTYPES[dtype])
     assert report.ok, report
@@ -306,7 +306,7 @@ def test_check_in_every_dtype(dtype: str) -> None:
 
 
 def test_plans_differ_by_dtype() -> None:
-    """The text names the dtype."""
+    """Plans of different dtypes differ, and the text of a plan names the dtype."""
     case = Case("gru", 5, 3, 7, 4, {}, frozenset(["input_weight"]))
     plans = {dtype: vkrnn.plan(vkrnn.gru, **cast(case, dtype_of(dtype))) for dtype in ("float32", "float64", *SIXTEEN)}
     for dtype, plan in plans.items():

@@ -272,7 +272,7 @@ LARGE = [case for case in CASES if "large" in case.tags]
 
 @pytest.mark.parametrize("case", sample(LARGE, 4), ids=by_id)
 def test_results_are_repeatable(case: Case) -> None:
-    """On the same device after other calls, and on a newly opened device."""
+    """A call gives the same bits on the same device after other calls, and on a newly opened device."""
     wanted = everything(case)
     for other in CASES[::140]:
         everything(other)

@@ -250,7 +250,7 @@ def test_a_mask_broadcasts_as_in_numpy(case: Case, ones: set[int], dropped: int)
 @given(calls())
 @quick
 def test_the_same_call_gives_the_same_bits(case: Case) -> None:
-    """Also after another call has reused the device's memory."""
+    """A call gives the same bits after another call has reused the device's memory."""
     arrays, upstream = numbers(case)
     first = run(case, arrays, upstream)
     vkrnn.single_gate_rnn(np.full((7, 11, 13), np.nan, np.float32), np.full((13, 13), np.nan, np.float32))

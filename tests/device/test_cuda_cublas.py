@@ -171,7 +171,7 @@ for dtype, options in (("float32", {"float32": "tf32"}), ("float16", {}), ("bflo
 
 
 def test_an_algorithm_is_chosen_once_for_a_shape(fake: dict[str, str]) -> None:
-    """It is the first whose sums are in order and that needs no more than the workspace. None at all is an error."""
+    """The first algorithm that sums in a fixed order and fits in the workspace is used. None at all is an error."""
     program = (
         CALLS
         + """

@@ -33,7 +33,7 @@ def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @needs_nvrtc
 def test_devices_are_listed_and_the_others_say_why_not(fake: dict[str, str]) -> None:
-    """The first is usable, and before the CPU; the second is too old."""
+    """Of two GPUs, the first is listed before the CPU. The second is too old, and is skipped with the reason."""
     listed = (
         "import vkrnn; print([d.name.split(' (')[0] for d in vkrnn.devices()]); print(vkrnn._core.skipped_devices())"
     )
@@ -117,7 +117,7 @@ FAILURES = {
 @needs_nvrtc
 @pytest.mark.parametrize(("failure", "kind"), FAILURES.items(), ids=lambda value: value.partition(":")[0])
 def test_errors_of_the_driver(fake: dict[str, str], failure: str, kind: str) -> None:
-    """Each becomes the documented error, names the call, and frees the call's memory. Other calls still work."""
+    """Each failure is the documented error, which names the call. The call's memory is freed, and other calls work."""
     program = (
         CALL
         + """
@@ -141,7 +141,7 @@ print(call().shape)
 
 @needs_nvrtc
 def test_memory_for_a_packed_weight_may_run_out(fake: dict[str, str]) -> None:
-    """The call fails, and the next one makes the copy."""
+    """If a packed copy cannot be allocated, the call fails, and the next call makes the copy."""
     program = (
         CALL
         + """
@@ -164,7 +164,7 @@ print(driver.fake_cuda_allocations() - before)
 
 @needs_nvrtc
 def test_a_compiler_with_wrong_results_is_refused(fake: dict[str, str], tmp_path: Path) -> None:
-    """Each call says so. Nothing is left that would let a later process believe the compiler."""
+    """Each call raises an error. No file is left that would let a later process trust the compiler."""
     program = (
         CALL
         + """
@@ -228,7 +228,7 @@ print(call(*arrays[:2]).shape)
 
 @needs_nvrtc
 def test_kernels_are_compiled_once(fake: dict[str, str], tmp_path: Path) -> None:
-    """Their code is kept in the cache's folder. A damaged file is replaced. A folder without write access is logged."""
+    """Compiled kernels are stored in the cache folder. A damaged file is replaced. A read-only folder is logged."""
     folder = {"VKRNN_CACHE_DIR": str(tmp_path)}
     run(CALL + "call()", fake, **folder)
     files = sorted((tmp_path / "cuda").iterdir())
@@ -298,7 +298,7 @@ else:
 
 @needs_nvrtc
 def test_a_weight_that_another_library_has_taken_is_packed_each_time(fake: dict[str, str]) -> None:
-    """That library may write it without a trace."""
+    """Weights in an array that another library has got are packed in each call, because that library may write them."""
     program = (
         CALL
         + """

@@ -232,7 +232,7 @@ def test_sums_over_many_features() -> None:
 @everywhere
 @pytest.mark.parametrize("cell", GATES)
 def test_weights_beyond_a_processors_caches(cell: str) -> None:
-    """The CPU computes the units in several parts, in the opposite order at every other step."""
+    """If weights exceed the caches, the CPU computes the units in parts, in reverse order at every other step."""
     case = Case(cell, 5, 3, 7, 700, present=frozenset({"input_weight"}))
     compare(case, lambda _, shape: uniform(5, *shape))
 
@@ -363,7 +363,7 @@ def test_memory_limit_of_a_process(limit: str, line: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("resident", [False, True])
 def test_a_result_holds_little_more_than_its_elements(resident: bool) -> None:  # noqa: FBT001
-    """Also if it is a single number."""
+    """A kept result takes less than 2,000 bytes, even if it is a single number."""
     device = vkrnn.Device("cpu (")
     source, weight = np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
     arguments = [vkrnn.asarray(array, device=device) if resident else array for array in (source, weight)]

@@ -64,7 +64,7 @@ def test_a_skipped_gpu_causes_one_warning(old_gpu: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("program", [f"{CALL}, device='cpu (')", "vkrnn.devices()"])
 def test_no_warning_if_a_device_is_named(old_gpu: dict[str, str], program: str) -> None:
-    """Nor if devices are only listed."""
+    """There is no warning if a call names its device, or if devices are only listed."""
     assert "RuntimeWarning" not in run(program, **old_gpu)
 
 

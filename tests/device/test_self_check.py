@@ -13,7 +13,7 @@ from vkrnn import _self_check, gradients
 
 
 def test_right_results_pass() -> None:
-    """With every strategy of every device, in float32's precision whatever is set."""
+    """Every strategy of every device passes. The check computes in float32's precision, whatever precision is set."""
     for device in vkrnn.devices():
         for schedule in device.strategies["schedule"]:
             with vkrnn.fp32_precision("tf32"):
@@ -22,7 +22,7 @@ def test_right_results_pass() -> None:
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, 2.0])
 def test_a_wrong_last_gradient_is_found(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers that are not finite, too, which comparisons can lose."""
+    """An error in the last gradient is found, also if it is not finite and comparisons could overlook it."""
     (cpu,) = [device for device in vkrnn.devices() if device.backend == "native"]
     real = gradients.lstm_gradients
 

@@ -69,7 +69,7 @@ def split(given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 @every_cell
 def test_no_python_runs(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither forward nor backward, nor under vmap and scan."""
+    """A compiled program runs no Python in forward calls, gradients, vmap and scan."""
     given = draw(cell)
     function, loss = function_of(cell), loss_of(cell)
     wanted = function(given)
@@ -228,7 +228,7 @@ def test_exported_programs_do_not_depend_on_the_default_device() -> None:
 
 
 def test_a_program_keeps_its_device() -> None:
-    """Even if nothing else does. A closed one is named as such."""
+    """A program keeps its device after all other references are gone. If the device is closed, the error says so."""
     given = draw("lstm")
     device, closed = vkrnn.Device("cpu ("), vkrnn.Device("cpu (")
     program, other = (jax.jit(function_of("lstm", device=each)).lower(given).compile() for each in (device, closed))

@@ -97,7 +97,7 @@ def test_examples_run(page: Path) -> None:
 
 
 def test_no_example_is_left_out() -> None:
-    """Every page with examples that can run is in the list."""
+    """Every page with doctests is in `WITH_EXAMPLES`."""
     assert {page for page in PAGES if ">>> " in page.read_text()} == set(WITH_EXAMPLES)
 
 
@@ -109,7 +109,7 @@ def scripts(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.name)
 def test_scripts_run(page: Path) -> None:
-    """The blocks of a page run as written, one after the other. What they say about several processes runs in one."""
+    """The blocks of a page run as written, one after the other. Examples for several processes run in a single one."""
     for package in SCRIPTS[page]:
         require(package)
     run_scripts(page)
@@ -124,7 +124,7 @@ def run_scripts(page: Path) -> None:
 
 
 def test_scripts_about_cuda_run() -> None:
-    """On a machine on which PyTorch and vkrnn have a CUDA device."""
+    """The blocks about CUDA run if PyTorch and vkrnn have a CUDA device."""
     torch = require("torch")
     if not torch.cuda.is_available() or all(device.backend != "cuda" for device in devices()):
         pytest.skip("needs a CUDA device")
@@ -132,7 +132,7 @@ def test_scripts_about_cuda_run() -> None:
 
 
 def test_no_script_is_left_out() -> None:
-    """Every page with such blocks is in a list."""
+    """Every page with Python blocks that are no doctests is in `SCRIPTS` or `NEED_A_GPU`."""
     assert {page for page in PAGES if scripts(page)} == {README, *SCRIPTS, *NEED_A_GPU}
 
 
@@ -159,7 +159,7 @@ def test_the_quick_start_passes_mypy(tmp_path: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """It has at most 120 lines."""
+    """README.md has at most 120 lines."""
     assert len(README.read_text().splitlines()) <= 120
 
 
@@ -200,7 +200,7 @@ def test_means_of_gpus_are_on_record() -> None:
 
 
 def described(op: str, *sizes: str) -> str:
-    """Return how the tables name a row."""
+    """Return a row's name in the tables."""
     cell, _, gradients = op.partition(" + ")
     return f"{CELLS[cell]}{' with gradients' if gradients else ''} {', '.join(sizes)}"
 
@@ -384,7 +384,7 @@ def test_the_summary_of_cpus_is_on_record(ratios: Mapping[str, Ratios]) -> None:
 
 
 def test_means_are_on_record(ratios: Mapping[str, Ratios]) -> None:
-    """So are the README's geometric means of each cell and of all rows, and its worst rows."""
+    """The README's geometric means of each cell and of all rows, and its worst rows, are the benchmark's."""
     found = {words_of(label): cells for label, *cells in rows(README, 6) if words_of(label) in ratios}
     expected = {}
     for label, by_row in ratios.items():

@@ -31,7 +31,7 @@ def changed_by(change: Callable[[Any], Any]) -> bool:
 
 
 def test_changes_of_a_module() -> None:
-    """Its mode, options and flags count, and whether it needs gradients."""
+    """A module's mode and options, and whether it needs gradients, make its calls another kind."""
     assert changed_by(lambda module: module.eval())
     assert changed_by(lambda module: setattr(module, "dropout", 0.5))
     assert changed_by(lambda module: setattr(module, "batch_first", True))

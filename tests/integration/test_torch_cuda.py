@@ -179,7 +179,7 @@ def test_autocast() -> None:
 
 
 def test_tensors_that_need_a_copy() -> None:
-    """Those that are not contiguous, or not aligned to sixteen bytes."""
+    """Tensors that are not contiguous, or not aligned to sixteen bytes, give the same bits."""
     given = arguments("lstm", torch.float32, options=False)
     wanted = computed("lstm", given, "cuda", None)["output"]
     x = given["source"].cuda()

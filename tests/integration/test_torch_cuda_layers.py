@@ -105,7 +105,7 @@ def assert_same(got: Any, wanted: Any) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_lengths(packed: bool) -> None:  # noqa: FBT001
-    """Their numbers are checked in the host's memory, and read where they were copied to."""
+    """Lengths are checked in the host's memory. The call reads a copy of them on the device."""
     lengths = torch.tensor([4, 3, 1])
     source = drawn(int(lengths.sum()), I) if packed else drawn(T, N, I)
     given = {"source": source, "recurrent_weight": drawn(4 * H, H), "input_weight": drawn(4 * H, I)}
@@ -122,7 +122,7 @@ def test_lengths(packed: bool) -> None:  # noqa: FBT001
 
 
 def test_addresses_outside_of_tensors_are_refused() -> None:
-    """Neither a tensor on another device has such an address, nor one with too few elements."""
+    """A call refuses tensors on another device, and tensors with too few elements for the address."""
     call = _cuda_calls.InPlaceCall("lstm", drawn(T, N, I))
     with pytest.raises(RuntimeError) as error:
         call.give("peephole", drawn(4 * H).to("meta"))

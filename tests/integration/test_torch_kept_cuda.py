@@ -1,4 +1,7 @@
-"""The calls that modules repeat on CUDA devices, without a GPU: the CPU reads and writes the addresses."""
+"""Tests the kept calls of modules on CUDA devices without a GPU: the CPU uses the addresses that a GPU would get.
+
+A kept call repeats the plan of an earlier call of the same kind. The ordinary way plans each call: `module._compute`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ MODULES = {
 
 @pytest.fixture(name="device", autouse=True)
 def _device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """Let both ways compute on the CPU, whatever the default device is."""
+    """Let kept calls and the ordinary way compute on the CPU, whatever the default device is."""
     with vkrnn.Device("cpu ("):
         yield cuda_on_cpu.install(monkeypatch)
 
@@ -58,7 +61,7 @@ def states_of(module: Any, rows: int = N) -> Any:
 
 
 def kept_of(module: Any, x: Any, hx: Any = None, way: str = "vkrnn") -> Any:
-    """Return what the module keeps of a call; None if nothing."""
+    """Return the kept calls of a module after one call; None if it keeps none."""
     module.__dict__.pop("_kept", None)
     if way == "vkrnn":
         KeptCalls.plan(module, x, hx)
@@ -78,12 +81,12 @@ def flat(results: Any) -> list[Any]:
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("with_states", [False, True])
 def test_a_repeated_call_is_that_of_the_ordinary_way(name: str, with_states: bool) -> None:  # noqa: FBT001
-    """The same bits, from other numbers in the input, the states and the parameters."""
+    """A kept call with new numbers in the input, states and parameters gives the bits of the ordinary way."""
     module = MODULES[name]().double().eval()
     kept = kept_of(module, drawn(T, N, I), states_of(module) if with_states else None)
     for parameter in module.parameters():
         parameter.data.mul_(0.5)  # which PyTorch does not count as a change
-    for _ in range(2):  # from the second one on, it is known how much memory the layers take for themselves
+    for _ in range(2):  # the second call knows how much scratch memory the layers need
         x, hx = drawn(T, N, I), states_of(module) if with_states else None
         got, wanted = flat(kept.call(module, x, hx)), flat(module._compute(x, hx))
         assert len(got) == len(wanted)
@@ -110,7 +113,7 @@ def test_gradients_of_a_repeated_call(
     with_states: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They have the bits of the ordinary way, also when a call with other gradients above came before."""
+    """Gradients have the bits of the ordinary way, also after a call with other upstream gradients."""
     module = MODULES[name]().double().eval()
     kept = kept_of(module, drawn(T, N, I), states_of(module) if with_states else None)
     for each in ("all", upstream, upstream):
@@ -138,7 +141,7 @@ def test_gradients_of_a_repeated_call(
 
 
 def test_weights_that_change_before_the_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ordinary way reads them where they are now, and refuses other shapes."""
+    """Weights that move before the backward pass are read in their new place. Those of another shape are refused."""
     monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
     kept = kept_of(module, x)
@@ -162,7 +165,7 @@ def test_weights_that_change_before_the_gradients(monkeypatch: pytest.MonkeyPatc
 
 @without_gradients
 def test_calls_of_another_kind() -> None:
-    """They have no kept call, or tensors that are not where and what they were. So the ordinary way is taken."""
+    """A kept call refuses calls of another kind, and tensors of another layout. The ordinary way computes them."""
     module = ours.LSTM(I, H, backend="vkrnn").double()
     x, hx = drawn(T, N, I), states_of(module)
     kept = kept_of(module, x, hx)
@@ -201,14 +204,14 @@ def test_calls_of_another_kind() -> None:
 
 @without_gradients
 def test_a_call_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may find out how much memory the layer takes while this call allocates what it knew of before."""
+    """Another thread may set the size of the scratch memory during a call, which uses only what it allocated."""
     module, x = ours.LSTM(I, H, backend="vkrnn").double(), drawn(T, N, I)
     ((layer,),) = kept_of(module, x)._layers.values()
     allocated, used = [], []
 
     def new_empty(*shape: Any, **options: Any) -> Any:
         tensor = x.new_empty(*shape, **options)
-        if options:  # bytes
+        if options:  # the scratch memory, in bytes
             allocated.append(tensor)
             layer._own_bytes = 1000
         return tensor
@@ -236,7 +239,7 @@ CHANGES = {
 @without_gradients
 @pytest.mark.parametrize("change", CHANGES)
 def test_parameters_that_are_not_where_or_what_they_were(change: str) -> None:
-    """Their addresses would be wrong, or what is read there."""
+    """A kept call refuses parameters that were replaced, moved or changed in shape or dtype."""
     module, x = ours.RNN(H, H, backend="vkrnn").double(), drawn(T, N, H)
     kept = kept_of(module, x)
     assert kept.call(module, x, None) is not None
@@ -246,7 +249,7 @@ def test_parameters_that_are_not_where_or_what_they_were(change: str) -> None:
 
 @without_gradients
 def test_a_device_that_cannot_be_used(device: SimpleNamespace) -> None:
-    """The ordinary way opens it again."""
+    """A kept call refuses a device that was closed or lost. The ordinary way opens it again."""
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
     kept = kept_of(module, x)
     for name in ("closed", "lost"):
@@ -257,7 +260,7 @@ def test_a_device_that_cannot_be_used(device: SimpleNamespace) -> None:
 
 @without_gradients
 def test_what_is_not_kept() -> None:
-    """Calls with dropout, two directions, batches first, packed or strided input; parametrized modules."""
+    """No call is kept with dropout, two directions, batch first, packed or strided input, or parametrized modules."""
     x = drawn(T, N, I)
     plain = ours.GRU(I, H, backend="vkrnn").double()
     assert kept_of(plain, x) is not None
@@ -276,7 +279,7 @@ def test_what_is_not_kept() -> None:
 
 @without_gradients
 def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once PyTorch's way is chosen, it computes calls of this kind. What is not settled is not kept."""
+    """Calls of a kind are kept for PyTorch once PyTorch is chosen for this kind, and not before."""
     module, x = ours.GRU(I, H, batch_first=True).double(), drawn(N, T, I)
     assert kept_of(module, x, None, "torch") is None
     monkeypatch.setitem(_choice._chosen, _choice._kind(module, x, x, None), ("torch", "a line"))
@@ -290,7 +293,7 @@ def test_pytorchs_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @without_gradients
 def test_copies_have_no_kept_calls() -> None:
-    """Neither has a module after train() or eval()."""
+    """Copies of a module have no kept calls. train() and eval() drop them."""
     module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
     KeptCalls.plan(module, x, None)
     assert "_kept" in module.__dict__
@@ -301,7 +304,7 @@ def test_copies_have_no_kept_calls() -> None:
 
 @without_gradients
 def test_parameters_that_were_replaced_are_not_kept() -> None:
-    """They are freed at the next call, of any kind, and those of torch.func.functional_call after their call."""
+    """Replaced parameters are freed at the next call, and those of torch.func.functional_call after their call."""
     module, x = ours.GRU(I, H, backend="vkrnn").double(), drawn(T, N, I)
     module._compute_on_cuda(x, None)
     before = weakref.ref(module.weight_hh_l0)
@@ -318,7 +321,7 @@ def test_parameters_that_were_replaced_are_not_kept() -> None:
 
 
 def test_gradients_after_the_device_was_closed(monkeypatch: pytest.MonkeyPatch, device: SimpleNamespace) -> None:
-    """The ordinary way computes them, on the device that is opened anew."""
+    """If the device was closed after the forward pass, the ordinary way computes the gradients on a new device."""
     monkeypatch.setattr(_ops, "_is_short", lambda *_: True)
     module, x = ours.RNN(I, H, backend="vkrnn").double(), drawn(T, N, I)
     kept, gradients, planned = kept_of(module, x), [], []
@@ -341,7 +344,7 @@ def test_gradients_after_the_device_was_closed(monkeypatch: pytest.MonkeyPatch, 
 
 @without_gradients
 def test_the_number_of_kinds_is_bounded() -> None:
-    """A module that is called with ever other lengths does not grow."""
+    """A module that is called with ever new numbers of steps keeps a bounded number of kinds."""
     module = ours.RNN(I, H, backend="vkrnn").double()
     for steps in range(1, 70):
         KeptCalls.plan(module, drawn(steps, 1, I), None)
@@ -352,7 +355,7 @@ def test_the_number_of_kinds_is_bounded() -> None:
 
 @without_gradients
 def test_what_computes_is_kept_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch computes where vkrnn cannot, for example because NVRTC is missing."""
+    """Calls are kept for PyTorch even if vkrnn has no device, for example because NVRTC is missing."""
     monkeypatch.setattr(_kept_cuda, "cuda_device", None)
     module, x = ours.GRU(I, H, backend="torch").double(), drawn(T, N, I)
     assert torch.equal(kept_of(module, x, None, "torch").call(module, x, None)[0], torch.nn.GRU.forward(module, x)[0])
@@ -360,7 +363,7 @@ def test_what_computes_is_kept_without_a_device(monkeypatch: pytest.MonkeyPatch)
 
 @without_gradients
 def test_a_layer_is_planned_before_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what is timed is what runs later. If PyTorch is chosen, it computes all the same."""
+    """PyTorch is timed against the planned layer that later calls use. If PyTorch is faster, it computes these."""
     module, x = ours.GRU(I, H).double(), drawn(T, N, I)
     for chosen in ("vkrnn", "torch"):
         module.__dict__.pop("_kept", None)

@@ -82,7 +82,7 @@ def test_opcheck_forward(
 @every_operator
 @every_structure
 def test_opcheck_backward(mode: str, D: int, *, bias: bool, hx: bool, lengths: bool, options: bool) -> None:
-    """So do those of the gradient operator, which has no gradients itself."""
+    """The gradient operator, which has no gradients itself, passes PyTorch's opcheck."""
     given = draw(mode, D, bias=bias, hx=hx, lengths=lengths, options=options)
     with torch.no_grad():
         output, h_n, c_n, z_state, cells = _ops.layer(*given)

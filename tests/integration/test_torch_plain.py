@@ -48,7 +48,7 @@ def _called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_calls_of_plain_tensors_need_none(called: list[str]) -> None:
-    """Neither a forward call nor its gradients, which are the same bits as those of the operators."""
+    """Calls of plain tensors and their gradients do not use the operators, but have the same bits."""
     module, x = ours.LSTM(3, 4), torch.randn(5, 2, 3)
     with torch.no_grad():
         module(x)

@@ -100,7 +100,7 @@ class Case:
     tags: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check the case where it is defined."""
+        """Check the case when it is created."""
         allowed = {*OPTIONAL[self.cell], *UPSTREAM[self.cell]}
         assert self.present <= allowed, f"{self.cell} has no {sorted(self.present - allowed)}"
         assert "input_weight" in self.present or self.I == self.D * self.G * self.H, f"I does not fit in {self.id}"

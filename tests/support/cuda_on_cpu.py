@@ -28,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 class _Call:
-    """What `_core.CudaCall` is."""
+    """A stand-in for `_core.CudaCall`."""
 
     def __init__(
         self, _device: Any, cell: str, gradients: Any, descriptor: Any, given: Any, _rounds: Any, lengths: Any = None
