@@ -40,7 +40,7 @@ SMOKE_SIZES = (Sizes(5, 3, 7, 4),)
 
 
 def contenders(arrays: Arrays, device: vkrnn.Device, *, gradients: bool) -> Iterator[Contender]:
-    """Yield vkrnn and the libraries for comparison on such a device."""
+    """Yield vkrnn on the device, and the libraries to compare it with."""
     yield on_vkrnn(arrays, device, gradients=gradients)
     if device.type != "cpu":
         return
@@ -108,7 +108,7 @@ def parse_sizes(text: str) -> Sizes:
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Let the workloads be chosen."""
+    """Add the option that chooses the workloads."""
     parser.add_argument(
         "--sizes", nargs="+", type=parse_sizes, metavar="T,N,I,H", help="workloads; the device's kind decides"
     )

@@ -177,7 +177,7 @@ def bandwidth(*records: Record) -> float:
 
 
 def copied(device: vkrnn.Device) -> str:
-    """Return how much of its arrays a call on NumPy arrays copies."""
+    """Return the part of its arrays that a call on NumPy arrays copies."""
     source = draw(SMOKE_MEBIBYTES[-1], 0)
     before = device.statistics()
     call_on_vkrnn(source, device).run()

@@ -84,7 +84,7 @@ def rows_of(records: Sequence[GpuRecord]) -> list[Row]:
 
 
 def names_of(rows: Sequence[Row], *, ours: bool) -> list[str]:
-    """Return vkrnn's names in the rows, or the others'."""
+    """Return the names of vkrnn's variants in the rows, or those of the other implementations."""
     names = dict.fromkeys(name for row in rows for name in row.calls)
     return [name for name in names if name.startswith(PLAIN) is ours]
 
@@ -100,7 +100,7 @@ def ratios_of(rows: Sequence[Row], *, ops: Sequence[str] = (), wide: bool = Fals
 
 
 def rounding_names(rows: Sequence[Row]) -> list[str]:
-    """Return the names of those that rounded operands of float32 products in any row."""
+    """Return the names of vkrnn's variants that rounded operands of float32 products in any row."""
     names = names_of(rows, ours=True)
     return [n for n in names if any(n in row.calls and row.calls[n].float32 == "tf32" for row in rows)]
 
@@ -178,7 +178,7 @@ def verdicts(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def mean_verdict(what: str, ratios: Mapping[str, float], wanted: float) -> str:
-    """Return a line on the geometric mean."""
+    """Return a line that compares the geometric mean with its bar."""
     return verdict(f"{what}, geometric mean", geometric_mean(ratios.values()), wanted, "times", at_least=True)
 
 

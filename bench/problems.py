@@ -95,7 +95,7 @@ class Arrays:
         return Arrays(cell, sizes, given, source_gradient, {"bidirectional": True} if bidirectional else {})
 
     def with_options(self) -> Arrays:
-        """Return the same with a mask, lengths, hard sigmoids and, for the LSTM, a peephole."""
+        """Return these arrays with a mask, lengths, hard sigmoids and, for the LSTM, a peephole."""
         rng = np.random.default_rng(self.sizes.T)
         dtype, T, N = self.source_gradient.dtype, self.sizes.T, self.sizes.N
         more = {
@@ -108,7 +108,7 @@ class Arrays:
         return replace(self, given={**self.given, **more}, flags={**self.flags, **flags})
 
     def first(self, steps: int) -> Arrays:
-        """Return the same, cut to this many steps."""
+        """Return these arrays, cut to this many steps."""
         steps = min(steps, self.sizes.T)
         cut = {name: self.given[name][:steps] for name in ("source", "mask") if name in self.given}
         if "lengths" in self.given:
@@ -117,13 +117,13 @@ class Arrays:
         return replace(self, sizes=sizes, given={**self.given, **cut}, source_gradient=self.source_gradient[:steps])
 
     def on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, copied to the device, except for lengths."""
+        """Return these arrays, copied to the device, except for lengths."""
         there = self.with_weights_on(device)
         given = {**there.given, "source": vkrnn.asarray(self.given["source"], device=device)}
         return replace(self, given=given, source_gradient=vkrnn.asarray(self.source_gradient, device=device))
 
     def with_weights_on(self, device: vkrnn.Device) -> Arrays:
-        """Return the same, with all but the source and the gradient of the output copied to the device."""
+        """Return these arrays, with all but the source and the gradient of the output copied to the device."""
         given = {
             name: array if name in ("source", "lengths") else vkrnn.asarray(array, device=device)
             for name, array in self.given.items()
@@ -152,13 +152,13 @@ class Arrays:
         return results
 
     def answer(self, module: Any, *, gradients: bool, **options: Any) -> dict[str, npt.NDArray[Any]]:
-        """Return the output, and the gradients if wanted, by name. A call before gradients is a training one."""
+        """Return the output, and the gradients if wanted, by name. Before gradients, it is a training call."""
         forward = self.forward(module, training=gradients, **options)
         back = named_gradients(self.gradients(module, forward, **options)) if gradients else {}
         return {name: np.asarray(array) for name, array in ({"output": forward.output} | back).items()}
 
     def problem(self, device: vkrnn.Device, contenders: Sequence[Contender], *, gradients: bool) -> Problem:
-        """Return the forward call, or that and the gradients, as a problem for those contenders."""
+        """Return the forward call, with or without the gradients, as a problem for these contenders."""
         moved, flops = self.cost(device, gradients=gradients)
         return Problem(
             op=f"{self.cell} + gradients" if gradients else self.cell,

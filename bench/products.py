@@ -154,7 +154,7 @@ def loop(cell: str, size: Sizes, device: vkrnn.Device) -> Problem:
 def problems(
     squares: Sequence[int], products: Sequence[Sizes], loops: Sequence[Sizes], device: vkrnn.Device
 ) -> Iterator[Problem]:
-    """Yield all of them; they take turns."""
+    """Yield all problems, whose contenders take turns."""
     yield from map(square, squares)
     for size in products:
         yield product(size, device, gradients=False)

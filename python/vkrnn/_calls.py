@@ -121,7 +121,7 @@ def run(kind: type[Kind], function: str, arguments: dict[str, Any], *, packed: b
     call, prefix = bound.call, bound.prefix
     given, owner = checked_out(call, bound.out, prefix)
     chosen = bound.resolved(owner)
-    tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # the first is known beforehand
+    tf32 = chosen.rounds_products and chosen.float32 == "tf32"  # False on devices that never round, whatever is allowed
     results = _core.run(chosen._open(prefix), call, given, chosen, owner is not None, tf32)
     if owner is not None:
         results = [result if isinstance(result, Array) else Array(result) for result in results]

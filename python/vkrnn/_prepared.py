@@ -39,7 +39,7 @@ class Prepared:
     def run_unless_changed(
         self, samples: _core.Samples, source: Array, hidden: Array | None = None, cell: Array | None = None
     ) -> list[Array] | None:
-        """Return the same, or None if the arrays that were sampled have changed. The call's threads share this work."""
+        """Do the same as `run`, or return None if sampled arrays have changed, which the call's threads find."""
         return self._layers.run(source, hidden, cell, self.device, self._rounds(), samples)
 
     def run_node(self, node: _core.Node, inputs: tuple[Any, ...]) -> tuple[Array | None, ...] | None:

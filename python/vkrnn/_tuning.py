@@ -93,7 +93,7 @@ def merge(profile: _core.Profile, faster: Sequence[Entry], as_fast: Sequence[Ent
 
 
 def save(profile: _core.Profile, entries: Sequence[Entry]) -> Path | None:
-    """Replace the table, and return where it is; None where no cache folder is known. Raises OSError."""
+    """Replace the table. Return its path, or None if no cache folder is known. Raises OSError."""
     path = path_of(profile)
     if path is None:
         return None

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Check all cells on the devices, train a forecaster, write the plot; end with a status where something is off."""
+    """Check all cells on the devices, train a forecaster, write the plot. Exit with an error if a result is wrong."""
     extras = Extras.load()
     start = time.perf_counter()
 
@@ -140,13 +140,13 @@ class Series:
         return float(self.degrees[: self.trained].mean()), float(self.degrees[: self.trained].std())
 
     def features(self) -> Floats:
-        """Return [months, 3]: the scaled temperature, and where in the year the month stands."""
+        """Return [months, 3]: the scaled temperature, and the sine and cosine of the month's position in the year."""
         mean, deviation = self.scale
         angle = 2 * np.pi * self.months / 12
         return np.stack([(self.degrees - mean) / deviation, np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)
 
     def season(self) -> npt.NDArray[np.float64]:
-        """Return for every month what is usual in that month of the year, by the years trained on."""
+        """Return for every month the mean temperature of that month of the year, in the years trained on."""
         usual: npt.NDArray[np.float64] = self.degrees[: self.trained].reshape(-1, 12).mean(axis=0)
         return usual[self.months]
 

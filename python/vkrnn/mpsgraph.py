@@ -1,10 +1,10 @@
 """MPSGraph's twenty recurrent methods under their own names and labels, for code that is ported from there.
 
-Swift's names, which several methods share. The labels distinguish them::
+Several methods share a name in Swift, and their labels distinguish them::
 
     mpsgraph.LSTM(x, recurrentWeight=R, initState=h, initCell=c, descriptor=d, name=None)
 
-PyObjC's selectors, with every argument by position::
+PyObjC's selectors take every argument by position::
 
     mpsgraph.LSTMWithSourceTensor_recurrentWeight_initState_initCell_descriptor_name_(x, R, h, c, d, None)
 
@@ -151,7 +151,7 @@ def _by_labels(signature: Function) -> Function:
 
     call.__doc__ = (
         f"{signature.__doc__}\n\nThere are::\n\n{listed}\n\n"
-        "Returns\n-------\nlist of arrays\n    Packed: what is absent is not there.\n\n"
+        "Returns\n-------\nlist of arrays\n    Absent results are left out.\n\n"
         "Raises\n------\nTypeError\n    If no method has these labels, and as the function itself.\n"
     )
     return cast(Function, call)

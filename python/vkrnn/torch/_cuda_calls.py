@@ -97,10 +97,10 @@ def submit(
 ) -> int:
     """Submit a call to the source's device, with the addresses of arguments and results, and copies around it.
 
-    Return the bytes of memory that the call takes for itself. If so many are in `spare`, an address and its bytes, they
-    are used.
+    Return the bytes of scratch memory that the call needs. `spare` is scratch memory, an address and a number of bytes,
+    which the call uses if it is large enough.
     """
-    temporary: list[Tensor] = []  # which PyTorch reuses in the order of the stream
+    temporary: list[Tensor] = []  # PyTorch reuses their memory in the order of the stream
     taken = 0
 
     def allocate(count: int) -> int:

@@ -62,7 +62,7 @@ class Kept:
         return self._prepared if self._samples.unchanged() else None
 
     def _is_for(self, module: Any) -> bool:
-        """Return whether the module's state is as it was, but for what only samples show."""
+        """Return whether the module is unchanged, as far as this is known without comparing samples."""
         parameters = module._parameters  # noqa: SLF001
         device = resolve(None, _PREFIX)
         if device is not self._device or device.closed or len(parameters) != len(self._known) or drops(module):
@@ -114,7 +114,7 @@ class Kept:
 
 
 def has_all_parameters(module: Any) -> bool:
-    """Return whether no weight is computed from others, as those of parametrized modules are."""
+    """Return whether all weights are parameters. Those of parametrized modules are computed."""
     return all(name in module._parameters for name in module._weight_names())  # noqa: SLF001
 
 

@@ -24,7 +24,7 @@ _MOST = 64  # kinds of calls of a module
 
 
 class KeptCalls:
-    """A module's calls on a CUDA device: for each kind, what computes it, and the planned layers.
+    """A module's calls on a CUDA device: for each kind, whether vkrnn or PyTorch computes it, and the planned layers.
 
     A kind is everything that a call depends on, except for the numbers. Each call reads the parameters anew, in the
     memory, the shapes and the dtypes that they had when the object was made.
@@ -38,7 +38,7 @@ class KeptCalls:
 
     @staticmethod
     def of(module: Any) -> KeptCalls:
-        """Return those of a module, whose parameters are where they were."""
+        """Return the kept calls of a module, or new ones if its parameters have moved or the device cannot be used."""
         kept = module.__dict__.get("_kept")
         if not isinstance(kept, KeptCalls) or not kept._is_for(module):  # noqa: SLF001
             kept = module.__dict__["_kept"] = KeptCalls(module)
@@ -46,7 +46,7 @@ class KeptCalls:
 
     @staticmethod
     def keep(module: Any, source: Any, hx: Any, way: str) -> None:
-        """Remember what computes usual calls of this kind, unless the next one may be computed by something else.
+        """Remember whether vkrnn or PyTorch computes usual calls of this kind, if that choice is final.
 
         Drop what was kept for other parameters, so that these can be freed.
         """
@@ -77,7 +77,7 @@ class KeptCalls:
     def repeat(self, module: Any, source: Any, hx: Any, ways: Mapping[tuple[Any, ...], str] | None = None) -> Any:
         """Return the results of a call by the planned layers, or by PyTorch if one of `ways` says so.
 
-        Return None if there are none for this kind, or if the tensors are not where and what the layers read.
+        Return None if there are none for this kind, or if a tensor has moved or changed its layout.
         """
         states = _usual_states(module, source, hx)
         if states is None:
@@ -93,7 +93,7 @@ class KeptCalls:
         return _run(module, layers, source, states)
 
     def _is_for(self, module: Any) -> bool:
-        """Return whether the parameters are where and what they were, and the device can be used."""
+        """Return whether the parameters have their old addresses, shapes and dtypes, and the device can be used."""
         parameters, device = module._parameters, self._device  # noqa: SLF001
         if len(parameters) != len(self._parameters) or (device is not None and (device.closed or device.lost)):
             return False
@@ -111,7 +111,7 @@ def _put(kept: dict[tuple[Any, ...], Any], kind: tuple[Any, ...], value: Any) ->
 
 
 def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | None:
-    """Return the initial states that are given; None if the call is not a usual one."""
+    """Return the given initial states, or None if the call cannot be repeated."""
     if type(source) is not Tensor or not _is_usual(module):
         return None
     if hx is None:
@@ -124,7 +124,7 @@ def _usual_states(module: Any, source: Any, hx: Any) -> tuple[Tensor, ...] | Non
 
 
 def _is_usual(module: Any) -> bool:
-    """Return whether a call now has the same results as the next ones, and nobody records it."""
+    """Return whether calls can be repeated now: without autocast, dropout, tracers, transforms and other observers."""
     return not (
         torch.is_autocast_enabled("cuda")
         or torch._C._is_tracing()  # noqa: SLF001 - torch.jit.is_tracing takes longer
@@ -134,7 +134,7 @@ def _is_usual(module: Any) -> bool:
 
 
 def _has_own_parameters(module: Any) -> bool:
-    """Return whether there are no other tensors in place of parameters, as torch.func.functional_call puts them."""
+    """Return whether the module has its own parameters, and not the tensors of torch.func.functional_call."""
     return all(type(each) is torch.nn.Parameter for each in module._parameters.values())  # noqa: SLF001
 
 
@@ -154,7 +154,7 @@ def _kind(module: Any, source: Tensor, states: tuple[Tensor, ...]) -> tuple[Any,
 
 
 def _can_be_read(source: Tensor, states: tuple[Tensor, ...]) -> bool:
-    """Return whether kernels can read tensors where they are."""
+    """Return whether kernels can read the tensors in place."""
     dtype, ordinal = source.dtype, source.get_device()
     for each in (source, *states):
         if each.dtype is not dtype or each.get_device() != ordinal or not each.is_contiguous() or each.is_neg():

@@ -43,8 +43,8 @@ def compute_layer(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """Return the output [T, N, DH], h_n and c_n [D, N, H], and what the gradients need: the gates and the cells.
 
-    Absent outputs are None: c_n except for an LSTM, and the last two without `training`. Those of the operator are
-    empty tensors.
+    Absent outputs are None: c_n unless the cell is an LSTM, and the last two without `training`. The operator returns
+    empty tensors instead.
     """
     name, H = torch_mode(mode), weight_hh.shape[1]
     D = weight_hh.shape[0] // (GATES[name] * H)
@@ -104,8 +104,8 @@ def compute_layer_backward(
 ) -> list[Tensor | None]:
     """Return the gradients of the source, the five weights, h_0 and c_0; None for absent arguments.
 
-    `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. Others do not read it.
-    `repeated` is what has computed the layer, if anything was kept of it.
+    `states` are the cells of an LSTM or the output of a GRU, as `layer` returned them. An RNN does not read them.
+    `repeated` is the kept layer that computed the forward pass, if there is one.
     """
     name, H = torch_mode(mode), weight_hh.shape[1]
     D = weight_hh.shape[0] // (GATES[name] * H)

@@ -17,16 +17,16 @@ from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward
 __all__ = ["Place", "RepeatedLayer", "place"]
 
 Place = tuple[int, bool, torch.Size, torch.dtype]
-"""What the kernels' view of a tensor consists of."""
+"""Address, contiguity, shape and dtype of a tensor: all that kernels know of it besides the elements."""
 
-_ALIGNED = 256  # bytes; what kernels need of the memory that a call takes for itself
+_ALIGNED = 256  # the alignment in bytes that kernels need of scratch memory
 
 
 class RepeatedLayer:
     """A layer without lengths and in one direction, for sources and states of the same shapes.
 
-    The weights stay where they are. All tensors are contiguous and have the same dtype. The numbers may be others in
-    each call.
+    The weights keep their addresses. All tensors are contiguous and have the same dtype. Their elements may differ from
+    call to call.
     """
 
     def __init__(self, mode: str, given: Operands, *, training: bool) -> None:
@@ -44,9 +44,9 @@ class RepeatedLayer:
         self._end = (T - 1) * self._end_bytes
         cells = math.prod(self._shapes[0]) * given.source.itemsize if len(self._shapes) > 1 else 0
         self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
-        self._own_bytes = 0  # what the call takes for itself, once it is known
+        self._own_bytes = 0  # of scratch memory, as the last call needed; 0 before the first one
         self._places = [place(each) for each in self.weights]
-        # By precision, and which gradients above there are: the device, the results and the call.
+        # By precision and by which upstream gradients are given: the device, the results and the call.
         self._backward: dict[tuple[bool, ...], tuple[Device, Any, Any]] = {}
 
     def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
@@ -62,7 +62,7 @@ class RepeatedLayer:
     def train(
         self, source: Tensor, states: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Return what `compute_layer` does."""
+        """Compute a training call. Return what `compute_layer` returns."""
         _, N, H = self._shapes[0]
         tensors = [source.new_empty(shape) for shape in self._shapes]
         ends = [source.new_empty((1, N, H)) for _ in tensors[1:]]
@@ -92,7 +92,7 @@ class RepeatedLayer:
     def differentiate(
         self, above: tuple[Tensor, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
     ) -> list[Tensor | None] | None:
-        """Return what `backward_on_cuda` does; None if the weights are not where they were."""
+        """Compute the gradients. Return what `backward_on_cuda` returns, or None if the weights have moved."""
         if [place(each) for each in given[1:6]] != self._places:
             return None
         planned = self._backward.get(key := (may_round(), *[each is not None for each in above]))
@@ -115,5 +115,5 @@ class RepeatedLayer:
 
 
 def place(tensor: Tensor | None) -> Place | None:
-    """Return where a tensor is, and as what it is read. Setting `tensor.data` may change each part by itself."""
+    """Return a tensor's address, layout, shape and dtype. Setting `tensor.data` may change any of these."""
     return None if tensor is None else (tensor.data_ptr(), tensor.is_contiguous(), tensor.shape, tensor.dtype)
