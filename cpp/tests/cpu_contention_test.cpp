@@ -209,7 +209,7 @@ TEST(ContendedTeam, NoticesThatAMemberWaitsForAProcessor) {
     EXPECT_TRUE(contention_ends());
 }
 
-// Whose contention it is depends on what else the machine does meanwhile.
+// Which software is found to use the processors depends on what else the machine does meanwhile.
 TEST(ContendedTeam, NoticesBusyThreadsOfItsProcess) {
     const Threads allowed(3);
     ASSERT_TRUE(starts_without_contention());

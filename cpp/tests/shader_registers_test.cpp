@@ -31,8 +31,8 @@ std::vector<std::string> families() {
 struct Size {
     std::int64_t T, N, H;
 };
-// One of docs/performance.md. In full runs, also a size below one vector and two that use different kernels. If
-// families are named, also the smallest size and the others of docs/performance.md.
+// Sizes of calls: one of docs/performance.md. In full runs, also a size below one vector and two that use different
+// kernels. If families are named, also the smallest size and the others of docs/performance.md.
 constexpr Size kSizes[] = {{256, 64, 512}, {5, 3, 7},     {512, 1, 64},    {128, 32, 128}, {1, 1, 1},
                            {1000, 8, 256}, {200, 1, 512}, {100, 64, 1024}, {64, 64, 2048}};
 

@@ -15,7 +15,7 @@ LENGTHS = np.array([4, 1, 3], np.int32)
 
 
 def draw(directions: int, lengths: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return gradients [T, N, DH] that are zero in all steps before a row's end but the last, and those of the last."""
+    """Return gradients [T, N, DH] that are zero in all live steps but the last, and those of the last step."""
     rng = np.random.default_rng(1)
     wanted = rng.standard_normal((N, directions * H)).astype(dtype)
     gradient = np.full((T, N, directions * H), -0.0, dtype)  # a negative zero is zero, too

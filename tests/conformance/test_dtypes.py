@@ -94,7 +94,7 @@ def test_float64(case: Case) -> None:
 @pytest.mark.parametrize("dtype", SIXTEEN)
 @pytest.mark.parametrize("case", COVERING, ids=by_id)
 def test_sixteen_bits(case: Case, dtype: str) -> None:
-    """Results are right up to one rounding, and on matrix units those of the operands of products."""
+    """Results are right up to one rounding. On matrix units, roundings of the operands of products add to that."""
     agree(case, dtype_of(dtype))
 
 

@@ -77,7 +77,7 @@ def run(case: Case, arrays: Mapping[str, Array], upstream: Mapping[str, Array], 
 
 
 def plain(name: str) -> str:
-    """Return the name without "d ", so that of the argument if this is a gradient."""
+    """Return the name without "d ". If it names a gradient, that is the name of the argument."""
     return name.removeprefix("d ")
 
 

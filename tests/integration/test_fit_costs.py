@@ -56,7 +56,7 @@ def test_numbers_are_short(value: float, text: str) -> None:
 
 
 def test_costs_are_found_again() -> None:
-    """From exact times of a model, each group with a time of its own around it; one cost has no effect."""
+    """The fit finds the costs behind exact times. Each group has its own constant, and one cost has no effect."""
     rng = np.random.default_rng(0)
     true = np.array([3.0, 0.2, 7.0])
     times = []

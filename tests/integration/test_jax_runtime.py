@@ -172,7 +172,7 @@ def test_several_devices_of_jax(way: str) -> None:
 
 
 def run_program(text: str, way: str, **environment: str) -> None:
-    """Run a program, which must end without an error, in a process of its own. Its calls under jit take a way."""
+    """Run a program in its own process, which must end without an error. `way` is how calls under jit are made."""
     if way == "ffi":
         require_ffi()
     absent = "import vkrnn._core; vkrnn._core.xla_handler = lambda: None\n"

@@ -42,7 +42,7 @@ def test_changes_of_a_module() -> None:
 
 
 def test_changes_of_arguments() -> None:
-    """Shape, dtype and gradients of the input count, those of the state, and the steps of packed sequences."""
+    """Another shape or dtype, other gradients, or other steps of a packed sequence make another kind of call."""
     module, x = ours.GRU(3, 4).requires_grad_(False), torch.ones(5, 2, 3)  # noqa: FBT003
     state = torch.zeros(1, 2, 4)
     packed = [

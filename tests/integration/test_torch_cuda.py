@@ -317,7 +317,7 @@ def test_the_faster_one_computes(caplog: pytest.LogCaptureFixture, packed: bool)
 
 
 def test_backends_that_are_fixed() -> None:
-    """PyTorch's gives its bits. What only vkrnn can do is computed by it, whatever is chosen."""
+    """The backend "torch" gives PyTorch's bits. vkrnn computes what only vkrnn can, whatever backend is chosen."""
     theirs, x = torch.nn.GRU(I, H).cuda(), torch.randn(T, N, I, device="cuda")
     own = ours.GRU(I, H, backend="torch").cuda()
     own.load_state_dict(theirs.state_dict())
