@@ -41,7 +41,7 @@ void CudaDevice::upload(const ResultLocation& to, const void* from, std::uint64_
             storage.last_use().after(stream);
             storage.changed();
         }
-        wait_for(stream, poll);  // the driver still reads memory of the host that is pinned
+        wait_for(stream, poll);  // the driver may still be reading pinned host memory
     });
     const std::lock_guard lock(state_mutex_);
     statistics_.bytes_uploaded += bytes;

@@ -69,7 +69,7 @@ private:
                 const Current current(memory->context());
                 modules.reset();
                 products.reset();
-            } catch (const DriverError&) {     // the driver has ended before
+            } catch (const DriverError&) {     // the driver has already shut down
             } catch (const std::exception&) {  // this is a forked process
             }
         }

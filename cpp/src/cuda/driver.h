@@ -17,7 +17,7 @@ enum class Function : std::uintptr_t {};
 enum class Event : std::uintptr_t {};
 enum class MemoryPool : std::uintptr_t {};
 enum class Stream : std::uintptr_t {
-    // Waits for the other streams of its context, and they for it, unless they were made to be independent.
+    // Synchronizes with all other streams of its context, except non-blocking ones.
     legacy = 1,
 };
 

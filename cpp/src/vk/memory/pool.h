@@ -23,7 +23,7 @@ public:
         Slice slice;
         std::list<Allocation>::iterator own;  // the allocation of a large piece
         Point last_use = 0;
-        std::uint64_t returned = 0;  // counts returned pieces: the smallest was returned first
+        std::uint64_t returned = 0;  // when it was returned: a number that grows with each returned piece
     };
     // Lists, because pieces then move between them without allocating memory. take() leases one piece at a time.
     using Pieces = std::list<Piece>;
