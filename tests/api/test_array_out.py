@@ -170,7 +170,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 @pytest.mark.parametrize(("out", "error", "message"), WRONG, ids=[message for *_, message in WRONG])
 def test_errors_about_out(arrays: dict[str, Any], out: Any, error: type[Exception], message: str) -> None:
-    """Whole messages, with the name of the call."""
+    """Each error has exactly this message, with the name of the call."""
     for rest, prefix in (({}, "[lstm]"), ({"name": "layer 2"}, "[lstm 'layer 2']")):
         with pytest.raises(error, match=f"^{re.escape(f'{prefix} out: {message}')}$"):
             lstm(arrays, out=out, **rest)

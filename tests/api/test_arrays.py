@@ -134,7 +134,7 @@ WRONG: list[tuple[Callable[..., object], tuple[Any, ...], type[Exception], str]]
 def test_creation_errors(
     make: Callable[..., object], args: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
-    """Whole messages."""
+    """Each error has exactly this message."""
     refused(error, message, make, *args)
 
 
@@ -229,7 +229,7 @@ def test_copy_from_its_own_memory(either: vkrnn.Device) -> None:
 
 
 def test_errors_of_copy_from(either: vkrnn.Device) -> None:
-    """Whole messages; the array stays unchanged."""
+    """Each error has exactly this message, and the array stays unchanged."""
     array = vkrnn.zeros((5, 3), device=either)
     wrong: list[tuple[Any, type[Exception], str]] = [
         ([[1.0]], TypeError, "source: expected a numpy.ndarray, got list"),
@@ -300,7 +300,7 @@ def test_length_and_iteration(either: vkrnn.Device) -> None:
 
 
 def test_errors_of_indexing(either: vkrnn.Device) -> None:
-    """Whole messages."""
+    """Each error has exactly this message."""
     array = vkrnn.zeros((5, 3), device=either)
     wrong: list[tuple[Any, type[Exception], str]] = [
         (5, IndexError, "index: expected -5 to 4, got 5"),

@@ -340,7 +340,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 def test_errors_about_lengths(
     cell: str, lengths: Array, error: type[Exception], message: str, *, gradients: bool
 ) -> None:
-    """Whole messages of the device and the reference; the device's also says where N comes from."""
+    """The device and the reference raise exactly these messages; the device's also says where N comes from."""
     case = dataclasses.replace(CASE, cell=cell)
     arrays = inputs(case)
     above = gradient_inputs(case, trained(case, vkrnn.reference, arrays, None)) if gradients else {}

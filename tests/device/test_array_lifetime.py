@@ -205,7 +205,7 @@ def test_a_wait_can_be_interrupted(way: str) -> None:
 
 
 def test_errors_of_a_closed_device(own: vkrnn.Device) -> None:
-    """Whole messages. What needs no device still works, and nothing crashes."""
+    """Each error has exactly this message. What needs no device still works, and nothing crashes."""
     array: Any = vkrnn.asarray(numbers((5, 3, 64)), device=own)
     result = vkrnn.zeros((5, 3, 64), device=own)
     late = call(array)

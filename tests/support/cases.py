@@ -271,7 +271,7 @@ def _case(cell: str, sizes: tuple[int, int, int, int], options: dict[str, Any], 
 
 
 def _arguments(cell: str) -> Iterator[Case]:
-    """Each direction x W x (each other optional argument alone, none, all)."""
+    """Yield each direction, with and without W, with no other optional argument, with each one alone, and with all."""
     optional = [name for name in (*OPTIONAL[cell], *UPSTREAM[cell]) if name != "input_weight"]
     subsets = [frozenset[str](), *(frozenset([name]) for name in optional), frozenset(optional)]
     sizes = itertools.cycle(_SIZES)
@@ -283,7 +283,7 @@ def _arguments(cell: str) -> Iterator[Case]:
 
 
 def _functions(cell: str) -> Iterator[Case]:
-    """Each activation on each gate, and the same one on all; GRU with reset before and after."""
+    """Yield each activation on each gate, and the same one on all gates; for the GRU with reset before and after."""
     directions, sizes = itertools.cycle(DIRECTIONS), itertools.cycle(_SIZES)
     resets: tuple[dict[str, bool], ...] = ({}, {"reset_after": True}) if cell == "gru" else ({},)
     for gate, activation, reset in itertools.product(ACTIVATIONS[cell], NAMES, resets):
@@ -298,7 +298,10 @@ def _functions(cell: str) -> Iterator[Case]:
 
 
 def _flags(cell: str) -> Iterator[Case]:
-    """GRU: all its flags x direction x W. LSTM: gate order x outputs x direction, and gate order without W."""
+    """Yield, for each direction, the cell's flags.
+
+    GRU: all flags with and without W. LSTM: gate orders and requested results with W, and a gate order without W.
+    """
     sizes = itertools.cycle(_SIZES)
     everything = _all(cell)
     if cell == "gru":
@@ -322,7 +325,7 @@ def _flags(cell: str) -> Iterator[Case]:
 
 
 def _shapes(cell: str) -> Iterator[Case]:
-    """Sizes of 1, primes beyond a workgroup, every rank of mask, lenient shapes."""
+    """Yield sizes of 1, primes beyond a workgroup, every rank of mask, and lenient shapes."""
     directions = itertools.cycle(DIRECTIONS)
     # tanh, because relu would die or grow over these
     chosen: dict[str, dict[str, Any]] = {"single_gate_rnn": {"activation": "tanh"}, "gru": {"reset_after": True}}
@@ -348,7 +351,7 @@ def _shapes(cell: str) -> Iterator[Case]:
 
 
 def _numbers(cell: str) -> Iterator[Case]:
-    """Saturated gates, corners hit exactly, dropout masks."""
+    """Yield cases with saturated gates, corners that are hit exactly, and dropout masks."""
     for direction in DIRECTIONS:
         bounded = {"activation": "sigmoid"} if cell == "single_gate_rnn" else {}
         yield _case(cell, (5, 3, 7, 4), direction | bounded, values="saturated")
@@ -365,7 +368,7 @@ def _numbers(cell: str) -> Iterator[Case]:
 
 
 def _gates(cell: str) -> Iterator[Case]:
-    """Hard sigmoids with other constants, clipped gates, and an output gate that sees the new cell."""
+    """Yield hard sigmoids with other constants, clipped gates, and an output gate that sees the new cell."""
     kinds = itertools.cycle(("hard_sigmoid", "sigmoid", "tanh"))
     functions: dict[str, Any] = dict(zip(ACTIVATIONS[cell], kinds, strict=False))
     new_cell: dict[str, Any] = {"output_peephole_new_cell": True} if cell == "lstm" else {}
@@ -377,7 +380,7 @@ def _gates(cell: str) -> Iterator[Case]:
 
 
 def _mixed(cell: str) -> Iterator[Case]:
-    """Cases with random options, arguments and sizes."""
+    """Yield cases with random options, arguments and sizes."""
     rng = np.random.default_rng([19, GATES[cell]])
     for seed in range(2, 7):
         options: dict[str, Any] = dict(DIRECTIONS[rng.integers(3)])
