@@ -156,22 +156,39 @@ TEST(Strategy, RoundsOperandsOnlyWhereTheSpecAllowsIt) {
         return make_plan(spec, profile, {"persistent", "matrices", {{"tagged", tagged}}});
     };
     const Plan ieee = plan(0);
-    EXPECT_EQ(ieee.precision, Precision::ieee);
     EXPECT_EQ(parts_of(ieee, "lstm_persistent_forward"), Pair(2, 2));
     EXPECT_EQ(parts_of(ieee, "matrix_product"), Pair(2, 2));
     spec = spec_on(spec, profile, true);
     ASSERT_EQ(spec.precision, Precision::tf32);
     const Plan tf32 = plan(0);
-    EXPECT_EQ(tf32.precision, Precision::tf32);
     EXPECT_EQ(parts_of(tf32, "lstm_persistent_forward"), Pair(1, 1));
     EXPECT_EQ(parts_of(tf32, "matrix_product"), Pair(1, 1));
     EXPECT_LT(tf32.bytes(), ieee.bytes());
     EXPECT_EQ(parts_of(plan(1), "lstm_persistent_forward"), Pair(1, 1)) << "tags with one part take no further bytes";
-    EXPECT_EQ(make_plan(spec, profile, {"steps", "tiled", {}}).precision, Precision::ieee) << "nothing is rounded";
     EXPECT_EQ(spec_on(spec, profile, false).precision, Precision::ieee);
     EXPECT_EQ(spec_on(spec, native(), true).precision, Precision::ieee);
     spec.dtype = Dtype::float16;
     EXPECT_EQ(spec_on(spec, profile, true).precision, Precision::ieee);
+}
+
+TEST(Strategy, UsesTheDevicesExpWhereOperandsAreRounded) {
+    Spec spec = small_call();
+    const auto device_exp = [&](Dtype dtype, const Profile& profile, bool tf32) {
+        spec.dtype = dtype;
+        const Plan plan = make_plan(spec_on(spec, profile, tf32), profile, {"steps", "tiled", {}});
+        return std::ranges::any_of(plan.kernels, [](const Kernel& kernel) {
+            return kernel.shader.starts_with("lstm_forward") && kernel.constants.at(abi::kDeviceExp) == 1;
+        });
+    };
+    Profile with = with_matrix_units(), without = with_matrix_units();
+    without.matrix_side = 0;
+    for (const Dtype dtype : {Dtype::float16, Dtype::bfloat16}) {
+        EXPECT_TRUE(device_exp(dtype, with, false));
+        EXPECT_FALSE(device_exp(dtype, without, false));
+    }
+    EXPECT_TRUE(device_exp(Dtype::float32, with, true));
+    EXPECT_FALSE(device_exp(Dtype::float32, with, false));
+    EXPECT_FALSE(device_exp(Dtype::float32, without, true));
 }
 
 // Weights fit in the cache of an H200 without their low parts, but not with them.
@@ -250,10 +267,6 @@ TEST(Strategy, LeavesProductsToALibraryThatWasFound) {
     for (const Dtype dtype : kDtypes)
         EXPECT_EQ(gemm(dtype, Precision::ieee), dtype == Dtype::float32 ? "matrices" : "cublas") << name_of(dtype);
     EXPECT_EQ(gemm(Dtype::float32, Precision::tf32), "cublas");
-    EXPECT_EQ(make_plan(spec, profile).precision, Precision::tf32);
-    EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::tf32);
-    spec.precision = Precision::ieee;
-    EXPECT_EQ(make_plan(spec, profile, {"steps", "cublas", {}}).precision, Precision::ieee);
 }
 
 // The library reads vectors of as many bytes as the alignment that it is given for an operand.

@@ -70,7 +70,7 @@ void register_plans(py::module_& module) {
     plan.attr("__module__") = "vkrnn";
     plan.def_property_readonly("strategy", &strategy, "The strategies that run the call, with their tuning parameters.")
         .def_property_readonly(
-            "float32", [](const SharedPlan& shared) { return name_of(shared.plan->precision); },
+            "float32", [](const SharedPlan& shared) { return name_of(shared.plan->spec.precision); },
             "``tf32`` if operands of float32 products are rounded to ten bits of mantissa, else ``ieee``.")
         .def_property_readonly("buffers", &buffers, "Name, role and bytes of every buffer.")
         .def_property_readonly("steps", &steps, "The steps in order, as dicts.")

@@ -44,9 +44,10 @@ class Device:
         ones with the lowest estimated time; its plan shows them.
     float32 : {"ieee", "tf32"}, optional
         Precision of float32 products, by PyTorch's names. ``ieee`` has the accuracy of float32. ``tf32`` is faster and
-        may round the operands of products to ten bits of mantissa; everything else stays float32. Only matrix units
-        round, so it makes no difference on the CPU and other devices without them. If not given, the environment
-        variable ``VKRNN_FLOAT32``, else ``ieee``. `fp32_precision` overrides it for a block.
+        may round the operands of products to ten bits of mantissa. tanh and sigmoid then have relative errors of up to
+        2^-15, and everything else stays float32. Only matrix units round, so it makes no difference on the CPU and
+        other devices without them. If not given, the environment variable ``VKRNN_FLOAT32``, else ``ieee``.
+        `fp32_precision` overrides it for a block.
     **parameters : int, optional
         Tuning parameters of strategies, such as ``lanes``, ``rows`` and ``workgroup`` of the schedule ``steps``.
         `docs/devices.md` lists them.

@@ -30,7 +30,7 @@ def plan(function: Callable[P, Results[Any]], /, *args: P.args, **kwargs: P.kwar
     -------
     Plan
         It has ``buffers``, ``steps``, ``bytes``, ``peak_bytes``, ``dispatches``, ``flops``, ``strategy`` and
-        ``float32``, which is ``tf32`` if a float32 call rounds operands of products (`Device` allows it with
+        ``float32``, which is ``tf32`` if a float32 call may round operands of products (`Device` allows it with
         ``float32="tf32"``), else ``ieee``.
 
     Raises

@@ -87,7 +87,8 @@ const uint kHardSigmoidAlpha = 22u;    // this and the next three: numbers, two 
 const uint kHardSigmoidBeta = 24u;
 const uint kClip = 26u;
 const uint kClipSlack = 28u;           // see gate_derivative
-const uint kStepConstants = 30u;
+const uint kDeviceExp = 30u;           // 1: activations use the device's exp2
+const uint kStepConstants = 31u;
 const uint kMaxRows = 16u;             // largest value of kRows if invocations share dot products
 
 #ifdef __cplusplus

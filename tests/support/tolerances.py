@@ -65,5 +65,9 @@ DEVICE_DIFFERENCE = 1e-9
 # allows a division 2.5 more.
 ACTIVATION = 4 * 2.0**-23
 
+# The same in calls that round operands of products: there exp is the device's exp2. Vulkan allows exp2(x) 3 + 2 |x|
+# units in the last place, of 2^-23 relative to the value, and |x| is at most 87 / ln 2 = 126.
+ROUNDED_ACTIVATION = 256 * 2.0**-23
+
 # onnxruntime computes in float32, too, with approximate exp and tanh: each side has the contract's error.
 ONNX = 1e-5

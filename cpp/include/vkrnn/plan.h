@@ -183,8 +183,6 @@ struct Plan {
     std::vector<std::size_t> results;
     double flops = 0;          // of the matrix products
     std::uint64_t shared = 0;  // bytes that a call saves because buffers that are not needed together share memory
-    // tf32 if a step rounds the operands of a product. It may be ieee even if the spec allows tf32.
-    Precision precision = Precision::ieee;
 
     [[nodiscard]] std::uint64_t bytes() const;                                   // of all buffers
     [[nodiscard]] std::uint64_t peak_bytes() const { return bytes() - shared; }  // of those needed at the same time

@@ -31,6 +31,7 @@ struct Spec {
     bool gradients = false;
     Dtype dtype = Dtype::float32;             // of all tensors
     Precision precision = Precision::ieee;    // of float32 products; what spec_on() chose
+    bool device_exp = false;                  // whether activations use the device's exp2; what spec_on() chose
     std::int64_t T = 0, N = 0, I = 0, H = 0;  // I = D*G*H without an input weight; N = 0 is an empty batch
     std::uint32_t present = 0;                // one bit per Argument
     std::array<bool, 3> mask_varies{};        // whether the mask varies along T, N, D*H; false: it is broadcast

@@ -120,7 +120,9 @@ std::string Compiler::key() const {
 std::vector<std::byte> Compiler::compile(const Kernel& kernel) const {
     const KernelSource place = find_kernel(kernel.shader);
     const std::string source = main_source(place);
-    std::vector<std::string> options{"--gpu-architecture=" + architecture_, "--std=c++20"};
+    // As in Vulkan, a division may be off by two units in the last place. An exact one branches, which keeps the
+    // compiler from overlapping the activations of a step.
+    std::vector<std::string> options{"--gpu-architecture=" + architecture_, "--std=c++20", "--prec-div=false"};
     if (place.float64) options.emplace_back("--define-macro=VKRNN_FLOAT64");
     if (place.has_16bit_tensors) options.emplace_back("--define-macro=VKRNN_16BIT");
     if (!kernel.constants.empty()) {

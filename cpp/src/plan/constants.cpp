@@ -27,7 +27,7 @@ Constants& Constants::stored(std::uint32_t tensors, Dtype dtype) {
 }
 
 static_assert(abi::kActivation0 + kActivationSlots == abi::kNumber0);
-static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kClipSlack && abi::kClipSlack + 2 == abi::kStepConstants);
+static_assert(abi::kNumber0 + 2 * kNumberSlots == abi::kClipSlack && abi::kClipSlack + 2 == abi::kDeviceExp);
 static_assert(abi::kNumber0 + 2 * kHardSigmoidAlphaSlot == abi::kHardSigmoidAlpha);
 static_assert(abi::kNumber0 + 2 * kHardSigmoidBetaSlot == abi::kHardSigmoidBeta);
 static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
@@ -35,13 +35,13 @@ static_assert(abi::kNumber0 + 2 * kClipSlot == abi::kClip);
 namespace {
 
 // Returns the relative tolerance between a gate in z_state and the same activation computed again: some units in the
-// last place, or the rounding error of a 16-bit type.
-double clip_slack(Dtype dtype) {
-    switch (dtype) {
+// last place, or the rounding error of a 16-bit type, or the error of an activation with the device's exp2.
+double clip_slack(const Spec& spec) {
+    switch (spec.dtype) {
         case Dtype::float64: return 0x1p-49;
         case Dtype::float16: return 0x1p-10;
         case Dtype::bfloat16: return 0x1p-7;
-        default: return 0x1p-21;
+        default: return spec.device_exp ? 0x1p-16 : 0x1p-21;
     }
 }
 
@@ -68,7 +68,8 @@ Constants cell_constants(const Spec& spec, const StepOptions& options) {
     for (std::uint32_t i = 0; i < kActivationSlots; ++i)
         constants.set(abi::kActivation0 + i, i == 0 ? "activations" : "",
                       static_cast<std::uint32_t>(descriptor.activations[i]), As::activations);
-    constants.real(abi::kClipSlack, {}, clips ? clip_slack(spec.dtype) : 0, spec.dtype);
+    constants.real(abi::kClipSlack, {}, clips ? clip_slack(spec) : 0, spec.dtype)
+        .flag(abi::kDeviceExp, "device_exp", spec.device_exp);
     for (const Property& property : spec.cell().properties) {
         if (const auto* number = std::get_if<NumberProperty>(&property.kind))
             constants.real(abi::kNumber0 + 2 * static_cast<std::uint32_t>(number->slot), property.name,

@@ -126,7 +126,7 @@ std::string describe(const Plan& plan, std::string_view label) {
     out << "  T=" << spec.T << " N=" << spec.N << " I=" << spec.I << " H=" << spec.H << " D=" << spec.D() << '\n';
     out << "schedule " << plan.choice.schedule << ", gemm " << plan.choice.gemm;
     for (const auto& [name, size] : plan.choice.parameters) out << ", " << name << ' ' << size;
-    if (plan.precision != Precision::ieee) out << ", float32 " << name_of(plan.precision);
+    if (plan.spec.precision != Precision::ieee) out << ", float32 " << name_of(plan.spec.precision);
     out << '\n';
     out << "buffers: " << human(static_cast<double>(plan.bytes()), "B");
     if (plan.shared != 0) out << ", at most " << human(static_cast<double>(plan.peak_bytes()), "B") << " at a time";

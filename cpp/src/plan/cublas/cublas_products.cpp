@@ -76,7 +76,6 @@ Matrix CublasProducts::operand(PlanBuilder& builder, const Matrix& matrix) const
 void CublasProducts::product(PlanBuilder& builder, const std::string& label, const Product& p, bool independent) const {
     const Matrix a = operand(builder, p.a), b = operand(builder, p.b);
     const bool rounds = builder.spec().precision == Precision::tf32;
-    if (rounds) builder.round_operands();
 
     LibraryProduct work{};
     work.a = builder.at(a.buffer, a.offset);

@@ -53,6 +53,7 @@ bool has_matrix_units(const Profile& profile) {
 Spec spec_on(Spec spec, const Profile& profile, bool tf32) {
     const bool rounded = tf32 && spec.dtype == Dtype::float32 && has_matrix_units(profile);
     spec.precision = rounded ? Precision::tf32 : Precision::ieee;
+    spec.device_exp = has_matrix_units(profile) && rounds_operands(spec);
     return spec;
 }
 
@@ -113,7 +114,6 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
     const std::int64_t run_blocks = ceil_div(source.length, side);
     MatrixBlocks blocks;
     blocks.k_blocks = source.runs * run_blocks;
-    if (builder.spec().precision == Precision::tf32) builder.round_operands();
     blocks.parts = rounds_operands(builder.spec()) ? 1 : 2;
     blocks.batch_vectors = i_blocks * blocks.k_blocks * blocks.parts * subgroup;
     blocks.first = source.right ? abi::kBlocksHeader / sizeof(float) : 0;
