@@ -41,11 +41,12 @@ test: test-cpp test-python
 test-python: $(VENV)/.test
 	$(PYTEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(PYTEST_ARGS)
 
-# Uses the folder of the package's build, so that nothing is compiled twice.
+# Uses the folder and the CMake of the package's build, so that nothing is compiled twice: shaders and libraries are
+# made again if CMake's path changes.
 test-cpp: $(VENV)/.test need-test
-	cmake --preset release
-	cmake --build --preset release -j $(JOBS)
-	ctest --preset release -j $(JOBS)
+	$(BIN)/cmake --preset release
+	$(BIN)/cmake --build --preset release -j $(JOBS)
+	$(BIN)/ctest --preset release -j $(JOBS)
 
 lint: $(VENV)/.dev need-ci
 	$(BIN)/ruff check
