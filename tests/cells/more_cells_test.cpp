@@ -195,7 +195,7 @@ int least_fitting(const std::string& schedule, const Problem& problem, Dtype dty
 class EachCell : public testing::TestWithParam<std::size_t> {};
 
 // float64 runs with the first strategy only, because its kernels differ from float32's only in the type. A short run
-// has every second problem, by turns of the strategies.
+// has every third problem, by turns of the strategies.
 TEST_P(EachCell, FollowsItsEquationsWithEveryStrategy) {
     const std::vector<Named> all = problems(cells()[GetParam()]);
     std::vector<std::vector<double>> gradients;
@@ -213,7 +213,7 @@ TEST_P(EachCell, FollowsItsEquationsWithEveryStrategy) {
             for (const Dtype dtype : {Dtype::float32, Dtype::float64}) {
                 if (dtype == Dtype::float64 && !in_float64) continue;
                 for (std::size_t i = 0; i < all.size(); ++i) {
-                    if (!full() && (i + strategy) % 2 != 0) continue;
+                    if (!full() && (i + strategy) % 3 != 0) continue;
                     const auto& [name, problem] = all[i];
                     std::string where = profiles[index].name + ", " + choice.schedule;
                     where += (choice.parameters.empty() ? ", " : " with lanes, ") + std::string(name_of(dtype)) + ", " +
