@@ -179,6 +179,7 @@ def test_gradients_over_many_rows(cell: str, H: int) -> None:
 
 
 @everywhere
+@pytest.mark.full
 def test_gru_gradients_over_many_rows_with_the_reset_before() -> None:
     """The candidate's weights have a product of their own."""
     case = Case("gru", 20, 15_000, 2, 2, {"bidirectional": True}, frozenset({"input_weight", "bias", "init_state"}))

@@ -16,8 +16,8 @@ from resident import opened
 from scale import scaled
 
 MEBIBYTE = 1 << 20
-CALLS = scaled(10_000, 2_500)
-VULKAN_CALLS = scaled(2_000, 600)
+CALLS = scaled(10_000, 1_000)
+VULKAN_CALLS = scaled(2_000, 300)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
