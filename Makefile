@@ -57,27 +57,41 @@ lint: $(VENV)/.dev need-ci
 	clang-format --dry-run -Werror $(CPP)
 
 # Not part of lint, because it takes minutes. CPU kernels are left out, because Highway's vectors cause false reports.
-# Reading headers takes most of the time, so the files of a folder are checked as one, except by checks of the main file
-# only. Of these, the analyzer takes longest; `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
+# Reading headers takes most of the time, so files are checked as one, except by checks of the main file only. Each
+# strategy is checked by itself, because their constants have the same names. Of the checks of one file, the analyzer
+# takes longest; `make tidy TIDY_ANALYZER=deep` lets it look further into calls.
 TIDY_ANALYZER := shallow
 TIDY_FILES := $(filter-out cpp/src/cpu/kernels/%,$(filter cpp/src/%.cpp,$(CPP)))
-TIDY_FOLDERS := $(sort $(dir $(TIDY_FILES)))
+TIDY_STRATEGIES := $(notdir $(patsubst %/,%,$(wildcard cpp/src/plan/*/)))
+TIDY_FILES_vulkan := $(wildcard cpp/src/vk/*/*.cpp)
+TIDY_FILES_core := $(filter-out $(TIDY_FILES_vulkan) $(wildcard cpp/src/plan/*/*.cpp),$(TIDY_FILES))
 TIDY_ONE_FILE := clang-analyzer-*,clang-diagnostic-*,misc-unused-*,modernize-deprecated-headers,readability-duplicate-include
-TIDY_FLAGS = -std=c++20 -Icpp/include -Icpp/src -Ishaders \
+# Vulkan's headers take longest to read. They are compiled once, by the Clang that Debian's clang-tidy depends on.
+TIDY_VULKAN := build/debug/tidy/vulkan.pch
+# Absolute paths, because .clang-tidy chooses headers, and files that are checked as one, by them.
+TIDY_FLAGS = -std=c++20 -I$(CURDIR)/cpp/include -I$(CURDIR)/cpp/src -I$(CURDIR)/shaders \
 	$$(grep -om1 -e -DVKRNN_MATRICES build/debug/compile_commands.json)
 
 tidy: need-ci
 	cmake --preset debug -DVKRNN_PYTHON=OFF
-	$(MAKE) -j $(JOBS) --output-sync $(TIDY_FOLDERS:%=tidy/%) $(TIDY_FILES:%=tidy-file/%)
+	rm -f $(TIDY_VULKAN)
+	$(MAKE) -j $(JOBS) --output-sync $(patsubst %,tidy/%,vulkan core $(TIDY_STRATEGIES)) $(TIDY_FILES:%=tidy-file/%)
 
 tidy/%:
-	mkdir -p build/debug/$@
-	printf '#include "%s"\n' $(patsubst cpp/src/%,%,$(wildcard $(*)*.cpp)) > build/debug/$@all.cpp
-	clang-tidy --quiet --checks='-clang-analyzer-*,-bugprone-suspicious-include' build/debug/$@all.cpp -- $(TIDY_FLAGS)
+	mkdir -p build/debug/tidy
+	printf '#include "%s"\n' $(patsubst cpp/src/%,%,$(or $(TIDY_FILES_$*),$(wildcard cpp/src/plan/$*/*.cpp))) \
+		> build/debug/$@.cpp
+	clang-tidy --quiet --checks='-clang-analyzer-*,-bugprone-suspicious-include' build/debug/$@.cpp -- $(TIDY_FLAGS)
 
 tidy-file/%:
 	clang-tidy --quiet --checks='-*,$(TIDY_ONE_FILE)' $* -- $(TIDY_FLAGS) \
-		-Xclang -analyzer-config -Xclang mode=$(TIDY_ANALYZER)
+		-Xclang -analyzer-config -Xclang mode=$(TIDY_ANALYZER) $(if $(filter $(TIDY_VULKAN),$^),-include-pch $<)
+
+$(patsubst %,tidy-file/%,$(filter-out cpp/src/vk/memory/workers.cpp,$(TIDY_FILES_vulkan))): $(TIDY_VULKAN)
+
+$(TIDY_VULKAN): cpp/src/vk/device/vulkan.h
+	mkdir -p $(@D)
+	"$$(dirname "$$(readlink -f "$$(command -v clang-tidy)")")/clang++" $(TIDY_FLAGS) -x c++-header $< -o $@
 
 # Not part of test, because compiling takes minutes.
 tsan: need-ci

@@ -35,8 +35,8 @@ Spec check_layer(const StreamLayer& layer, std::size_t number, const Spec* befor
     const bool projects = layer.weights.contains(input_weight);
     // Without an input weight, the source has a column for each row of the recurrent weight.
     const std::size_t rows = descriptor.has(Flag::bidirectional) ? 1 : 0;
-    const std::int64_t given =
-        projects ? axis_of(layer, input_weight, 1) : (rows + 1) * axis_of(layer, recurrent_weight, rows);
+    const std::int64_t given = projects ? axis_of(layer, input_weight, 1)
+                                        : static_cast<std::int64_t>(rows + 1) * axis_of(layer, recurrent_weight, rows);
     Arguments arguments;
     for (const auto& [argument, tensor] : layer.weights) {
         if (argument == source || argument == init_state || argument == init_cell || argument == mask ||

@@ -136,7 +136,7 @@ void PreparedLayers::run_layer(std::size_t number, const LayersCall& call, Input
     spec.N = call.N;
     if (call.hidden != nullptr) spec.present |= bit(init_state);
     if (call.cell != nullptr) spec.present |= bit(init_cell);
-    spec = spec_on(std::move(spec), device_->profile(), call.tf32);
+    spec = spec_on(spec, device_->profile(), call.tf32);
 
     const std::int64_t D = spec.D(), N = call.N;
     const auto element = static_cast<std::int64_t>(storage_bytes(spec.dtype));

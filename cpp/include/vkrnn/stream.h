@@ -100,7 +100,7 @@ private:
     template <class T>
     void checked_step(std::span<const T> input, std::span<T> output, Dtype dtype);
     void check_usable() const;
-    void check_count(std::size_t layers) const;
+    void check_count(std::size_t count) const;
 
     // A state of a layer, and its place in start_.
     struct StatePlace {

@@ -44,7 +44,7 @@ public:
     [[nodiscard]] bool is_own(Duration used, Duration taken, unsigned processors) const {
         const Rep all_used = process_used_.load(std::memory_order_relaxed) + used.count();
         const Rep all_taken = taken_.load(std::memory_order_relaxed) + taken.count();
-        return processors > 2 && 8 * all_used > 5 * processors * all_taken;
+        return processors > 2 && 8 * all_used > Rep{5} * processors * all_taken;
     }
 
     // Adds a call that has just ended: its lost and total time, and the processor time that the process used meanwhile.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "fork_safe_mutex.h"
@@ -108,8 +109,8 @@ public:
     void keep(PackedKey key, std::shared_ptr<const PackedCopy> copy);
 
 private:
-    HostStorage(const std::shared_ptr<Memory>& memory, Memory::Piece piece, std::uint64_t bytes) noexcept
-        : Storage(bytes, piece.data), memory_(memory), piece_(piece) {}
+    HostStorage(std::shared_ptr<Memory> memory, Memory::Piece piece, std::uint64_t bytes) noexcept
+        : Storage(bytes, piece.data), memory_(std::move(memory)), piece_(piece) {}
 
     std::shared_ptr<Memory> memory_;
     Memory::Piece piece_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace vkrnn::cpu {
 namespace {
@@ -25,10 +26,10 @@ std::uint64_t aligned(std::uint64_t bytes) { return (bytes + kAlignment - 1) / k
 
 }  // namespace
 
-CpuSteps::CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, std::span<const StreamPart> parts,
+CpuSteps::CpuSteps(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
                    std::span<const std::shared_ptr<const Plan>> plans, unsigned threads)
     : target_(target),
-      memory_(memory),
+      memory_(std::move(memory)),
       dtype_(parts.front().spec.dtype),
       half_(is_half(dtype_)),
       convert_(find_kernel(target, "convert")),
@@ -133,7 +134,7 @@ void CpuSteps::place(const Plan& plan, const StreamPart& part, Layer& layer) {
     }
     // The cell state is updated in place: each unit reads only its own elements.
     abi::StepParams& params = layer.loop_work.params;
-    params.at[2 * abi::kCell] = params.at[2 * abi::kInitCell];
+    params.at[std::size_t{2} * abi::kCell] = params.at[std::size_t{2} * abi::kInitCell];
     params.strides[abi::kCell] = params.strides[abi::kInitCell];
 }
 
@@ -164,8 +165,8 @@ void CpuSteps::prepare_row_step(const StreamPart& part, Layer& layer) {
                        .hidden = 0,
                        .input_weights = in_step_order(part, layer, loop.input_weights[0], loop.features),
                        .weights = in_step_order(part, layer, params.weights[0], part.spec.H),
-                       .bias = params.at[2 * abi::kBias],
-                       .vectors = params.at[2 * abi::kVectors],
+                       .bias = params.at[std::size_t{2} * abi::kBias],
+                       .vectors = params.at[std::size_t{2} * abi::kVectors],
                        .hidden_before = 0,
                        .cell = address_of(layer.cell),
                        .bias_slot = params.strides[abi::kBias].slot,
@@ -298,9 +299,9 @@ void CpuSteps::run_layer(Member& member, const Layer& layer, const std::byte* in
         return layer.step->run(bytes_of(step), layer.constants.data(), member);
     }
     LoopWork loop = layer.loop_work;
-    loop.params.at[2 * abi::kProjected] = address_of(input);
-    loop.params.at[2 * abi::kHidden] = address_of(output);
-    loop.params.at[2 * abi::kInitHidden] = address_of(layer.hidden);
+    loop.params.at[std::size_t{2} * abi::kProjected] = address_of(input);
+    loop.params.at[std::size_t{2} * abi::kHidden] = address_of(output);
+    loop.params.at[std::size_t{2} * abi::kInitHidden] = address_of(layer.hidden);
     loop.params.T = static_cast<std::uint32_t>(steps);
     layer.loop->run(bytes_of(loop), layer.constants.data(), member);
 }

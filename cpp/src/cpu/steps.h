@@ -16,7 +16,7 @@ namespace vkrnn::cpu {
 class CpuSteps final : public StreamSteps {
 public:
     // `plans` are the plans of the layers' specs, with float32 in place of a 16-bit type. Throws std::bad_alloc.
-    CpuSteps(const Target& target, const std::shared_ptr<Memory>& memory, std::span<const StreamPart> parts,
+    CpuSteps(const Target& target, std::shared_ptr<Memory> memory, std::span<const StreamPart> parts,
              std::span<const std::shared_ptr<const Plan>> plans, unsigned threads);
 
     void run(const void* input, void* output, std::int64_t steps, const Poll& poll) override;

@@ -132,7 +132,7 @@ void Products::run(const Bound& bound, Stream stream) const {
     const Prepared& product = *found;
     const std::array<float, 2> factors{1, 0};
     const std::array<double, 2> double_factors{1, 0};
-    const void* const one = product.doubles ? static_cast<const void*>(&double_factors[0]) : &factors[0];
+    const void* const one = product.doubles ? static_cast<const void*>(double_factors.data()) : factors.data();
     const void* const zero = product.doubles ? static_cast<const void*>(&double_factors[1]) : &factors[1];
     lt::check(lt::functions().Matmul(handle_, product.desc.get(), one, work.b, product.left.get(), work.a,
                                      product.right.get(), zero, work.c, product.result.get(), work.c,

@@ -32,7 +32,7 @@ public:
     // Chooses the algorithm of a product. `work` is a LibraryProduct with addresses in place of its buffer references.
     // Equal kernels and shapes get the same algorithm, and so the same bits, as long as the object lives and in every
     // process with the same library and GPU. Throws LibraryError; DriverError if memory runs out.
-    [[nodiscard]] Bound bind(const Kernel& kernel, std::span<const std::byte> work);
+    [[nodiscard]] Bound bind(const Kernel& kernel, std::span<const std::byte> bytes);
 
     // Computes a product on a stream. Throws as bind() does.
     void run(const Bound& bound, Stream stream) const;

@@ -46,7 +46,7 @@ MatrixShape shape_of(const PlanBuilder& builder) { return with_parameters(Matrix
 
 bool fits(const MatrixShape& shape, const Spec& spec, const Profile& profile) {
     const std::int64_t most_products = spec.gradients ? 1 : spec.G();
-    const std::int64_t invocations = shape.subgroups() * profile.subgroup_size;
+    const std::int64_t invocations = std::int64_t{shape.subgroups()} * profile.subgroup_size;
     return shape.tile_columns(profile.matrix_side) >= most_products &&
            invocations <= profile.max_workgroup_invocations && sum_slots(shape, profile) != 0 &&
            (shape.blocks_ahead == 1 || ahead_registers(shape, spec) <= registers_of(profile) / invocations);

@@ -42,7 +42,7 @@ public:
           products_(products),
           shape_(spec_, builder.profile()),
           weight_(weight),
-          views_(std::move(views)) {
+          views_(views) {
         const std::int64_t rows = spec_.N * spec_.D() * spec_.H;
         const std::int64_t operands = rows * operand_slots(), sums = rows * product_slots();
         operand_ = builder_.accesses_16bit() && products_.narrows_operands(spec_.dtype)
@@ -175,7 +175,7 @@ std::optional<CostEstimate> SplitLoop::estimate(const Spec& spec, const Profile&
 }
 
 void SplitLoop::run(PlanBuilder& builder, const Inputs& inputs, StepBlock views) const {
-    SplitPlan plan(builder, products(builder.profile()), inputs[Argument::recurrent_weight], std::move(views));
+    SplitPlan plan(builder, products(builder.profile()), inputs[Argument::recurrent_weight], views);
     plan.start();
     plan.loop();
     if (builder.spec().gradients && builder.spec().has(Argument::init_state)) plan.initial_state();
