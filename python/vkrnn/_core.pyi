@@ -257,9 +257,23 @@ class CudaCall:
         results: Sequence[int],
         stream: int,
         allocator: Callable[[int], int] | None,
-        before: Sequence[tuple[int, int, int]] = ...,
         after: Sequence[tuple[int, int, int]] = ...,
+        biases: tuple[int, int, int] | None = None,
     ) -> None: ...
+    @property
+    def layer_bytes(self) -> int: ...
+    def run_layer(
+        self,
+        source: int,
+        weights: Sequence[int],
+        starts: Sequence[int],
+        output: int,
+        ends: Sequence[int],
+        stream: int,
+        memory: int,
+        bytes: int,
+        allocator: Callable[[int], int] | None,
+    ) -> int | None: ...
 
 def lend(array: Array, stream: int) -> int: ...
 def to_dlpack(array: Array, stream: int) -> object: ...

@@ -48,17 +48,16 @@ for cell, (G, descriptor) in cells.items():
         kinds = [(key, "float32", array.shape) for key, array in arrays.items()]
         call = _core.CudaCall(device._open(), cell, name != cell, descriptor, kinds, False)
         results = {key: misaligned(shape) for key, shape in call.results}
-        copy, copied = np.zeros((2, 3), np.float32), []
+        copy, copied = np.zeros(3, np.float32), []
         def allocate(count):
             memory = np.zeros(count // 4 + 64, np.float32)
             first = -(memory.ctypes.data // 4) % 64
             copied.append(memory[first : first + count // 4])
             copied[0][...] = np.arange(count // 4)
             return copied[0].ctypes.data
-        before = (copy[0].ctypes.data, arrays["bias"].ctypes.data, 8)
-        after = (copy[1].ctypes.data, results[next(iter(results))].ctypes.data, 12)
+        after = (copy.ctypes.data, results[next(iter(results))].ctypes.data, 12)
         addresses = [[array.ctypes.data for array in those.values()] for those in (arrays, results)]
-        call.run(*addresses, 1, allocate, [before], [after])
+        call.run(*addresses, 1, allocate, [after])
         plan = vkrnn.plan(getattr(vkrnn, name), **arrays, descriptor=descriptor, device=device)
         where = {"input": [], "result": []}
         for key, role, count in plan.buffers:
@@ -74,8 +73,7 @@ for cell, (G, descriptor) in cells.items():
                 wrong.append(key)
             at += aligned(count) // 4
         first = next(iter(results.values())).flat
-        copies = copy[0].tolist() == [*arrays["bias"][:2], 0] and copy[1].tolist() == list(first)[:3]
-        print((name, len(where["input"]) == len(arrays), wrong, copies))
+        print((name, len(where["input"]) == len(arrays), wrong, copy.tolist() == list(first)[:3]))
 """
 
 
@@ -86,7 +84,7 @@ def _fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_each_address_is_that_of_its_argument(fake: dict[str, str]) -> None:
-    """Whatever the order in which arguments are given, and for all results; copies are made before and after a call."""
+    """Whatever the order in which arguments are given, and for all results; copies are made after a call."""
     found = [literal_eval(line) for line in run(PROGRAM, fake).splitlines()]
     cells = ("single_gate_rnn", "lstm", "gru")
     assert found == [(name, True, [], True) for cell in cells for name in (cell, f"{cell}_gradients")]

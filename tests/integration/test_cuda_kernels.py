@@ -9,7 +9,7 @@ from tests.support import nvrtc
 pytestmark = pytest.mark.skipif(nvrtc.find() is None, reason="NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
 
 # Strategies whose kernels are built for float64, too: see CMakeLists.txt.
-FLOAT64 = ("portable/", "slices/", "tiles/")
+FLOAT64 = ("cuda/", "portable/", "slices/", "tiles/")
 STORED = 60  # kStored of shaders/common/abi.h
 
 

@@ -213,15 +213,15 @@ def test_a_call_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
         tensor = x.new_empty(*shape, **options)
         if options:  # the scratch memory, in bytes
             allocated.append(tensor)
-            layer._own_bytes = 1000
+            layer._bytes = 1000
         return tensor
 
-    def run(*given: Any) -> int:
-        used.append(given[-1])
+    def run_layer(*given: Any) -> int:
+        used.append(given[-3:-1])
         return 1000
 
-    monkeypatch.setattr(layer, "_run", run)
-    layer.infer(SimpleNamespace(new_empty=new_empty), [], [0, 0])
+    monkeypatch.setattr(layer, "_core", SimpleNamespace(run_layer=run_layer, layer_bytes=layer._core.layer_bytes))
+    layer.infer(SimpleNamespace(new_empty=new_empty, data_ptr=x.data_ptr), [], [0, 0])
     ((memory,), ((start, count),)) = allocated, used
     assert start + count <= memory.data_ptr() + memory.numel()
 

@@ -58,6 +58,17 @@ struct CudaCopy {
 // Makes copies on the stream of this thread's calls. The caller must order them with all other uses of the memory.
 void copy_cuda_memory(Device& device, std::span<const CudaCopy> copies);
 
+// Two vectors of `count` elements in the memory of a CUDA device, at addresses, and memory for their sum. Elements from
+// `added` on are those of `first` alone.
+struct CudaBiases {
+    std::uint64_t to, first, second;
+    std::uint32_t count, added;
+    Dtype dtype;
+};
+
+// Adds two vectors on the stream of this thread's calls. Others order the uses of the memory.
+void add_cuda_biases(Device& device, const CudaBiases& biases);
+
 // Makes the stream of this thread's calls wait for what was submitted to another stream.
 void follow_cuda_stream(Device& device, std::uintptr_t stream);
 

@@ -172,7 +172,7 @@ void CudaDevice::run(const std::shared_ptr<const Plan>& plan, std::span<const In
             throw DriverError{kContextIsDestroyed, "CUDA_ERROR_CONTEXT_IS_DESTROYED (simulated)"};
         const bool capturing = is_capturing(stream);
         if (!capturing) session.memory->release_due();
-        const std::vector<LoadedKernel> kernels = session.modules->get(*plan, prefix, poll);
+        const std::vector<LoadedKernel> kernels = session.modules->get(plan->kernels, prefix, poll);
         Call call(session.memory, *plan, stream, current_allocator);
         // Calls that are captured in a graph, and those with memory of another library, are not timed.
         Pending pending{{}, {}, prefix};

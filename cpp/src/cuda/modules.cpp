@@ -99,12 +99,13 @@ Modules::~Modules() {
         if (cu != nullptr) cu->ModuleUnload(module);
 }
 
-std::vector<LoadedKernel> Modules::get(const Plan& plan, const std::string& prefix, const Poll& poll) {
+std::vector<LoadedKernel> Modules::get(const std::vector<Kernel>& kernels, const std::string& prefix,
+                                       const Poll& poll) {
     std::vector<LoadedKernel> found;
     std::vector<Kernel> missing;
     {
         const std::lock_guard lock(mutex_);
-        for (const Kernel& kernel : plan.kernels) {
+        for (const Kernel& kernel : kernels) {
             if (is_library_product(kernel)) {
                 found.emplace_back();
                 continue;
@@ -126,7 +127,7 @@ std::vector<LoadedKernel> Modules::get(const Plan& plan, const std::string& pref
     for (std::size_t i = 0; i < missing.size(); ++i)
         if (!loaded_.contains(missing[i])) loaded_.emplace(missing[i], load(cubins[i]));
     found.clear();
-    for (const Kernel& kernel : plan.kernels)
+    for (const Kernel& kernel : kernels)
         found.push_back(is_library_product(kernel) ? LoadedKernel{} : loaded_.at(kernel));
     return found;
 }

@@ -30,10 +30,10 @@ public:
     Modules(const Modules&) = delete;
     Modules& operator=(const Modules&) = delete;
 
-    // Returns a plan's kernels in their order. Compiles kernels that are not loaded, several at a time, and calls
-    // `poll` meanwhile. Throws DriverError, DeviceError if a kernel cannot be compiled or the compiler does not finish,
-    // and what ask() throws.
-    std::vector<LoadedKernel> get(const Plan& plan, const std::string& prefix, const Poll& poll);
+    // Returns the loaded kernels in the order of these. Compiles kernels that are not loaded, several at a time, and
+    // calls `poll` meanwhile. Throws DriverError, DeviceError if a kernel cannot be compiled or the compiler does not
+    // finish, and what ask() throws.
+    std::vector<LoadedKernel> get(const std::vector<Kernel>& kernels, const std::string& prefix, const Poll& poll);
 
     [[nodiscard]] std::size_t size() const;
 

@@ -14,10 +14,26 @@ from vkrnn import _core
 from vkrnn._cuda import cuda_device
 from vkrnn.precision import block_precision
 
-__all__ = ["Copy", "InPlaceCall", "may_round", "on_device", "require_device", "submit"]
+__all__ = [
+    "Biases",
+    "Copy",
+    "InPlaceCall",
+    "Temporary",
+    "current_stream",
+    "may_round",
+    "on_device",
+    "require_device",
+    "submit",
+]
 
 Copy = tuple[int, int, int]
 """A copy within a device's memory: the address to copy to, that to copy from, and the bytes."""
+
+Biases = tuple[int, int, int]
+"""The addresses of the argument `bias` and of PyTorch's two biases, whose sum it is.
+
+If the call has the candidate's second bias as an argument, the sum's last third is that of the first bias alone.
+"""
 
 _WHERE = "[vkrnn.torch]"
 # Of PyTorch 2.9 or later. torch.backends.cudnn.rnn.fp32_precision is the same, and takes twice as long.
@@ -81,9 +97,9 @@ class InPlaceCall:
             self.addresses.append(read.data_ptr())
         return results
 
-    def run(self, results: Sequence[int], before: Sequence[Copy] = (), after: Sequence[Copy] = ()) -> None:
-        """Submit the call after `prepare`, with the addresses of its results, and copies before and after it."""
-        submit(self.core, self._source, self.addresses, results, before, after)
+    def run(self, results: Sequence[int], after: Sequence[Copy] = (), biases: Biases | None = None) -> None:
+        """Submit the call after `prepare`, with the addresses of its results; see `submit`."""
+        submit(self.core, self._source, self.addresses, results, after, biases)
 
 
 def submit(
@@ -91,34 +107,43 @@ def submit(
     source: Tensor,
     addresses: Sequence[int],
     results: Sequence[int],
-    before: Sequence[Copy] = (),
     after: Sequence[Copy] = (),
-    spare: tuple[int, int] = (0, 0),
-) -> int:
-    """Submit a call to the source's device, with the addresses of arguments and results, and copies around it.
+    biases: Biases | None = None,
+) -> None:
+    """Submit a call to the source's device, with the addresses of arguments and results, and copies after it.
 
-    Return the bytes of scratch memory that the call needs. `spare` is scratch memory, an address and a number of bytes,
-    which the call uses if it is large enough.
+    If there are `biases`, they are added before the call.
     """
-    temporary: list[Tensor] = []  # PyTorch reuses their memory in the order of the stream
-    taken = 0
+    core.run(addresses, results, current_stream(source.get_device()), Temporary(source).allocate, after, biases)
 
-    def allocate(count: int) -> int:
-        nonlocal taken
-        taken = count
-        if count <= spare[1]:
-            return spare[0]
+
+class Temporary:
+    """Memory that a call takes for itself. Keep the object until the call is submitted.
+
+    PyTorch reuses the memory in the order of the stream.
+    """
+
+    __slots__ = ("_source", "_tensors")
+
+    def __init__(self, source: Tensor) -> None:
+        self._source = source
+        self._tensors: list[Tensor] = []
+
+    def allocate(self, count: int) -> int:
+        """Return the address of so many bytes on the source's device; 0 if there are not enough."""
         try:
-            memory = source.new_empty(count, dtype=torch.uint8)
+            memory = self._source.new_empty(count, dtype=torch.uint8)
         except torch.OutOfMemoryError:
             return 0
-        temporary.append(memory)
-        return int(memory.data_ptr())
+        self._tensors.append(memory)
+        address: int = memory.data_ptr()
+        return address
 
-    # torch.cuda.current_stream takes longer.
-    stream: int = torch._C._cuda_getCurrentRawStream(source.get_device())  # noqa: SLF001
-    core.run(addresses, results, stream, allocate, before, after)
-    return taken
+
+def current_stream(ordinal: int) -> int:
+    """Return PyTorch's current stream of a device. torch.cuda.current_stream takes longer."""
+    stream: int = torch._C._cuda_getCurrentRawStream(ordinal)  # noqa: SLF001
+    return stream
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

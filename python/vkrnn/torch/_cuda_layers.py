@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vkrnn.torch._cuda_calls import Copy, InPlaceCall
+from vkrnn.torch._cuda_calls import Biases, Copy, InPlaceCall
 
 __all__ = [
     "Gradients",
@@ -44,7 +44,7 @@ def forward_on_cuda(
     """Compute what `compute_layer` does, with the function's name and the descriptor. There must be a step."""
     source = given.source
     (T, N, _), H, size = source.shape, given.weight_hh.shape[1], source.itemsize
-    bias, before = sum_of_biases(how, given.bias_ih, given.bias_hh)
+    bias, biases = sum_of_biases(how, given.bias_ih, given.bias_hh)
     call = forward_call(function, how, given, bias)
     results = {name: source.new_empty(shape) for name, shape in call.prepare(how)}
     output, cells = results["output"], results.get("cell_output")
@@ -56,7 +56,7 @@ def forward_on_cuda(
         for end, states in ((h_n, output), (c_n, cells))
         if end is not None and states is not None
     ]
-    call.run([tensor.data_ptr() for tensor in results.values()], before, after)
+    call.run([tensor.data_ptr() for tensor in results.values()], after, biases)
     z_state = results.get("z_state")
     return output, h_n, c_n, z_state, None if z_state is None else cells
 
@@ -127,22 +127,27 @@ class Gradients:
         self.tensors = [found["source"], *weights, found.get("init_state"), found.get("init_cell")]
 
 
-def sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor | None, list[Copy]]:
-    """Return the sum, and copies to make before the call.
+def sum_of_biases(how: Any, bias_ih: Tensor | None, bias_hh: Tensor | None) -> tuple[Tensor | None, Biases | None]:
+    """Return the sum, or memory for it and what the call is to add there.
 
     The candidate's biases are not added if the reset gate is applied between them. The first one is copied instead.
     """
     if bias_ih is None or bias_hh is None:
-        return None, []
+        return None, None
+    if (
+        bias_ih.shape == bias_hh.shape
+        and bias_ih.dtype == bias_hh.dtype
+        and bias_ih.device == bias_hh.device
+        and bias_ih.is_contiguous()
+        and bias_hh.is_contiguous()
+    ):
+        bias = bias_ih.new_empty(bias_ih.shape)
+        return bias, (bias.data_ptr(), bias_ih.data_ptr(), bias_hh.data_ptr())
     bias = bias_ih + bias_hh
-    if not getattr(how, "reset_after", False):
-        return bias, []
-    count = bias.shape[0] // 3
-    if bias_ih.shape != bias.shape or bias_ih.dtype != bias.dtype or not bias_ih.is_contiguous():
+    if getattr(how, "reset_after", False):
+        count = bias.shape[0] // 3
         bias[2 * count :] = bias_ih.expand_as(bias)[2 * count :]
-        return bias, []
-    first, size = 2 * count * bias.itemsize, count * bias.itemsize
-    return bias, [(bias.data_ptr() + first, bias_ih.data_ptr() + first, size)]
+    return bias, None
 
 
 def forward_call(function: str, how: Any, given: Operands, bias: Tensor | None) -> InPlaceCall:

@@ -15,6 +15,7 @@ from vkrnn.torch._choice import has_gradients, is_settled
 from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._cuda_layers import Operands
 from vkrnn.torch._kept import drops, has_all_parameters
+from vkrnn.torch._repeated_call import RepeatedCall
 from vkrnn.torch._repeated_layer import RepeatedLayer, place
 from vkrnn.torch._tracing import seen_by_others
 
@@ -34,6 +35,7 @@ class KeptCalls:
         self._parameters = [(each, place(each)) for each in module._parameters.values()]  # noqa: SLF001
         self._ways: dict[tuple[Any, ...], str] = {}
         self._layers: dict[tuple[Any, ...], list[RepeatedLayer]] = {}
+        self._latest: dict[tuple[Any, ...], RepeatedCall] = {}  # by the source's shape, and whether there are states
         self._device: Device | None = None  # of the layers
 
     @staticmethod
@@ -72,6 +74,11 @@ class KeptCalls:
 
     def call(self, module: Any, source: Any, hx: Any) -> Any:
         """Return the results of a call of a kind that was kept; None for any other call."""
+        if type(source) is Tensor:
+            latest = self._latest.get((source.shape, hx is None))
+            results = None if latest is None else latest.compute(module, source, hx)
+            if results is not None:
+                return results
         return self.repeat(module, source, hx, self._ways)
 
     def repeat(self, module: Any, source: Any, hx: Any, ways: Mapping[tuple[Any, ...], str] | None = None) -> Any:
@@ -85,12 +92,24 @@ class KeptCalls:
         kind = _kind(module, source, states)
         if ways is not None:
             way = ways.get(kind)
-            if way != "vkrnn":
-                return None if way is None else module._compute_by_torch(source, hx)  # noqa: SLF001
+            if way == "torch":
+                self._remember(module, source, states, None)
+                return module._compute_by_torch(source, hx)  # noqa: SLF001
+            if way is None:
+                return None
         layers = self._layers.get(kind)
         if layers is None or not _can_be_read(source, states) or not self._is_for(module):
             return None
+        if ways is not None:
+            self._remember(module, source, states, layers)
         return _run(module, layers, source, states)
+
+    def _remember(
+        self, module: Any, source: Tensor, states: tuple[Tensor, ...], layers: list[RepeatedLayer] | None
+    ) -> None:
+        """Let the next calls on tensors like these take the shortest way."""
+        if self._is_for(module) and RepeatedCall.is_possible(module, source, states, layers):
+            _put(self._latest, (source.shape, not states), RepeatedCall(module, source, states, layers))
 
     def _is_for(self, module: Any) -> bool:
         """Return whether the parameters have their old addresses, shapes and dtypes, and the device can be used."""
@@ -205,5 +224,8 @@ def _run(module: Any, layers: list[RepeatedLayer], source: Tensor, states: tuple
         starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, last))
         size = N * H * source.itemsize
         for number, layer in enumerate(layers):
-            source = layer.infer(source, [at + number * size for at in starts], [at + number * size for at in ends])
+            output = layer.infer(source, [at + number * size for at in starts], [at + number * size for at in ends])
+            if output is None:
+                return None
+            source = output
     return source, tuple(last) if lstm else last[0]

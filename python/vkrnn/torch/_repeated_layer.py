@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +10,13 @@ from torch import Tensor
 
 from vkrnn._torch_layout import FORWARD, descriptor, torch_mode
 from vkrnn.devices import Device
-from vkrnn.torch._cuda_calls import may_round, submit
+from vkrnn.torch._cuda_calls import Temporary, current_stream, may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
 
 __all__ = ["Place", "RepeatedLayer", "place"]
 
 Place = tuple[int, bool, torch.Size, torch.dtype]
 """Address, contiguity, shape and dtype of a tensor: all that kernels know of it besides the elements."""
-
-_ALIGNED = 256  # the alignment in bytes that kernels need of scratch memory
 
 
 class RepeatedLayer:
@@ -42,21 +39,36 @@ class RepeatedLayer:
         self._states = [call.names.index(name) for name in ("init_state", "init_cell") if name in call.names]
         self._end_bytes = N * H * given.source.itemsize
         self._end = (T - 1) * self._end_bytes
-        cells = math.prod(self._shapes[0]) * given.source.itemsize if len(self._shapes) > 1 else 0
-        self._cells_bytes = -(-cells // _ALIGNED) * _ALIGNED
-        self._own_bytes = 0  # of scratch memory, as the last call needed; 0 before the first one
+        self._ordinal = given.source.get_device()
+        self._read = [0 if each is None else each.data_ptr() for each in self.weights]
+        self._bytes = self._core.layer_bytes  # of memory that calls need: this, and the plan's once it is known
         self._places = [place(each) for each in self.weights]
         # By precision and by which upstream gradients are given: the device, the results and the call.
         self._backward: dict[tuple[bool, ...], tuple[Device, Any, Any]] = {}
 
-    def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
-        """Return the output. The addresses are those of the initial states, if any, and of memory for the last ones."""
+    def infer(self, source: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor | None:
+        """Return the output; None if the device was closed or lost.
+
+        The addresses are those of the initial states, if any, and of memory for the last ones.
+        """
         output = source.new_empty(self._shapes[0])
-        own_bytes = self._own_bytes  # which a call of another thread may set
-        memory = source.new_empty(self._cells_bytes + own_bytes, dtype=torch.uint8)
-        results = [output.data_ptr(), memory.data_ptr()][: len(ends)]
-        spare = memory.data_ptr() + self._cells_bytes, own_bytes
-        self._own_bytes = self._run(source, starts, results, ends, spare)
+        count = self._bytes  # which a call of another thread may set
+        memory = source.new_empty(count, dtype=torch.uint8)
+        core, stream, temporary = self._core, current_stream(self._ordinal), Temporary(source)
+        taken = core.run_layer(
+            source.data_ptr(),
+            self._read,
+            starts,
+            output.data_ptr(),
+            ends,
+            stream,
+            memory.data_ptr(),
+            count,
+            temporary.allocate,
+        )
+        if taken is None:
+            return None
+        self._bytes = core.layer_bytes + taken
         return output
 
     def train(
@@ -77,17 +89,16 @@ class RepeatedLayer:
         starts: Sequence[int],
         results: Sequence[int],
         ends: Sequence[int],
-        spare: tuple[int, int] = (0, 0),
-    ) -> int:
+    ) -> None:
         addresses = self._addresses.copy()
         addresses[0] = source.data_ptr()
         for place, start in zip(self._states, starts, strict=True):
             addresses[place] = start
-        bias, before = sum_of_biases(self._how, *self.weights[2:4])
+        bias, biases = sum_of_biases(self._how, *self.weights[2:4])
         if bias is not None and self._bias is not None:
             addresses[self._bias] = bias.data_ptr()
         after = [(end, at + self._end, self._end_bytes) for end, at in zip(ends, results, strict=False)]
-        return submit(self._core, source, addresses, results, before, after, spare)
+        submit(self._core, source, addresses, results, after, biases)
 
     def differentiate(
         self, above: tuple[Tensor, Tensor | None, Tensor | None], kept: dict[str, Tensor], given: Operands
