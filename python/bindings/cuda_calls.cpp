@@ -201,7 +201,7 @@ void register_cuda_calls(py::module_& module) {
              py::arg("after") = Copies{}, py::arg("biases") = py::none(), py::call_guard<Inside>())
         .def_property_readonly("layer_bytes", &CudaCall::layer_bytes)
         .def("run_layer", &CudaCall::run_layer, py::arg("source"), py::arg("weights"), py::arg("starts"),
-             py::arg("output"), py::arg("ends"), py::arg("stream"), py::arg("memory"), py::arg("bytes"),
+             py::arg("output"), py::arg("ends"), py::arg("stream"), py::arg("memory"), py::arg("count"),
              py::arg("allocator"), py::call_guard<Inside>());
 }
 

@@ -271,7 +271,7 @@ class CudaCall:
         ends: Sequence[int],
         stream: int,
         memory: int,
-        bytes: int,
+        count: int,
         allocator: Callable[[int], int] | None,
     ) -> int | None: ...
 

@@ -226,6 +226,45 @@ def test_a_call_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start + count <= memory.data_ptr() + memory.numel()
 
 
+@without_gradients
+@pytest.mark.parametrize("steps", [1, T])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_shortest_way(name: str, steps: int) -> None:
+    """It is taken from the second kept call on, and reads tensors, states and biases anew."""
+    module = MODULES[name]().double().eval()
+    x, hx = drawn(steps, N, I), states_of(module)
+    kept = kept_of(module, x, hx)
+    kept.call(module, x, hx)
+    ((_, latest),) = kept._latest.items()
+    for _ in range(2):
+        x, hx = drawn(steps, N, I), states_of(module)
+        if module.bias:
+            module.bias_hh_l0.data[0] += 1
+        wanted = flat(module._compute(x, hx))
+        for one, other in zip(flat(latest.compute(module, x, hx)), wanted, strict=True):
+            assert torch.equal(one, other)
+    with torch.enable_grad():
+        assert latest.compute(module, x, hx) is None
+    assert latest.compute(module, x, None) is None
+    if steps > 1:
+        assert latest.compute(module, x.transpose(0, 1).contiguous().transpose(0, 1), hx) is None
+    module.weight_hh_l0.data = module.weight_hh_l0.data.clone()
+    assert latest.compute(module, x, hx) is None
+
+
+@without_gradients
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "RNN"])
+def test_the_shortest_way_to_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function is called without the module, which has checked a call like this one before."""
+    module, x = getattr(ours, name)(I, H, 2, backend="torch").double(), drawn(T, N, I)
+    hx = states_of(module)
+    kept = kept_of(module, x, hx, "torch")
+    wanted = flat(kept.call(module, x, hx))
+    monkeypatch.setattr(getattr(torch.nn, name), "forward", None)
+    for one, other in zip(flat(kept.call(module, x, hx)), wanted, strict=True):
+        assert torch.equal(one, other)
+
+
 CHANGES = {
     "replaced": lambda module: setattr(module, "bias_hh_l0", torch.nn.Parameter(module.bias_hh_l0.clone())),
     "other memory": lambda module: setattr(module.weight_hh_l0, "data", module.weight_hh_l0.data.clone()),
