@@ -120,6 +120,9 @@ def test_plans_show_the_precision(index: int) -> None:
         assert vkrnn.plan(vkrnn.lstm, **call, device=tf32) == plans[0]
     half = {name: array.astype(np.float16) for name, array in call.items()}
     assert vkrnn.plan(vkrnn.lstm, **half, device=tf32) == vkrnn.plan(vkrnn.lstm, **half, device=ieee)
+    report = vkrnn.check(vkrnn.lstm, **call, device=tf32)
+    assert (report.ok, report.tolerance, report.float32) == (True, 5e-3, "tf32")
+    assert "agrees with the reference (float32 tf32, tolerance 0.005)" in repr(report)
 
 
 @on_each
