@@ -4,6 +4,7 @@ A build is a folder that contains the package with its extension module: the tar
 ``python/`` of a checkout. Each build has a process of its own. Turns alternate within each row. On the native CPU
 device, a row is the wall time of calls with NumPy arrays, and on other devices that of a batch of calls on resident
 arrays. Both builds must agree with `vkrnn.reference` on the first steps, and have the interface that this program uses.
+If terminated, it prints the rows that it has measured.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -141,17 +143,17 @@ class Build:
 
     def __init__(self, folder: str, arguments: Sequence[str]) -> None:
         """Start it, and wait until it is ready."""
-        process = subprocess.Popen(
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.builds", *arguments, "--serve"],
             env={**os.environ, "PYTHONPATH": str(Path(folder).resolve())},
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # so that Ctrl-C ends this program alone, which then ends the process
         )
-        self._wait = process.wait
-        self._orders: Any = process.stdin
-        self._answers: Any = process.stdout
+        self._orders: Any = self._process.stdin
+        self._answers: Any = self._process.stdout
         self.title = self._read()
 
     def turn(self, row: int) -> float:
@@ -163,8 +165,13 @@ class Build:
     def _read(self) -> str:
         line: str = self._answers.readline()
         if not line:  # it has printed why
-            raise SystemExit(self._wait() or 1)
+            raise SystemExit(self._process.wait() or 1)
         return line.strip()
+
+    def stop(self) -> None:
+        """End the process, even within a turn."""
+        self._process.kill()
+        self._process.wait()
 
 
 def main() -> None:
@@ -176,11 +183,20 @@ def main() -> None:
     builds = [Build(folder, sys.argv[1:]) for folder in (options.old, options.new)]
     show([f"{name}: {build.title}" for name, build in zip(("old", "new"), builds, strict=True)])
     lines, ratios = [], []
-    for number, row in enumerate(tqdm(rows_of(options), unit="row", disable=None, leave=False)):
-        turns = [[build.turn(number) for build in builds] for _ in range(options.rounds)]
-        old, new = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
-        ratios.append(old / new)
-        lines.append([row.op, str(row.sizes), f"{old * 1e6:.1f}", f"{new * 1e6:.1f}", f"{old / new:.3f}"])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for number, row in enumerate(tqdm(rows_of(options), unit="row", disable=None, leave=False)):
+            turns = [[build.turn(number) for build in builds] for _ in range(options.rounds)]
+            old, new = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+            ratios.append(old / new)
+            lines.append([row.op, str(row.sizes), f"{old * 1e6:.1f}", f"{new * 1e6:.1f}", f"{old / new:.3f}"])
+    except KeyboardInterrupt:
+        if not ratios:
+            raise
+        show(["Interrupted: the rows after the last one are left out."])
+    finally:
+        for build in builds:
+            build.stop()
     show(["", *table(["operation", "workload", "old, us", "new, us", "old : new"], lines), ""])
     for what, reached, wanted in (
         ("geometric mean", statistics.geometric_mean(ratios), MEAN),
