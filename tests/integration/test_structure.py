@@ -18,7 +18,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "plan": {"vkrnn", "", "abi"},
     "plan/*": {"vkrnn", "", "abi", "plan", "plan/portable"},
     "cpu": {"vkrnn", "", "abi"},
-    "cuda": {"vkrnn", ""},
+    "cuda": {"vkrnn", "", "abi"},
     "cpu/kernels": {"vkrnn", "", "abi", "cpu"},
     "vk": {"vkrnn", "vk/run"},
     "vk/device": {"vkrnn", ""},

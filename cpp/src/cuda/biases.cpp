@@ -4,7 +4,6 @@
 
 #include "cuda/biases_abi.h"
 #include "cuda/device.h"
-#include "plan/constants.h"
 
 namespace vkrnn::cuda {
 namespace {
@@ -14,9 +13,9 @@ constexpr std::uint32_t kAllTensors = 0b111;
 // Returns the kernel that adds biases of a type.
 const std::vector<Kernel>& biases_kernel(Dtype dtype) {
     const auto stored = [](Dtype type) {
-        Constants constants;
-        constants.stored(kAllTensors, type);
-        return std::vector{std::move(constants).kernel("add_biases_16bit")};
+        std::vector<std::uint32_t> constants(abi::kStored + 1);
+        constants.back() = kAllTensors | (type == Dtype::bfloat16 ? 1U : 0U) << abi::kStoredBfloat;
+        return std::vector{Kernel{"add_biases_16bit", std::move(constants), {}}};
     };
     static const std::vector<Kernel> float32{{"add_biases", {}, {}}}, float64{{"add_biases_f64", {}, {}}},
         float16 = stored(Dtype::float16), bfloat16 = stored(Dtype::bfloat16);
