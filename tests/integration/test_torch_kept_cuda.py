@@ -19,7 +19,15 @@ torch = pytest.importorskip("torch")
 
 import vkrnn  # noqa: E402
 import vkrnn.torch as ours  # noqa: E402
-from vkrnn.torch import _choice, _cuda_calls, _kept_cuda, _ops, _recurrent, _repeated_layer  # noqa: E402
+from vkrnn.torch import (  # noqa: E402
+    _choice,
+    _cuda_calls,
+    _kept_cuda,
+    _ops,
+    _recurrent,
+    _repeated_call,
+    _repeated_layer,
+)
 from vkrnn.torch._kept_cuda import KeptCalls  # noqa: E402
 
 T, N, I, H = 4, 3, 5, 6
@@ -276,6 +284,27 @@ CHANGES = {
 
 
 @without_gradients
+def other_guards(*_tensors: Any, sizes: Any) -> None:
+    """Stand in for a comparison of tensors with other parameters than PyTorch's has today."""
+
+
+@without_gradients
+def test_a_pytorch_that_compares_tensors_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are then kept without the shortest way."""
+    monkeypatch.setattr("torch._C._dynamo.guards.TensorGuards", other_guards)
+    _repeated_call._can_compare.cache_clear()
+    module = MODULES["LSTM"]().double()
+    x, hx = drawn(T, N, I), states_of(module)
+    kept = kept_of(module, x, hx)
+    wanted = flat(module._compute(x, hx))
+    for _ in range(2):
+        for one, other in zip(flat(kept.call(module, x, hx)), wanted, strict=True):
+            assert torch.equal(one, other)
+    assert not kept._latest
+    monkeypatch.undo()
+    _repeated_call._can_compare.cache_clear()
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_parameters_that_are_not_where_or_what_they_were(change: str) -> None:
     """A kept call refuses parameters that were replaced, moved or changed in shape or dtype."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,12 +15,6 @@ from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._repeated_layer import RepeatedLayer
 
 __all__ = ["RepeatedCall"]
-
-_Guards: Any
-try:  # torch.compile's comparison, which PyTorch does not document
-    from torch._C._dynamo.guards import TensorGuards as _Guards
-except ImportError:
-    _Guards = None
 
 # What PyTorch's modules call, by their mode.
 _FUNCTIONS = {
@@ -61,7 +56,7 @@ class RepeatedCall:
         module: Any, source: Tensor, states: tuple[Tensor, ...], layers: Sequence[RepeatedLayer] | None
     ) -> bool:
         """Return whether there is such an object for a call that was kept."""
-        if _Guards is None or source.dim() != 3:
+        if source.dim() != 3 or not _can_compare():
             return False
         if layers is None:  # torch.nn's modules make states of zeros, which this class does not
             return bool(states) and list(module._parameters) == module._flat_weights_names  # noqa: SLF001
@@ -118,9 +113,21 @@ class RepeatedCall:
         return output, tuple(last) if self._lstm else last[0]
 
 
+@functools.cache
+def _can_compare() -> bool:
+    """Return whether PyTorch compares tensors as `_comparison` expects. It does not document how."""
+    try:
+        is_same = _comparison([torch.zeros(2, 3)])
+        return is_same(torch.ones(2, 3)) and not is_same(torch.zeros(2, 4)) and not is_same(torch.zeros(3, 2).T)
+    except (ImportError, AttributeError, TypeError):
+        return False
+
+
 def _comparison(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """Return a function that says whether as many tensors are like these."""
-    check: Callable[..., bool] = _Guards(
+    from torch._C._dynamo.guards import TensorGuards  # noqa: PLC0415 - torch.compile's, which may be missing
+
+    check: Callable[..., bool] = TensorGuards(
         *tensors,
         dynamic_dims_sizes=[list(each.shape) for each in tensors],
         dynamic_dims_strides=[list(each.stride()) for each in tensors],
