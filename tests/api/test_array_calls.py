@@ -94,6 +94,8 @@ def test_arrays_of_different_devices_are_refused(either: vkrnn.Device, way: str,
     """The error comes before either device is used, also for two devices of one GPU."""
     with opened(way) as other:
         mixed = put(arrays, either) | put({"bias": arrays["bias"]}, other)
+        for device in (either, other):
+            device.synchronize()  # the copies count as work of the device when they are done
         before = either.statistics(), other.statistics()
         message = f"bias: expected an array on {either!r}, where others are, got one on {beside(other, either)}"
         refused(ValueError, f"[lstm] {message}", lstm, mixed)
