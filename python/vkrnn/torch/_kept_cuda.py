@@ -16,7 +16,7 @@ from vkrnn.torch._cuda_calls import may_round
 from vkrnn.torch._cuda_layers import Operands
 from vkrnn.torch._kept import drops, has_all_parameters
 from vkrnn.torch._repeated_call import RepeatedCall
-from vkrnn.torch._repeated_layer import RepeatedLayer, place
+from vkrnn.torch._repeated_layer import RepeatedLayer, infer_layers, place
 from vkrnn.torch._tracing import seen_by_others
 
 __all__ = ["KeptCalls"]
@@ -219,13 +219,8 @@ def _run(module: Any, layers: list[RepeatedLayer], source: Tensor, states: tuple
             last.append(ends[: 1 + lstm])
         last = [each[0] if len(layers) == 1 else torch.cat(each) for each in zip(*last, strict=True)]
     else:
-        N, H = source.shape[1], module.hidden_size
-        last = [source.new_empty((len(layers), N, H)) for _ in range(1 + lstm)]
-        starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, last))
-        size = N * H * source.itemsize
-        for number, layer in enumerate(layers):
-            output = layer.infer(source, [at + number * size for at in starts], [at + number * size for at in ends])
-            if output is None:
-                return None
-            source = output
+        found = infer_layers(layers, source, states)
+        if found is None:
+            return None
+        source, last = found
     return source, tuple(last) if lstm else last[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from vkrnn.torch._cuda_calls import may_round
-from vkrnn.torch._repeated_layer import RepeatedLayer
+from vkrnn.torch._repeated_layer import RepeatedLayer, infer_layers
 
 __all__ = ["RepeatedCall"]
 
@@ -47,9 +47,6 @@ class RepeatedCall:
         self._rounds = may_round()
         self._lstm = module.mode == "LSTM"
         self._layers = layers
-        if layers is not None:
-            self._ends = (len(layers), source.shape[1], module.hidden_size)
-            self._layer_bytes = source.shape[1] * module.hidden_size * source.itemsize
 
     @staticmethod
     def is_possible(
@@ -81,20 +78,10 @@ class RepeatedCall:
             return None
         if self._layers is None:
             return self._computed_by_torch(module, source, hx)
-        return self._computed(self._layers, source, states)
-
-    def _computed(self, layers: Sequence[RepeatedLayer], source: Tensor, states: tuple[Tensor, ...]) -> Any:
-        last = [torch.empty_like(each) for each in states] or [
-            source.new_empty(self._ends) for _ in range(1 + self._lstm)
-        ]
-        starts, ends = [each.data_ptr() for each in states], [each.data_ptr() for each in last]
-        output = source
-        for layer in layers:
-            found = layer.infer(output, starts, ends)
-            if found is None:
-                return None
-            output = found
-            starts, ends = ([at + self._layer_bytes for at in each] for each in (starts, ends))
+        found = infer_layers(self._layers, source, states)
+        if found is None:
+            return None
+        output, last = found
         return output, tuple(last) if self._lstm else last[0]
 
     def _computed_by_torch(self, module: Any, source: Tensor, hx: Any) -> Any:

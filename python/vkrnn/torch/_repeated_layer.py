@@ -13,7 +13,7 @@ from vkrnn.devices import Device
 from vkrnn.torch._cuda_calls import Temporary, current_stream, may_round, submit
 from vkrnn.torch._cuda_layers import Gradients, Operands, backward_call, forward_call, sum_of_biases
 
-__all__ = ["Place", "RepeatedLayer", "place"]
+__all__ = ["Place", "RepeatedLayer", "infer_layers", "place"]
 
 Place = tuple[int, bool, torch.Size, torch.dtype]
 """Address, contiguity, shape and dtype of a tensor: all that kernels know of it besides the elements."""
@@ -123,6 +123,22 @@ class RepeatedLayer:
         found = Gradients(how, given, results)
         submit(core, source, addresses, found.addresses, after=found.after)
         return found.tensors
+
+
+def infer_layers(
+    layers: Sequence[RepeatedLayer], source: Tensor, states: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]] | None:
+    """Return the output and the last states [L, N, H] of L layers; None if the device was closed or lost."""
+    shapes = layers[0]._shapes  # noqa: SLF001 - of the output, and of the cells if there are any
+    last = [source.new_empty((len(layers), *shape[1:])) for shape in shapes]
+    starts, ends = ([each.data_ptr() for each in tensors] for tensors in (states, last))
+    for layer in layers:
+        output = layer.infer(source, starts, ends)
+        if output is None:
+            return None
+        source = output
+        starts, ends = ([at + layer._end_bytes for at in each] for each in (starts, ends))  # noqa: SLF001
+    return source, last
 
 
 def place(tensor: Tensor | None) -> Place | None:
