@@ -135,7 +135,7 @@ private:
             case Argument::input_weight: return weights[0];
             case Argument::recurrent_weight: return weights[1];
             case Argument::bias: return memory;
-            case Argument::secondary_bias: return weights[3] + input_bytes(Argument::bias) / 3 * 2;
+            case Argument::secondary_bias: return weights[3] + candidate_offset();
             case Argument::peephole: return weights[4];
             case Argument::init_state: return starts.at(0);
             case Argument::init_cell: return starts.at(1);
@@ -147,7 +147,7 @@ private:
     void add_biases(std::uintptr_t to, std::uintptr_t first, std::uintptr_t second) const {
         const Dtype dtype = plan_->spec.dtype;
         const std::uint64_t bytes = input_bytes(Argument::bias);
-        const std::uint64_t added = input_bytes(Argument::secondary_bias) == 0 ? bytes : bytes / 3 * 2;
+        const std::uint64_t added = input_bytes(Argument::secondary_bias) == 0 ? bytes : candidate_offset();
         add_cuda_biases(*device_, {to, first, second, static_cast<std::uint32_t>(bytes / storage_bytes(dtype)),
                                    static_cast<std::uint32_t>(added / storage_bytes(dtype)), dtype});
     }
@@ -157,6 +157,8 @@ private:
             if (each == argument) return plan_->buffers[index].bytes;
         return 0;
     }
+    // Returns where the candidate's part of a GRU's bias begins: it is the last of three gates.
+    [[nodiscard]] std::uint64_t candidate_offset() const { return input_bytes(Argument::bias) / 3 * 2; }
     [[nodiscard]] std::uint64_t result_bytes(std::size_t i) const {
         return plan_->buffers.at(plan_->results.at(i)).bytes;
     }

@@ -6,7 +6,7 @@ WORKGROUP_SIZE(kElementwiseGroup)
 PUSH_CONSTANTS(AddBiasesPush, p)
 
 void main() {
-    uint at = linear_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+    uint at = gl_WorkGroupID.x * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
     if (at >= p.count) return;
     Real sum = load_tensor(0, p.first, at);
     if (at < p.added) sum += load_tensor(1, p.second, at);

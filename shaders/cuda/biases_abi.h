@@ -8,7 +8,7 @@ namespace vkrnn::abi {
 #endif
 
 // out_[i] = first[i] + second[i] for i < added, and first[i] for the other i < count.
-// Tensors 0, 1, 2 are first, second, out_. Workgroups: x and y count groups of elements, one element per invocation.
+// Tensors 0, 1, 2 are first, second, out_. Workgroups: x counts groups of elements, one element per invocation.
 struct AddBiasesPush {
     Address first, second, out_;
     uint count, added;

@@ -35,10 +35,9 @@ void CudaDevice::add(const CudaBiases& biases) {
         const LoadedKernel kernel = session.modules->get(biases_kernel(biases.dtype), "[biases] ", {}).front();
         abi::AddBiasesPush push{biases.first, biases.second, biases.to, biases.count, biases.added};
         const std::uint32_t groups = (biases.count + kernel.threads - 1) / kernel.threads;
-        const std::uint32_t rows = (groups + abi::kGroupsInX - 1) / abi::kGroupsInX;
         void* parameters[] = {&push};
-        check(driver().LaunchKernel(kernel.function, rows == 1 ? groups : abi::kGroupsInX, rows, 1, kernel.threads, 1,
-                                    1, 0, stream, static_cast<void**>(parameters), nullptr));
+        check(driver().LaunchKernel(kernel.function, groups, 1, 1, kernel.threads, 1, 1, 0, stream,
+                                    static_cast<void**>(parameters), nullptr));
     });
 }
 
