@@ -41,7 +41,7 @@ double clip_slack(const Spec& spec) {
         case Dtype::float64: return 0x1p-49;
         case Dtype::float16: return 0x1p-10;
         case Dtype::bfloat16: return 0x1p-7;
-        default: return spec.device_exp ? 0x1p-16 : 0x1p-21;
+        default: return spec.device_exp ? 0x1p-15 : 0x1p-21;
     }
 }
 
