@@ -1,10 +1,10 @@
 // Runs all steps of a call in one dispatch. Every workgroup has a tile of rows and columns as in tiles.glsl and keeps
 // the tile's weights in registers. Weights that do not fit are loaded again in every step.
 // A step multiplies what all tiles of the same rows stored in the step before, so workgroups wait for each other in one
-// of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before
-// the next product it waits until the counter includes all others. If a subgroup multiplies only few blocks, their
-// words are tagged instead: it loads them again and again until every word has the step's tag. Then there is no wait
-// for stores to complete or for counters.
+// of two ways. Usually a workgroup adds 1 to its rows' counter after it has stored its part, and before the next product
+// it waits until the counter includes all others. If a subgroup multiplies only few blocks, their words are tagged
+// instead: it loads them again and again until every word has the step's tag. Then there is no wait for stores to
+// complete or for counters.
 // A device need not run all workgroups at the same time, so a wait could last forever. A workgroup that has waited for
 // too many spin iterations therefore gives up, and the others, left waiting, do the same. A second dispatch follows,
 // whose workgroups compute all columns of their rows, without a wait. If the first dispatch gave up, the second

@@ -19,8 +19,7 @@ SPECIALIZED(kSliceInvocations, uint, invocations, 1)
 CONSTANT uint row_vec4s = slice_runs * slice_lanes;      // of one row of the operand
 CONSTANT uint side_vec4s = slice_rows * row_vec4s;
 // slice_lanes lanes split the dot products of slice_units units. They also share the cells of these units in all rows:
-// shared_cells cells. Either each lane has several cells, or the first lanes have one
-// each.
+// shared_cells cells. Either each lane has several cells, or the first lanes have one each.
 CONSTANT uint shared_cells = slice_rows * slice_units;
 CONSTANT uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
 CONSTANT uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has at most 128 invocations

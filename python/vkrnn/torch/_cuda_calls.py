@@ -130,7 +130,7 @@ class Temporary:
         self._tensors: list[Tensor] = []
 
     def allocate(self, count: int) -> int:
-        """Return the address of so many bytes on the source's device; 0 if there are not enough."""
+        """Allocate `count` bytes on the source's device. Return their address, or 0 if memory runs out."""
         try:
             memory = self._source.new_empty(count, dtype=torch.uint8)
         except torch.OutOfMemoryError:
