@@ -68,17 +68,18 @@ INLINE Real exp_tail(Real r) {
 
 // Returns tanh(x), from e = exp(-2 |x|), or sigmoid(x), from e = exp(-|x|). Near 1 the result is 1 minus a small
 // number. This hides the error of a driver's division, which may be a few units in the last place. With the device's
-// exp2, the relative error is below 2^-15, as Vulkan limits that of exp2(x) to 3 + 2 |x| units in the last place.
+// exp2, the relative error is below 2^-15, as Vulkan limits that of exp2(x) to 3 + 2 |x| units in the last place. There
+// exp2(x) may be infinite, which gives exactly 0 or 1.
 INLINE Real logistic(bool tangent, Real x) {
-    Real size = tangent ? 2.0f * abs(x) : abs(x), scale;
 #ifndef VKRNN_FLOAT64
     if (device_exp != 0) {
-        float e = size > kHighestExponent ? 0.0f : exp2(-size * kLog2E), x2 = x * x;
-        float y = (tangent ? 1.0f - e : x < 0.0f ? e : 1.0f) / (1.0f + e);
-        if (tangent && size < 0.25f) y = abs(x) * (1.0f + x2 * (x2 * (2.0f / 15.0f) - 1.0f / 3.0f));   // Taylor series
-        return tangent && x < 0.0f ? -y : y;
+        float part = reciprocal(1.0f + exp2(x * (tangent ? 2.0f * kLog2E : -kLog2E))), x2 = x * x;
+        if (!tangent) return part;
+        // 1 - 2 part would cancel near 0. The Taylor series does not.
+        return abs(x) < 0.125f ? x * (1.0f + x2 * (x2 * (2.0f / 15.0f) - 1.0f / 3.0f)) : 1.0f - 2.0f * part;
     }
 #endif
+    Real size = tangent ? 2.0f * abs(x) : abs(x), scale;
     Real exponent = -min(size, kHighestExponent);
     Real n = nearest(exponent * kLog2E, scale);
     Real r = (exponent - n * kLn2High) - n * kLn2Low;
@@ -107,7 +108,8 @@ INLINE Real activate(uint kind, Real x) {
     if (kind == kRelu) y = x > 0.0f ? x : 0.0f;
     if (kind == kTanh || kind == kSigmoid) y = logistic(kind == kTanh, x);
     if (kind == kHardSigmoid) y = clamp(hard_sigmoid_alpha() * x + hard_sigmoid_beta(), 0.0f, 1.0f);
-    return is_nan(x) ? x : y;
+    bool keeps_nan = device_exp != 0 && (kind == kTanh || kind == kSigmoid);   // its arithmetic gives NaN by itself
+    return !keeps_nan && is_nan(x) ? x : y;
 }
 
 // Returns the derivative of an activation from its value y.

@@ -22,6 +22,7 @@
 //   OUT(type) name, INOUT(type) name        parameters that are not arrays
 //   COPY(to, from)                          copies an array
 //   UNROLL                                  before a loop that must be unrolled
+//   reciprocal(x)                           1 / x of a float, as fast as the device has it
 #ifndef VKRNN_LANGUAGE_GLSL
 #define VKRNN_LANGUAGE_GLSL
 #ifdef __CUDACC__
@@ -56,5 +57,6 @@
 #define INOUT(type) inout type
 #define COPY(to, from) to = from
 #define UNROLL [[unroll]]
+#define reciprocal(x) (1.0f / (x))
 #endif
 #endif

@@ -129,6 +129,11 @@ DEVICE float approximate_exp2(float a) {
     return power;
 }
 #define exp2 approximate_exp2   // CUDA's own spends more instructions on subnormal results than GLSL asks for
+DEVICE float reciprocal(float a) {
+    float found;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(a));
+    return found;
+}
 DEVICE float step(float edge, float a) { return a < edge ? 0.0f : 1.0f; }
 DEVICE double step(double edge, double a) { return a < edge ? 0.0 : 1.0; }
 
