@@ -22,6 +22,7 @@ CONSTANT uint side_vec4s = slice_rows * row_vec4s;
 // shared_cells cells. Either each lane has several cells, or the first lanes have one each.
 CONSTANT uint shared_cells = slice_rows * slice_units;
 CONSTANT uint cells = shared_cells > slice_lanes ? shared_cells / slice_lanes : 1;
+CONSTANT bool loads_weights = register_vec4s + shared_vec4s < slice_runs * slice_units * PRODUCTS;   // in each step
 CONSTANT uint kMostLevels = 7;   // levels of the sum over lanes: a subgroup has at most 128 invocations
 // Steps per iteration of the time loop. An invocation also loads its inputs this many steps ahead.
 CONSTANT uint turns = 2;
@@ -90,14 +91,19 @@ INLINE Address gate_at(Address at, uint gate, uint bytes) { return at + Address(
 // `state` is a cell state.
 INLINE Address state_at(Address at, uint state, uint bytes) { return at + Address((state - 1) * bytes); }
 
+// Returns the address of an invocation's first weights. Its others are at constant offsets from there.
+INLINE Address own_weights(Params p, Place place) {
+    return element(params_of(p).weights[place.direction], place.invocation * 4);
+}
+
 // Prepares the first step: loads the weights that stay, and fills the operand with zeros.
 INLINE void start_slice(Params p, Place place) {
-    Address weights = params_of(p).weights[place.direction];
+    Address weights = own_weights(p, place);
     UNROLL for (uint index = 0; index < register_vec4s; ++index)
-        register_weights[index] = load4(weights, (index * invocations + place.invocation) * 4);
+        register_weights[index] = load4(weights, index * invocations * 4);
     UNROLL for (uint index = 0; index < shared_vec4s; ++index)
         shared_weights[index * invocations + place.invocation] =
-            load4(weights, ((register_vec4s + index) * invocations + place.invocation) * 4);
+            load4(weights, (register_vec4s + index) * invocations * 4);
     for (uint index = place.invocation; index < 2 * side_vec4s; index += invocations) sides[index] = Real4(0);
     barrier();
 }
@@ -108,7 +114,7 @@ INLINE void set_operand(const uint side, Place place, const uint cell, uint k, R
 
 // Multiplies one side of the operand by the weights. The results are in `sums`, for the invocation's cells.
 INLINE void multiply(Params p, Place place, const uint side) {
-    Address weights = params_of(p).weights[place.direction];
+    Address weights = own_weights(p, place);
     Real all[shared_cells][PRODUCTS];
     UNROLL for (uint cell = 0; cell < shared_cells; ++cell)
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) all[cell][g] = 0.0f;
@@ -124,7 +130,7 @@ INLINE void multiply(Params p, Place place, const uint side) {
                 else if (index < register_vec4s + shared_vec4s)
                     weight[u][g] = shared_weights[(index - register_vec4s) * invocations + place.invocation];
                 else
-                    weight[u][g] = load4(weights, (index * invocations + place.invocation) * 4);
+                    weight[u][g] = load4(weights, index * invocations * 4);
             }
         // In this order, consecutive multiply-adds do not depend on each other.
         UNROLL for (uint c = 0; c < 4; ++c)

@@ -41,6 +41,9 @@ uint delta_slot, recurrent_delta_slot;
 
 Real v[cells][CELL_GATES], last[cells][CELL_STATES];
 
+// The inputs of the step, converted.
+Real saved[cells][CELL_GATES], before[cells][CELL_STATES], upstream[cells], q[cells], mask[cells];
+
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
     uint d = place.direction;
@@ -59,7 +62,7 @@ INLINE void set_steps(Params p, Place place) {
 }
 
 // Fetches the inputs of step `step`. Must be called for the steps in order. The mask is that of the operand of the
-// later step's product. Step -1 has no inputs of its own and ignores what it loads.
+// later step's product. Steps before 0 have no inputs of their own and ignore what they load.
 INLINE void read_ahead(const uint turn, const uint cell, int step) {
     bool moves = 0 < step && step < ends[cell];
     UNROLL for (uint g = 0; g < CELL_GATES; ++g)
@@ -88,6 +91,24 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
     if (other_delta) {
         q_ahead[turn][cell] = fetch_tensor(kProduct, product_at[cell], 0);
         move(product_at[cell], -product_step, moves);
+    }
+}
+
+// Converts the inputs of a step.
+INLINE void take_inputs(const uint turn, const uint cell) {
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[cell][g] = value_of(kTrainingState, kept_ahead[turn][cell][g]);
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
+        before[cell][s] = needs(s) ? value_of(s > 0 ? kCell : kHidden, before_ahead[turn][cell][s]) : 0.0f;
+    upstream[cell] = value_of(kUpstream, upstream_ahead[turn][cell]);
+    q[cell] = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
+    mask[cell] = mask_of(mask_ahead[turn][cell]);
+}
+
+// Takes the inputs of this step, and fetches those of step `step`: see slices_forward.glsl.
+INLINE void advance_inputs(const uint turn, int step) {
+    UNROLL for (uint cell = 0; cell < cells; ++cell) {
+        take_inputs(turn, cell);
+        read_ahead(turn, cell, step);
     }
 }
 
@@ -142,26 +163,19 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first, bool f
 // the operand.
 INLINE void form_cell(Place place, uint H, const uint turn, const uint cell, int k) {
     bool is_last = k == ends[cell] - 1;
-    Real up[CELL_STATES], before[CELL_STATES], states[CELL_STATES];
-    UNROLL for (uint s = 0; s < CELL_STATES; ++s) {
-        up[s] = is_last ? last[cell][s] : carry[cell][s];
-        before[s] = states[s] = 0.0f;
-    }
-    if (!is_last) up[0] += sums[cell][0] * mask_of(mask_ahead[turn][cell]);
+    Real up[CELL_STATES], states[CELL_STATES];
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s) up[s] = is_last ? last[cell][s] : carry[cell][s];
+    if (!is_last) up[0] += sums[cell][0] * mask[cell];
     if (k < 0) {
         UNROLL for (uint s = 0; s < CELL_STATES; ++s) carry[cell][s] = up[s];
         return;
     }
-    up[0] += value_of(kUpstream, upstream_ahead[turn][cell]);
-    UNROLL for (uint s = 0; s < CELL_STATES; ++s)
-        if (needs(s)) {
-            before[s] = value_of(s > 0 ? kCell : kHidden, before_ahead[turn][cell][s]);
-            states[s] = after[cell][s];
-            after[cell][s] = before[s];
-        }
-    Real saved[CELL_GATES], q = other_delta ? value_of(kProduct, q_ahead[turn][cell]) : 0.0f;
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) saved[g] = value_of(kTrainingState, kept_ahead[turn][cell][g]);
-    cell_backward(saved, v[cell], before, states, q, up, dx[cell], dr[cell], carry[cell]);
+    up[0] += upstream[cell];
+    UNROLL for (uint s = 0; s < CELL_STATES; ++s) {
+        states[s] = needs(s) ? after[cell][s] : 0.0f;
+        after[cell][s] = before[cell][s];
+    }
+    cell_backward(saved[cell], v[cell], before[cell], states, q[cell], up, dx[cell], dr[cell], carry[cell]);
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
         UNROLL for (uint g = 0; g < CELL_GATES; ++g)
@@ -192,17 +206,15 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
 
 INLINE void make_step(Params p, Place place, uint H, const uint turn, int k, int end) {
     if (k > end) {
+        if (!loads_weights) advance_inputs(turn, k - int(turns));
         multiply(p, place, turn % 2);
+        if (loads_weights) advance_inputs(turn, k - int(turns));
         form_cell(place, H, turn, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, H, turn, cell, k);
         barrier();
         if (k >= 0) {
             store_cell(p, place, 0, k);
-            read_ahead(turn, 0, k - int(turns));
-            UNROLL for (uint cell = 1; cell < cells; ++cell) {
-                store_cell(p, place, cell, k);
-                read_ahead(turn, cell, k - int(turns));
-            }
+            UNROLL for (uint cell = 1; cell < cells; ++cell) store_cell(p, place, cell, k);
         }
     }
 }

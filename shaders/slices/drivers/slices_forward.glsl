@@ -15,6 +15,9 @@ uint training_slot, state_slot;
 
 Real bias[cells][CELL_GATES], v[cells][CELL_GATES];
 
+// The inputs of the step, converted.
+Real x[cells][CELL_GATES], mask[cells];
+
 // Sets what is the same for all cells.
 INLINE void set_steps(Params p, Place place) {
     projected_step = step_bytes(p, kProjected, place.direction);
@@ -36,6 +39,23 @@ INLINE void read_ahead(const uint turn, const uint cell, int step) {
     if (has_mask != 0) {
         mask_ahead[turn][cell] = fetch_tensor(kMask, mask_at[cell], 0);
         move(mask_at[cell], mask_step, step + 2 < ends[cell]);
+    }
+}
+
+// Converts the inputs of a step.
+INLINE void take_inputs(const uint turn, const uint cell) {
+    UNROLL for (uint g = 0; g < CELL_GATES; ++g)
+        x[cell][g] = value_of(kProjected, x_ahead[turn][cell][g]) + bias[cell][g];
+    mask[cell] = mask_of(mask_ahead[turn][cell]);
+}
+
+// Takes the inputs of this step, and fetches those of step `step`. A subgroup that waits for a load may also wait for
+// others that it has made since. So this comes before the step's products, and the loads have at least their time. It
+// comes after them if they load weights, which would wait for the inputs.
+INLINE void advance_inputs(const uint turn, int step) {
+    UNROLL for (uint cell = 0; cell < cells; ++cell) {
+        take_inputs(turn, cell);
+        read_ahead(turn, cell, step);
     }
 }
 
@@ -63,14 +83,13 @@ INLINE void start_cell(Params p, Place place, const uint cell, int first) {
 // Computes the new state and the next operand. Everything else is stored later, because the next step's products wait
 // for the operand.
 INLINE void form_cell(Place place, const uint turn, const uint cell, int k) {
-    Real x[CELL_GATES], after[CELL_STATES];
-    UNROLL for (uint g = 0; g < CELL_GATES; ++g) x[g] = value_of(kProjected, x_ahead[turn][cell][g]) + bias[cell][g];
-    cell_forward(x, sums[cell], v[cell], before[cell], after, kept[cell]);
+    Real after[CELL_STATES];
+    cell_forward(x[cell], sums[cell], v[cell], before[cell], after, kept[cell]);
     UNROLL for (uint s = 0; s < CELL_STATES; ++s) before[cell][s] = after[s];
     bool ended = has_lengths != 0 && k >= ends[cell];
     if (there[cell])
         set_operand(1 - turn % 2, place, cell, unit_of(place, cell),
-                    ended ? 0.0f : after[0] * mask_of(mask_ahead[turn][cell]));
+                    ended ? 0.0f : after[0] * mask[cell]);
 }
 
 // Stores the results that the next step does not wait for.
@@ -94,16 +113,14 @@ INLINE void store_cell(Params p, Place place, const uint cell, int k) {
 
 INLINE void make_step(Params p, Place place, const uint turn, int k, int end) {
     if (k < end) {
+        if (!loads_weights) advance_inputs(turn, k + int(turns));
         multiply(p, place, turn % 2);
+        if (loads_weights) advance_inputs(turn, k + int(turns));
         form_cell(place, turn, 0, k);
         UNROLL for (uint cell = 1; cell < cells; ++cell) form_cell(place, turn, cell, k);
         barrier();
         store_cell(p, place, 0, k);
-        read_ahead(turn, 0, k + int(turns));
-        UNROLL for (uint cell = 1; cell < cells; ++cell) {
-            store_cell(p, place, cell, k);
-            read_ahead(turn, cell, k + int(turns));
-        }
+        UNROLL for (uint cell = 1; cell < cells; ++cell) store_cell(p, place, cell, k);
     }
 }
 
