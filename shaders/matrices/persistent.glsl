@@ -219,15 +219,17 @@ INLINE void load_tagged(Params p, Blocks left, out uvec4 words[kept_blocks][matr
 // Returns true if all words and scales have the step's tag.
 INLINE bool are_there(Params p, uvec4 words[kept_blocks][matrix_rows][left_parts]) {
     uint tags = tag_loaded * (left_parts > 1 ? 1u : kHalfTags), outdated = 0;
-    UNROLL for (uint i = 0; i < kept_blocks; ++i) {
-        bool at_end = whole_blocks == 0 && (kept_block(p, i) + 1) % run_blocks(p) == 0;
-        UNROLL for (uint r = 0; r < matrix_rows; ++r)
-            UNROLL for (uint v = 0; v < left_parts; ++v)
-                UNROLL for (uint w = 0; w < 4; ++w) {
+    // In this order, the first instructions need the first words of all loads. With the words of one load after another,
+    // NVRTC 13.0 makes a load wait for the one before, in some kernels.
+    UNROLL for (uint w = 0; w < 4; ++w)
+        UNROLL for (uint i = 0; i < kept_blocks; ++i) {
+            bool at_end = whole_blocks == 0 && (kept_block(p, i) + 1) % run_blocks(p) == 0;
+            UNROLL for (uint r = 0; r < matrix_rows; ++r)
+                UNROLL for (uint v = 0; v < left_parts; ++v) {
                     uint stored = at_end ? stored_tags[r][w] & stored_at_end[w] : stored_tags[r][w];
                     outdated |= (words[i][r][v][w] ^ tags) & (left_parts > 1 ? stored >> v & 1 : stored);
                 }
-    }
+        }
     if (scales_left)
         UNROLL for (uint i = 0; i < scale_loads; ++i) outdated |= (scales[i] ^ tag_loaded) & 1;
     return outdated == 0;
