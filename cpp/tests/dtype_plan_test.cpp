@@ -311,6 +311,24 @@ TEST(DtypePlan, LoopsStoreBfloat16ForMatrixUnits) {
     EXPECT_FALSE(narrow_buffers(Dtype::float16).contains("operand"));
 }
 
+// Weights usually change between calls for training, so their arrays do not keep large blocks.
+TEST(DtypePlan, ArraysKeepNoLargeBlocksForTraining) {
+    const auto kept = [](Spec spec, std::int64_t N, std::int64_t units) {
+        spec.dtype = Dtype::float16;
+        spec.T = 16;
+        spec.N = N;
+        spec.I = spec.H = units;
+        const Plan plan = make_plan(spec, gpu_with_a_library(), {"matrices", "matrices", {}});
+        return std::ranges::count(plan.buffers, Role::packed, &PlanBuffer::role);
+    };
+    const Spec training = make_spec(CellKind::lstm, {Flag::training});
+    EXPECT_EQ(kept(make_spec(CellKind::lstm), 64, 1024), 2);
+    EXPECT_EQ(kept(training, 64, 1024), 0);
+    EXPECT_EQ(kept(gradients_of(training), 64, 1024), 0);
+    EXPECT_EQ(kept(training, 32, 1024), 2);  // there packing takes more of the call's time
+    EXPECT_EQ(kept(training, 64, 256), 2);
+}
+
 // If slices need several dispatches, each reads deltas of the dispatch before.
 TEST(DtypePlan, SlicesOfSeveralDispatchesKeepDeltasInFloat32) {
     Spec spec = gradients_of(make_spec(CellKind::lstm));

@@ -36,6 +36,14 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
             side};
 }
 
+// Returns whether the array keeps its blocks for later calls. Between calls for training, weights usually change. Then
+// large blocks would only take memory, and packing many rows' weights again takes no noticeable time.
+bool keeps_blocks(const Spec& spec, std::int64_t bytes) {
+    constexpr std::int64_t kLarge = 4 << 20, kManyRows = 1024;
+    const bool trains = spec.gradients || spec.descriptor.has(Flag::training);
+    return !trains || bytes < kLarge || spec.T * spec.N < kManyRows;
+}
+
 // What a plan has already prepared for its products on matrix units.
 struct Prepared {
     std::optional<std::size_t> table;
@@ -128,7 +136,9 @@ MatrixBlocks pack_blocks(PlanBuilder& builder, const std::string& label, const M
         blocks.first + source.batches * blocks.batch_vectors * kVectorBytes / std::int64_t{sizeof(float)};
     std::size_t absmax = source.absmax, fills = kNoBuffer;
     if (absmax == kNoBuffer) {
-        fills = blocks.buffer = builder.packed(name, elements, source.buffer, layout);
+        const bool keeps = keeps_blocks(builder.spec(), elements * std::int64_t{sizeof(float)});
+        blocks.buffer = keeps ? builder.packed(name, elements, source.buffer, layout) : builder.scratch(name, elements);
+        if (keeps) fills = blocks.buffer;
         absmax = add_absmax(builder, label + ": absmax", 1, fills);
         compute_absmax(builder, label + ": absmax", source.buffer, false, absmax, 0, fills);
     } else {
