@@ -12,7 +12,7 @@
 //   PUSH_CONSTANTS(type, name)              the struct of abi.h that a dispatch is given
 //   REFERENCE(name, type, member, bytes)    name(address).member is the `type` at an address that is a multiple of
 //                                           `bytes`. READONLY_ is not stored to, VOLATILE_ is loaded each time, ARRAY_
-//                                           is an array of unknown length
+//                                           is an array of unknown length, GENERIC_ may be slower in CUDA: see glsl.cuh
 //   PARAMETERS(name, type)                  parameters that stay the same during a dispatch: a uniform buffer in Vulkan,
 //                                           an argument of the kernel in CUDA. params_of(p) is the struct, and p is
 //                                           name(address)
@@ -44,6 +44,7 @@
 #define REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) buffer name { type member; };
 #define READONLY_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) readonly buffer name { type member; };
 #define VOLATILE_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) volatile buffer name { type member; };
+#define GENERIC_REFERENCE(name, type, member, bytes) REFERENCE(name, type, member, bytes)
 #define ARRAY_REFERENCE(name, type, member, bytes) REFERENCE_LAYOUT(bytes) buffer name { type member[]; };
 #define PARAMETERS(name, type)                                                    \
     layout(set = 0, binding = 0, std430) uniform Parameters { type parameters; }; \

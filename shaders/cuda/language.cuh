@@ -26,6 +26,11 @@
         Volatile<type> member;                           \
         INLINE explicit name(Address at) : member{at} {} \
     };
+#define GENERIC_REFERENCE(name, type, member, bytes)                               \
+    struct name {                                                                  \
+        type& member;                                                              \
+        INLINE explicit name(Address at) : member(*reinterpret_cast<type*>(at)) {} \
+    };
 #define ARRAY_REFERENCE(name, type, member, bytes)                     \
     struct name {                                                      \
         type* member;                                                  \

@@ -20,6 +20,8 @@ SPECIALIZED(kTeams, uint, teams, 2)
 SPECIALIZED(kDepthBlock, uint, depth_block, 4)
 SPECIALIZED(kSumSlots, uint, sum_slots, 1)
 
+GENERIC_REFERENCE(Operands, Real4, value, 4 * kElementBytes)
+
 CONSTANT uint tile_rows = thread_rows * row_lanes;
 CONSTANT uint tile_columns = thread_columns * column_lanes;
 CONSTANT uint team_size = row_lanes * column_lanes;
@@ -93,12 +95,12 @@ INLINE void multiply(Params p, Tile tile, uint region) {
             uint index = i * team_size + lane;
             next_operand[i] = Real4(0);
             if ((i < whole_operand_loads || index < operand_vec4s) && k0 + index / row_vec4s < params_of(p).depth)
-                next_operand[i] = load4(next_operand_at[i], 0);
+                next_operand[i] = Operands(next_operand_at[i]).value;
         }
         UNROLL for (uint i = 0; i < weight_loads; ++i) {
             next_weight[i] = Real4(0);
             if ((i < whole_weight_loads || i * team_size + lane < weight_vec4s) && k0 < params_of(p).depth)
-                next_weight[i] = load4(next_weight_at, i * team_size * 4);
+                next_weight[i] = Operands(element(next_weight_at, i * team_size * 4)).value;
         }
         UNROLL for (uint i = 0; i < operand_loads; ++i) next_operand_at[i] = element(next_operand_at[i], operand_step);
         next_weight_at = element(next_weight_at, weight_step);
