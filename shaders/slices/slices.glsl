@@ -158,4 +158,19 @@ INLINE void multiply(Params p, Place place, const uint side) {
         UNROLL for (uint g = 0; g < PRODUCTS; ++g) sums[cell][g] = all[cell][g];
 }
 
+// What a driver defines: take_inputs converts the inputs that were fetched for this step, and read_ahead fetches those of
+// a later step.
+DECLARE(void take_inputs(const uint turn, const uint cell))
+DECLARE(void read_ahead(const uint turn, const uint cell, int step))
+
+// Takes the inputs of this step, and fetches those of step `step`. A subgroup that waits for a load may also wait for
+// others that it has made since. So this comes before the step's products, and the loads have at least their time. It
+// comes after them if they load weights, which would wait for the inputs.
+INLINE void advance_inputs(const uint turn, int step) {
+    UNROLL for (uint cell = 0; cell < cells; ++cell) {
+        take_inputs(turn, cell);
+        read_ahead(turn, cell, step);
+    }
+}
+
 #endif

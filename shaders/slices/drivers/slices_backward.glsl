@@ -104,14 +104,6 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     mask[cell] = mask_of(mask_ahead[turn][cell]);
 }
 
-// Takes the inputs of this step, and fetches those of step `step`: see slices_forward.glsl.
-INLINE void advance_inputs(const uint turn, int step) {
-    UNROLL for (uint cell = 0; cell < cells; ++cell) {
-        take_inputs(turn, cell);
-        read_ahead(turn, cell, step);
-    }
-}
-
 // In 16-bit calls, the recurrent deltas may have the candidate's slot alone. The other gates' are their deltas.
 #ifdef VKRNN_16BIT
 #define RECURRENT_VIEW(slot) ((slot) == slot_of(CELL_CANDIDATE) ? kRecurrentDelta : kDelta)

@@ -49,16 +49,6 @@ INLINE void take_inputs(const uint turn, const uint cell) {
     mask[cell] = mask_of(mask_ahead[turn][cell]);
 }
 
-// Takes the inputs of this step, and fetches those of step `step`. A subgroup that waits for a load may also wait for
-// others that it has made since. So this comes before the step's products, and the loads have at least their time. It
-// comes after them if they load weights, which would wait for the inputs.
-INLINE void advance_inputs(const uint turn, int step) {
-    UNROLL for (uint cell = 0; cell < cells; ++cell) {
-        take_inputs(turn, cell);
-        read_ahead(turn, cell, step);
-    }
-}
-
 INLINE void start_cell(Params p, Place place, const uint cell, int first) {
     locate_cell(p, place, cell);
     Element e = element_of(p, place, cell, first);
