@@ -34,6 +34,8 @@ def test_large_tiles(rows: int, features: int, units: int) -> None:
         arguments = {**arrays, "source_gradient": upstream, **rounded, "descriptor": descriptor, "device": device}
         gradients = vkrnn.lstm_gradients(**arguments)
         plans = [vkrnn.plan(vkrnn.lstm, **arrays, device=device), vkrnn.plan(vkrnn.lstm_gradients, **arguments)]
-    assert any("tile 128" in str(plan) for plan in plans)  # GPUs with many processors have smaller tiles for gradients
+    # A GPU has so many multiprocessors that it takes smaller tiles for the gradients of these sizes.
+    large = plans[:1] if device.profile.type == "discrete_gpu" else plans
+    assert all("tile 128" in str(plan) for plan in large)
     for got, ideal in zip((*found, *gradients), (*kept, *right), strict=True):
         assert np.abs(got - ideal).max() <= FLOAT32 * np.abs(ideal).max()

@@ -37,7 +37,7 @@ std::vector<std::int64_t> layout_of(const MatrixSource& s, std::int64_t i_blocks
 }
 
 // Returns whether the array keeps its blocks for later calls. Between calls for training, weights usually change. Then
-// large blocks would only take memory, and packing many rows' weights again takes no noticeable time.
+// large blocks would only take memory. Packing handles each weight once, and the call multiplies it by all rows.
 bool keeps_blocks(const Spec& spec, std::int64_t bytes) {
     constexpr std::int64_t kLarge = 4 << 20, kManyRows = 1024;
     const bool trains = spec.gradients || spec.descriptor.has(Flag::training);
