@@ -41,7 +41,12 @@ GPU_PLATFORMS = {
     "H200, bfloat16, modules": ("gpu-h200-bfloat16", "vkrnn, module"),
     "H200, float32, without matrix units": ("gpu-h200-plain", "vkrnn, without matrix units"),
     "H100, float32": ("gpu-h100", "vkrnn"),
-    "H100, TF32": ("gpu-h100-tf32", "vkrnn, tf32"),
+    "H100, TF32, Vulkan": ("gpu-h100-tf32", "vkrnn"),
+    "H100, TF32, CUDA": ("gpu-h100-tf32", "vkrnn, cuda"),
+    "H100, TF32, six more sizes, Vulkan": ("gpu-h100-tf32-six", "vkrnn"),
+    "H100, TF32, six more sizes, CUDA": ("gpu-h100-tf32-six", "vkrnn, cuda"),
+    "H100, float16, Vulkan": ("gpu-h100-float16", "vkrnn"),
+    "H100, float16, CUDA": ("gpu-h100-float16", "vkrnn, cuda"),
     "H200, NumPy to NumPy": ("gpu-h200-transfers", "vkrnn"),
 }
 # The sections with a table of every row, and the platforms in each of its cells.
@@ -200,7 +205,7 @@ def test_the_runs_of_the_summary_are_on_record() -> None:
     """Each platform has a command and a commit, the same as its record if that has them."""
     page = PERFORMANCE.read_text()
     [sizes] = re.findall(r'^SIZES="([^"]*)"$', page, re.MULTILINE)
-    runs = {platform: cells for platform, *cells in rows(PERFORMANCE, 4)[2:] if cells[0].startswith("`python")}
+    runs = {platform: cells for platform, *cells in (row.values() for row in table_with(PERFORMANCE, "record"))}
     paths = {platform: PERFORMANCE.parent / re.findall(r"\((.*)\)", cells[2])[0] for platform, cells in runs.items()}
     assert {platform for platform, _ in summary()} == {*RECORDS, *GPU_PLATFORMS}
     assert {path.stem for path in paths.values()} == {
