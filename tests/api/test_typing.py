@@ -108,7 +108,7 @@ def mypy(files: tuple[Path, Path]) -> dict[tuple[str, int], str]:
     """Return mypy's messages by file and line."""
     # Each pair has a cache of its own, because two processes that write the same cache break it.
     cache = FOLDER.parents[1] / ".cache" / f"mypy-{files[0].stem}"
-    text = run(files, "mypy", "--strict", "--config-file=", f"--cache-dir={cache}")
+    text = run(files, "mypy", "--strict", f"--config-file={FOLDER / 'mypy.ini'}", f"--cache-dir={cache}")
     found = re.findall(r"^(?:.*[/\\])?(\w+\.py):(\d+): error: (.*)$", text, re.MULTILINE)
     return {(name, int(line)): message for name, line, message in found}
 
