@@ -235,7 +235,7 @@ TEST(Stream, AChildForkedInABlockFinishesIt) {
     const cpu::Threads allowed(2);
     const Network network(3, 200);
     Stream stream(Device::open_cpu(), network.layers);
-    // Much longer than the time between two polls. AddressSanitizer makes steps some twenty times as long.
+    // Much longer than the time between two polls. AddressSanitizer makes steps more than twenty times as long.
 #ifdef __SANITIZE_ADDRESS__
     constexpr std::int64_t kSteps = 1000;
 #else

@@ -34,7 +34,7 @@ def test_large_tiles(rows: int, features: int, units: int) -> None:
         arguments = {**arrays, "source_gradient": upstream, **rounded, "descriptor": descriptor, "device": device}
         gradients = vkrnn.lstm_gradients(**arguments)
         plans = [vkrnn.plan(vkrnn.lstm, **arrays, device=device), vkrnn.plan(vkrnn.lstm_gradients, **arguments)]
-    # A GPU has so many multiprocessors that it takes smaller tiles for the gradients of these sizes.
+    # Plans halve tiles that are too few for the multiprocessors. A discrete GPU's do so for gradients of these sizes.
     large = plans[:1] if device.profile.type == "discrete_gpu" else plans
     assert all("tile 128" in str(plan) for plan in large)
     for got, ideal in zip((*found, *gradients), (*kept, *right), strict=True):
